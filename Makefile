@@ -1,0 +1,9 @@
+# Words for ./dev, where everything is.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+COMMANDS := demo test lint format bench docs lock servers clean help
+.PHONY: $(COMMANDS)
+
+$(COMMANDS):
+	@./dev $@ $(ARGS)
