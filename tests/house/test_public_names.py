@@ -1,0 +1,50 @@
+"""The public names, written out: adding or removing one is a decision, so it is made here too."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+NAMES = {
+    "AsyncMessageHandler", "AsyncReceiver", "Backoff", "Claim", "Failure", "Key", "MessageHandler",
+    "Outcome", "Policy", "Receiver", "Record", "State", "__version__", "current_claim",
+    "current_key", "key_scope",
+}  # fmt: skip
+
+ERRORS = {
+    "AtomicityBrokenError", "CompensationFailedError", "ConfigurationError", "CorruptRecordError",
+    "DuplicateError", "FingerprintMismatchError", "HeldError", "InvalidKeyError", "LeaseLostError",
+    "MissingKeyError", "NotStorableError", "ParkedError", "RememberedFailureError", "ResultError",
+    "ResultUnavailableError", "SchemaVersionError", "StepError", "StepMismatchError",
+    "StillInProgressError", "StoreError", "StoreUnavailableError", "TooLargeError",
+    "TooManyWaitersError", "TwicesafeError", "UnsupportedByStoreError", "UsageError",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "module, names", [("twicesafe", NAMES | ERRORS), ("twicesafe.errors", ERRORS)]
+)
+def test_the_names_are_these_and_no_others(module: str, names: set[str]):
+    listed = importlib.import_module(module).__all__
+    assert len(listed) == len(set(listed))
+    assert set(listed) == names
+
+
+@pytest.mark.parametrize("name", sorted(NAMES | ERRORS))
+def test_every_name_is_there(name: str):
+    assert getattr(importlib.import_module("twicesafe"), name) is not None
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_errors_are_the_same_from_both_places(name: str):
+    front, errors = (importlib.import_module(m) for m in ("twicesafe", "twicesafe.errors"))
+    assert getattr(front, name) is getattr(errors, name)
+
+
+def test_nothing_else_public_lies_around():
+    """What `dir()` offers beyond __all__ is modules only, which Python itself puts there."""
+    front = importlib.import_module("twicesafe")
+    extra = {n for n in vars(front) if not n.startswith("_")} - NAMES - ERRORS - {"annotations"}
+    strays = {n for n in extra if type(vars(front)[n]).__name__ != "module"}
+    assert strays == set()
