@@ -107,7 +107,7 @@ def commands(block: Block) -> list[Command]:
     words, shown, began, open_ended = "", [], 0, False
     for number, row in enumerate(block.text.splitlines(), block.line):
         if open_ended:
-            words += " " + row.strip().removeprefix("> ")
+            words += " " + row.strip().removeprefix("> ").strip()
         elif row.startswith("$ "):
             if words:
                 found.append(Command(words, "\n".join(shown), began))
@@ -126,8 +126,9 @@ def commands(block: Block) -> list[Command]:
 
 
 def _run_page(page: Path, command: list[str]) -> None:
-    import __main__  # noqa: PLC0415 - what the blocks fill, and what their functions belong to
     import asyncio
+
+    import __main__  # what the blocks fill, and what their functions belong to
 
     names = vars(__main__)
     for name in [n for n in names if not n.startswith("__")]:
@@ -200,9 +201,7 @@ def _run_console(page: Path, block: Block, program: list[str]) -> int:
                 f"{where} ended with status {done.returncode}\n{done.stdout}{done.stderr}"
             )
         if block.exact and _trimmed(done.stdout) != _trimmed(command.shown):
-            raise SystemExit(
-                f"{where} printed\n{done.stdout}\nand the page shows\n{command.shown}"
-            )
+            raise SystemExit(f"{where} printed\n{done.stdout}\nand the page shows\n{command.shown}")
         ran += 1
     return ran
 

@@ -14,7 +14,8 @@ import textwrap
 
 import pytest
 
-ALLOWED_THIRD_PARTY = {"twicesafe", "msgspec"}
+# msgspec loads typing_extensions where it is installed; it does not ask for it.
+ALLOWED_THIRD_PARTY = {"twicesafe", "msgspec", "typing_extensions"}
 
 # Loaded only by whoever needs them, although Python ships them or our tests install them.
 NOT_BY_IMPORT = {
@@ -111,7 +112,7 @@ def test_the_testing_kit_and_the_edges_wait_to_be_asked(imported: dict):
         ("import os; open(os.__file__, 'a').close()", "open"),
         ("import subprocess; subprocess.run(['true'])", "subprocess."),
         ("import sqlite3; sqlite3.connect(':memory:').close()", "sqlite3."),
-        ("import tempfile; tempfile.TemporaryFile().close()", "tempfile."),
+        ("import tempfile; tempfile.mkdtemp()", "tempfile."),
     ],
 )
 def test_the_watcher_sees(statement: str, event: str):
@@ -121,7 +122,7 @@ def test_the_watcher_sees(statement: str, event: str):
 def test_the_watcher_lets_plain_imports_pass():
     seen = watch("import json, decimal, msgspec")
     assert seen["events"] == []
-    assert seen["third"] == ["msgspec"]
+    assert set(seen["third"]) - {"typing_extensions"} == {"msgspec"}
 
 
 def test_the_watcher_counts_threads():

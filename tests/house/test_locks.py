@@ -59,7 +59,9 @@ def test_every_pin_is_hashed_and_nothing_else_is_said(lock: str):
     joined = re.sub(r" \\\n\s*", " ", text)
     for line in joined.splitlines():
         if line and not line.lstrip().startswith("#"):
-            assert re.fullmatch(r"[a-z0-9._-]+==\S+( ; [^\\]+?)?( --hash=sha256:[0-9a-f]{64})+", line)
+            assert re.fullmatch(
+                r"[a-z0-9._-]+==\S+( ; [^\\]+?)?( --hash=sha256:[0-9a-f]{64})+", line
+            )
 
 
 def test_the_installer_is_the_one_that_dev_names():
