@@ -20,6 +20,7 @@ LAYERS: dict[str, set[str]] = {
     "values": {
         "_version", "errors", "keys", "fingerprint", "records", "policy", "codecs", "context",
         "events", "outcomes", "clocks", "canonical", "shapes",
+        "annotations", "tagged",
     },
     "core": {"core"},
     "stores": {"stores"},
