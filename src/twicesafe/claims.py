@@ -1,0 +1,193 @@
+"""Claims by hand: for work that does not fit into one function.
+
+    with receiver.claim("tx-123") as claim:
+        if claim.is_new:
+            claim.complete(charge(order))
+    return claim.result
+
+Leaving the block with an exception fails the attempt; leaving it without `complete` gives the
+claim back. A duplicate finds ``is_new`` false and ``result`` set. The twins share one base.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from .context import ActiveClaim, active
+from .core.commands import Flow, Raised, Returned
+from .core.driving import drive, drive_async
+from .core.exchange import Call, admit, outcome_of, settle
+from .core.protocol import Abandon, Claimed
+from .errors import UsageError
+from .fingerprint import field_names
+from .fingerprint import fingerprint as fingerprint_of
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from .keys import Key
+    from .records import Cause
+    from .runtime.blocking import BlockingTrip
+    from .runtime.event_loop import EventLoopTrip
+
+__all__ = ["AsyncClaim", "Claim"]
+
+
+class _Claim:
+    """What a claim knows of itself, in both colours."""
+
+    def __init__(self, receiver: Any, key: Key, fingerprint: object) -> None:
+        content: object = fingerprint
+        blob = content if content is None or isinstance(content, bytes) else fingerprint_of(content)
+        self._receiver = receiver
+        self._call = Call(
+            key,
+            _nothing,
+            receiver._terms,
+            Any,
+            blob,
+            None if blob is content else lambda: field_names(content),
+            receiver._runtime.clock,
+            receiver._notify,
+            receiver._observed,
+        )
+        self._held: ActiveClaim | None = None
+        self._done = False
+        self._result: Any = None
+        self._attempt = self._fence = 0
+        self._token: Token[ActiveClaim | None] | None = None
+        self._trip: Any = None
+
+    key = property(lambda self: self._call.key)
+    attempt: int = property(lambda self: self._attempt)  # type: ignore[assignment]
+    fence: int = property(lambda self: self._fence)  # type: ignore[assignment]
+
+    @property
+    def is_new(self) -> bool:
+        """True: this block must do the work. False: it is done, see `result`."""
+        return self._held is not None
+
+    @property
+    def cause(self) -> Cause | None:
+        return None if self._held is None else self._held.cause
+
+    @property
+    def lost(self) -> bool:
+        """Stop: somebody else may be doing this work by now, or soon."""
+        return self._held is not None and not self._done and self._held.lost
+
+    @property
+    def result(self) -> Any:
+        """The recorded answer: the first one's, or what `complete` just recorded."""
+        if self._held is not None and not self._done:
+            raise UsageError(
+                "this work is new and not completed yet: it has no result", key=self.key
+            )
+        return self._result
+
+    def _admitted(self, admitted: ActiveClaim | Claimed, trip: Any) -> None:
+        if isinstance(admitted, Claimed):
+            outcome = outcome_of(self._call, admitted)
+            self._result, self._attempt, self._fence = outcome.value, outcome.attempt, outcome.fence
+            return
+        self._held = admitted
+        self._attempt, self._fence = admitted.attempt, admitted.fence
+        trip.hold(admitted)
+        admitted.outer = active.get()
+        self._token = active.set(admitted)
+
+    def _completing(self, value: Any) -> Flow[Any]:
+        if self._held is None:
+            raise UsageError("this is a duplicate: its answer is recorded already", key=self.key)
+        if self._done:
+            raise UsageError("this claim is completed already", key=self.key)
+        return settle(self._call, self._held, Returned(value))
+
+    def _completed(self, answer: Any, value: Any) -> None:
+        self._done, self._result = True, value
+        if isinstance(answer, Raised):
+            raise answer.error
+
+    def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
+        if self._token is not None:
+            active.reset(self._token)
+            self._token = None
+        if self._held is None or self._done:
+            return None
+        if error is not None:
+            return settle(self._call, self._held, Raised(error))
+        return _give_back(self._call, self._held)
+
+
+def _nothing() -> None: ...
+
+
+def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:
+    yield Abandon(claim.key.id, claim.owner, call.terms.retention_ms)
+
+
+class Claim(_Claim):
+    """The blocking twin, made by `Receiver.claim`."""
+
+    _trip: BlockingTrip | None
+
+    def __enter__(self) -> Self:
+        from .runtime.blocking import BlockingTrip
+
+        trip = self._trip = BlockingTrip(self._receiver._runtime)
+        try:
+            self._admitted(drive(admit(self._call), trip.perform), trip)
+        except BaseException as error:
+            trip.interrupted(error)
+            trip.end()
+            raise
+        return self
+
+    def complete(self, value: Any = None) -> None:
+        """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
+        assert self._trip is not None
+        self._completed(drive(self._completing(value), self._trip.perform), value)
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        assert self._trip is not None
+        try:
+            flow = self._leaving(error)
+            if flow is not None:
+                drive(flow, self._trip.perform)
+        finally:
+            self._trip.end()
+
+
+class AsyncClaim(_Claim):
+    """The awaited twin, made by `AsyncReceiver.claim`."""
+
+    _trip: EventLoopTrip | None
+
+    async def __aenter__(self) -> Self:
+        from .runtime.event_loop import EventLoopTrip
+
+        trip = self._trip = EventLoopTrip(self._receiver._runtime)
+        try:
+            self._admitted(await drive_async(admit(self._call), trip.perform), trip)
+        except BaseException as error:
+            await trip.interrupted(error)
+            trip.end()
+            raise
+        return self
+
+    async def complete(self, value: Any = None) -> None:
+        """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
+        assert self._trip is not None
+        answer = await drive_async(self._completing(value), self._trip.perform)
+        self._completed(answer, value)
+        if self._trip.cancelled is not None:
+            raise self._trip.cancelled
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        assert self._trip is not None
+        try:
+            flow = self._leaving(error)
+            if flow is not None:
+                await drive_async(flow, self._trip.perform)
+        finally:
+            self._trip.end()

@@ -1,0 +1,45 @@
+"""Clocks: the worker's own, and the one that embedded stores keep.
+
+The *worker's* clock only measures its own patience and its own deadline (P7). It goes on while
+the machine sleeps and cannot be set, so stepping the wall clock changes nothing.
+
+The *store's* clock decides leases and retention (P5). Servers bring their own. The embedded
+stores have none, so they use this one: the time since boot, which all processes of a machine
+share, plus an offset that the store keeps per boot. It reads like the wall clock, but steps of
+the wall clock after the first opening do not reach it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+__all__ = ["WorkerClock", "boot_id", "since_boot", "wall_clock"]
+
+WorkerClock: TypeAlias = Callable[[], float]
+"""Seconds from an arbitrary start; never set back."""
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+if _CLOCK is None:
+    since_boot: WorkerClock = time.monotonic
+else:
+
+    def since_boot() -> float:
+        """Seconds since boot, sleep included."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def wall_clock() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def boot_id() -> str:
+    """Names this boot of this machine; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

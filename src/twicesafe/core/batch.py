@@ -1,0 +1,146 @@
+"""The exchange for many deliveries at once: claim all, run all, record all.
+
+Two trips for N messages when handlers are quick. When they are slow, what has finished is
+recorded while the others still run, so that a crash in the middle loses little: nothing that
+finished waits longer than `LINGER` for its record. One bad item never sinks the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+from ..context import ActiveClaim
+from ..errors import StoreUnavailableError, TwicesafeError
+from ..outcomes import Outcome
+from ..tokens import new_owner
+from .commands import Flow, Invoke, Launch, PerformMany, Raised, Reply, Sleep
+from .exchange import Call, conclude, exchange, granted, outcome_of, prepare, refusal
+from .protocol import Abandon, Ack, Claim, Claimed, Complete, Verdict
+
+__all__ = ["LINGER", "exchange_many"]
+
+LINGER: Final = 0.05
+"""Seconds that a finished item may wait for company before it is recorded."""
+
+Answer: TypeAlias = Outcome[Any] | Raised
+
+
+def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
+    """One answer per call, in order. Equal keys of one batch run once."""
+    answers: dict[int, Answer] = {}
+    leaders: dict[bytes, int] = {}
+    for index, call in enumerate(calls):
+        leaders.setdefault(call.key.id, index)
+    waiting = [index for index, call in enumerate(calls) if leaders[call.key.id] != index]
+
+    claims = yield from _claim_all(calls, list(leaders.values()), answers, waiting)
+    if claims:
+        jobs = [
+            (index, Invoke(claim, calls[index].run, calls[index].terms.timeout))
+            for index, claim in claims.items()
+        ]
+        while claims:
+            finished: list[tuple[int, Reply]] = yield Launch(jobs, concurrency, LINGER)
+            jobs = []
+            done = [(index, claims.pop(index), reply) for index, reply in finished]
+            yield from _settle_all(calls, done, answers)
+    for index in waiting:  # in flight elsewhere, or equal to one that we just ran
+        try:
+            answers[index] = yield from exchange(calls[index])
+        except Exception as error:
+            answers[index] = Raised(error)
+    return [answers[index] for index in range(len(calls))]
+
+
+def _claim_all(
+    calls: list[Call], leaders: list[int], answers: dict[int, Answer], waiting: list[int]
+) -> Flow[dict[int, ActiveClaim]]:
+    asks = [_claim_for(calls[index]) for index in leaders]
+    clock = calls[leaders[0]].clock
+    sent = clock()
+    replies = yield from _perform_all(asks)
+    late = clock() - sent
+    won: dict[int, ActiveClaim] = {}
+    stale: list[Abandon] = []
+    for index, ask, reply in zip(leaders, asks, replies, strict=True):
+        call = calls[index]
+        if isinstance(reply, Exception):
+            if call.terms.outage_runs and isinstance(reply, StoreUnavailableError):
+                waiting.append(index)  # the single exchange knows how to run unprotected
+            else:
+                answers[index] = Raised(
+                    reply.about(call.key) if isinstance(reply, TwicesafeError) else reply
+                )
+        elif reply.verdict is Verdict.WON and late < call.terms.usable:
+            won[index] = granted(call, ask, reply, sent)
+        else:
+            if reply.verdict is Verdict.WON:
+                stale.append(Abandon(ask.key.id, ask.owner, call.terms.retention_ms))
+            _answer_without_running(call, reply, index, answers, waiting)
+    if stale:
+        yield PerformMany(stale)
+    return won
+
+
+def _answer_without_running(
+    call: Call, reply: Claimed, index: int, answers: dict[int, Answer], waiting: list[int]
+) -> None:
+    busy = reply.verdict in (Verdict.BUSY, Verdict.RESTING, Verdict.WON)
+    if busy and not call.terms.rejects:
+        waiting.append(index)
+        return
+    try:
+        if reply.verdict is Verdict.REPLAY:
+            answers[index] = outcome_of(call, reply)
+        else:
+            refusal(call, reply)
+    except Exception as error:
+        answers[index] = Raised(error)
+
+
+def _settle_all(
+    calls: list[Call], done: list[tuple[int, ActiveClaim, Reply]], answers: dict[int, Answer]
+) -> Flow[None]:
+    prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
+    # Outages are met as in a single exchange: the same words again while the claims last.
+    acks = yield from _perform_all(
+        [ask for ask, _ in prepared],
+        clock=calls[0].clock,
+        until=min((claim.expires for _, claim, _ in done), default=0.0),
+    )
+    for (index, claim, reply), (ask, problem), ack in zip(done, prepared, acks, strict=True):
+        claim.settled = True
+        call = calls[index]
+        try:
+            if isinstance(ack, Exception) and isinstance(ask, Complete):
+                raise ack.about(call.key) if isinstance(ack, TwicesafeError) else ack
+            known = ack if isinstance(ack, Ack) else None
+            answers[index] = conclude(call, claim, reply, ask, known, problem)
+        except Exception as error:
+            answers[index] = Raised(error)
+
+
+def _claim_for(call: Call) -> Claim:
+    terms = call.terms
+    return Claim(
+        call.key,
+        new_owner(),
+        terms.lease_ms,
+        terms.max_attempts,
+        terms.hold,
+        call.fingerprint,
+    )
+
+
+def _perform_all(asks: list[Any], clock: Any = None, until: float = 0.0) -> Flow[list[Any]]:
+    """All answers; the unanswered are asked again, each with its own owner (P2, P10)."""
+    replies: list[Any] = yield PerformMany(asks)
+    for pause in (0.05, 0.2, 0.5, 1.0, 1.0):
+        open_ = [i for i, r in enumerate(replies) if isinstance(r, StoreUnavailableError)]
+        if not open_ or (clock is not None and clock() + pause >= until):
+            break
+        yield Sleep(pause)
+        again = yield PerformMany([asks[i] for i in open_])
+        for index, reply in zip(open_, again, strict=True):
+            replies[index] = reply
+    return replies

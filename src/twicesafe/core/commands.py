@@ -1,0 +1,124 @@
+"""What a flow may ask of the runtime besides store requests: again data, nothing else.
+
+A *flow* is one exchange, written as a generator that yields commands and receives replies. The
+blocking and the event-loop runtime perform the same commands, so the exchange is written once.
+A flow never catches BaseException around a yield: a dropped flow stays dropped, as a dead
+process would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from ..context import ActiveClaim
+from .protocol import Claimed, Request
+
+__all__ = [
+    "Board",
+    "Command",
+    "Detach",
+    "Flow",
+    "Invoke",
+    "Land",
+    "Launch",
+    "PerformMany",
+    "Raised",
+    "Reply",
+    "Returned",
+    "Ride",
+    "Sleep",
+    "Watch",
+]
+
+T = TypeVar("T")
+
+
+class Invoke(msgspec.Struct, gc=False):
+    """Run the handler under this claim (None: unprotected). Reply: `Returned` or `Raised`."""
+
+    claim: ActiveClaim | None
+    run: Callable[[], Any]
+    timeout: float | None = None
+
+
+class Returned(msgspec.Struct, gc=False):
+    value: Any
+
+
+class Raised(msgspec.Struct, gc=False):
+    error: BaseException
+
+
+Reply: TypeAlias = Returned | Raised
+
+
+class Sleep(msgspec.Struct, gc=False):
+    seconds: float
+
+
+class Watch(msgspec.Struct, gc=False):
+    """Wait until something happened to this key, or the time is over."""
+
+    id: bytes
+    seconds: float
+
+
+class Board(msgspec.Struct, gc=False):
+    """Equal keys of one process meet here. Reply: None = lead, else the flight to ride on."""
+
+    id: bytes
+    fingerprint: bytes | None
+
+
+class Ride(msgspec.Struct, gc=False):
+    """Wait for a flight. Reply: its landing, True = it ended without one, None = time is over.
+
+    `OverflowError` is thrown if `most` riders are on it already.
+    """
+
+    flight: Any
+    seconds: float
+    most: int
+
+
+class Land(msgspec.Struct, gc=False):
+    """The flight that we lead ended with this recorded answer."""
+
+    answer: Claimed
+
+
+class Detach(msgspec.Struct, gc=False):
+    """Finish this flow even if the caller's patience ends first; then TimeoutError is thrown.
+
+    A thread cannot be stopped, so its claim is kept until it really ends.
+    """
+
+    flow: Generator[Any, Any, Any]
+    timeout: float
+
+
+class PerformMany(msgspec.Struct, gc=False):
+    """Many requests of one kind in one trip. Reply: a list of answers or exceptions."""
+
+    requests: list[Any]
+
+
+class Launch(msgspec.Struct, gc=False):
+    """Run many handlers, at most `concurrency` at once; hand over what finished.
+
+    First sent with all `jobs`, then with none to ask for more. Reply: (index, reply) pairs, at
+    least one while any job is unfinished, and everything that ended within `linger` seconds.
+    """
+
+    jobs: list[tuple[int, Invoke]]
+    concurrency: int
+    linger: float
+
+
+Command: TypeAlias = (
+    Request | Invoke | Sleep | Watch | Board | Ride | Land | Detach | PerformMany | Launch
+)
+Flow: TypeAlias = Generator[Any, Any, T]

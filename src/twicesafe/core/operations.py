@@ -1,0 +1,79 @@
+"""What an operator or a timer asks of a store, as flows: small, but written once for both colours."""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..keys import Key
+from ..records import AuditEntry, Record, State, Stats, SweepReport
+from .commands import Flow
+from .protocol import (
+    Ack,
+    Browse,
+    Forget,
+    History,
+    Page,
+    Read,
+    Release,
+    Resolve,
+    Survey,
+    Sweep,
+)
+
+__all__ = ["audit", "browse", "operate", "read", "survey", "sweep"]
+
+BITE = 500
+"""Records looked at in one short transaction of a sweep."""
+
+
+def read(key: Key) -> Flow[Record | None]:
+    row = yield Read(key.id)
+    return None if row is None else row.view()
+
+
+def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
+    """Release, resolve or forget; a refusal says why and what else to do."""
+    if not ask.by or not ask.by.strip():
+        raise UsageError("say who does this: by=… is kept in the audit trail", key=key)
+    ack: Ack = yield ask
+    if ack is Ack.OK:
+        return
+    if ack is Ack.MISSING:
+        raise UsageError("there is no record of this key, so there is nothing to change", key=key)
+    row = yield Read(key.id)
+    state = "unknown" if row is None else row.state.value
+    raise UsageError(f"a record that is {state} cannot be changed so: {_ADVICE[ask.op]}", key=key)
+
+
+_ADVICE: dict[str, str] = {
+    "release": "a completed key has its answer; to do the work again all the same, pass force=True",
+    "resolve": "only work without an answer can be given one; release it with force=True first",
+    "forget": "work in progress cannot be forgotten; wait for its end, or release it first",
+}
+
+
+def sweep(limit: int | None) -> Flow[SweepReport]:
+    """Bites until everything was looked at once, or `limit` records were removed."""
+    removed = examined = 0
+    after = ""
+    while True:
+        bite = BITE if limit is None else min(BITE, limit - removed)
+        report, after = yield Sweep(bite, after)
+        removed += report.removed
+        examined += report.examined
+        if not after or (limit is not None and removed >= limit):
+            return SweepReport(removed=removed, examined=examined, more=bool(after))
+
+
+def survey() -> Flow[Stats]:
+    return (yield Survey())  # type: ignore[no-any-return]
+
+
+def audit(key: Key) -> Flow[list[AuditEntry]]:
+    return (yield History(key.id))  # type: ignore[no-any-return]
+
+
+def browse(
+    state: State | None, scope: tuple[str, ...], limit: int, after: str
+) -> Flow[tuple[list[Record], str]]:
+    page: Page = yield Browse(limit, state, scope, after)
+    return [row.view() for row in page.rows], page.after

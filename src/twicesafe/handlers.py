@@ -1,0 +1,81 @@
+"""Message handlers as classes: say once what a message's key is and what to do with it.
+
+    class Payments(MessageHandler[dict, str]):
+        def key(self, message): return Key.from_message(type="payment", id=message["id"])
+        def handle(self, message): return charge(message)
+        def dead_letter(self, message, error): letters.append(message)
+
+    Payments(receiver)(message)        # an Outcome, or the error
+
+The payload is fingerprinted by default: the same id with other content is refused, not replayed.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Generic, TypeVar
+
+from .errors import FingerprintMismatchError, HeldError, ParkedError
+from .keys import KeyLike
+from .outcomes import Outcome
+from .receiver import AsyncReceiver, Receiver
+
+__all__ = ["AsyncMessageHandler", "MessageHandler"]
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+FINAL = (ParkedError, HeldError, FingerprintMismatchError)
+"""No redelivery will change these: the message belongs to whoever reads dead letters."""
+
+
+class _Described(abc.ABC, Generic[M, T]):
+    @abc.abstractmethod
+    def key(self, message: M) -> KeyLike:
+        """The identity of a message: `Key.from_message`, its id, a hash of its content."""
+
+    def fingerprint(self, message: M) -> object:
+        """What must be equal in every delivery; None: no check. Default: the whole message."""
+        return message
+
+
+class MessageHandler(_Described[M, T]):
+    def __init__(self, receiver: Receiver) -> None:
+        cls = type(self)
+        scope = (f"{cls.__module__}.{cls.__qualname__}",)
+        self.receiver = receiver.options(scope=scope, fingerprint=self.fingerprint)
+
+    @abc.abstractmethod
+    def handle(self, message: M) -> T:
+        """Do the work; runs once per key."""
+
+    def dead_letter(self, message: M, error: Exception) -> None:
+        """A message that no redelivery can help: parked, held, or reused id. Then the error goes on."""
+
+    def __call__(self, message: M) -> Outcome[T]:
+        try:
+            return self.receiver.process(self.key(message), self.handle, message)
+        except FINAL as error:
+            self.dead_letter(message, error)
+            raise
+
+
+class AsyncMessageHandler(_Described[M, T]):
+    def __init__(self, receiver: AsyncReceiver) -> None:
+        cls = type(self)
+        scope = (f"{cls.__module__}.{cls.__qualname__}",)
+        self.receiver = receiver.options(scope=scope, fingerprint=self.fingerprint)
+
+    @abc.abstractmethod
+    async def handle(self, message: M) -> T:
+        """Do the work; runs once per key."""
+
+    async def dead_letter(self, message: M, error: Exception) -> None:
+        """A message that no redelivery can help: parked, held, or reused id. Then the error goes on."""
+
+    async def __call__(self, message: M) -> Outcome[T]:
+        try:
+            return await self.receiver.process(self.key(message), self.handle, message)
+        except FINAL as error:
+            await self.dead_letter(message, error)
+            raise

@@ -1,0 +1,181 @@
+"""Policy: the few settings that decide how a receiver behaves, checked when they are made.
+
+Settings are layered: call > decorator > receiver > default. Durations are seconds or timedeltas.
+Nonsense raises `ConfigurationError`, naming the field and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from .errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from .codecs import Codec
+
+__all__ = ["Backoff", "Duration", "Policy", "seconds"]
+
+Duration: TypeAlias = float | int | timedelta
+
+
+def seconds(value: object, name: str = "duration") -> float:
+    """A duration in seconds, or a `ConfigurationError` that names the setting."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
+    return float(value)
+
+
+def _require(holds: bool, name: str, value: object, remedy: str) -> None:
+    if not holds:
+        raise ConfigurationError(f"{name}={value!r} makes no sense: {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a failed key rests before its next attempt: ``first * factor**n``, at most ``most``.
+
+    ``jitter`` is the share of the delay that is random, so that retries do not march in step.
+    """
+
+    first: Duration = 0.1
+    factor: float = 2.0
+    most: Duration = 60.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("first", "most"):
+            value = seconds(getattr(self, name), f"backoff.{name}")
+            _require(value >= 0, f"backoff.{name}", value, "use 0 or more seconds")
+            object.__setattr__(self, name, value)
+        _require(self.factor >= 1, "backoff.factor", self.factor, "use 1 or more")
+        _require(0 <= self.jitter <= 1, "backoff.jitter", self.jitter, "use a share from 0 to 1")
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to rest after attempt number `attempt` failed; `chance` is from 0 to 1."""
+        # Past 2**64 the exponent only overflows; the cap has long been reached.
+        steps = min(attempt - 1, 64)
+        full = min(seconds(self.first) * self.factor**steps, seconds(self.most))
+        return full * (1 - self.jitter * chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How one receiver treats repeats, crashes and failures. Immutable; `but` makes variants."""
+
+    lease: Duration = 30
+    """How long a claim lives without renewal: the longest wait after a crash."""
+    max_lease: Duration = 3600
+    """How long a handler may keep its claim by renewing it; a hung one loses it then."""
+    retention: Duration = 86400
+    """How long a completed record is kept, counted from completion."""
+    in_flight: Literal["wait", "reject"] = "wait"
+    """What a duplicate of running work does: wait for the result, or be told to come back."""
+    wait: Duration = 30
+    """How long a duplicate waits before `StillInProgressError`."""
+    max_waiters: int = 100
+    """How many callers of one process may wait for one key."""
+    takeover: Literal["retry", "hold"] = "retry"
+    """After a crash: run again (at least once), or hold the key for an operator (at most once)."""
+    max_attempts: int = 5
+    """Starts of the handler, counted at the claim; then the key is parked."""
+    backoff: Backoff = Backoff()
+    """The rest between a failed attempt and the next."""
+    remember: tuple[type[BaseException], ...] = ()
+    """Exceptions that are answers: stored, and replayed as `RememberedFailureError`."""
+    timeout: Duration | None = None
+    """How long a handler may run. A sync handler runs in a thread of its own then."""
+    outage: Literal["refuse", "run"] = "refuse"
+    """Store unreachable: refuse (fail closed), or run unprotected (counted and logged)."""
+    max_result_bytes: int = 262_144
+    """Larger results are not kept: the work is done, its duplicates get ResultUnavailable."""
+    retry_horizon: Duration | None = None
+    """How long senders may retry; checked against retention."""
+    codec: Codec | None = None
+    """How results become bytes; None is the typed JSON codec."""
+
+    def __post_init__(self) -> None:
+        for name in ("lease", "max_lease", "retention", "wait", "timeout", "retry_horizon"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, seconds(value, name))
+        _check(self)
+
+    def but(self, **changes: Any) -> Policy:
+        """This policy with some settings changed."""
+        _refuse_unknown(changes)
+        return replace(self, **changes)
+
+
+_NAMES = tuple(field.name for field in fields(Policy))
+
+
+def _refuse_unknown(settings: dict[str, Any]) -> None:
+    for name in settings:
+        if name not in _NAMES:
+            close = difflib.get_close_matches(name, _NAMES, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_NAMES)}"
+            raise ConfigurationError(f"there is no policy setting {name!r}; {hint}")
+
+
+def _check(policy: Policy) -> None:
+    lease, max_lease = seconds(policy.lease), seconds(policy.max_lease)
+    _require(lease >= 0.05, "lease", policy.lease, "use at least 0.05 seconds")
+    _require(
+        max_lease >= lease, "max_lease", policy.max_lease, f"it must not be below lease={lease:g}"
+    )
+    retention = seconds(policy.retention)
+    _require(retention > 0, "retention", policy.retention, "use a positive number of seconds")
+    _require(seconds(policy.wait) >= 0, "wait", policy.wait, "use 0 or more seconds")
+    for name, known in (
+        ("in_flight", ("wait", "reject")),
+        ("takeover", ("retry", "hold")),
+        ("outage", ("refuse", "run")),
+    ):
+        value = getattr(policy, name)
+        _require(value in known, name, value, f"use one of {', '.join(known)}")
+    for name in ("max_waiters", "max_attempts", "max_result_bytes"):
+        value = getattr(policy, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        least = 0 if name == "max_waiters" else 1
+        _require(whole and value >= least, name, value, f"use a whole number, {least} or more")
+    _require(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
+    remember: object = policy.remember
+    _require(
+        isinstance(remember, tuple) and all(map(_is_exception_type, remember)),
+        "remember",
+        remember,
+        "use a tuple of exception types",
+    )
+    if policy.timeout is not None:
+        _require(seconds(policy.timeout) > 0, "timeout", policy.timeout, "use None or more than 0")
+    if policy.retry_horizon is not None:
+        horizon = seconds(policy.retry_horizon)
+        _require(
+            retention >= horizon,
+            "retention",
+            policy.retention,
+            f"senders may retry for retry_horizon={horizon:g} seconds, and a repeat that comes "
+            "after retention runs again; raise retention or lower retry_horizon",
+        )
+
+
+def _is_exception_type(item: object) -> bool:
+    return isinstance(item, type) and issubclass(item, BaseException)
+
+
+# Python itself would answer an unknown setting with a TypeError; ours says which one was meant.
+def _checked(build: Any) -> Any:
+    def init(self: Policy, **settings: Any) -> None:
+        _refuse_unknown(settings)
+        build(self, **settings)
+
+    return init
+
+
+Policy.__init__ = _checked(Policy.__init__)  # type: ignore[method-assign]

@@ -1,0 +1,618 @@
+"""The receiver: runs a handler at most once per key and answers repeats with the first answer.
+
+    receiver = Receiver.open("sqlite:///keys.db")
+    outcome = receiver.process("tx-123", charge, order)     # runs charge(order)
+    outcome = receiver.process("tx-123", charge, order)     # answers without running it
+
+`Receiver` and `AsyncReceiver` are twins: the same names and meanings, one awaited. Everything
+that is decided is decided in `core`; this page only gives it a friendly shape.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+
+from . import events
+from .calling import (
+    FingerprintSetting,
+    Profile,
+    check_setting,
+    profile_of,
+    refuse_async,
+    refuse_generator,
+    scope_of_function,
+)
+from .claims import AsyncClaim, Claim
+from .context import scope_of_context
+from .core import operations
+from .core.batch import exchange_many
+from .core.commands import Flow, Raised
+from .core.exchange import Call, exchange, outcome_of
+from .core.protocol import Forget, Release, Resolve
+from .core.terms import Terms
+from .errors import ConfigurationError, UsageError
+from .keys import Key, KeyLike, as_key
+from .outcomes import Failure, Outcome
+from .policy import Policy
+from .records import AuditEntry, Record, State, Stats, SweepReport
+from .stores.base import AsyncStore, Finding, Store
+from .stores.urls import default_url, open_async_store, open_store
+
+if TYPE_CHECKING:
+    from .runtime.blocking import BlockingRuntime
+    from .runtime.event_loop import EventLoopRuntime
+
+__all__ = ["AsyncReceiver", "Receiver"]
+
+T = TypeVar("T")
+M = TypeVar("M")
+P = ParamSpec("P")
+
+
+class _Settings:
+    """What twins share: settings, and how a delivery becomes a call. No I/O."""
+
+    _runtime: Any
+    store: Any
+
+    def _configure(
+        self,
+        policy: Policy | None,
+        scope: Iterable[str],
+        fingerprint: FingerprintSetting,
+        notify: Callable[[events.Event], None],
+        observed: bool,
+    ) -> None:
+        if policy is not None and not isinstance(policy, Policy):
+            raise ConfigurationError(f"policy must be a Policy(…), not {type(policy).__name__}")
+        self.policy = policy or Policy()
+        self._terms = Terms(self.policy)
+        self._scope = Key("-", scope).scope  # checked as any scope is
+        self._fingerprint = check_setting(fingerprint)
+        self._notify = notify
+        self._observed = observed
+
+    def options(
+        self,
+        *,
+        policy: Policy | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting | Any = ...,
+    ) -> Self:
+        """A receiver with other settings on the same store. Cheap; nothing is reconfigured."""
+        other = object.__new__(type(self))
+        other._runtime, other.store = self._runtime, self.store
+        other._configure(
+            policy or self.policy,
+            self._scope if scope is None else scope,
+            self._fingerprint if fingerprint is ... else fingerprint,
+            self._notify,
+            self._observed,
+        )
+        return other
+
+    def key(self, key: KeyLike | None) -> Key:
+        """The full key that this receiver makes of a plain one: its scope, and the context's."""
+        if isinstance(key, Key):
+            return key
+        around = scope_of_context()
+        return as_key(key, (*around, *self._scope) if around else self._scope)
+
+    def _call(
+        self,
+        key: Key,
+        run: Callable[[], Any],
+        profile: Profile,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Call:
+        setting = self._fingerprint
+        print_, names = (
+            (None, None) if setting is None else profile.fingerprint(setting, args, kwargs)
+        )
+        return Call(
+            key,
+            run,
+            self._terms,
+            profile.declared,
+            print_,
+            names,
+            self._runtime.clock,
+            self._notify,
+            self._observed,
+        )
+
+    def _cached(self, call: Call) -> Outcome[Any] | None:
+        cache = self._runtime.cache
+        if cache is None:
+            return None
+        answer = cache.get(call.key.id)
+        if answer is None or (
+            call.fingerprint is not None
+            and answer.fingerprint is not None
+            and call.fingerprint != answer.fingerprint
+        ):
+            return None  # a mismatch is the store's to say
+        return outcome_of(call, answer, cached=True)
+
+    def _forget_cached(self, key: Key) -> None:
+        if self._runtime.cache is not None:
+            self._runtime.cache.drop(key.id)
+
+    # -- operator requests --------------------------------------------------------------------
+
+    def _release(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
+        self._forget_cached(key)
+        return operations.operate(key, Release(key.id, by, why, self._terms.retention_ms, force))
+
+    def _resolve(self, key: Key, value: object, by: str, why: str, returns: Any) -> Flow[None]:
+        payload = self._terms.codec.encode(value, returns)
+        ask = Resolve(key.id, by, why, self._terms.retention_ms, payload)
+        return operations.operate(key, ask)
+
+    def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
+        self._forget_cached(key)
+        return operations.operate(key, Forget(key.id, by, why, self._terms.retention_ms))
+
+    # -- decorating ---------------------------------------------------------------------------
+
+    def _decorated(
+        self,
+        function: Any,
+        key: Callable[..., KeyLike] | str | None,
+        scope: Iterable[str] | None,
+        fingerprint: FingerprintSetting,
+        policy: Policy | None,
+    ) -> tuple[Self, Profile, Callable[..., Key]]:
+        """The receiver, profile and key maker of one decorated function."""
+        if not callable(function):
+            raise ConfigurationError(f"idempotent decorates a function, not {function!r}")
+        owner = self.options(
+            policy=policy,
+            scope=scope_of_function(function) if scope is None else scope,
+            fingerprint=self._fingerprint if fingerprint is None else fingerprint,
+        )
+        name = getattr(function, "__qualname__", "")
+        profile = profile_of(function, method="." in name.rpartition("<locals>.")[2])
+        if profile.problem == "generator":
+            raise refuse_generator(function)
+
+        def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+            if key is None:
+                return Key.from_content(profile.content(args, kwargs), scope=owner.key("-").scope)
+            if isinstance(key, str):
+                return owner.key(profile.named(args, kwargs).get(key))
+            return owner.key(key(*args, **kwargs))
+
+        if isinstance(key, str) and key not in profile.parameters:
+            raise ConfigurationError(
+                f"key={key!r} names no parameter of {name}: it has {', '.join(profile.parameters)}"
+            )
+        return owner, profile, key_of
+
+    def _calls(
+        self,
+        messages: Sequence[Any],
+        handler: Callable[..., Any],
+        key: Callable[[Any], KeyLike],
+        profile: Profile,
+    ) -> tuple[list[Call], dict[int, Failure]]:
+        """A call per message; a message without a usable key is a failure of its own."""
+        calls: list[Call] = []
+        bad: dict[int, Failure] = {}
+        for index, message in enumerate(messages):
+            full: Key | None = None
+            try:
+                full = self.key(key(message))
+                run = functools.partial(handler, message)
+                calls.append(self._call(full, run, profile, (message,), {}))
+            except Exception as error:
+                bad[index] = Failure(error, full)
+        return calls, bad
+
+
+def _value(answer: Outcome[Any] | Raised) -> Outcome[Any]:
+    if type(answer) is Raised:
+        raise answer.error
+    return answer  # type: ignore[return-value]
+
+
+def _merge(
+    count: int, calls: list[Call], answers: list[Outcome[Any] | Raised], bad: dict[int, Failure]
+) -> list[Outcome[Any] | Failure]:
+    good = (
+        Failure(answer.error, call.key) if isinstance(answer, Raised) else answer
+        for call, answer in zip(calls, answers, strict=True)
+    )
+    return [bad[index] if index in bad else next(good) for index in range(count)]
+
+
+def _whole(concurrency: object) -> int:
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ConfigurationError(f"concurrency={concurrency!r} makes no sense: use 1 or more")
+    return concurrency
+
+
+class Receiver(_Settings):
+    """The blocking twin. Thread-safe; one per process and store is enough."""
+
+    _runtime: BlockingRuntime
+    store: Store
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        observers: Sequence[events.Observer] = (),
+        cache: int = 0,
+    ) -> None:
+        from .runtime.blocking import BlockingRuntime
+
+        notify = events.notifier(observers)
+        self._configure(policy, scope, fingerprint, notify, bool(observers))
+        self.store = store
+        self._runtime = BlockingRuntime(store, notify=notify, cache=cache)
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        observers: Sequence[events.Observer] = (),
+        cache: int = 0,
+    ) -> Self:
+        """A receiver on the store at this URL; without one, SQLite in the user's data folder.
+
+        ``cache``: how many recorded answers to keep in this process, so that hot duplicates cost
+        no round trip.
+        """
+        return cls(
+            open_store(url or default_url()),
+            policy=policy,
+            scope=scope,
+            fingerprint=fingerprint,
+            observers=observers,
+            cache=cache,
+        )
+
+    def process(
+        self, key: KeyLike | None, handler: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T]:
+        """Run ``handler(*args, **kwargs)`` once for this key; a repeat gets the recorded answer."""
+        profile = profile_of(handler)
+        if profile.problem:
+            raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
+        run = functools.partial(handler, *args, **kwargs)
+        call = self._call(self.key(key), run, profile, args, kwargs)
+        return self._cached(call) or _value(self._runtime.run(exchange(call)))
+
+    def process_many(
+        self,
+        messages: Iterable[M],
+        handler: Callable[[M], T],
+        *,
+        key: Callable[[M], KeyLike],
+        concurrency: int = 1,
+    ) -> list[Outcome[T] | Failure]:
+        """One outcome or failure per message, in order; one bad message never sinks the rest."""
+        profile = profile_of(handler)
+        if profile.problem:
+            raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
+        batch = list(messages)
+        calls, bad = self._calls(batch, handler, key, profile)
+        flow = exchange_many(calls, _whole(concurrency))
+        answers = self._runtime.run(flow) if calls else []
+        return _merge(len(batch), calls, answers, bad)
+
+    @overload
+    def idempotent(self, function: Callable[P, T]) -> Callable[P, T]: ...
+    @overload
+    def idempotent(
+        self,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+    def idempotent(
+        self,
+        function: Any = None,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Any:
+        """Make a function safe to call twice. It returns its plain value, replayed or not.
+
+        ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
+        arguments are equal calls. The scope is the function's module and name, so that functions
+        never meet.
+        """
+        if function is None:
+            return functools.partial(
+                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
+            )
+        if isinstance(function, (staticmethod, classmethod)):
+            again = functools.partial(
+                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
+            )
+            return type(function)(again(function.__func__))
+        owner, profile, key_of = self._decorated(function, key, scope, fingerprint, policy)
+        if profile.problem == "async":
+            raise refuse_async(function)
+
+        @functools.wraps(function)
+        def receive(*args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(function, *args, **kwargs)
+            call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
+            return (owner._cached(call) or _value(owner._runtime.run(exchange(call)))).value
+
+        return receive
+
+    def claim(self, key: KeyLike | None, *, fingerprint: object = None) -> Claim:
+        """Claim by hand: ``with receiver.claim(key) as claim: if claim.is_new: …``"""
+        return Claim(self, self.key(key), fingerprint)
+
+    # -- for operators ------------------------------------------------------------------------
+
+    def record(self, key: KeyLike) -> Record | None:
+        """What is known about a key; None if nothing."""
+        return self._runtime.run(operations.read(self.key(key)))
+
+    def release(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
+        """Let the next delivery run. ``force``: even if the work is done, so that it is redone."""
+        self._runtime.run(self._release(self.key(key), by, why, force))
+
+    def resolve(
+        self, key: KeyLike, value: object, *, by: str, why: str = "", returns: Any = Any
+    ) -> None:
+        """Record this value as the answer. ``returns``: its type, if it is not a plain one."""
+        self._runtime.run(self._resolve(self.key(key), value, by, why, returns))
+
+    def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
+        """Erase result and key text; a late duplicate still does not run again."""
+        self._runtime.run(self._forget(self.key(key), by, why))
+
+    def sweep(self, limit: int | None = None) -> SweepReport:
+        """Remove records whose retention is over, in short bites; at most ``limit`` of them."""
+        report = self._runtime.run(operations.sweep(limit))
+        self._notify(events.Swept(report.removed, report.examined))
+        return report
+
+    def stats(self) -> Stats:
+        """How many records there are in which state."""
+        return self._runtime.run(operations.survey())
+
+    def records(
+        self,
+        *,
+        state: State | None = None,
+        scope: Iterable[str] = (),
+        limit: int = 100,
+        after: str = "",
+    ) -> tuple[list[Record], str]:
+        """A page of records, newest first, and the mark of the next page (empty: the last)."""
+        return self._runtime.run(operations.browse(state, tuple(scope), limit, after))
+
+    def audit(self, key: KeyLike) -> list[AuditEntry]:
+        """What operators did to this key."""
+        return self._runtime.run(operations.audit(self.key(key)))
+
+    def doctor(self) -> list[Finding]:
+        """What the guarantee stands on, looked at one by one."""
+        return self.store.doctor()
+
+    def close(self) -> None:
+        """Stop the lease keeper and close the store; also for receivers made by `options`."""
+        self._runtime.keeper.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class AsyncReceiver(_Settings):
+    """The awaited twin. One per process and store is enough, for any number of tasks."""
+
+    _runtime: EventLoopRuntime
+    store: AsyncStore
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        observers: Sequence[events.Observer] = (),
+        cache: int = 0,
+    ) -> None:
+        from .runtime.event_loop import EventLoopRuntime
+
+        notify = events.notifier(observers)
+        self._configure(policy, scope, fingerprint, notify, bool(observers))
+        self.store = store
+        self._runtime = EventLoopRuntime(store, notify=notify, cache=cache)
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        observers: Sequence[events.Observer] = (),
+        cache: int = 0,
+    ) -> Self:
+        """A receiver on the store at this URL; a plain call, it connects on first use.
+
+        ``cache``: how many recorded answers to keep in this process, so that hot duplicates cost
+        no round trip.
+        """
+        return cls(
+            open_async_store(url or default_url()),
+            policy=policy,
+            scope=scope,
+            fingerprint=fingerprint,
+            observers=observers,
+            cache=cache,
+        )
+
+    async def process(
+        self,
+        key: KeyLike | None,
+        handler: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Outcome[T]:
+        """Run ``handler(*args, **kwargs)`` once for this key; a repeat gets the recorded answer."""
+        profile = profile_of(handler)
+        if profile.problem == "generator":
+            raise refuse_generator(handler)
+        run = functools.partial(handler, *args, **kwargs)
+        call = self._call(self.key(key), run, profile, args, kwargs)
+        return self._cached(call) or _value(await self._runtime.run(exchange(call)))
+
+    async def process_many(
+        self,
+        messages: Iterable[M],
+        handler: Callable[[M], Awaitable[T]],
+        *,
+        key: Callable[[M], KeyLike],
+        concurrency: int = 1,
+    ) -> list[Outcome[T] | Failure]:
+        """One outcome or failure per message, in order; one bad message never sinks the rest."""
+        profile = profile_of(handler)
+        if profile.problem == "generator":
+            raise refuse_generator(handler)
+        batch = list(messages)
+        calls, bad = self._calls(batch, handler, key, profile)
+        flow = exchange_many(calls, _whole(concurrency))
+        answers = await self._runtime.run(flow) if calls else []
+        return _merge(len(batch), calls, answers, bad)
+
+    @overload
+    def idempotent(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]: ...
+    @overload
+    def idempotent(
+        self,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]: ...
+    def idempotent(
+        self,
+        function: Any = None,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Any:
+        """Make a function safe to call twice. It returns its plain value, replayed or not.
+
+        ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
+        arguments are equal calls. The scope is the function's module and name, so that functions
+        never meet.
+        """
+        if function is None:
+            return functools.partial(
+                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
+            )
+        if isinstance(function, (staticmethod, classmethod)):
+            again = functools.partial(
+                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
+            )
+            return type(function)(again(function.__func__))
+        owner, profile, key_of = self._decorated(function, key, scope, fingerprint, policy)
+        if profile.problem != "async":
+            raise UsageError("AsyncReceiver decorates async functions; use Receiver for this one")
+
+        @functools.wraps(function)
+        async def receive(*args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(function, *args, **kwargs)
+            call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
+            return (owner._cached(call) or _value(await owner._runtime.run(exchange(call)))).value
+
+        return receive
+
+    def claim(self, key: KeyLike | None, *, fingerprint: object = None) -> AsyncClaim:
+        """Claim by hand: ``async with receiver.claim(key) as claim: if claim.is_new: …``"""
+        return AsyncClaim(self, self.key(key), fingerprint)
+
+    # -- for operators ------------------------------------------------------------------------
+
+    async def record(self, key: KeyLike) -> Record | None:
+        """What is known about a key; None if nothing."""
+        return await self._runtime.run(operations.read(self.key(key)))
+
+    async def release(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
+        """Let the next delivery run. ``force``: even if the work is done, so that it is redone."""
+        await self._runtime.run(self._release(self.key(key), by, why, force))
+
+    async def resolve(
+        self, key: KeyLike, value: object, *, by: str, why: str = "", returns: Any = Any
+    ) -> None:
+        """Record this value as the answer. ``returns``: its type, if it is not a plain one."""
+        await self._runtime.run(self._resolve(self.key(key), value, by, why, returns))
+
+    async def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
+        """Erase result and key text; a late duplicate still does not run again."""
+        await self._runtime.run(self._forget(self.key(key), by, why))
+
+    async def sweep(self, limit: int | None = None) -> SweepReport:
+        """Remove records whose retention is over, in short bites; at most ``limit`` of them."""
+        report = await self._runtime.run(operations.sweep(limit))
+        self._notify(events.Swept(report.removed, report.examined))
+        return report
+
+    async def stats(self) -> Stats:
+        """How many records there are in which state."""
+        return await self._runtime.run(operations.survey())
+
+    async def records(
+        self,
+        *,
+        state: State | None = None,
+        scope: Iterable[str] = (),
+        limit: int = 100,
+        after: str = "",
+    ) -> tuple[list[Record], str]:
+        """A page of records, newest first, and the mark of the next page (empty: the last)."""
+        return await self._runtime.run(operations.browse(state, tuple(scope), limit, after))
+
+    async def audit(self, key: KeyLike) -> list[AuditEntry]:
+        """What operators did to this key."""
+        return await self._runtime.run(operations.audit(self.key(key)))
+
+    async def doctor(self) -> list[Finding]:
+        """What the guarantee stands on, looked at one by one."""
+        return await self.store.doctor()
+
+    async def close(self) -> None:
+        """Stop the lease keeper and close the store; also for receivers made by `options`."""
+        self._runtime.keeper.close()
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

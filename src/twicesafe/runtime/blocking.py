@@ -1,0 +1,291 @@
+"""The blocking runtime: performs commands in the caller's own thread.
+
+The handler runs where the caller is, so thread-locals, database connections and transactions
+stay what they were. Only a handler with a `timeout` gets a thread of its own, because a thread
+cannot be stopped and its claim must be kept until it really ends.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Final, TypeVar
+
+from ..context import ActiveClaim, active
+from ..core.commands import (
+    Board,
+    Detach,
+    Flow,
+    Invoke,
+    Land,
+    Launch,
+    PerformMany,
+    Raised,
+    Reply,
+    Returned,
+    Ride,
+    Sleep,
+    Watch,
+)
+from ..core.driving import drive
+from ..core.protocol import Abandon, Claim
+from ..errors import LeaseLostError, UsageError
+from .flights import Flight, Flights
+from .shared import Shared
+
+__all__ = ["BlockingRuntime", "BlockingTrip"]
+
+T = TypeVar("T")
+
+NOT_A_RESULT: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
+
+
+class BlockingRuntime(Shared):
+    """Runs flows on one store, for all threads."""
+
+    def __init__(self, store: Any, **shared: Any) -> None:
+        super().__init__(store.perform_many, **shared)
+        self.store = store
+
+    def run(self, flow: Flow[T]) -> T:
+        trip = BlockingTrip(self)
+        try:
+            return drive(flow, trip.perform)
+        except BaseException as error:
+            trip.interrupted(error)
+            raise
+        finally:
+            trip.end()
+
+
+class BlockingTrip:
+    """One flow under way: its flight, its claims, its outstanding claim request."""
+
+    __slots__ = (
+        "_asked",
+        "_claims",
+        "_flight",
+        "_flights",
+        "_jobs",
+        "_perform",
+        "_runtime",
+        "_store",
+    )
+
+    def __init__(self, runtime: BlockingRuntime) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._perform = runtime.store.perform
+        self._flights: Flights = runtime.flights
+        self._flight: Flight | None = None
+        self._claims: list[ActiveClaim] = []
+        self._asked: Claim | None = None
+        self._jobs: _Jobs | None = None
+
+    def perform(self, command: Any) -> Any:
+        kind = type(command)
+        if kind is Claim:
+            self._asked = command
+            answer = self._perform(command)
+            self._asked = None
+            return answer
+        act = _ACTS.get(kind)
+        return self._perform(command) if act is None else act(self, command)
+
+    def interrupted(self, error: BaseException) -> None:
+        """A claim was sent and its answer never used: give it back, by its owner token."""
+        asked, self._asked = self._asked, None
+        if asked is not None and not isinstance(error, Exception):
+            try:
+                self._perform(Abandon(asked.key.id, asked.owner, self._runtime.abandoned_kept_ms))
+            except Exception:
+                return  # the lease will end by itself
+
+    def end(self) -> None:
+        for claim in self._claims:
+            self._runtime.keeper.remove(claim)
+        if self._flight is not None:
+            self._flights.land(self._flight, None)
+            self._flight = None
+        if self._jobs is not None:
+            self._jobs.close()
+
+    # -- one method per command ---------------------------------------------------------------
+
+    def hold(self, claim: ActiveClaim) -> None:
+        """Keep this claim's lease alive until the trip ends."""
+        claim.pid = os.getpid()
+        self._claims.append(claim)
+        self._runtime.keeper.add(claim)
+
+    def _board(self, command: Board) -> Flight | None:
+        flight, leads = self._flights.board(command.id, command.fingerprint)
+        if not leads:
+            return flight
+        self._flight = flight
+        return None
+
+    def _ride(self, command: Ride) -> Any:
+        bell = threading.Event()
+        flight = command.flight
+        if self._flights.ride(flight, bell.set, command.most) and not bell.wait(command.seconds):
+            self._flights.leave(flight, bell.set)
+            return None
+        return flight.landing or True
+
+    def _land(self, command: Land) -> None:
+        self._runtime.remember(self._flight, command.answer)
+        if self._flight is not None:
+            self._flights.land(self._flight, command.answer)
+            self._flight = None
+
+    def _invoke(self, command: Invoke) -> Reply:
+        claim = command.claim
+        if claim is None:
+            return _call(command.run)
+        if not claim.pid:
+            self.hold(claim)
+        elif claim.lost:
+            return Raised(LeaseLostError("the claim ended before its turn came", key=claim.key))
+        claim.outer = active.get()
+        token = active.set(claim)
+        try:
+            reply = _call(command.run)
+        finally:
+            active.reset(token)
+        if claim.pid != os.getpid():
+            raise LeaseLostError(
+                "this process was forked inside the handler; the claim is its parent's",
+                key=claim.key,
+            )
+        return reply
+
+    def _detach(self, command: Detach) -> Any:
+        """The rest of the flow in a thread of its own, which takes flight and claims with it."""
+        rest = BlockingTrip(self._runtime)
+        rest._flight, self._flight = self._flight, None
+        ended: Future[Any] = Future()
+
+        def finish() -> None:
+            try:
+                ended.set_result(drive(command.flow, rest.perform))
+            except BaseException as error:
+                ended.set_exception(error)
+            finally:
+                rest.end()
+
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run, args=(finish,), name="twicesafe-handler", daemon=True
+        ).start()
+        try:
+            return ended.result(command.timeout)
+        except TimeoutError:
+            if ended.done():
+                raise
+            raise TimeoutError(
+                f"the handler did not end within timeout={command.timeout:g} s; it goes on in its "
+                "thread and keeps its claim until it ends"
+            ) from None
+
+    def _launch(self, command: Launch) -> list[tuple[int, Reply]]:
+        if self._jobs is None:
+            for _, invoke in command.jobs:
+                assert invoke.claim is not None
+                self.hold(invoke.claim)
+            self._jobs = _Jobs(command, self._invoke)
+        return self._jobs.finished(command.linger)
+
+    def _watch(self, command: Watch) -> None:
+        if self._store.capabilities.wake:
+            self._store.watch(command.id, command.seconds)
+        else:
+            time.sleep(command.seconds)
+
+    def _sleep(self, command: Sleep) -> None:
+        time.sleep(command.seconds)
+
+    def _perform_many(self, command: PerformMany) -> list[Any]:
+        return self._store.perform_many(command.requests)  # type: ignore[no-any-return]
+
+
+_ACTS: dict[type, Callable[[BlockingTrip, Any], Any]] = {
+    Board: BlockingTrip._board,
+    Ride: BlockingTrip._ride,
+    Land: BlockingTrip._land,
+    Invoke: BlockingTrip._invoke,
+    Detach: BlockingTrip._detach,
+    Launch: BlockingTrip._launch,
+    Watch: BlockingTrip._watch,
+    Sleep: BlockingTrip._sleep,
+    PerformMany: BlockingTrip._perform_many,
+}
+
+
+def _call(run: Callable[[], Any]) -> Reply:
+    try:
+        value = run()
+    except BaseException as error:
+        return Raised(error)
+    if type(value) in NOT_A_RESULT:
+        value.close() if hasattr(value, "close") else None
+        return Raised(
+            UsageError(
+                f"the handler returned a {type(value).__name__}, which is work not yet done: use "
+                "AsyncReceiver for async functions, and return a value instead of yielding"
+            )
+        )
+    return Returned(value)
+
+
+class _Jobs:
+    """The handlers of one batch: inline when one at a time, else in a pool of its own."""
+
+    def __init__(self, command: Launch, invoke: Callable[[Invoke], Reply]) -> None:
+        self._todo = deque(command.jobs)
+        self._invoke = invoke
+        self._left = len(command.jobs)
+        self._done: queue.SimpleQueue[tuple[int, Reply]] = queue.SimpleQueue()
+        self._pool: ThreadPoolExecutor | None = None
+        if command.concurrency > 1 and self._left > 1:
+            self._pool = ThreadPoolExecutor(
+                min(command.concurrency, self._left), thread_name_prefix="twicesafe-batch"
+            )
+            for index, job in command.jobs:
+                self._pool.submit(contextvars.copy_context().run, self._work, index, job)
+
+    def _work(self, index: int, job: Invoke) -> None:
+        try:
+            reply = self._invoke(job)
+        except BaseException as error:
+            reply = Raised(error)
+        self._done.put((index, reply))
+
+    def finished(self, linger: float) -> list[tuple[int, Reply]]:
+        found: list[tuple[int, Reply]] = []
+        until = 0.0
+        while self._left:
+            if self._pool is None:
+                self._work(*self._todo.popleft())
+            patience = None if not found else until - time.monotonic()
+            try:
+                found.append(self._done.get(timeout=None if patience is None else max(0, patience)))
+            except queue.Empty:
+                break
+            self._left -= 1
+            if not until:
+                until = time.monotonic() + linger
+            elif time.monotonic() >= until and self._pool is None:
+                break
+        return found
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,309 @@
+"""The event-loop runtime: the same commands, awaited.
+
+Cancellation is where async receivers break, so the rule is explicit. What decides (Claim) may be
+cancelled: it is then given back by its owner token. What records (Complete, Fail, Abandon) may
+not: it runs to its end, and the cancellation is delivered right after. The handler itself is
+cancelled at once, and its claim is released, or held, before the caller sees the cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import CoroutineType
+from typing import Any, TypeVar
+
+from ..context import ActiveClaim, active
+from ..core.commands import (
+    Board,
+    Detach,
+    Flow,
+    Invoke,
+    Land,
+    Launch,
+    PerformMany,
+    Raised,
+    Reply,
+    Returned,
+    Ride,
+    Sleep,
+    Watch,
+)
+from ..core.driving import drive_async
+from ..core.protocol import Abandon, Claim, Complete, Fail
+from ..errors import LeaseLostError, UsageError
+from .blocking import NOT_A_RESULT
+from .flights import Flight, Flights
+from .shared import Shared
+
+__all__ = ["EventLoopRuntime", "EventLoopTrip"]
+
+T = TypeVar("T")
+
+RELEASE_PATIENCE = 1.0
+"""Seconds that a cancelled caller waits for its claim to be given back."""
+
+
+class EventLoopRuntime(Shared):
+    """Runs flows on one store, for all tasks of all event loops."""
+
+    def __init__(self, store: Any, **shared: Any) -> None:
+        super().__init__(self._beside, **shared)
+        self.store = store
+        self._blocking: Any = None
+
+    def _beside(self, requests: Any) -> list[Any]:
+        """The keeper's own way to the store: not through an event loop that may be blocked."""
+        if self._blocking is None:
+            self._blocking = self.store.beside()
+        return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
+
+    async def run(self, flow: Flow[T]) -> T:
+        trip = EventLoopTrip(self)
+        try:
+            result = await drive_async(flow, trip.perform)
+        except BaseException as error:
+            await trip.interrupted(error)
+            raise
+        finally:
+            trip.end()
+        if trip.cancelled is not None:
+            raise trip.cancelled
+        return result
+
+
+class EventLoopTrip:
+    """One flow under way: its flight, its claims, its outstanding claim request."""
+
+    __slots__ = (
+        "_asked",
+        "_claims",
+        "_flight",
+        "_flights",
+        "_immediate",
+        "_jobs",
+        "_perform",
+        "_runtime",
+        "_store",
+        "cancelled",
+    )
+
+    def __init__(self, runtime: EventLoopRuntime) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._perform = runtime.store.perform
+        self._immediate = runtime.store.immediate
+        self._flights: Flights = runtime.flights
+        self._flight: Flight | None = None
+        self._claims: list[ActiveClaim] = []
+        self._asked: Claim | None = None
+        self._jobs: _Jobs | None = None
+        self.cancelled: asyncio.CancelledError | None = None
+        """A cancellation that came while a record was being written."""
+
+    async def perform(self, command: Any) -> Any:
+        kind = type(command)
+        if kind is Claim:
+            self._asked = command
+            answer = await self._perform(command)
+            self._asked = None
+            return answer
+        act = _ACTS.get(kind)
+        if act is not None:
+            return await act(self, command)
+        if self._immediate or kind not in _RECORDING:
+            return await self._perform(command)
+        return await self._to_its_end(self._perform(command))
+
+    async def interrupted(self, error: BaseException) -> None:
+        """A claim was sent and its answer never used: give it back, by its owner token."""
+        asked, self._asked = self._asked, None
+        if asked is None or isinstance(error, Exception):
+            return
+        ask = Abandon(asked.key.id, asked.owner, self._runtime.abandoned_kept_ms)
+        release = asyncio.ensure_future(self._perform(ask))
+        release.add_done_callback(_swallow)
+        try:
+            await asyncio.wait({release}, timeout=RELEASE_PATIENCE)
+        except asyncio.CancelledError:
+            return  # cancelled twice: it goes on without us
+
+    def end(self) -> None:
+        for claim in self._claims:
+            self._runtime.keeper.remove(claim)
+        if self._flight is not None:
+            self._flights.land(self._flight, None)
+            self._flight = None
+        if self._jobs is not None:
+            self._jobs.close()
+
+    async def _to_its_end(self, recording: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(recording)
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+        return task.result()
+
+    # -- one method per command ---------------------------------------------------------------
+
+    def hold(self, claim: ActiveClaim) -> None:
+        """Keep this claim's lease alive until the trip ends."""
+        claim.pid = os.getpid()
+        self._claims.append(claim)
+        self._runtime.keeper.add(claim)
+
+    async def _board(self, command: Board) -> Flight | None:
+        flight, leads = self._flights.board(command.id, command.fingerprint)
+        if not leads:
+            return flight
+        self._flight = flight
+        return None
+
+    async def _ride(self, command: Ride) -> Any:
+        loop = asyncio.get_running_loop()
+        landed = loop.create_future()
+
+        def arrive() -> None:
+            if not landed.done():
+                landed.set_result(None)
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(arrive)
+            except RuntimeError:
+                return  # its loop is closed: nobody is left to wake
+
+        flight = command.flight
+        if self._flights.ride(flight, wake, command.most):
+            try:
+                await asyncio.wait_for(landed, command.seconds)
+            except TimeoutError:
+                return None
+            finally:
+                self._flights.leave(flight, wake)
+        return flight.landing or True
+
+    async def _land(self, command: Land) -> None:
+        self._runtime.remember(self._flight, command.answer)
+        if self._flight is not None:
+            self._flights.land(self._flight, command.answer)
+            self._flight = None
+
+    async def _invoke(self, command: Invoke) -> Reply:
+        claim = command.claim
+        if claim is None:
+            return await _call(command.run, command.timeout)
+        if not claim.pid:
+            self.hold(claim)
+        elif claim.lost:
+            return Raised(LeaseLostError("the claim ended before its turn came", key=claim.key))
+        claim.outer = active.get()
+        token = active.set(claim)
+        try:
+            return await _call(command.run, command.timeout)
+        finally:
+            active.reset(token)
+
+    async def _detach(self, command: Detach) -> Any:
+        """A coroutine can be stopped, so it needs no thread: `_invoke` applies the time-out."""
+        return await drive_async(command.flow, self.perform)
+
+    async def _launch(self, command: Launch) -> list[tuple[int, Reply]]:
+        if self._jobs is None:
+            for _, invoke in command.jobs:
+                assert invoke.claim is not None
+                self.hold(invoke.claim)
+            self._jobs = _Jobs(command, self._invoke)
+        return await self._jobs.finished(command.linger)
+
+    async def _watch(self, command: Watch) -> None:
+        if self._store.capabilities.wake:
+            await self._store.watch(command.id, command.seconds)
+        else:
+            await asyncio.sleep(command.seconds)
+
+    async def _sleep(self, command: Sleep) -> None:
+        await asyncio.sleep(command.seconds)
+
+    async def _perform_many(self, command: PerformMany) -> list[Any]:
+        if command.requests and type(command.requests[0]) is Claim:
+            return await self._store.perform_many(command.requests)  # type: ignore[no-any-return]
+        return await self._to_its_end(self._store.perform_many(command.requests))
+
+
+_RECORDING = frozenset({Complete, Fail, Abandon})
+
+_ACTS: dict[type, Callable[[EventLoopTrip, Any], Awaitable[Any]]] = {
+    Board: EventLoopTrip._board,
+    Ride: EventLoopTrip._ride,
+    Land: EventLoopTrip._land,
+    Invoke: EventLoopTrip._invoke,
+    Detach: EventLoopTrip._detach,
+    Launch: EventLoopTrip._launch,
+    Watch: EventLoopTrip._watch,
+    Sleep: EventLoopTrip._sleep,
+    PerformMany: EventLoopTrip._perform_many,
+}
+
+
+async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa: ASYNC109
+    try:
+        value = run()
+        if type(value) is CoroutineType or hasattr(value, "__await__"):
+            if timeout is None:
+                value = await value
+            else:
+                async with asyncio.timeout(timeout):
+                    value = await value
+    except BaseException as error:
+        return Raised(error)
+    if type(value) in NOT_A_RESULT:
+        return Raised(
+            UsageError(
+                f"the handler returned a {type(value).__name__}, which is work not yet done: "
+                "return a value instead of yielding"
+            )
+        )
+    return Returned(value)
+
+
+class _Jobs:
+    """The handlers of one batch as tasks, a bounded number at once."""
+
+    def __init__(self, command: Launch, invoke: Callable[[Invoke], Awaitable[Reply]]) -> None:
+        self._todo = deque(command.jobs)
+        self._invoke = invoke
+        self._running: dict[asyncio.Future[Reply], int] = {}
+        self._concurrency = command.concurrency
+
+    async def finished(self, linger: float) -> list[tuple[int, Reply]]:
+        loop = asyncio.get_running_loop()
+        found: list[tuple[int, Reply]] = []
+        until: float | None = None
+        while self._todo or self._running:
+            while self._todo and len(self._running) < self._concurrency:
+                index, job = self._todo.popleft()
+                self._running[asyncio.ensure_future(self._invoke(job))] = index
+            patience = None if until is None else max(0.0, until - loop.time())
+            done, _ = await asyncio.wait(
+                self._running, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+            )
+            found += [(self._running.pop(task), task.result()) for task in done]
+            if until is None:
+                until = loop.time() + linger
+            elif not done or loop.time() >= until:
+                break
+        return found
+
+    def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+
+
+def _swallow(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,70 @@
+"""Flights: where equal keys of one process meet, so that they do not all go to the store.
+
+The first to board a key leads; the others ride and are woken the moment it lands, by its own
+recorded answer. When the leader ends without an answer, the riders board again and one of them
+takes over. One table serves threads and event loops alike.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ..core.protocol import Claimed
+
+__all__ = ["Flight", "Flights"]
+
+
+class Flight:
+    __slots__ = ("fingerprint", "id", "landed", "landing", "wakers")
+
+    def __init__(self, id: bytes, fingerprint: bytes | None) -> None:  # noqa: A002
+        self.id = id
+        self.fingerprint = fingerprint
+        self.landed = False
+        self.landing: Claimed | None = None
+        self.wakers: list[Callable[[], object]] | None = None
+
+
+class Flights:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._table: dict[bytes, Flight] = {}
+
+    def board(self, id: bytes, fingerprint: bytes | None) -> tuple[Flight, bool]:  # noqa: A002
+        """The flight of this key, and whether the caller leads it."""
+        mine = Flight(id, fingerprint)
+        found = self._table.setdefault(id, mine)  # atomic: one of all threads leads
+        return found, found is mine
+
+    def ride(self, flight: Flight, waker: Callable[[], object], most: int) -> bool:
+        """Be woken when it lands. False: it has landed already."""
+        with self._lock:
+            if flight.landed:
+                return False
+            if flight.wakers is None:
+                flight.wakers = []
+            if len(flight.wakers) >= most:
+                raise OverflowError
+            flight.wakers.append(waker)
+            return True
+
+    def leave(self, flight: Flight, waker: Callable[[], object]) -> None:
+        with self._lock:
+            if flight.wakers is not None and waker in flight.wakers:
+                flight.wakers.remove(waker)
+
+    def land(self, flight: Flight, answer: Claimed | None) -> None:
+        """Tell the riders; the key may be boarded anew."""
+        with self._lock:
+            flight.landed = True
+            flight.landing = answer
+            del self._table[flight.id]
+            wakers = flight.wakers
+        for wake in wakers or ():
+            wake()
+
+    def forget_all(self) -> None:
+        """After a fork: the leaders are threads of the parent."""
+        self._lock = threading.Lock()
+        self._table = {}

@@ -1,0 +1,129 @@
+"""What every store is: a performer of requests, in a blocking and an awaitable form.
+
+To add a store, write one file with its programs (generators that yield the engine's commands),
+a `Store` and an `AsyncStore` that run them, and its `Capabilities`; register the URL scheme under
+the entry-point group ``twicesafe.stores``; and subclass the shipped conformance suite. What a
+store cannot do it declares, and the suite skips it by name.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
+
+from ..core.protocol import Request
+
+__all__ = ["AsyncStore", "Capabilities", "Finding", "Program", "Store"]
+
+T = TypeVar("T")
+
+Program: TypeAlias = Generator[Any, Any, T]
+"""One store operation: yields the engine's commands, receives their results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a store can do; the tests and the table in the docs ask these, never a name."""
+
+    durable: bool = True
+    """Records survive the end of the process."""
+    shared: bool = True
+    """Several processes can use it at once."""
+    server_clock: bool = True
+    """Leases are judged by the store's own clock."""
+    transactions: bool = False
+    """The record can be written in the caller's own transaction (inbox)."""
+    batch: bool = True
+    """Many requests in one trip."""
+    native_expiry: bool = False
+    """Completed records disappear without a sweep."""
+    wake: bool = False
+    """Waiters in other processes are woken, not left to poll."""
+    outbox: bool = False
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a doctor found. ``refuse``: the guarantee does not hold on this store."""
+
+    level: Literal["ok", "warn", "refuse"]
+    what: str
+    remedy: str = ""
+
+
+class _Described:
+    capabilities: ClassVar[Capabilities]
+    url: str
+    """Where it is, without its password."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+
+class Store(_Described, abc.ABC):
+    """The blocking form. Safe to use from many threads; reopens itself after a fork."""
+
+    @classmethod
+    @abc.abstractmethod
+    def open(cls, url: str) -> Self:
+        """Connect; raises `ConfigurationError` or `StoreUnavailableError` that says what to do."""
+
+    @abc.abstractmethod
+    def perform(self, request: Request) -> Any:
+        """Do one request atomically. Driver errors come out as `StoreUnavailableError`."""
+
+    @abc.abstractmethod
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        """Do many, in as few trips as the engine can; an item's error stands in its place."""
+
+    def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        """Return when this key may have changed, or after `seconds`. Only with ``wake``."""
+        raise NotImplementedError
+
+    def doctor(self) -> list[Finding]:
+        """Look at the settings that the guarantee stands on."""
+        return []
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date; what was done, in words. Done by `open` unless told not."""
+        return []
+
+    @abc.abstractmethod
+    def close(self) -> None: ...
+
+
+class AsyncStore(_Described, abc.ABC):
+    """The awaitable form: the same names, awaited. Connects on first use."""
+
+    immediate: ClassVar[bool] = False
+    """`perform` never suspends: nothing can be cancelled in the middle of it."""
+
+    @classmethod
+    @abc.abstractmethod
+    def open(cls, url: str) -> Self:
+        """A plain call; nothing is connected yet."""
+
+    @abc.abstractmethod
+    async def perform(self, request: Request) -> Any: ...
+
+    @abc.abstractmethod
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]: ...
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        raise NotImplementedError
+
+    async def doctor(self) -> list[Finding]:
+        return []
+
+    async def migrate(self) -> list[str]:
+        return []
+
+    @abc.abstractmethod
+    def beside(self) -> Store:
+        """A blocking store on the same data, for the lease keeper's thread."""
+
+    @abc.abstractmethod
+    async def close(self) -> None: ...

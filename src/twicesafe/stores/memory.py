@@ -1,0 +1,212 @@
+"""Memory: the protocol on a dict. For tests and for single processes; all is gone at the end.
+
+This store is the model that others are compared with: it applies `core.lifecycle` and nothing
+else. Every operation is O(1) under one lock; nothing is ever evicted, only swept when asked.
+
+``memory://`` is a store of its own; ``memory://name`` is shared by name within the process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Self
+from urllib.parse import urlsplit
+
+from ..clocks import since_boot, wall_clock
+from ..core import lifecycle
+from ..core.protocol import (
+    Ack,
+    Browse,
+    Claim,
+    Claimed,
+    Complete,
+    Forget,
+    History,
+    Page,
+    Read,
+    Release,
+    Request,
+    Resolve,
+    Survey,
+    Sweep,
+)
+from ..errors import ConfigurationError
+from ..records import AuditEntry, Row, State, Stats, SweepReport, moment
+from .base import AsyncStore, Capabilities, Finding, Store
+from .urls import options_of
+
+__all__ = ["AsyncMemoryStore", "MemoryStore"]
+
+_shared: dict[str, MemoryStore] = {}
+
+
+class MemoryStore(Store):
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        durable=False, shared=False, server_clock=True
+    )
+
+    def __init__(self, now: Callable[[], int] | None = None, url: str = "memory://") -> None:
+        self.url = url
+        self._rows: dict[bytes, Row] = {}
+        self._audit: dict[bytes, list[AuditEntry]] = {}
+        self._floor = 0
+        self._lock = threading.Lock()
+        self._now = now or _steady_clock()
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        options_of(url, {})
+        parts = urlsplit(url)
+        if parts.path not in ("", "/"):
+            raise ConfigurationError("a memory URL is memory:// or memory://name")
+        if not parts.netloc:
+            return cls()
+        found = _shared.setdefault(parts.netloc, cls(url=url))
+        assert isinstance(found, cls)
+        return found
+
+    def perform(self, request: Request) -> Any:
+        with self._lock:
+            return getattr(self, request.op)(request)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for request in requests:
+            try:
+                answers.append(self.perform(request))
+            except Exception as error:
+                answers.append(error)
+        return answers
+
+    def doctor(self) -> list[Finding]:
+        several = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True
+        text = "records live in this process only and end with it"
+        return [Finding("warn" if several else "ok", text, "use sqlite:/// or a server")]
+
+    def close(self) -> None:
+        """Nothing to do: a shared memory store stays for the others of this process."""
+
+    # -- one method per request ---------------------------------------------------------------
+
+    def claim(self, ask: Claim) -> Claimed:
+        answer, row = lifecycle.claim(self._rows.get(ask.key.id), ask, self._now(), self._floor)
+        if row is not None:
+            self._rows[row.id] = row
+        return answer
+
+    def complete(self, ask: Complete) -> Ack:
+        ack, row = lifecycle.complete(self._rows.get(ask.id), ask, self._now())
+        if row is not None:
+            self._rows[row.id] = row
+        return ack
+
+    def _decide(self, ask: Any) -> Ack:
+        decision = getattr(lifecycle, ask.op)
+        ack, row = decision(self._rows.get(ask.id), ask, self._now())
+        if row is not None:
+            self._rows[row.id] = row
+        return ack  # type: ignore[no-any-return]
+
+    renew = fail = abandon = _decide
+
+    def _operate(self, ask: Release | Resolve | Forget) -> Ack:
+        before = self._rows.get(ask.id)
+        ack = self._decide(ask)
+        if ack is Ack.OK and before is not None:
+            entry = AuditEntry(
+                id=ask.id,
+                at=moment(self._now()),
+                action=ask.op,
+                by=ask.by,
+                why=ask.why,
+                state_before=before.state,
+            )
+            self._audit.setdefault(ask.id, []).append(entry)
+        return ack
+
+    release = resolve = forget = _operate
+
+    def read(self, ask: Read) -> Row | None:
+        row = self._rows.get(ask.id)
+        return None if row is None or lifecycle.is_expired(row, self._now()) else row
+
+    def history(self, ask: History) -> list[AuditEntry]:
+        return list(self._audit.get(ask.id, ()))
+
+    def sweep(self, ask: Sweep) -> tuple[SweepReport, str]:
+        now, start = self._now(), int(ask.after or 0)
+        bite = list(islice(self._rows.values(), start, start + ask.limit))
+        gone = [row for row in bite if lifecycle.is_expired(row, now)]
+        for row in gone:
+            self._floor = max(self._floor, row.fence)
+            del self._rows[row.id]
+            self._audit.pop(row.id, None)
+        kept = start + len(bite) - len(gone)
+        after = str(kept) if kept < len(self._rows) else ""
+        return SweepReport(removed=len(gone), examined=len(bite), more=bool(after)), after
+
+    def survey(self, ask: Survey) -> Stats:
+        now = self._now()
+        rows = self._rows.values()
+        running = [row for row in rows if row.state is State.IN_PROGRESS]
+        oldest = min((row.changed_at for row in running), default=None)
+        by_state: dict[State, int] = {}
+        for row in rows:
+            by_state[row.state] = by_state.get(row.state, 0) + 1
+        return Stats(
+            by_state=by_state,
+            stuck=sum(row.lease_until <= now for row in running),
+            expired=sum(lifecycle.is_expired(row, now) for row in rows),
+            oldest_in_progress=None if oldest is None else moment(oldest),
+        )
+
+    def browse(self, ask: Browse) -> Page:
+        now = self._now()
+        found = [
+            row
+            for row in reversed(self._rows.values())
+            if (ask.state is None or row.state is ask.state)
+            and row.scope[: len(ask.scope)] == ask.scope
+            and not lifecycle.is_expired(row, now)
+        ]
+        start = int(ask.after or 0)
+        end = start + ask.limit
+        return Page(found[start:end], str(end) if end < len(found) else "")
+
+
+class AsyncMemoryStore(AsyncStore):
+    """The same dict; it never waits, so nothing needs a thread."""
+
+    capabilities: ClassVar[Capabilities] = MemoryStore.capabilities
+    immediate: ClassVar[bool] = True
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self._store = store or MemoryStore()
+        self.url = self._store.url
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(MemoryStore.open(url))
+
+    async def perform(self, request: Request) -> Any:
+        return self._store.perform(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return self._store.perform_many(requests)
+
+    async def doctor(self) -> list[Finding]:
+        return self._store.doctor()
+
+    def beside(self) -> Store:
+        return self._store
+
+    async def close(self) -> None:
+        self._store.close()
+
+
+def _steady_clock() -> Callable[[], int]:
+    offset = wall_clock() - int(since_boot() * 1000)
+    return lambda: int(since_boot() * 1000) + offset

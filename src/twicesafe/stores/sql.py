@@ -1,0 +1,119 @@
+"""What programs of SQL stores yield, and how rows cross between Python and SQL.
+
+A program never begins or ends a transaction by itself, so the same program runs on our own
+connection or inside the caller's transaction; `atomically` wraps one where that is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ..records import Cause, Row, State
+
+__all__ = ["CAUSES", "STATES", "Change", "Query", "atomically", "number_of", "scope_prefix"]
+
+T = TypeVar("T")
+
+
+class Query(msgspec.Struct, gc=False):
+    """A statement that gives rows: the reply is a list of tuples."""
+
+    sql: str
+    args: tuple[Any, ...] = ()
+
+
+class Change(msgspec.Struct, gc=False):
+    """A statement that changes rows: the reply is how many."""
+
+    sql: str
+    args: tuple[Any, ...] = ()
+
+
+# On disk, states and causes are small numbers. Numbers are never reused or reordered.
+STATES: Final[tuple[State, ...]] = (
+    State.IN_PROGRESS,
+    State.COMPLETED,
+    State.FAILED,
+    State.RELEASED,
+    State.HELD,
+    State.PARKED,
+    State.FORGOTTEN,
+)
+CAUSES: Final[tuple[Cause | None, ...]] = (
+    None,
+    Cause.FAILED,
+    Cause.LEASE_EXPIRED,
+    Cause.RETENTION_EXPIRED,
+    Cause.OPERATOR,
+    Cause.RECORD_LOST,
+)
+_NUMBERS: Final = {
+    value: number for table in (STATES, CAUSES) for number, value in enumerate(table)
+}
+
+
+def number_of(value: State | Cause | None) -> int:
+    return _NUMBERS[value]
+
+
+def scope_text(scope: tuple[str, ...]) -> str:
+    """A scope as one column: empty, or a JSON array."""
+    return msgspec.json.encode(scope).decode() if scope else ""
+
+
+def scope_of(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...]) if text else ()
+
+
+def scope_prefix(scope: tuple[str, ...]) -> str:
+    """All scopes that begin with these parts begin with this text; no other does."""
+    return scope_text(scope)[:-1]
+
+
+COLUMNS: Final = (
+    "id, scope, value, state, fence, attempt, owner, lease_until, created_at, changed_at, "
+    "expires_at, hold, cause, fingerprint, result, error"
+)
+"""In the order of `Row`'s fields."""
+
+
+def row_from(columns: tuple[Any, ...]) -> Row:
+    id_, scope, value, state, fence, attempt, owner, lease, created, changed, expires, *rest = (
+        columns
+    )
+    hold, cause, fingerprint, result, error = rest
+    return Row(
+        id_,
+        scope_of(scope),
+        value,
+        STATES[state],
+        fence,
+        attempt,
+        owner,
+        lease,
+        created,
+        changed,
+        expires,
+        bool(hold),
+        CAUSES[cause],
+        fingerprint,
+        result,
+        error,
+    )
+
+
+def atomically(
+    program: Generator[Any, Any, T], begin: str = "BEGIN", commit: str = "COMMIT"
+) -> Generator[Any, Any, T]:
+    """The program in a transaction of its own. A death in between rolls back by itself."""
+    yield Change(begin)
+    try:
+        answer = yield from program
+    except Exception:
+        yield Change("ROLLBACK")
+        raise
+    yield Change(commit)
+    return answer

@@ -1,0 +1,144 @@
+"""Stores by URL: ``sqlite:///keys.db``, ``memory://``, ``postgresql://…``.
+
+The scheme chooses the file that knows the engine, imported on first use. Query parameters
+configure the store; unknown ones are refused by name. Other packages add schemes through the
+entry-point group ``twicesafe.stores`` (``scheme = "module:Class"``; the async class is found as
+``Async`` + its name, in the same module).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from ..errors import ConfigurationError
+from .base import AsyncStore, Store
+
+__all__ = [
+    "SCHEMES",
+    "default_url",
+    "identifier",
+    "mask",
+    "open_async_store",
+    "open_store",
+    "options_of",
+]
+
+SCHEMES: Final[dict[str, str]] = {
+    "memory": "twicesafe.stores.memory:MemoryStore",
+    "sqlite": "twicesafe.stores.sqlite:SqliteStore",
+}
+
+
+def open_store(url: str) -> Store:
+    store: Store = _class_for(url, "").open(url)
+    return store
+
+
+def open_async_store(url: str) -> AsyncStore:
+    store: AsyncStore = _class_for(url, "Async").open(url)
+    return store
+
+
+def default_url() -> str:
+    """SQLite in the user's data folder."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    folder = base / "twicesafe"
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder / 'twicesafe.db'}"
+
+
+def mask(url: str) -> str:
+    """The URL without its password and without its options."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    user = parts.username
+    netloc = f"{user}:***@{host}" if parts.password else f"{user}@{host}" if user else host
+    return (
+        urlunsplit((parts.scheme, netloc, parts.path, "", ""))
+        if netloc
+        else url.split("?", maxsplit=1)[0]
+    )
+
+
+def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The query parameters of a store URL, converted to the types of their defaults."""
+    chosen = dict(known)
+    for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigurationError(f"this store has no option {name!r}; {hint}")
+        chosen[name] = _convert(name, text, known[name])
+    return chosen
+
+
+def _convert(name: str, text: str, default: Any) -> Any:
+    try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
+                text.lower()
+            ]
+        if isinstance(default, (int, float)):
+            number = type(default)(text)
+            if number < 0:
+                raise ValueError
+            return number
+    except (ValueError, KeyError):
+        kind = "true or false" if isinstance(default, bool) else "a number, 0 or more"
+        raise ConfigurationError(
+            f"option {name}={text[:40]!r} makes no sense: use {kind}"
+        ) from None
+    return text
+
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
+
+
+def identifier(name: str, what: str = "table") -> str:
+    """A name that may stand in SQL; anything else is refused, not quoted and hoped for."""
+    if not _IDENTIFIER.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} name {name[:60]!r} is refused: use 1 to 48 of a-z, 0-9 and _, not starting "
+            "with a digit"
+        )
+    return name
+
+
+def _class_for(url: str, prefix: str) -> Any:
+    scheme, colon, _ = url.partition(":")
+    target = SCHEMES.get(scheme) or _plugin(scheme)
+    if not colon or target is None:
+        raise ConfigurationError(
+            f"no store for {scheme[:30]!r}: a store URL starts with one of "
+            f"{', '.join(f'{name}:' for name in _all_schemes())}"
+        )
+    module_name, _, class_name = target.partition(":")
+    return getattr(importlib.import_module(module_name), prefix + class_name)
+
+
+def _plugin(scheme: str) -> str | None:
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="twicesafe.stores"):
+        if point.name == scheme:
+            return point.value
+    return None
+
+
+def _all_schemes() -> Iterable[str]:
+    from importlib.metadata import entry_points
+
+    return [*SCHEMES, *(point.name for point in entry_points(group="twicesafe.stores"))]
