@@ -84,7 +84,7 @@ class JsonCodec:
                 return _from_json(payload[1:])
             if version == _TAGGED:
                 return from_tagged(_from_json(payload[1:]), declared)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise CorruptRecordError(
                 f"the stored result is not what was written ({type(error).__name__}); "
                 "the work is done and is not run again"
