@@ -90,6 +90,12 @@ class TwicesafeError(Exception):
     def __getstate_for_pickle__(self) -> dict[str, Any]:
         return dict(self.__dict__)
 
+    def again(self) -> Self:
+        """The same error as an object of its own: an error raised in two threads is nobody's."""
+        twin: Self = _rebuild(type(self), self.args, dict(self.__dict__))  # type: ignore[assignment]
+        twin.__cause__ = self.__cause__
+        return twin
+
     def about(self, key: Key) -> Self:
         """The same error, now saying which key it is about."""
         if self.key is None:

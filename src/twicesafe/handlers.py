@@ -40,6 +40,8 @@ class _Described(abc.ABC, Generic[M, T]):
 
 
 class MessageHandler(_Described[M, T]):
+    """The blocking twin: subclass it, give it a `Receiver`, call it with messages."""
+
     def __init__(self, receiver: Receiver) -> None:
         cls = type(self)
         scope = (f"{cls.__module__}.{cls.__qualname__}",)
@@ -61,6 +63,8 @@ class MessageHandler(_Described[M, T]):
 
 
 class AsyncMessageHandler(_Described[M, T]):
+    """The awaited twin: subclass it, give it an `AsyncReceiver`, await it with messages."""
+
     def __init__(self, receiver: AsyncReceiver) -> None:
         cls = type(self)
         scope = (f"{cls.__module__}.{cls.__qualname__}",)

@@ -7,7 +7,8 @@ import importlib
 import pytest
 
 NAMES = {
-    "AsyncMessageHandler", "AsyncReceiver", "Backoff", "Claim", "Failure", "Key", "MessageHandler",
+    "ActiveClaim", "AsyncClaim", "AsyncMessageHandler", "AsyncReceiver", "Backoff", "Cause", "Claim",
+    "Failure", "Key", "MessageHandler",
     "Outcome", "Policy", "Receiver", "Record", "State", "__version__", "current_claim",
     "current_key", "key_scope",
 }  # fmt: skip

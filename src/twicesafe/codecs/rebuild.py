@@ -17,9 +17,9 @@ from uuid import UUID
 
 import msgspec
 
+from ..errors import CorruptRecordError
+from ..shapes import BASES, shape_of
 from .annotations import classes_in
-from .errors import CorruptRecordError
-from .shapes import BASES, shape_of
 from .tagged import MAX_DEPTH, is_zone_name
 
 __all__ = ["from_tagged"]

@@ -26,8 +26,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
+from ..errors import CorruptRecordError, NotStorableError
 from .annotations import resolve_return_type
-from .errors import CorruptRecordError, NotStorableError
 from .rebuild import from_tagged
 from .tagged import MAX_DEPTH, to_tagged
 

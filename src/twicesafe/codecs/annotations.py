@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from .shapes import base_of, shape_of
+from ..shapes import base_of, shape_of
 
 __all__ = ["classes_in", "resolve_return_type"]
 

@@ -25,9 +25,9 @@ from uuid import UUID
 
 import msgspec
 
+from ..errors import NotStorableError
+from ..shapes import BASES, Shape, base_of, shape_of
 from .annotations import classes_in
-from .errors import NotStorableError
-from .shapes import BASES, Shape, base_of, shape_of
 
 __all__ = ["MAX_DEPTH", "is_zone_name", "to_tagged"]
 

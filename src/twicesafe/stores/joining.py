@@ -1,0 +1,169 @@
+"""Joining: calls that wait for the same store travel together.
+
+The rule is the same everywhere: send what has gathered, gather while it flies. There is no timer,
+so a lone call pays no delay; under load, fifty calls share one transaction or one round trip.
+
+    Lane           threads that write through one connection (group commit)
+    ThreadedStore  event loops in front of a blocking store: one thread, whole batches
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ..core.protocol import Request
+from .base import AsyncStore, Finding, Store
+
+__all__ = ["Lane", "ThreadedStore"]
+
+_UNANSWERED: Final = object()
+
+
+class _Ticket:
+    __slots__ = ("answer", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.answer: Any = _UNANSWERED
+
+
+class Lane:
+    """One at a time. Whoever holds the lane works for all who have gathered in front of it."""
+
+    def __init__(self, perform_all: Callable[[list[Any]], list[Any]]) -> None:
+        self.alone = threading.Lock()
+        """Take it to work in the lane without a request."""
+        self._perform_all = perform_all
+        self._gathered: deque[_Ticket] = deque()
+
+    def perform(self, request: Request) -> Any:
+        ticket = _Ticket(request)
+        self._gathered.append(ticket)
+        with self.alone:
+            if ticket.answer is _UNANSWERED:
+                tickets = [self._gathered.popleft() for _ in range(len(self._gathered))]
+                answers = self._perform_all([each.request for each in tickets])
+                for each, answer in zip(tickets, answers, strict=True):
+                    each.answer = answer
+        if isinstance(ticket.answer, Exception):
+            raise ticket.answer
+        return ticket.answer
+
+
+class _Errand:
+    __slots__ = ("answers", "future", "loop", "requests")
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[list[Any]],
+    ) -> None:
+        self.requests, self.loop, self.future = requests, loop, future
+        self.answers: list[Any] = []
+
+
+class ThreadedStore(AsyncStore):
+    """A blocking store for event loops: one worker thread, one hop per gathered batch."""
+
+    def __init__(self, make: Callable[[], Store], url: str) -> None:
+        self.url = url
+        self._make = make
+        self._opened: Store | None = None
+        self._opening = threading.Lock()
+        self._worker: _Worker | None = None
+
+    def beside(self) -> Store:
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._make()
+            return self._opened
+
+    async def perform(self, request: Request) -> Any:
+        (answer,) = await self.perform_many((request,))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        worker = self._worker
+        if worker is None or worker.pid != os.getpid():
+            worker = self._worker = _Worker(self.beside)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Any]] = loop.create_future()
+        worker.put(_Errand(requests, loop, future))
+        return await future
+
+    async def doctor(self) -> list[Finding]:
+        return await asyncio.to_thread(lambda: self.beside().doctor())
+
+    async def migrate(self) -> list[str]:
+        return await asyncio.to_thread(lambda: self.beside().migrate())
+
+    async def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await asyncio.to_thread(worker.stop)
+        if self._opened is not None:
+            self._opened.close()
+
+
+class _Worker:
+    """The thread that talks to the store for all event loops of a process."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self.pid = os.getpid()
+        self._store = store
+        self._errands: deque[_Errand | None] = deque()
+        self._bell = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._work, name="twicesafe-store", daemon=True)
+        self._thread.start()
+
+    def put(self, errand: _Errand | None) -> None:
+        self._errands.append(errand)
+        self._bell.release()
+
+    def stop(self) -> None:
+        self.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            self._bell.acquire()
+            errands = [self._errands.popleft() for _ in range(len(self._errands))]
+            for _ in errands[1:]:
+                self._bell.acquire()
+            self._run([errand for errand in errands if errand is not None])
+            if None in errands:
+                return
+
+    def _run(self, errands: list[_Errand]) -> None:
+        requests = [request for errand in errands for request in errand.requests]
+        if not requests:
+            return
+        try:
+            answers = self._store().perform_many(requests)
+        except Exception as error:
+            answers = [error] * len(requests)
+        at = 0
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Errand]] = {}
+        for errand in errands:
+            errand.answers = answers[at : at + len(errand.requests)]
+            at += len(errand.requests)
+            by_loop.setdefault(errand.loop, []).append(errand)
+        for loop, theirs in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, theirs)
+            except RuntimeError:
+                continue  # that loop is closed: nobody waits there any more
+
+
+def _deliver(errands: list[_Errand]) -> None:
+    for errand in errands:
+        if not errand.future.done():
+            errand.future.set_result(errand.answers)

@@ -1,0 +1,79 @@
+"""Migrations: numbered SQL files per engine, applied in order, each in one transaction.
+
+The number is written in the same transaction as the change it stands for, so processes that start
+at the same time migrate once, and a crash leaves a whole step or none. A newer schema than this
+version knows is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+from ..errors import SchemaVersionError
+from .base import Program
+from .sql import Change, Query, atomically
+
+__all__ = ["Schema", "check", "migrate"]
+
+
+class Schema(abc.ABC):
+    """The schema of one engine under one table name."""
+
+    def __init__(self, engine: str, table: str) -> None:
+        folder = resources.files(__package__) / "migrations" / engine
+        files = sorted(
+            (f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name
+        )
+        self.table = table
+        self._files = files
+        self.newest = len(files)
+
+    @abc.abstractmethod
+    def exists(self) -> Program[bool]:
+        """Is there a schema at all?"""
+
+    def version(self) -> Program[int]:
+        if not (yield from self.exists()):
+            return 0
+        return (yield Query(f"SELECT schema FROM {self.table}_meta"))[0][0]  # type: ignore[no-any-return]
+
+    def sql(self, version: int) -> str:
+        """The statements that lead to this version, as an operator would run them."""
+        return self._files[version - 1].read_text().replace("{t}", self.table)
+
+    def step(self) -> Program[str | None]:
+        """One migration, inside a transaction that locks others out; None: nothing to do."""
+        version = yield from self.version()
+        if version >= self.newest:
+            return None
+        for statement in _statements(self.sql(version + 1)):
+            yield Change(statement)
+        yield Change(f"UPDATE {self.table}_meta SET schema = {version + 1:d}")
+        return f"{self.table}: schema {version} → {version + 1} ({self._files[version].name})"
+
+
+def migrate(schema: Schema, run: Callable[[Any], Any], begin: str) -> list[str]:
+    """All steps that are due; what was done, in words."""
+    done: list[str] = []
+    while run(schema.version()) < schema.newest:
+        step: str | None = run(atomically(schema.step(), begin))
+        if step is not None:
+            done.append(step)
+    return done
+
+
+def check(schema: Schema, version: int, where: str) -> None:
+    if version == schema.newest:
+        return
+    remedy = "upgrade twicesafe" if version > schema.newest else "run: twicesafe migrate"
+    raise SchemaVersionError(
+        f"{where} has schema {version}, this version of twicesafe needs {schema.newest}; {remedy}"
+    )
+
+
+def _statements(text: str) -> list[str]:
+    bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+    return [statement.strip() for statement in bare.split(";") if statement.strip()]
