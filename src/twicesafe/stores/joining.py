@@ -4,6 +4,8 @@ The rule is the same everywhere: send what has gathered, gather while it flies. 
 so a lone call pays no delay; under load, fifty calls share one transaction or one round trip.
 
     Lane           threads that write through one connection (group commit)
+    AsyncLane      tasks of one event loop, in front of an async driver
+    PerLoop        what belongs to one event loop, kept apart for each
     ThreadedStore  event loops in front of a blocking store: one thread, whole batches
 """
 
@@ -12,14 +14,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from ..core.protocol import Request
 from .base import AsyncStore, Finding, Store
 
-__all__ = ["Lane", "ThreadedStore"]
+__all__ = ["AsyncLane", "Lane", "PerLoop", "ThreadedStore"]
+
+T = TypeVar("T")
 
 _UNANSWERED: Final = object()
 
@@ -53,6 +58,85 @@ class Lane:
         if isinstance(ticket.answer, Exception):
             raise ticket.answer
         return ticket.answer
+
+
+class AsyncLane:
+    """A lone call goes straight through; calls that come while it flies share the next flight.
+
+    One failing item never sinks its companions: `perform_all` puts its exception in its place.
+    """
+
+    def __init__(
+        self,
+        perform_one: Callable[[Any], Awaitable[Any]],
+        perform_all: Callable[[list[Any]], Awaitable[list[Any]]],
+        most: int = 500,
+    ) -> None:
+        self._one = perform_one
+        self._all = perform_all
+        self._most = most
+        self._flying = False
+        self._gathered: deque[tuple[Any, asyncio.Future[Any]]] = deque()
+        self._pump: asyncio.Task[None] | None = None
+
+    async def perform(self, request: Any) -> Any:
+        if not self._flying:
+            self._flying = True
+            try:
+                return await self._one(request)
+            finally:
+                self._flying = False
+                self._take_off()
+        future = asyncio.get_running_loop().create_future()
+        self._gathered.append((request, future))
+        return await future
+
+    def _take_off(self) -> None:
+        if self._gathered and not self._flying:
+            self._flying = True
+            self._pump = asyncio.get_running_loop().create_task(self._fly())
+
+    async def _fly(self) -> None:
+        try:
+            while self._gathered:
+                count = min(len(self._gathered), self._most)
+                batch = [self._gathered.popleft() for _ in range(count)]
+                try:
+                    answers = await self._all([request for request, _ in batch])
+                except Exception as error:
+                    answers = [error] * count
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if future.done():
+                        continue  # its caller was cancelled, and will give the claim back
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+        finally:
+            self._flying = False
+            self._take_off()
+
+
+class PerLoop(Generic[T]):
+    """Connections and locks of async drivers belong to the loop they were made on."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, T] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def here(self) -> T:
+        """The one of the running loop, made on first use."""
+        loop = asyncio.get_running_loop()
+        found = self._made.get(loop)
+        if found is None:
+            found = self._made[loop] = self._make()
+        return found
+
+    def forget(self) -> T | None:
+        """Take out the one of the running loop, to close it."""
+        return self._made.pop(asyncio.get_running_loop(), None)
 
 
 class _Errand:
