@@ -50,13 +50,15 @@ CAUSES: Final[tuple[Cause | None, ...]] = (
     Cause.OPERATOR,
     Cause.RECORD_LOST,
 )
-_NUMBERS: Final = {
-    value: number for table in (STATES, CAUSES) for number, value in enumerate(table)
-}
+# Two tables: a state and a cause of the same name are equal strings ("failed").
+_NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STATES)}
+_NUMBER_OF_CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 def number_of(value: State | Cause | None) -> int:
-    return _NUMBERS[value]
+    if isinstance(value, State):
+        return _NUMBER_OF_STATE[value]
+    return _NUMBER_OF_CAUSE[value]
 
 
 def scope_text(scope: tuple[str, ...]) -> str:
