@@ -1,0 +1,71 @@
+"""A paused worker wakes up too late. The fence keeps its effect out of a resource that checks it.
+
+The lease protects the *record*: a late worker cannot write it. The world outside knows nothing of
+leases. Hand it the fence, and let it refuse a smaller one than it has seen.
+"""
+
+import threading
+
+from twicesafe import LeaseLostError, Policy, Receiver, current_claim
+
+
+class Ledger:
+    """Any resource with one compare: accept a write only if its fence is not an old one."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, str]] = []
+        self._seen: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def post(self, account: str, fence: int, text: str) -> bool:
+        with self._lock:
+            if fence < self._seen.get(account, 0):
+                return False
+            self._seen[account] = fence
+            self.entries.append((fence, text))
+            return True
+
+
+ledger = Ledger()
+paused, wake = threading.Event(), threading.Event()
+
+
+def slow(text: str) -> str:
+    paused.set()
+    wake.wait()  # a long garbage collection, a suspended machine
+    posted = ledger.post("acct-1", current_claim().fence, text)
+    print(f"late worker: fence {current_claim().fence}, posted={posted}, lost={current_claim().lost}")
+    return text
+
+
+def quick(text: str) -> str:
+    posted = ledger.post("acct-1", current_claim().fence, text)
+    print(f"new worker:  fence {current_claim().fence}, posted={posted}")
+    return text
+
+
+# max_lease = lease: no renewal, as if the machine itself had stopped. Two receivers stand for two
+# processes.
+policy = Policy(lease=0.3, max_lease=0.3)
+one = Receiver.open("sqlite:///ledger.db", policy=policy)
+two = Receiver.open("sqlite:///ledger.db", policy=policy)
+
+
+def late_worker() -> None:
+    try:
+        one.process("tx-1", slow, "credit 10")
+    except LeaseLostError as error:
+        print("late worker:", error)
+
+
+thread = threading.Thread(target=late_worker)
+thread.start()
+paused.wait()
+outcome = two.process("tx-1", quick, "credit 10")
+wake.set()
+thread.join()
+
+print("ledger:", ledger.entries, "| recorded attempt:", outcome.attempt)
+assert ledger.entries == [(outcome.fence, "credit 10")]
+one.close()
+two.close()
