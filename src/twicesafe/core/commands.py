@@ -60,10 +60,13 @@ class Sleep(msgspec.Struct, gc=False):
 
 
 class Watch(msgspec.Struct, gc=False):
-    """Wait until something happened to this key, or the time is over."""
+    """Wait until something happened to this key: woken within `seconds`, or after `poll`."""
 
     id: bytes
     seconds: float
+    """The most that a store which wakes its waiters may take."""
+    poll: float
+    """The pause where there is nobody to wake us."""
 
 
 class Board(msgspec.Struct, gc=False):

@@ -19,6 +19,7 @@ from .. import events as ev
 from ..clocks import WorkerClock
 from ..context import ActiveClaim, active
 from ..errors import (
+    CorruptRecordError,
     FingerprintMismatchError,
     HeldError,
     LeaseLostError,
@@ -66,6 +67,9 @@ __all__ = [
     "refusal",
     "settle",
 ]
+
+LONGEST_WATCH = 2.0
+"""Seconds after which a waiter looks for itself, in case its wake-up was lost."""
 
 CLAIM_PATIENCE = 3.0
 """Seconds for which an unanswered claim is asked again, with the same owner, before giving up."""
@@ -193,7 +197,9 @@ def admit(call: Call) -> Flow[Any]:
             _refuse_busy(call, answer)
         _refuse_own_wait(call)
         turn = 0 if turn is None else turn + 1
-        yield Watch(key.id, min(patience, _pause(answer, turn, ask.owner)))
+        promised = min(patience, answer.wait / 1000 + 0.001)
+        poll = min(promised, _pause(answer, turn, ask.owner))
+        yield Watch(key.id, min(promised, LONGEST_WATCH), poll)
         if call.observed:
             call.notify(ev.Waited(key, clock() - began))
 
@@ -232,12 +238,11 @@ def granted(call: Call, ask: Claim, answer: Claimed, sent: float) -> ActiveClaim
 
 
 def _pause(answer: Claimed, turn: int, owner: bytes) -> float:
-    """Polls grow from 2 ms to 250 ms, jittered; none reaches past what the answer promised."""
-    promised = answer.wait / 1000 + 0.001
+    """Polls grow from 2 ms to 250 ms, jittered; a resting key tells when to come back."""
     if answer.verdict is Verdict.RESTING:
-        return promised
+        return answer.wait / 1000 + 0.001
     grown = min(0.002 * 1.5**turn, 0.25) if turn < 16 else 0.25
-    return min(promised, grown * (1 - 0.5 * chance(owner, turn)))
+    return grown * (1 - 0.5 * chance(owner, turn))
 
 
 # --- finish: run, then record ----------------------------------------------------------------
@@ -277,7 +282,7 @@ def prepare(
     error = reply.error
     name = type(error).__qualname__
     if terms.remember and isinstance(error, terms.remember):
-        failure = msgspec.json.encode({"type": name, "message": str(error)[:2000]})
+        failure = msgspec.json.encode({"type": name, "message": _text_of(error)})
         return (
             Complete(
                 claim.key.id,
@@ -434,7 +439,13 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
     if call.observed:
         call.notify(ev.Replayed(call.key, answer.age / 1000, cached))
     if answer.state is State.FAILED:
-        failure = msgspec.json.decode(answer.result or b"{}", type=dict[str, str])
+        try:
+            failure = msgspec.json.decode(answer.result or b"{}", type=dict[str, str])
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise CorruptRecordError(
+                "the stored failure is not what was written; the work is not run again",
+                key=call.key,
+            ) from error
         name, message = failure.get("type", "?"), failure.get("message", "")
         raise RememberedFailureError(
             f"the first delivery failed for good with {name}: {message}",
@@ -448,7 +459,10 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
             "storable); it is not run again",
             key=call.key,
         )
-    value = call.terms.codec.decode(answer.result, call.declared)
+    try:
+        value = call.terms.codec.decode(answer.result, call.declared)
+    except TwicesafeError as error:
+        raise error.about(call.key) from error.__cause__
     return Outcome(value, True, answer.attempt, call.key, answer.fence)
 
 
@@ -531,6 +545,15 @@ def _refuse(call: Call, error: TwicesafeError) -> NoReturn:
     if call.observed:
         call.notify(ev.Refused(call.key, type(error).__name__))
     raise error.about(call.key)
+
+
+def _text_of(error: BaseException) -> str:
+    """What an error says, as text that can be stored; some errors cannot even be printed."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return text[:2000].encode(errors="replace").decode()
 
 
 def _cause_of(error: BaseException) -> str:

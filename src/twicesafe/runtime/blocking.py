@@ -207,7 +207,7 @@ class BlockingTrip:
         if self._store.capabilities.wake:
             self._store.watch(command.id, command.seconds)
         else:
-            time.sleep(command.seconds)
+            time.sleep(command.poll)
 
     def _sleep(self, command: Sleep) -> None:
         time.sleep(command.seconds)

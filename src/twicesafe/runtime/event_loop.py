@@ -204,9 +204,15 @@ class EventLoopTrip:
         claim.outer = active.get()
         token = active.set(claim)
         try:
-            return await _call(command.run, command.timeout)
+            reply = await _call(command.run, command.timeout)
         finally:
             active.reset(token)
+        if claim.pid != os.getpid():
+            raise LeaseLostError(
+                "this process was forked inside the handler; the claim is its parent's",
+                key=claim.key,
+            )
+        return reply
 
     async def _detach(self, command: Detach) -> Any:
         """A coroutine can be stopped, so it needs no thread: `_invoke` applies the time-out."""
@@ -224,7 +230,7 @@ class EventLoopTrip:
         if self._store.capabilities.wake:
             await self._store.watch(command.id, command.seconds)
         else:
-            await asyncio.sleep(command.seconds)
+            await asyncio.sleep(command.poll)
 
     async def _sleep(self, command: Sleep) -> None:
         await asyncio.sleep(command.seconds)

@@ -76,6 +76,10 @@ class SqlPrograms:
         """`sql` with this engine's placeholders."""
         return sql
 
+    def row(self, columns: Any) -> Row:
+        """A row from this engine's `columns`."""
+        return row_from(columns)
+
     def clock(self) -> Program[int]:
         """The store's time in milliseconds."""
         raise NotImplementedError
@@ -91,7 +95,7 @@ class SqlPrograms:
         """The row, if there is one, and the time at which it was looked at."""
         rows = yield Query(self._load + lock, (id,))
         now = yield from self.clock()
-        return (row_from(rows[0]) if rows else None), now
+        return (self.row(rows[0]) if rows else None), now
 
     def read(self, ask: Read) -> Program[Row | None]:
         row, now = yield from self.load(ask.id)
@@ -150,7 +154,7 @@ class SqlPrograms:
         )
         shown = rows[: ask.limit]
         after = str(shown[-1][-1]) if len(rows) > ask.limit else ""
-        return Page([row_from(row[:-1]) for row in shown], after)
+        return Page([self.row(row[:-1]) for row in shown], after)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -167,7 +171,7 @@ class SqlPrograms:
             yield from self.save(after, new=row is None)
             if isinstance(ask, (Release, Resolve, Forget)):
                 assert row is not None
-                note = (id_, now, ask.op, ask.by, ask.why, number_of(row.state))
+                note = (id_, now, ask.op, _text(ask.by), _text(ask.why), number_of(row.state))
                 yield Change(self._note, note)
         return answer
 
@@ -233,3 +237,8 @@ class SqlPrograms:
             f"UPDATE {self.meta} SET floor = {highest[0][0]:d} WHERE floor < {highest[0][0]:d}"
         )
         return (yield Change(f"DELETE FROM {self.records} WHERE {still}"))  # type: ignore[no-any-return]
+
+
+def _text(text: str) -> str:
+    """Not every engine's text may hold a NUL."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
