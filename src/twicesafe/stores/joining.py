@@ -52,7 +52,14 @@ class Lane:
         with self.alone:
             if ticket.answer is _UNANSWERED:
                 tickets = [self._gathered.popleft() for _ in range(len(self._gathered))]
-                answers = self._perform_all([each.request for each in tickets])
+                try:
+                    answers = self._perform_all([each.request for each in tickets])
+                except BaseException:
+                    # An interrupt meets us alone. The others ask again; requests bear repeating.
+                    self._gathered.extendleft(
+                        each for each in reversed(tickets) if each is not ticket
+                    )
+                    raise
                 for each, answer in zip(tickets, answers, strict=True):
                     each.answer = answer
         if isinstance(ticket.answer, Exception):
@@ -140,7 +147,7 @@ class PerLoop(Generic[T]):
 
 
 class _Errand:
-    __slots__ = ("answers", "future", "loop", "requests")
+    __slots__ = ("answers", "broken", "future", "loop", "requests")
 
     def __init__(
         self,
@@ -150,6 +157,7 @@ class _Errand:
     ) -> None:
         self.requests, self.loop, self.future = requests, loop, future
         self.answers: list[Any] = []
+        self.broken: BaseException | None = None
 
 
 class ThreadedStore(AsyncStore):
@@ -234,6 +242,10 @@ class _Worker:
             answers = self._store().perform_many(requests)
         except Exception as error:
             answers = [error] * len(requests)
+        except BaseException as error:  # no answer to anything: it breaks every caller's wait
+            answers = [None] * len(requests)
+            for errand in errands:
+                errand.broken = error
         at = 0
         by_loop: dict[asyncio.AbstractEventLoop, list[_Errand]] = {}
         for errand in errands:
@@ -249,5 +261,9 @@ class _Worker:
 
 def _deliver(errands: list[_Errand]) -> None:
     for errand in errands:
-        if not errand.future.done():
+        if errand.future.done():
+            continue
+        if errand.broken is not None:
+            errand.future.set_exception(errand.broken)
+        else:
             errand.future.set_result(errand.answers)
