@@ -1,4 +1,4 @@
-"""What every test may rely on: a quiet machine, and Hypothesis that behaves the same everywhere."""
+"""What every test may rely on: a quiet machine, real servers, and a Hypothesis that repeats itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile(

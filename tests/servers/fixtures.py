@@ -1,0 +1,80 @@
+"""The fixtures and the grouping: one server per engine and run, also under xdist.
+
+A server that cannot be had skips its tests by name, with the reason; with ``CI=true`` they fail.
+Tests that use an engine's fixture are put into that engine's xdist group by themselves; tests that
+ask for it dynamically say ``pytestmark = pytest.mark.xdist_group("valkey")``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.servers import ENGINES, NoServerError, launch, shared
+
+
+def _having(get: Callable[[], Any], engine: str) -> Any:
+    try:
+        return get()
+    except NoServerError as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{engine}: {reason}")
+        pytest.skip(f"{engine}: {reason}")
+
+
+def _server_fixture(engine: str) -> Any:
+    @pytest.fixture(name=engine, scope="session")
+    def server() -> Any:
+        return _having(lambda: shared(engine), engine)
+
+    return server
+
+
+def _url_fixture(engine: str) -> Any:
+    @pytest.fixture(name=f"{engine}_url")
+    def url() -> Iterator[str]:
+        server = _having(lambda: shared(engine), engine)
+        with server.fresh() as fresh:
+            yield fresh
+
+    return url
+
+
+postgres, postgres_url = _server_fixture("postgres"), _url_fixture("postgres")
+postgres16, postgres16_url = _server_fixture("postgres16"), _url_fixture("postgres16")
+valkey, valkey_url = _server_fixture("valkey"), _url_fixture("valkey")
+valkey_cluster = _server_fixture("valkey_cluster")
+valkey_cluster_url = _url_fixture("valkey_cluster")
+valkey_sentinel = _server_fixture("valkey_sentinel")
+valkey_sentinel_url = _url_fixture("valkey_sentinel")
+redis7, redis7_url = _server_fixture("redis7"), _url_fixture("redis7")
+mariadb, mariadb_url = _server_fixture("mariadb"), _url_fixture("mariadb")
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[..., Any]]:
+    """``own_server("valkey", appendonly="yes")``: a server for this test alone, to be mistreated."""
+    started: list[Any] = []
+
+    def start(engine: str, **settings: str) -> Any:
+        server = _having(lambda: launch(engine, **settings), engine)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.remove()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("xdist_group") is not None:
+            continue
+        wanted = {name.removesuffix("_url") for name in getattr(item, "fixturenames", ())}
+        engines = sorted(wanted & ENGINES.keys())
+        if engines:
+            item.add_marker(pytest.mark.xdist_group(engines[0]))

@@ -1,0 +1,75 @@
+"""MariaDB from apt (`mariadb-server-core`, `mariadb-client-core`)."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tests.servers.process import Server, find_program, run
+
+REMEDY = "apt install mariadb-server-core mariadb-client-core"
+
+
+class MariaDB(Server):
+    name = "mariadb"
+
+    def __init__(self, **settings: str) -> None:
+        self._installer = find_program("mariadb-install-db", remedy=REMEDY)
+        self._program = find_program("mariadbd", remedy=REMEDY)
+        super().__init__()
+        self._settings = {
+            "performance-schema": "OFF",
+            "innodb-buffer-pool-size": "64M",
+            "innodb-flush-log-at-trx-commit": "1",
+            "max-connections": "300",
+        } | {name.replace("_", "-"): value for name, value in settings.items()}
+        self._numbers = itertools.count(1)
+        self.url = self.url_of("mysql")
+
+    def url_of(self, database: str) -> str:
+        return f"mysql://root@127.0.0.1:{self.port}/{database}"
+
+    def prepare(self) -> None:
+        run(
+            [
+                *(self._installer, "--no-defaults", f"--datadir={self.folder / 'data'}"),
+                *("--auth-root-authentication-method=normal", "--skip-test-db"),
+                f"--user={getpass.getuser()}",
+            ],
+            self.folder,
+        )
+
+    def command(self) -> Sequence[str]:
+        return [
+            *(self._program, "--no-defaults", f"--user={getpass.getuser()}"),
+            *(f"--datadir={self.folder / 'data'}", f"--socket={self.folder / 's.sock'}"),
+            *("--bind-address=127.0.0.1", f"--port={self.port}"),
+            *(f"--{name}={value}" for name, value in self._settings.items()),
+        ]
+
+    def answers(self) -> bool:
+        self.execute("SELECT 1")
+        return True
+
+    def execute(self, sql: str) -> None:
+        import pymysql
+
+        connection = pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", connect_timeout=5, autocommit=True
+        )
+        with connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """The URL of a database that nobody else uses."""
+        database = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
+        self.execute(f"CREATE DATABASE {database}")
+        try:
+            yield self.url_of(database)
+        finally:
+            if self.running:
+                self.execute(f"DROP DATABASE IF EXISTS {database}")

