@@ -8,9 +8,7 @@ version knows is refused, never guessed at.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from importlib import resources
-from typing import Any
 
 from ..errors import SchemaVersionError
 from .base import Program
@@ -55,11 +53,11 @@ class Schema(abc.ABC):
         return f"{self.table}: schema {version} → {version + 1} ({self._files[version].name})"
 
 
-def migrate(schema: Schema, run: Callable[[Any], Any], begin: str) -> list[str]:
+def migrate(schema: Schema, begin: str) -> Program[list[str]]:
     """All steps that are due; what was done, in words."""
     done: list[str] = []
-    while run(schema.version()) < schema.newest:
-        step: str | None = run(atomically(schema.step(), begin))
+    while (yield from schema.version()) < schema.newest:
+        step = yield from atomically(schema.step(), begin)
         if step is not None:
             done.append(step)
     return done

@@ -371,7 +371,7 @@ class SqliteStore(Store):
 
     def migrate(self) -> list[str]:
         with self._lane.alone, self._errors():
-            return migrate(self._schema, self._alone, SqlitePrograms.begin)
+            return self._alone(migrate(self._schema, SqlitePrograms.begin))
 
     def _check_schema(self) -> None:
         check(self._schema, self._alone(self._schema.version()), str(self.path))
