@@ -1,0 +1,283 @@
+"""What is measured: one line per case, with its contestants and its target.
+
+Targets are the project's own (`docs/explanation/performance.md` says how they are judged). The
+first contestant of a case is the floor that ratios refer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import floors, ours, peers
+from .measure import LAP, Measured, measure
+from .workload import (
+    Absent,
+    Contestant,
+    Offer,
+    async_handler,
+    handler,
+    slow_async_handler,
+    slow_handler,
+)
+
+FLOOR, PER_STATEMENT = "floor", "hop per statement"
+COLUMNS = (
+    FLOOR,
+    ours.NAME,
+    PER_STATEMENT,
+    peers.EXACTLY_ONCE,
+    peers.IDEMKIT,
+    peers.DBOS,
+)
+STORES = {"memory": "memory", "sqlite-full": "SQLite FULL", "sqlite-normal": "SQLite NORMAL"}
+CROWD = 50
+
+Entrants = Sequence[Contestant | Absent]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is aimed at: a ratio to the floor, a gain over it, or seconds."""
+
+    limit: float
+    kind: str = "ratio"
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "ratio":
+                return f"≤ {self.limit:g}×"
+            case "gain":
+                return f"≥ {self.limit:g}×"
+        return f"≤ {self.limit * 1e6:g} µs" if self.limit < 1e-3 else f"≤ {self.limit * 1e3:g} ms"
+
+    def is_met(self, found: Measured) -> bool:
+        assert found.ratio is not None
+        assert found.seconds is not None
+        match self.kind:
+            case "ratio":
+                return found.ratio.median <= self.limit
+            case "gain":
+                return 1 / found.ratio.median >= self.limit
+        return found.seconds.median <= self.limit
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    section: str
+    title: str
+    entrants: Callable[[Path], Entrants]
+    colour: str = "sync"
+    callers: int = 1
+    fresh: bool = True
+    batch: int = 0
+    herd: bool = False
+    target: Target | None = None
+    share: float = 1.0
+    """Of the usual number of rounds: less for what takes long and varies little."""
+    gains: bool = False
+    """Shown as how many times faster than the floor, not as a ratio of costs."""
+
+    def run(self, folder: Path, rounds: int, lap: float = LAP) -> list[Measured]:
+        offer = Offer(self.colour, self.callers, self.batch, self.herd)
+        folder.mkdir(parents=True)
+        try:
+            return measure(
+                self.entrants(folder),
+                offer,
+                fresh=self.fresh,
+                rounds=max(3, round(rounds * self.share)),
+                lap=lap,
+            )
+        finally:
+            offer.close()
+
+
+def url_of(store: str, folder: Path, name: str = "ours") -> str:
+    if store == "memory":
+        return "memory://"
+    return f"sqlite:///{folder.absolute()}/{name}.db?synchronous={store.partition('-')[2]}"
+
+
+# --- the receiver, first and duplicate, alone and in a crowd --------------------------------------
+
+TARGETS = {
+    ("memory", "sync", "first", 1): Target(3.5),
+    ("memory", "sync", "duplicate", 1): Target(3.0),
+    ("sqlite-normal", "sync", "first", 1): Target(1.3),
+    ("sqlite-normal", "sync", "duplicate", 1): Target(1.6),
+    ("sqlite-full", "sync", "first", 1): Target(1.1),
+}
+
+
+def receiving() -> Iterator[Case]:
+    for store, shown in STORES.items():
+        for colour in ("sync", "async"):
+            for callers in (1, CROWD):
+                for what in ("first", "duplicate"):
+                    who = "alone" if callers == 1 else f"{callers} callers"
+                    yield Case(
+                        f"{store}/{colour}/{what}/{callers}",
+                        shown,
+                        f"{colour}, {what}, {who}",
+                        _receivers(store, colour, peers_too=True),
+                        colour,
+                        callers,
+                        fresh=what == "first",
+                        target=TARGETS.get((store, colour, what, callers)),
+                    )
+
+
+def _receivers(store: str, colour: str, peers_too: bool) -> Callable[[Path], Entrants]:
+    is_async = colour == "async"
+    work = async_handler if is_async else handler
+
+    def entrants(folder: Path) -> list[Contestant | Absent]:
+        found: list[Contestant | Absent] = [
+            floor_of(store, colour, folder),
+            (ours.awaited if is_async else ours.blocking)(url_of(store, folder), work),
+        ]
+        if is_async and store != "memory":
+            synchronous = store.partition("-")[2]
+            other = floors.SqliteFloor(folder / "statement.db", synchronous)
+            found.append(floors.hop_per_statement(other, work, PER_STATEMENT))
+        if peers_too:
+            found += _neighbours(store, work, is_async, folder)
+        return found
+
+    return entrants
+
+
+def floor_of(store: str, colour: str, folder: Path) -> Contestant:
+    if store == "memory":
+        if colour == "async":
+            return floors.awaited(floors.MemoryFloor(), async_handler, FLOOR)
+        return floors.blocking(floors.MemoryFloor(), handler, FLOOR)
+    sqlite = floors.SqliteFloor(folder / "floor.db", store.partition("-")[2])
+    if colour == "async":
+        return floors.hop_per_phase(sqlite, async_handler, FLOOR)
+    return floors.blocking(sqlite, handler, FLOOR)
+
+
+def _neighbours(
+    store: str, work: Callable[[str], object], is_async: bool, folder: Path
+) -> list[Contestant | Absent]:
+    no_memory = Absent(peers.DBOS, "keeps its state in a database only")
+    no_sqlite = Absent(peers.IDEMKIT, "has no SQLite store")
+    if store == "memory":
+        return [peers.exactly_once(work), peers.idemkit(work, is_async=is_async), no_memory]
+    if store == "sqlite-full":
+        fixed = Absent(peers.EXACTLY_ONCE, "its SQLite store is always NORMAL")
+        return [fixed, no_sqlite, peers.dbos(work, folder)]
+    fixed = Absent(peers.DBOS, "its SQLite store is always FULL")
+    return [peers.exactly_once(work, folder / "once.db"), no_sqlite, fixed]
+
+
+# --- single questions -----------------------------------------------------------------------------
+
+
+def questions() -> Iterator[Case]:
+    yield Case(
+        "cache/sync",
+        "Single questions",
+        "duplicate from the local cache (SQLite FULL behind it)",
+        lambda folder: [
+            floors.cached(FLOOR),
+            ours.blocking(url_of("sqlite-full", folder), handler, cache=10_000),
+            Absent(peers.EXACTLY_ONCE, "has no local cache"),
+            peers.idemkit(handler, is_async=False, cache=True),
+            Absent(peers.DBOS, "has no local cache"),
+        ],
+        fresh=False,
+        target=Target(6e-6, "seconds"),
+    )
+    yield Case(
+        "sqlite-full/sync/first/32",
+        "Single questions",
+        "SQLite FULL, 32 threads: throughput against one connection and a lock",
+        lambda folder: [
+            floor_of("sqlite-full", "sync", folder),
+            ours.blocking(url_of("sqlite-full", folder), handler),
+        ],
+        callers=32,
+        target=Target(3.5, "gain"),
+        gains=True,
+    )
+    yield Case(
+        "herd/sync",
+        "Single questions",
+        "100 threads, one key, a handler of 200 ms: until all are answered",
+        lambda folder: [
+            floors.single_flight(slow_handler, FLOOR),
+            ours.blocking(url_of("sqlite-full", folder), slow_handler),
+            peers.exactly_once(slow_handler, folder / "once.db", waits=True),
+            peers.idemkit(slow_handler, is_async=False),
+            peers.dbos(slow_handler, folder),
+        ],
+        callers=100,
+        herd=True,
+        target=Target(0.230, "seconds"),
+        share=0.2,
+    )
+    yield Case(
+        "herd/async",
+        "Single questions",
+        "100 tasks, one key, a handler of 200 ms: until all are answered",
+        lambda folder: [
+            floors.single_flight_async(slow_async_handler, FLOOR),
+            ours.awaited(url_of("sqlite-full", folder), slow_async_handler),
+            peers.exactly_once(slow_async_handler, folder / "once.db", waits=True),
+            peers.idemkit(slow_async_handler, is_async=True),
+            peers.dbos(slow_async_handler, folder),
+        ],
+        "async",
+        callers=100,
+        herd=True,
+        target=Target(0.230, "seconds"),
+        share=0.2,
+    )
+
+
+# --- batches: process_many against our own single calls -------------------------------------------
+
+BATCH_TARGETS = {("sqlite-full", 1000): 20.0, ("sqlite-normal", 1000): 4.0}
+
+
+def batches() -> Iterator[Case]:
+    for store, shown in STORES.items():
+        for colour in ("sync", "async"):
+            for size in (100, 1000):
+                limit = BATCH_TARGETS.get((store, size))
+                yield Case(
+                    f"batch/{store}/{colour}/{size}",
+                    "Batches: per message, against our own single calls",
+                    f"{shown}, {colour}, batch of {size}",
+                    _batchers(store, colour),
+                    colour,
+                    batch=size,
+                    target=None if limit is None else Target(limit, "gain"),
+                    share=0.4,
+                    gains=True,
+                )
+
+
+def _batchers(store: str, colour: str) -> Callable[[Path], Entrants]:
+    def entrants(folder: Path) -> Entrants:
+        one, many = url_of(store, folder, "one"), url_of(store, folder, "many")
+        if colour == "async":
+            return [
+                ours.awaited(one, async_handler, name=FLOOR),
+                ours.batches_async(many, async_handler, ours.NAME),
+            ]
+        return [
+            ours.blocking(one, handler, name=FLOOR),
+            ours.batches(many, handler, ours.NAME),
+        ]
+
+    return entrants
+
+
+def all_cases() -> list[Case]:
+    return [*receiving(), *questions(), *batches()]

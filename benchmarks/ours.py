@@ -1,0 +1,58 @@
+"""twicesafe as a contestant: through its public names only, with default settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twicesafe import AsyncReceiver, Receiver
+
+from .workload import Contestant
+
+NAME = "twicesafe"
+
+
+def blocking(
+    url: str, handler: Callable[[str], Any], *, cache: int = 0, name: str = NAME
+) -> Contestant:
+    receiver = Receiver.open(url, cache=cache)
+
+    def call(key: str) -> Any:
+        return receiver.process(key, handler, key)
+
+    return Contestant(name, call, receiver.close)
+
+
+def awaited(
+    url: str, handler: Callable[[str], Any], *, cache: int = 0, name: str = NAME
+) -> Contestant:
+    receiver = AsyncReceiver.open(url, cache=cache)
+
+    async def call(key: str) -> Any:
+        return await receiver.process(key, handler, key)
+
+    return Contestant(name, call, receiver.close)
+
+
+def batches(url: str, handler: Callable[[str], Any], name: str) -> Contestant:
+    receiver = Receiver.open(url)
+
+    def many(keys: Sequence[str]) -> None:
+        outcomes = receiver.process_many(keys, handler, key=_itself)
+        assert all(outcome.ok for outcome in outcomes)
+
+    return Contestant(name, close=receiver.close, many=many)
+
+
+def batches_async(url: str, handler: Callable[[str], Any], name: str) -> Contestant:
+    receiver = AsyncReceiver.open(url)
+
+    async def many(keys: Sequence[str]) -> None:
+        outcomes = await receiver.process_many(keys, handler, key=_itself, concurrency=10)
+        assert all(outcome.ok for outcome in outcomes)
+
+    return Contestant(name, close=receiver.close, many=many)
+
+
+def _itself(key: str) -> str:
+    return key
