@@ -116,6 +116,8 @@ def _rebuild(
 
 
 class UsageError(TwicesafeError):
+    """The calling code must change."""
+
     http_status = 400
 
 
@@ -143,6 +145,8 @@ class UnsupportedByStoreError(UsageError):
 
 
 class DuplicateError(TwicesafeError):
+    """The key is taken; the handler did not start."""
+
     http_status = 409
 
 
@@ -211,6 +215,8 @@ class LeaseLostError(TwicesafeError):
 
 
 class StoreError(TwicesafeError):
+    """The store did not do what it was asked."""
+
     http_status = 503
 
 
@@ -262,7 +268,7 @@ class AtomicityBrokenError(TwicesafeError):
 
 
 class StepError(TwicesafeError):
-    pass
+    """Recorded steps and the code do not agree."""
 
 
 class StepMismatchError(StepError):

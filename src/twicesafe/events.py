@@ -55,6 +55,8 @@ class TakenOver(Event, frozen=True):
 
 
 class Completed(Event, frozen=True):
+    """The handler returned and the store confirmed its record."""
+
     key: Key
     seconds: float
 
@@ -125,6 +127,8 @@ class Unprotected(Event, frozen=True):
 
 
 class Swept(Event, frozen=True):
+    """A sweep ended."""
+
     removed: int
     examined: int
 

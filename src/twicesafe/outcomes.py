@@ -17,9 +17,11 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """The one recorded answer to a key, whether it was made just now or before."""
 
     value: T
+    """What the handler returned, now or then."""
     replayed: bool
     """True: the handler did not run for this delivery."""
     attempt: int
+    """Which start of the handler gave it; 0: it ran unprotected."""
     key: Key
     fence: int
 
@@ -32,6 +34,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     """One item of a batch that has no answer; its neighbours are not concerned."""
 
     error: BaseException
+    """What the handler raised, or why it was not run."""
     key: Key | None
     """None: the item had no usable key."""
 

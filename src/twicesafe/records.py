@@ -18,7 +18,9 @@ __all__ = ["AuditEntry", "Cause", "Record", "Row", "State", "Stats", "SweepRepor
 
 class State(enum.StrEnum):
     IN_PROGRESS = "in_progress"
+    """A worker has it, until its lease ends."""
     COMPLETED = "completed"
+    """Done: the recorded value is the answer, until retention ends."""
     FAILED = "failed"
     """Failed for good: the failure is the answer (``remember=``)."""
     RELEASED = "released"
@@ -35,10 +37,15 @@ class Cause(enum.StrEnum):
     """Why a handler was started again (P12)."""
 
     FAILED = "failed"
+    """The last attempt raised."""
     LEASE_EXPIRED = "lease_expired"
+    """The last owner let its lease run out: it crashed, hung or was cut off."""
     RETENTION_EXPIRED = "retention_expired"
+    """The recorded answer was no longer kept."""
     OPERATOR = "operator"
+    """An operator released the key."""
     RECORD_LOST = "record_lost"
+    """The store lost the record, where it can tell."""
 
 
 class Row(msgspec.Struct, gc=False):
@@ -89,22 +96,33 @@ class Record:
     """What is known about one key, without its secrets. ``repr`` shows no key either."""
 
     id: bytes = field(repr=False)
+    """The key's identity, 32 bytes."""
     scope: tuple[str, ...] = field(repr=False)
+    """Empty once the key is forgotten, as is the value."""
     value: str = field(repr=False)
     state: State
     attempt: int
+    """Starts of the handler since the key was new, or since an operator released it."""
     fence: int
     cause: Cause | None
+    """Why the last start was not the first; None if it was."""
     error: str
+    """Type name of the last failure; empty if there was none."""
     created_at: datetime
     changed_at: datetime
+    """When the state last changed; renewals do not count."""
     lease_until: datetime | None
+    """In progress: when its worker loses it, unless it renews."""
     not_before: datetime | None
+    """Released after a failure: when its back-off ends."""
     expires_at: datetime | None
+    """End of retention; None: in progress, held or parked, which are kept."""
     result_bytes: int | None
+    """Size of the stored result; None: there is none."""
 
     @property
     def short(self) -> str:
+        """What errors, logs and the CLI show of the key."""
         return self.id[:4].hex()
 
 
@@ -115,6 +133,7 @@ class AuditEntry:
     id: bytes
     at: datetime
     action: str
+    """release, resolve or forget."""
     by: str
     why: str
     state_before: State
@@ -135,7 +154,9 @@ class Stats:
 
     by_state: dict[State, int]
     stuck: int
+    """In progress past their lease: the next delivery of each takes it over."""
     expired: int
+    """Past their retention: the next sweep removes them."""
     oldest_in_progress: datetime | None
 
     @property

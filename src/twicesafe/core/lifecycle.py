@@ -54,16 +54,23 @@ class Event(enum.StrEnum):
     PARK = "park"
     """Started too often without an end."""
     RENEW = "renew"
+    """The owner goes on working."""
     COMPLETE = "complete"
+    """The owner has a value, which is the answer from now on."""
     REMEMBER = "remember"
     """The failure is the answer."""
     FAIL = "fail"
+    """The attempt failed; another may follow, after its back-off."""
     ABANDON = "abandon"
+    """The owner gives back a claim under which nothing was started."""
     EXPIRE = "expire"
     """Retention is over: the next claim finds a new key; the sweep removes the record."""
     RELEASE = "release"
+    """An operator lets the next delivery run; a completed record only with ``force``."""
     RESOLVE = "resolve"
+    """An operator records the answer by hand."""
     FORGET = "forget"
+    """An operator has result and key text erased; the tombstone stays."""
 
 
 _S, _E = State, Event

@@ -42,7 +42,9 @@ class Capabilities:
     wake: bool = False
     """Waiters in other processes are woken, not left to poll."""
     outbox: bool = False
+    """Messages can be written in the caller's own transaction."""
     steps: bool = False
+    """Steps of a flow can be recorded one by one."""
 
 
 @dataclass(frozen=True, slots=True)
