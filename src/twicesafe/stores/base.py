@@ -68,6 +68,9 @@ class _Described:
 class Store(_Described, abc.ABC):
     """The blocking form. Safe to use from many threads; reopens itself after a fork."""
 
+    migrated: Sequence[str] = ()
+    """What opening it did to the schema, in words; for whoever asked for a migration."""
+
     @classmethod
     @abc.abstractmethod
     def open(cls, url: str) -> Self:

@@ -185,7 +185,7 @@ class SqliteStore(Store):
         _open_stores.add(self)
         with self._errors():
             if migrate:
-                self.migrate()
+                self.migrated = self.migrate()
             self._check_schema()
             self._agree_on_time()
 
