@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any, Literal, TypeAlias
 
 from .codecs import resolve_return_type
@@ -23,11 +25,24 @@ FingerprintSetting: TypeAlias = Literal[True] | bytes | Callable[..., object] | 
 class Profile:
     """What there is to know about a handler before it is called."""
 
-    __slots__ = ("_defaults", "_names", "_plain", "_signature", "_skip", "declared", "problem")
+    __slots__ = (
+        "_bound",
+        "_defaults",
+        "_names",
+        "_plain",
+        "_signature",
+        "_skip",
+        "declared",
+        "problem",
+    )
 
     def __init__(self, handler: Callable[..., Any], method: bool) -> None:
         self.declared = resolve_return_type(handler)
         self.problem = _problem_of(handler)
+        # What a partial carries is part of the call: charge("EUR", 5) is not charge("USD", 5).
+        self._bound: functools.partial[Any] | None = None
+        if isinstance(handler, functools.partial):
+            self._bound, handler = handler, handler.func
         try:
             self._signature: inspect.Signature | None = inspect.signature(handler)
         except (TypeError, ValueError):
@@ -44,6 +59,8 @@ class Profile:
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, defaults included: positional or keyword makes no difference."""
+        if self._bound is not None:
+            args, kwargs = (*self._bound.args, *args), {**self._bound.keywords, **kwargs}
         if self._signature is None:
             return {"args": list(args), **kwargs}
         if self._plain and len(args) + len(kwargs) <= len(self._names):
@@ -81,23 +98,46 @@ class Profile:
         return fingerprint(content), functools.partial(field_names, content)
 
 
-_profiles: dict[Any, Profile] = {}
+_by_source: dict[Any, Profile] = {}
+_by_function: weakref.WeakKeyDictionary[Any, dict[str, Profile]] = weakref.WeakKeyDictionary()
 _MOST_PROFILES = 4096
 
 
 def profile_of(handler: Callable[..., Any], method: bool = False) -> Profile:
-    """The profile of a handler. Functions made again and again from one source share theirs."""
-    source = getattr(handler, "__code__", None)
-    # Annotations may differ between closures of one source only through their own objects.
-    mark: Any = (source, method, id(getattr(handler, "__annotations__", None) or None))
-    if source is None:
+    """The profile of a handler, worked out once. Functions made again and again from one source
+    share theirs, where the source alone says everything about them."""
+    kind = "method" if method else "function"
+    function: Any = handler
+    if type(handler) is MethodType:  # has its function's code, but not its signature
+        kind, function = "bound", handler.__func__
+    if type(function) is not FunctionType:
         return Profile(handler, method)
-    found = _profiles.get(mark)
-    if found is None:
-        if len(_profiles) >= _MOST_PROFILES:
-            _profiles.clear()
-        found = _profiles[mark] = Profile(handler, method)
-    return found
+    source = _source_of(function)
+    if source is None:
+        found = _by_function.setdefault(function, {})
+        if kind not in found:
+            found[kind] = Profile(handler, method)
+        return found[kind]
+    known = _by_source.get((source, kind))
+    if known is None:
+        if len(_by_source) >= _MOST_PROFILES:
+            _by_source.clear()
+        known = _by_source[source, kind] = Profile(handler, method)
+    return known
+
+
+def _source_of(function: FunctionType) -> Any:
+    """What equal functions have in common; None if each of them must be looked at by itself."""
+    if function.__dict__ or function.__defaults__ or function.__kwdefaults__:
+        return None  # decorators leave __wrapped__, whose signature is the one that counts
+    code, declared = function.__code__, function.__annotations__.get("return")
+    if isinstance(declared, str) and any(name in declared for name in code.co_freevars):
+        return None  # the same word may mean another class in the next closure
+    try:
+        hash(declared)
+    except TypeError:
+        return None
+    return code, declared
 
 
 def check_setting(setting: Any) -> FingerprintSetting:
