@@ -44,7 +44,7 @@ class MessageHandler(_Described[M, T]):
 
     def __init__(self, receiver: Receiver) -> None:
         cls = type(self)
-        scope = (f"{cls.__module__}.{cls.__qualname__}",)
+        scope = (*receiver.scope, f"{cls.__module__}.{cls.__qualname__}")
         self.receiver = receiver.options(scope=scope, fingerprint=self.fingerprint)
 
     @abc.abstractmethod
@@ -67,7 +67,7 @@ class AsyncMessageHandler(_Described[M, T]):
 
     def __init__(self, receiver: AsyncReceiver) -> None:
         cls = type(self)
-        scope = (f"{cls.__module__}.{cls.__qualname__}",)
+        scope = (*receiver.scope, f"{cls.__module__}.{cls.__qualname__}")
         self.receiver = receiver.options(scope=scope, fingerprint=self.fingerprint)
 
     @abc.abstractmethod

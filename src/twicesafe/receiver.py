@@ -93,6 +93,11 @@ class _Settings:
         )
         return other
 
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """What every plain key of this receiver begins with."""
+        return self._scope
+
     def key(self, key: KeyLike | None) -> Key:
         """The full key that this receiver makes of a plain one: its scope, and the context's."""
         if isinstance(key, Key):
@@ -137,24 +142,22 @@ class _Settings:
             return None  # a mismatch is the store's to say
         return outcome_of(call, answer, cached=True)
 
-    def _forget_cached(self, key: Key) -> None:
-        if self._runtime.cache is not None:
-            self._runtime.cache.drop(key.id)
-
     # -- operator requests --------------------------------------------------------------------
 
+    def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
+        yield from operations.operate(key, ask)
+        if self._runtime.cache is not None:
+            self._runtime.cache.drop(key.id)  # now that the store knows: nothing refills it
+
     def _release(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
-        self._forget_cached(key)
-        return operations.operate(key, Release(key.id, by, why, self._terms.retention_ms, force))
+        return self._operate(key, Release(key.id, by, why, self._terms.retention_ms, force))
 
     def _resolve(self, key: Key, value: object, by: str, why: str, returns: Any) -> Flow[None]:
         payload = self._terms.codec.encode(value, returns)
-        ask = Resolve(key.id, by, why, self._terms.retention_ms, payload)
-        return operations.operate(key, ask)
+        return self._operate(key, Resolve(key.id, by, why, self._terms.retention_ms, payload))
 
     def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
-        self._forget_cached(key)
-        return operations.operate(key, Forget(key.id, by, why, self._terms.retention_ms))
+        return self._operate(key, Forget(key.id, by, why, self._terms.retention_ms))
 
     # -- decorating ---------------------------------------------------------------------------
 
@@ -171,7 +174,7 @@ class _Settings:
             raise ConfigurationError(f"idempotent decorates a function, not {function!r}")
         owner = self.options(
             policy=policy,
-            scope=scope_of_function(function) if scope is None else scope,
+            scope=(*self._scope, *scope_of_function(function)) if scope is None else scope,
             fingerprint=self._fingerprint if fingerprint is None else fingerprint,
         )
         name = getattr(function, "__qualname__", "")
@@ -335,8 +338,8 @@ class Receiver(_Settings):
         """Make a function safe to call twice. It returns its plain value, replayed or not.
 
         ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
-        arguments are equal calls. The scope is the function's module and name, so that functions
-        never meet.
+        arguments are equal calls. The scope is the receiver's, then the function's module and name,
+        so that neither tenants nor functions ever meet.
         """
         if function is None:
             return functools.partial(
@@ -529,8 +532,8 @@ class AsyncReceiver(_Settings):
         """Make a function safe to call twice. It returns its plain value, replayed or not.
 
         ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
-        arguments are equal calls. The scope is the function's module and name, so that functions
-        never meet.
+        arguments are equal calls. The scope is the receiver's, then the function's module and name,
+        so that neither tenants nor functions ever meet.
         """
         if function is None:
             return functools.partial(
