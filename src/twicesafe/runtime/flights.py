@@ -59,7 +59,8 @@ class Flights:
         with self._lock:
             flight.landed = True
             flight.landing = answer
-            del self._table[flight.id]
+            if self._table.get(flight.id) is flight:  # else: forked, this is another table
+                del self._table[flight.id]
             wakers = flight.wakers
         for wake in wakers or ():
             wake()

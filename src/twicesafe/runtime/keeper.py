@@ -6,12 +6,15 @@
 
 It is a thread in both colours, so a blocked event loop keeps its claims. A renewal that fails is
 tried again soon, without end; one that is *refused* marks the claim as gone. Nothing is renewed
-past ``max_lease``: a hung handler loses its key.
+past ``max_lease``: a hung handler loses its key. The thread ends with its keeper: a receiver that
+nobody closed and nobody uses leaves none behind.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +24,8 @@ from ..context import MARGIN, ActiveClaim
 from ..core.protocol import Ack, Renew
 
 __all__ = ["LeaseKeeper"]
+
+_log = logging.getLogger("twicesafe")
 
 
 class LeaseKeeper:
@@ -57,7 +62,7 @@ class LeaseKeeper:
         self._live.pop(claim, None)
 
     def close(self) -> None:
-        self._closed = True
+        self._closed, self._awake = True, False
         self._bell.set()
 
     def forget_all(self) -> None:
@@ -68,21 +73,30 @@ class LeaseKeeper:
     # -- the thread ---------------------------------------------------------------------------
 
     def _rouse(self, pace: float) -> None:
+        if self._closed:
+            self._reset()  # used again after close: its claims are kept like any others
         self._pace = min(self._pace, pace)
         self._awake = True
         self._bell.set()
         if self._thread is None:
+            bell = self._bell
             self._thread = threading.Thread(
-                target=self._keep, name="twicesafe-lease-keeper", daemon=True
+                target=_keep,
+                args=(weakref.ref(self, lambda _: bell.set()), bell),
+                name="twicesafe-lease-keeper",
+                daemon=True,
             )
             self._thread.start()
 
-    def _keep(self) -> None:
-        while not self._closed:
-            self._bell.wait(self._next_round())
-            self._bell.clear()
-            if not self._closed:
-                self._renew_due()
+    def _round(self) -> bool:
+        """Renew what is due. False: closed."""
+        if self._closed:
+            return False
+        try:
+            self._renew_due()
+        except Exception:
+            _log.exception("the lease keeper goes on after an error")
+        return True
 
     def _next_round(self) -> float | None:
         """Seconds to the next look; None: nobody needs us, sleep until roused."""
@@ -131,3 +145,15 @@ class LeaseKeeper:
     def _postpone(self, claim: ActiveClaim, at: float) -> None:
         if claim in self._live:
             self._live[claim] = at
+
+
+def _keep(keeper: weakref.ref[LeaseKeeper], bell: threading.Event) -> None:
+    """The thread: between rounds it holds nothing but the bell, so that the keeper can go."""
+    while True:
+        there = keeper()
+        if there is None or not there._round():
+            return
+        pause = there._next_round()
+        del there
+        bell.wait(pause)
+        bell.clear()
