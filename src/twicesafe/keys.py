@@ -128,6 +128,9 @@ class Key:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Key is immutable; make a new one instead of setting {name!r}")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Key is immutable; {name!r} cannot be deleted")
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Key) and self.id == other.id
 

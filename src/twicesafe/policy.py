@@ -10,7 +10,7 @@ import difflib
 import math
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from .errors import ConfigurationError
 
@@ -21,13 +21,17 @@ __all__ = ["Backoff", "Duration", "Policy", "seconds"]
 
 Duration: TypeAlias = float | int | timedelta
 
+_CENTURY: Final = 100 * 365.25 * 86400
+"""More than anybody means, and less than what clocks and databases can count."""
+
 
 def seconds(value: object, name: str = "duration") -> float:
     """A duration in seconds, or a `ConfigurationError` that names the setting."""
     if isinstance(value, timedelta):
-        return value.total_seconds()
+        value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
+    _require(abs(value) <= _CENTURY, name, value, "use at most 100 years of seconds")
     return float(value)
 
 
@@ -53,8 +57,11 @@ class Backoff:
             value = seconds(getattr(self, name), f"backoff.{name}")
             _require(value >= 0, f"backoff.{name}", value, "use 0 or more seconds")
             object.__setattr__(self, name, value)
-        _require(self.factor >= 1, "backoff.factor", self.factor, "use 1 or more")
-        _require(0 <= self.jitter <= 1, "backoff.jitter", self.jitter, "use a share from 0 to 1")
+        for name, least, most in (("factor", 1, 1000), ("jitter", 0, 1)):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            remedy = f"use a number from {least} to {most}"
+            _require(number and least <= value <= most, f"backoff.{name}", value, remedy)
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to rest after attempt number `attempt` failed; `chance` is from 0 to 1."""
@@ -145,6 +152,13 @@ def _check(policy: Policy) -> None:
         least = 0 if name == "max_waiters" else 1
         _require(whole and value >= least, name, value, f"use a whole number, {least} or more")
     _require(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
+    codec: object = policy.codec
+    _require(
+        codec is None or all(callable(getattr(codec, name, None)) for name in ("encode", "decode")),
+        "codec",
+        codec,
+        "use None or an object with encode and decode",
+    )
     remember: object = policy.remember
     _require(
         isinstance(remember, tuple) and all(map(_is_exception_type, remember)),

@@ -32,8 +32,14 @@ def read(key: Key) -> Flow[Record | None]:
 
 def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
     """Release, resolve or forget; a refusal says why and what else to do."""
-    if not ask.by or not ask.by.strip():
+    who: object = ask.by
+    if not isinstance(who, str) or not who.strip():
         raise UsageError("say who does this: by=… is kept in the audit trail", key=key)
+    for name, text in (("by", ask.by), ("why", ask.why)):
+        try:
+            text.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise UsageError(f"{name}= must be text (valid Unicode)", key=key) from None
     ack: Ack = yield ask
     if ack is Ack.OK:
         return
@@ -53,6 +59,8 @@ _ADVICE: dict[str, str] = {
 
 def sweep(limit: int | None) -> Flow[SweepReport]:
     """Bites until everything was looked at once, or `limit` records were removed."""
+    if limit is not None:
+        _check_limit(limit)
     removed = examined = 0
     after = ""
     while True:
@@ -75,5 +83,11 @@ def audit(key: Key) -> Flow[list[AuditEntry]]:
 def browse(
     state: State | None, scope: tuple[str, ...], limit: int, after: str
 ) -> Flow[tuple[list[Record], str]]:
+    _check_limit(limit)
     page: Page = yield Browse(limit, state, scope, after)
     return [row.view() for row in page.rows], page.after
+
+
+def _check_limit(limit: object) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise UsageError(f"limit={limit!r} makes no sense: use 1 or more")
