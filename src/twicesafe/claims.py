@@ -191,3 +191,5 @@ class AsyncClaim(_Claim):
                 await drive_async(flow, self._trip.perform)
         finally:
             self._trip.end()
+        if self._trip.cancelled is not None and error is None:
+            raise self._trip.cancelled
