@@ -2,8 +2,8 @@
 
 The scheme chooses the file that knows the engine, imported on first use. Query parameters
 configure the store; unknown ones are refused by name. Other packages add schemes through the
-entry-point group ``twicesafe.stores`` (``scheme = "module:Class"``; the async class is found as
-``Async`` + its name, in the same module).
+entry-point group ``twicesafe.stores`` (``scheme = "module:Class"``; the async class is ``Async`` +
+its name in the same module, or named after a comma).
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ __all__ = [
 SCHEMES: Final[dict[str, str]] = {
     "memory": "twicesafe.stores.memory:MemoryStore",
     "sqlite": "twicesafe.stores.sqlite:SqliteStore",
+    "postgresql": "twicesafe.stores.postgresql:PostgresStore",
+    "postgres": "twicesafe.stores.postgresql:PostgresStore",
+    "postgresql+asyncpg": "twicesafe.stores.postgresql:PostgresStore,AsyncpgStore",
 }
 
 
@@ -125,8 +128,11 @@ def _class_for(url: str, prefix: str) -> Any:
             f"no store for {scheme[:30]!r}: a store URL starts with one of "
             f"{', '.join(f'{name}:' for name in _all_schemes())}"
         )
-    module_name, _, class_name = target.partition(":")
-    return getattr(importlib.import_module(module_name), prefix + class_name)
+    module_name, _, names = target.partition(":")
+    name, _, other = names.partition(",")
+    return getattr(
+        importlib.import_module(module_name), (other or prefix + name) if prefix else name
+    )
 
 
 def _plugin(scheme: str) -> str | None:

@@ -1,0 +1,339 @@
+"""The awaited PostgreSQL stores: psycopg 3 or asyncpg, behind the same programs.
+
+Each event loop has a few lanes with a connection each: claims, endings, and the rest. Calls that
+gather while a lane is busy share its next statement (`joining`). A lane that is cancelled or fails
+drops its connection: what was on the wire is then answered on a new one, by the owner token.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+from ...core.driving import drive_async
+from ...core.protocol import Request
+from ...errors import StoreError, StoreUnavailableError
+from ..base import AsyncStore, Capabilities, Finding, Program
+from ..joining import AsyncLane, PerLoop
+from ..migrating import check, migrate
+from ..sql import Query
+from .blocking import (
+    BATCH,
+    CAPABILITIES,
+    PostgresStore,
+    connection_options,
+    findings,
+    settings_program,
+)
+from .programs import CHANNEL, PostgresPrograms, PostgresSchema
+from .settings import Settings, dollars, explain, percents
+
+__all__ = ["AsyncPostgresStore", "AsyncpgStore"]
+
+T = TypeVar("T")
+
+
+class _AwaitedStore(AsyncStore):
+    """What both drivers share: lanes per event loop, and the programs."""
+
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+
+    def __init__(self, settings: Settings, mark: Callable[[str], str]) -> None:
+        self.settings = settings
+        self.url = settings.url
+        self._schema = PostgresSchema(settings.table, settings.schema, mark)
+        self.programs = PostgresPrograms(self._schema.table, mark)
+        self._tap: Callable[[str, Any], None] | None = None
+        self._checked = False
+        self._lanes = PerLoop(lambda: _Lanes(self))
+
+    def beside(self) -> PostgresStore:
+        return PostgresStore(self.settings)
+
+    async def perform(self, request: Request) -> Any:
+        return await self._lanes.here().perform(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return await self._lanes.here().perform_many(requests)
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await self._lanes.here().watch(id, seconds)
+
+    async def migrate(self) -> list[str]:
+        lane = self._lanes.here().other
+        return await lane.run(migrate(self._schema, PostgresPrograms.begin))
+
+    async def doctor(self) -> list[Finding]:
+        found = await self._lanes.here().run_other(settings_program())
+        return findings(found, self._schema.newest)
+
+    async def close(self) -> None:
+        lanes = self._lanes.forget()
+        if lanes is not None:
+            await lanes.close()
+
+    async def prepare(self, wire: _Wire) -> None:
+        """Once per store: the schema is there, and ours."""
+        if self._checked:
+            return
+        if self.settings.migrate:
+            await wire.drive(migrate(self._schema, PostgresPrograms.begin))
+        check(self._schema, await wire.drive(self._schema.version()), self.url)
+        self._checked = True
+
+    @abc.abstractmethod
+    def wire(self) -> _Wire:
+        """A connection that is not opened yet."""
+
+
+class _Wire(abc.ABC):
+    """One connection of one driver."""
+
+    def __init__(self, store: _AwaitedStore) -> None:
+        self._store = store
+
+    async def drive(self, program: Program[T]) -> T:
+        return await drive_async(program, self._execute)
+
+    async def _execute(self, command: Any) -> Any:
+        tap = self._store._tap
+        if tap is not None:
+            tap("before", command)
+        reply = await self.execute(command)
+        if tap is not None:
+            tap("after", command)
+        return reply
+
+    @abc.abstractmethod
+    async def open(self) -> None: ...
+    @abc.abstractmethod
+    async def execute(self, command: Any) -> Any: ...
+    @abc.abstractmethod
+    async def listen(self, ring: Callable[[str], None]) -> None:
+        """Call `ring` for every announcement, until the connection ends."""
+
+    @abc.abstractmethod
+    def drop(self) -> None:
+        """Close without waiting: the other side may be gone."""
+
+
+class _Lane:
+    """One connection, one program at a time; opened on first use, dropped on any trouble."""
+
+    def __init__(self, store: _AwaitedStore) -> None:
+        self._store = store
+        self._wire: _Wire | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, program: Program[T]) -> T:
+        store = self._store
+        async with self._lock:
+            try:
+                async with asyncio.timeout(store.settings.timeout):
+                    if self._wire is None:
+                        wire = store.wire()
+                        await wire.open()
+                        self._wire = wire
+                        await store.prepare(wire)
+                    return await self._wire.drive(program)
+            except BaseException as error:
+                self.drop()
+                if isinstance(error, TimeoutError):
+                    raise StoreUnavailableError(
+                        f"{store.url} did not answer within {store.settings.timeout:g} s"
+                    ) from error
+                if isinstance(error, (StoreError, ValueError)) or not isinstance(error, Exception):
+                    raise
+                raise explain(error, store.url) from error
+
+    def drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.drop()
+
+
+class _Lanes:
+    """The lanes of one event loop."""
+
+    def __init__(self, store: _AwaitedStore) -> None:
+        self._store = store
+        self._claims, self._ends, self.other = _Lane(store), _Lane(store), _Lane(store)
+        self._joined = {
+            "claim": self._join(self._claims),
+            "complete": self._join(self._ends),
+            "fail": self._join(self._ends),
+        }
+        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._ear: asyncio.Task[None] | None = None
+        self._hearing = asyncio.Event()
+
+    def _join(self, lane: _Lane) -> AsyncLane:
+        programs = self._store.programs
+        return AsyncLane(
+            lambda request: lane.run(programs.perform(request)),
+            lambda requests: lane.run(programs.perform_all(requests)),
+            BATCH,
+        )
+
+    async def perform(self, request: Request) -> Any:
+        joined = self._joined.get(request.op)
+        if joined is not None:
+            return await joined.perform(request)
+        return await self.run_other(self._store.programs.perform(request))
+
+    async def run_other(self, program: Program[T]) -> T:
+        return await self.other.run(program)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            lane = self._claims if part[0].op == "claim" else self._ends
+            try:
+                answers += await lane.run(self._store.programs.perform_all(part))
+            except StoreError as error:
+                answers += [error.again() for _ in part]
+        return answers
+
+    # -- wake-ups -----------------------------------------------------------------------------
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        if not self._store.settings.wake:
+            await asyncio.sleep(min(seconds, 0.05))
+            return
+        bell, name = asyncio.Event(), id.hex()
+        self._bells.setdefault(name, set()).add(bell)
+        try:
+            async with asyncio.timeout(seconds):
+                if self._ear is None or self._ear.done():
+                    self._hearing.clear()
+                    self._ear = asyncio.create_task(self._listen())
+                await self._hearing.wait()
+                # Marked after we listen and before we wait: an end in between is not missed.
+                if await self.run_other(self._store.programs.awaits(id)):
+                    await bell.wait()
+        except TimeoutError:
+            return
+        finally:
+            bells = self._bells[name]
+            bells.discard(bell)
+            if not bells:
+                del self._bells[name]
+
+    async def _listen(self) -> None:
+        wire = self._store.wire()
+        try:
+            await wire.open()
+            await wire.execute(Query(f"LISTEN {CHANNEL}"))
+            self._hearing.set()
+            await wire.listen(self._ring)
+        except Exception:
+            await asyncio.sleep(0.1)  # those who wait look for themselves; the next starts us again
+        finally:
+            self._hearing.set()
+            wire.drop()
+
+    def _ring(self, name: str) -> None:
+        for bell in self._bells.get(name, ()):
+            bell.set()
+
+    async def close(self) -> None:
+        if self._ear is not None:
+            self._ear.cancel()
+            await asyncio.wait({self._ear})
+        for lane in (self._claims, self._ends, self.other):
+            lane.drop()
+
+
+# --- psycopg 3 -------------------------------------------------------------------------------
+
+
+class AsyncPostgresStore(_AwaitedStore):
+    """``postgresql://``"""
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(Settings.of(url), percents)
+
+    def wire(self) -> _Wire:
+        return _Psycopg(self)
+
+
+class _Psycopg(_Wire):
+    _connection: Any = None
+
+    async def open(self) -> None:
+        import psycopg
+
+        settings = self._store.settings
+        self._connection = await psycopg.AsyncConnection.connect(
+            settings.dsn,
+            autocommit=True,
+            prepare_threshold=0 if settings.prepare else None,
+            **connection_options(settings.timeout),
+        )
+
+    async def execute(self, command: Any) -> Any:
+        cursor = self._connection.cursor(binary=True)
+        await cursor.execute(
+            command.sql, command.args or None, prepare=self._store.settings.prepare
+        )
+        if type(command) is Query and cursor.description is not None:
+            return await cursor.fetchall()
+        return cursor.rowcount
+
+    async def listen(self, ring: Callable[[str], None]) -> None:
+        async for notice in self._connection.notifies():
+            ring(notice.payload)
+
+    def drop(self) -> None:
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
+
+# --- asyncpg ---------------------------------------------------------------------------------
+
+
+class AsyncpgStore(_AwaitedStore):
+    """``postgresql+asyncpg://``; the lease keeper, a thread of its own, uses psycopg."""
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(Settings.of(url), dollars)
+
+    def wire(self) -> _Wire:
+        return _Asyncpg(self)
+
+
+class _Asyncpg(_Wire):
+    _connection: Any = None
+
+    async def open(self) -> None:
+        import asyncpg
+
+        settings = self._store.settings
+        self._connection = await asyncpg.connect(
+            settings.dsn,
+            timeout=settings.timeout,
+            statement_cache_size=100 if settings.prepare else 0,
+            target_session_attrs="read-write",
+        )
+
+    async def execute(self, command: Any) -> Any:
+        if type(command) is Query:
+            return await self._connection.fetch(command.sql, *command.args)
+        status = await self._connection.execute(command.sql, *command.args)
+        count = status.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    async def listen(self, ring: Callable[[str], None]) -> None:
+        over = asyncio.Event()
+        self._connection.add_termination_listener(lambda _: over.set())
+        await self._connection.add_listener(CHANNEL, lambda *heard: ring(heard[3]))
+        await over.wait()
+
+    def drop(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()

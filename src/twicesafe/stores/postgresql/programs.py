@@ -1,0 +1,431 @@
+"""The programs of PostgreSQL: one statement per phase, for one request or for many.
+
+A claim reads before it writes, so a duplicate writes nothing (no WAL, no row lock). The statement
+inserts a new record, takes over one that may be taken, or returns the present one, which
+`lifecycle.look` then answers from. Every write repeats its condition on the row it locks, so READ
+COMMITTED is enough; a lost race finds nothing and asks again. What is rare (hold, park, operators)
+is decided under a row lock by the programs that all SQL stores share.
+
+The batch form is the primary one: the same statement gets its asks from one row of values or
+from `unnest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+from ...core import lifecycle
+from ...core.protocol import (
+    Ack,
+    Browse,
+    Claim,
+    Claimed,
+    Complete,
+    Fail,
+    Page,
+    Renew,
+    Request,
+    Sweep,
+    Verdict,
+)
+from ...records import Row, SweepReport
+from ..base import Program
+from ..migrating import Schema
+from ..programs import READING, SqlPrograms
+from ..sql import (
+    CAUSES,
+    STATES,
+    Change,
+    Query,
+    atomically,
+    number_of,
+    row_from,
+    scope_prefix,
+    scope_text,
+)
+
+__all__ = ["CHANNEL", "PostgresPrograms", "PostgresSchema"]
+
+CHANNEL: Final = "twicesafe"
+"""NOTIFY goes here, with the hex of the key's identity."""
+
+NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
+"""Milliseconds of the server's clock; `now()` would stand still inside a transaction."""
+
+_RACES: Final = 5
+"""How often a lost race is run again before it is decided under a lock."""
+
+_TAKEABLE: Final = """(
+    {r}.expires_at BETWEEN 1 AND a.now
+    OR ({r}.lease_until <= a.now AND {r}.attempt < a.max_attempts
+        AND ({r}.state = 3 OR ({r}.state = 0 AND NOT {r}.hold))
+        AND ({r}.fingerprint = a.fingerprint) IS NOT FALSE
+        AND {r}.owner <> a.owner))"""
+
+_EXPIRED: Final = "r.expires_at BETWEEN 1 AND a.now"
+
+_ANSWER: Final = (
+    "state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause, fingerprint,"
+    " result"
+)
+
+# One ask is a row of values, many are columns of arrays: (name, type) in the order of the args.
+_CLAIM: Final = (
+    ("id", "bytea"), ("owner", "bytea"), ("lease", "bigint"), ("max_attempts", "integer"),
+    ("hold", "boolean"), ("fingerprint", "bytea"), ("scope", "bytea"), ("value", "bytea"),
+)  # fmt: skip
+_COMPLETE: Final = (
+    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("retention", "bigint"),
+    ("result", "bytea"), ("state", "smallint"), ("error", "text"),
+)  # fmt: skip
+_FAIL: Final = (
+    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("delay", "bigint"),
+    ("max_attempts", "integer"), ("retention", "bigint"), ("error", "text"), ("hold", "boolean"),
+)  # fmt: skip
+_RENEW: Final = (("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("lease", "bigint"))
+
+
+class PostgresSchema(Schema):
+    def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
+        super().__init__("postgresql", f"{schema}.{table}" if schema else table)
+        self._schema, self._mark = schema, mark
+
+    def exists(self) -> Program[bool]:
+        query = self._mark("SELECT to_regclass(?::text) IS NOT NULL")
+        return bool((yield Query(query, (f"{self.table}_meta",)))[0][0])
+
+    def step(self) -> Program[str | None]:
+        # Whoever else migrates now waits here until we are done; then nothing is left to do.
+        yield Query("SELECT pg_advisory_xact_lock(hashtext('twicesafe migration'))")
+        if self._schema:
+            yield Change(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        return (yield from super().step())
+
+
+class PostgresPrograms(SqlPrograms):
+    begin: ClassVar[str] = "BEGIN"
+
+    def __init__(self, table: str, mark: Callable[[str], str]) -> None:
+        self._mark = mark
+        super().__init__(table)
+        self._claim = self._sources(_CLAIM, self._claim_sql())
+        self._complete = self._sources(_COMPLETE, self._complete_sql())
+        self._fail = self._sources(_FAIL, self._fail_sql())
+        self._renew = self._sources(_RENEW, self._renew_sql())
+        self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE id = ? AND state = 0")
+        self._tell = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
+
+    def mark(self, sql: str) -> str:
+        return self._mark(sql)
+
+    # -- rows: key text is bytes here -----------------------------------------------------------
+
+    def row(self, columns: Any) -> Row:
+        row = row_from(columns)
+        row.value = columns[2].decode()
+        return row
+
+    def values(self, row: Row) -> tuple[Any, ...]:
+        values = list(super().values(row))
+        values[10], values[11] = values[10].encode(), values[11].encode()
+        return tuple(values)
+
+    def clock(self) -> Program[int]:
+        return (yield Query(f"SELECT {NOW}"))[0][0]  # type: ignore[no-any-return]
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def perform(self, request: Request) -> Program[Any]:
+        """One request alone."""
+        if request.op in READING or request.op == "sweep":
+            return (yield from getattr(self, request.op)(request))
+        answer = (yield from self.perform_all([request]))[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
+        """Many requests: one statement per kind, then one by one what is left."""
+        answers: list[Any] = [None] * len(requests)
+        left = list(range(len(requests)))
+        for _ in range(_RACES):
+            if not left:
+                return answers
+            seen: set[bytes] = set()
+            turn: dict[str, list[int]] = {}
+            for index in left:  # equal keys take turns: one statement sees a key once
+                ask = requests[index]
+                if ask.id not in seen:
+                    seen.add(ask.id)
+                    turn.setdefault(ask.op, []).append(index)
+            again: list[int] = [i for i in left if not any(i in group for group in turn.values())]
+            for op, group in turn.items():
+                shortcut = getattr(self, f"_{op}_all", None)
+                if shortcut is not None:
+                    found = yield from shortcut([requests[i] for i in group])
+                else:
+                    found = [None] * len(group)
+                for index, answer in zip(group, found, strict=True):
+                    if answer is _AGAIN:
+                        again.append(index)
+                    elif answer is None:
+                        answers[index] = yield from self._decide_alone(requests[index])
+                    else:
+                        answers[index] = answer
+            left = sorted(again)
+        for index in left:
+            answers[index] = yield from self._decide_alone(requests[index])
+        return answers
+
+    def _decide_alone(self, ask: Any) -> Program[Any]:
+        answer = yield from atomically(self.decide(ask), self.begin)
+        if answer is Ack.OK and ask.op in ("release", "resolve", "forget", "abandon"):
+            yield Query(self._tell, (ask.id,))
+        return answer
+
+    def decide(self, ask: Any) -> Program[Any]:
+        """A missing row cannot be locked, so two new claims may meet: the insert decides."""
+        if type(ask) is Claim:
+            for _ in range(_RACES):
+                row, now = yield from self.load(ask.key.id, self.lock)
+                floor = 0 if row is not None else (yield from self.floor())
+                answer, after = lifecycle.claim(row, ask, now, floor)
+                if after is None:
+                    return answer
+                if row is not None:
+                    yield from self.save(after)
+                    return answer
+                if (yield Change(self._insert + " ON CONFLICT DO NOTHING", self.values(after))):
+                    return answer
+        return (yield from super().decide(ask))
+
+    def awaits(self, id: bytes) -> Program[bool]:  # noqa: A002
+        """Mark the row, so that its end is announced. False: it is not in progress any more."""
+        return bool((yield Change(self._await, (id,))))
+
+    # -- one statement per kind ---------------------------------------------------------------
+
+    def _claim_all(self, asks: list[Claim]) -> Program[list[Any]]:
+        rows = yield self._query(
+            self._claim,
+            [
+                (
+                    ask.key.id,
+                    ask.owner,
+                    ask.lease,
+                    ask.max_attempts,
+                    ask.hold,
+                    ask.fingerprint,
+                    scope_text(ask.key.scope).encode(),
+                    ask.key.value.encode(),
+                )
+                for ask in asks
+            ],
+        )
+        by_id = {row[0]: row for row in rows}
+        return [_answer(ask, by_id[ask.key.id]) for ask in asks]
+
+    def _complete_all(self, asks: list[Complete]) -> Program[list[Any]]:
+        values = [
+            (a.id, a.owner, a.fence, a.retention, a.result, number_of(a.state), a.error)
+            for a in asks
+        ]
+        return (yield from self._acks(self._complete, values))
+
+    def _fail_all(self, asks: list[Fail]) -> Program[list[Any]]:
+        values = [
+            (a.id, a.owner, a.fence, a.delay, a.max_attempts, a.retention, a.error, a.hold)
+            for a in asks
+        ]
+        return (yield from self._acks(self._fail, values))
+
+    def _renew_all(self, asks: list[Renew]) -> Program[list[Any]]:
+        return (
+            yield from self._acks(self._renew, [(a.id, a.owner, a.fence, a.lease) for a in asks])
+        )
+
+    def _acks(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Program[list[Any]]:
+        rows = yield self._query(sql, values)
+        done = {row[0] for row in rows}
+        return [Ack.OK if value[0] in done else None for value in values]
+
+    def _query(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Query:
+        if len(values) == 1:
+            return Query(sql[0], values[0])
+        # In the order of identities, so that two batches never wait for each other in a circle.
+        values = sorted(values, key=lambda value: value[0])
+        return Query(sql[1], tuple(list(column) for column in zip(*values, strict=True)))
+
+    def _sources(self, columns: Sequence[tuple[str, str]], sql: str) -> tuple[str, str]:
+        """The statement with one ask, and with many."""
+        names = ", ".join(name for name, _ in columns)
+        one = ", ".join(f"?::{kind} AS {name}" for name, kind in columns)
+        many = ", ".join(f"?::{kind}[]" for _, kind in columns)
+        asks = (
+            f"SELECT {one}, {NOW} AS now",
+            f"SELECT {names}, {NOW} AS now FROM unnest({many}) AS u({names})",
+        )
+        single, batch = (self.mark(f"WITH a AS MATERIALIZED ({source}) {sql}") for source in asks)
+        return single, batch
+
+    def _claim_sql(self) -> str:
+        records, meta = self.records, self.meta
+        return f"""
+        , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {records} r ON r.id = a.id)
+        , fresh AS (
+            INSERT INTO {records} (id, owner, lease_until, hold, fingerprint, scope, value, fence,
+                created_at, changed_at, expires_at, attempt, state, cause, error)
+            SELECT a.id, a.owner, a.now + a.lease, a.hold, a.fingerprint, a.scope, a.value,
+                m.floor + 1, a.now, a.now, 0, 1, 0, 0, ''
+            FROM a, {meta} m WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
+            ON CONFLICT (id) DO NOTHING RETURNING id, fence)
+        , taken AS (
+            UPDATE {records} r SET
+                state = 0, fence = r.fence + 1, owner = a.owner, lease_until = a.now + a.lease,
+                hold = a.hold, awaited = false, expires_at = 0, changed_at = a.now, result = NULL,
+                attempt = CASE WHEN {_EXPIRED} THEN 1 ELSE r.attempt + 1 END,
+                created_at = CASE WHEN {_EXPIRED} THEN a.now ELSE r.created_at END,
+                error = CASE WHEN {_EXPIRED} THEN '' ELSE r.error END,
+                scope = a.scope, value = a.value,
+                fingerprint = CASE WHEN {_EXPIRED} THEN a.fingerprint
+                    ELSE coalesce(a.fingerprint, r.fingerprint) END,
+                cause = CASE WHEN r.state = 3 THEN r.cause WHEN {_EXPIRED} THEN 3 ELSE 2 END
+            FROM a JOIN seen s ON s.ask = a.id
+            WHERE r.id = a.id AND {_TAKEABLE.format(r="s")} AND {_TAKEABLE.format(r="r")}
+            RETURNING r.id, r.fence, r.attempt, r.cause)
+        SELECT a.id, a.now, fresh.fence, taken.fence, taken.attempt, taken.cause,
+            {", ".join(f"seen.{name.strip()}" for name in _ANSWER.split(","))}
+        FROM a LEFT JOIN fresh ON fresh.id = a.id LEFT JOIN taken ON taken.id = a.id
+        LEFT JOIN seen ON seen.ask = a.id"""
+
+    def _complete_sql(self) -> str:
+        return f"""
+        , done AS (
+            UPDATE {self.records} r SET state = a.state, result = a.result, error = a.error,
+                lease_until = 0, changed_at = a.now, expires_at = a.now + a.retention
+            FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence
+                AND r.state IN (0, 4, 5)
+            RETURNING r.id, r.awaited)
+        {_ANNOUNCE}"""
+
+    def _fail_sql(self) -> str:
+        released = "NOT a.hold AND r.attempt < a.max_attempts"
+        return f"""
+        , done AS (
+            UPDATE {self.records} r SET error = a.error, changed_at = a.now,
+                state = CASE WHEN a.hold THEN 4 WHEN {released} THEN 3 ELSE 5 END,
+                cause = CASE WHEN {released} THEN 1 ELSE r.cause END,
+                lease_until = CASE WHEN {released} THEN a.now + a.delay ELSE 0 END,
+                expires_at = CASE WHEN {released} THEN a.now + a.retention ELSE 0 END
+            FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence AND r.state = 0
+            RETURNING r.id, r.awaited)
+        {_ANNOUNCE}"""
+
+    def _renew_sql(self) -> str:
+        return f"""
+        UPDATE {self.records} r SET lease_until = greatest(r.lease_until, a.now + a.lease)
+        FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence AND r.state = 0
+        RETURNING r.id"""
+
+    # -- upkeep: by place, because nothing that changes is indexed ----------------------------
+
+    def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
+        """One bite of blocks. Rows that somebody works on are skipped, not waited for."""
+        start = int(ask.after or 0)
+        (size,) = (
+            yield Query(
+                self.mark(
+                    "SELECT pg_relation_size(?::regclass) / current_setting('block_size')::int"
+                ),
+                (self.records,),
+            )
+        )[0]
+        end = min(start + max(1, ask.limit // _ROWS_PER_BLOCK), size)
+        report = yield from atomically(self._sweep_blocks(start, end), self.begin)
+        return report, str(end) if end < size else ""
+
+    def _sweep_blocks(self, start: int, end: int) -> Program[SweepReport]:
+        rows = yield Query(
+            f"""
+            WITH bite AS MATERIALIZED (
+                SELECT ctid AS place, expires_at FROM {self.records}
+                WHERE ctid >= '({start:d},0)' AND ctid < '({end:d},0)'),
+            due AS MATERIALIZED (
+                SELECT r.ctid AS place, r.fence FROM {self.records} r
+                WHERE r.ctid IN (SELECT place FROM bite WHERE expires_at BETWEEN 1 AND {NOW})
+                    AND r.expires_at BETWEEN 1 AND {NOW} FOR UPDATE SKIP LOCKED),
+            raised AS (
+                UPDATE {self.meta} SET floor = (SELECT max(fence) FROM due)
+                WHERE floor < (SELECT max(fence) FROM due)),
+            gone AS (
+                DELETE FROM {self.records} WHERE ctid IN (SELECT place FROM due) RETURNING 1)
+            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite)"""
+        )
+        removed, examined = rows[0]
+        return SweepReport(removed=removed, examined=examined, more=False)
+
+    def browse(self, ask: Browse) -> Program[Page]:
+        now = yield from self.clock()
+        where: list[str] = ["NOT expires_at BETWEEN 1 AND ?"]
+        args: list[Any] = [now]
+        if ask.after:
+            made, _, last = ask.after.partition(":")
+            where.append("(created_at, id) < (?, ?)")
+            args += [int(made), bytes.fromhex(last)]
+        if ask.state is not None:
+            where.append("state = ?")
+            args.append(number_of(ask.state))
+        if ask.scope:
+            prefix = scope_prefix(ask.scope).encode()
+            where.append("substr(scope, 1, ?) = ?")
+            args += [len(prefix), prefix]
+        rows = yield Query(
+            self.mark(
+                f"{self._select} WHERE {' AND '.join(where)}"
+                " ORDER BY created_at DESC, id DESC LIMIT ?"
+            ),
+            (*args, ask.limit + 1),
+        )
+        found = [self.row(row) for row in rows[: ask.limit]]
+        more = len(rows) > ask.limit
+        return Page(found, f"{found[-1].created_at}:{found[-1].id.hex()}" if more else "")
+
+
+_ROWS_PER_BLOCK: Final = 20
+_AGAIN: Final = object()
+_ANNOUNCE: Final = f"""
+        SELECT id, CASE WHEN awaited THEN pg_notify('{CHANNEL}', encode(id, 'hex'))::text END
+        FROM done"""
+
+
+def _answer(ask: Claim, row: Any) -> Any:
+    """The verdict from what the claim statement returned; None: it must be decided under a lock."""
+    _, now, fresh, fence, attempt, cause, state, *present = row
+    if fresh is not None:
+        return Claimed(Verdict.WON, fresh, 1)
+    if fence is not None:
+        return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
+    if state is None:
+        return _AGAIN  # another one inserted it after we looked
+    old_fence, old_attempt, owner, lease, changed, expires, hold, why, print_, result = present
+    seen = Row(
+        ask.key.id,
+        (),
+        "",
+        STATES[state],
+        old_fence,
+        old_attempt,
+        owner,
+        lease,
+        0,
+        changed,
+        expires,
+        hold,
+        CAUSES[why],
+        print_,
+        result,
+    )
+    if lifecycle.is_expired(seen, now):
+        return _AGAIN  # somebody else took it in the same moment
+    return lifecycle.look(seen, ask, now)

@@ -1,0 +1,86 @@
+"""A PostgreSQL URL taken apart: our options, and what the driver gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
+from ..urls import identifier, mask, options_of
+
+__all__ = ["Settings", "dollars", "explain", "percents"]
+
+OPTIONS: Final = {
+    "table": "twicesafe",
+    "schema": "",
+    "pool": 10,
+    "timeout": 5.0,
+    "prepare": True,
+    "wake": True,
+    "migrate": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    url: str
+    """For people: no password."""
+    dsn: str
+    """For the driver: no option of ours."""
+    table: str
+    schema: str
+    pool: int
+    timeout: float
+    prepare: bool
+    wake: bool
+    migrate: bool
+
+    @classmethod
+    def of(cls, url: str) -> Settings:
+        parts = urlsplit(url)
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        ours = urlencode([(name, value) for name, value in pairs if name in OPTIONS])
+        theirs = urlencode([(name, value) for name, value in pairs if name not in OPTIONS])
+        options: dict[str, Any] = options_of(f"postgresql:?{ours}", OPTIONS)
+        identifier(options["table"])
+        if options["schema"]:
+            identifier(options["schema"], "schema")
+        if options["pool"] < 1:
+            raise ConfigurationError("pool=0 makes no sense: use 1 or more connections")
+        dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
+        return cls(url=mask(url), dsn=dsn, **options)
+
+
+def percents(sql: str) -> str:
+    """``?`` as psycopg writes it."""
+    return sql.replace("?", "%s")
+
+
+def dollars(sql: str) -> str:
+    """``?`` as asyncpg writes it."""
+    head, *rest = sql.split("?")
+    return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
+
+
+def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
+    """A driver's error as ours: what happened, and whose move it is. Never shows a password."""
+    code = getattr(error, "sqlstate", None) or ""
+    text = " ".join(str(error).split())[:300]
+    if code[:2] == "28" or "password authentication failed" in text:
+        return ConfigurationError(f"{where} refuses the user or password: {text}")
+    if code == "3D000" or ('database "' in text and "does not exist" in text):
+        return ConfigurationError(f"{where}: the database does not exist; create it first")
+    if code == "42P01":
+        return SchemaVersionError(f"{where} has no twicesafe tables; run: twicesafe migrate")
+    if code == "42501":
+        return ConfigurationError(f"{where}: the role lacks a privilege: {text}")
+    if code == "25006" or "read-only" in text or "not read-write" in text:
+        return StoreUnavailableError(
+            f"{where} is read-only (a replica, or a demoted primary); connect to the primary"
+        )
+    if "invalid connection option" in text or "invalid URI" in text:
+        return ConfigurationError(
+            f"the URL of {where} has an option that the driver refuses: {text}"
+        )
+    return StoreUnavailableError(f"{where} did not answer ({type(error).__name__}): {text}")
