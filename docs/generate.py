@@ -1,0 +1,589 @@
+"""Writes the reference pages from the code: ``python docs/generate.py``.
+
+What is in the code is said there, once: settings with their defaults and meaning, errors with
+their status, states with their transitions, stores with what they can do. These pages only show
+it. `tests/house/test_reference.py` fails when a committed page is not what this script makes.
+"""  # noqa: INP001 - a script beside the pages it writes
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+import inspect
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import twicesafe
+from twicesafe import claims, context, errors, events, handlers, policy, records
+from twicesafe.core.lifecycle import TRANSITIONS, Event
+from twicesafe.records import Cause, State
+from twicesafe.stores.base import Capabilities
+from twicesafe.stores.urls import SCHEMES
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Made by docs/generate.py from the code: change the code, then run it again. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """Every generated file, by its path under docs/."""
+    return {
+        "reference/api.md": NOTE + api_page(),
+        "reference/policy.md": NOTE + policy_page(),
+        "reference/errors.md": NOTE + errors_page(),
+        "reference/states.md": NOTE + states_page(),
+        "reference/stores.md": NOTE + stores_page(),
+        "reference/values.md": NOTE + values_page(),
+        "reference/lifecycle.svg": lifecycle_svg(),
+    }
+
+
+# ------------------------------------------------------------------ reading the code
+
+
+def notes_of(cls: type) -> dict[str, str]:
+    """The text under each attribute of a class, as written in its source."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for before, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            target = before.targets[0] if isinstance(before, ast.Assign) else before
+            name = getattr(target, "id", None) or getattr(
+                getattr(target, "target", None), "id", None
+            )
+            if name:
+                found[name] = line(str(after.value.value))
+    return found
+
+
+def line(text: str | None) -> str:
+    """A docstring in one line, with its double back-quotes as Markdown wants them."""
+    return " ".join((text or "").split()).replace("``", "`")
+
+
+def first_line(thing: Any) -> str:
+    return line(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0])
+
+
+def own_doc(cls: type) -> str:
+    """A class's docstring; a dataclass's made-up one is none."""
+    doc = cls.__dict__.get("__doc__") or ""
+    return "" if doc.startswith(f"{cls.__name__}(") else line(doc.split("\n\n")[0])
+
+
+def annotations_of(cls: type) -> dict[str, str]:
+    """Each attribute's annotation, word for word."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        for name, what in inspect.get_annotations(base).items():
+            if not name.startswith("_"):
+                found[name] = (
+                    what if isinstance(what, str) else getattr(what, "__name__", str(what))
+                )
+    return found
+
+
+def table(*head: str, rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in r)} |\n" for r in lines
+    )
+
+
+def code(text: object) -> str:
+    return f"`{text}`"
+
+
+# ------------------------------------------------------------------ pages
+
+
+def policy_page() -> str:
+    def rows(cls: Any) -> list[tuple[str, ...]]:
+        notes, types = notes_of(cls), annotations_of(cls)
+        made = []
+        for field in fields(cls):
+            default = field.default
+            shown = (
+                "—" if default is MISSING else "Backoff()" if field.name == "backoff" else default
+            )
+            text = repr(shown) if isinstance(shown, str) and shown != "Backoff()" else str(shown)
+            made.append(
+                (code(field.name), code(text), code(types[field.name]), notes.get(field.name, ""))
+            )
+        return made
+
+    return f"""# Policy
+
+{own_doc(policy.Policy)} Durations are seconds or `timedelta`. Nonsense raises `ConfigurationError`, which names the
+setting and the fix. What is nearer wins: decorator, then receiver, then default.
+
+{table("setting", "default", "type", "meaning", rows=rows(policy.Policy))}
+`policy.but(lease=5)` is the same policy with one setting changed. `receiver.options(policy=…)` is a receiver with
+another policy on the same store.
+
+```python
+from twicesafe import ConfigurationError, Policy
+
+strict = Policy(takeover="hold", retention=7 * 86400)
+assert strict.but(lease=5).takeover == "hold"
+
+try:
+    Policy(retention=3600, retry_horizon=86400)
+except ConfigurationError as error:
+    assert "retention" in str(error)
+```
+
+## Backoff
+
+{line(inspect.getdoc(policy.Backoff))}
+
+{table("setting", "default", "type", rows=[row[:3] for row in rows(policy.Backoff)])}"""
+
+
+def errors_page() -> str:
+    tree = (errors.__doc__ or "").split("\n\n")[1]
+    rows = []
+    for name in errors.__all__:
+        cls = getattr(errors, name)
+        parent = cls.__mro__[1].__name__
+        extra = sorted(set(_init_names(cls)) - {"message", "key"})
+        rows.append(
+            (
+                code(name),
+                code(parent),
+                str(cls.http_status),
+                "yes" if cls.retryable else "no",
+                ", ".join(map(code, extra)),
+                own_doc(cls),
+            )
+        )
+    return f"""# Errors
+
+Every error has `.key`, `.retryable` and `.http_status`, and its text says what happened, whose move it is and what to
+do next. `retryable`: may the same call succeed later, unchanged? All import from `twicesafe`. Errors pickle, so they
+cross process pools. None shows a key in full: they show the first eight hex digits of its identity.
+
+An exception of your handler is not in this list. It reaches the caller as it was raised.
+
+```text
+{textwrap.dedent(tree).strip()}
+```
+
+{table("error", "is a", "HTTP", "retryable", "also has", "meaning", rows=rows)}"""
+
+
+def _init_names(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        init = base.__dict__.get("__init__")
+        if base is not Exception and init is not None and base.__module__ == errors.__name__:
+            yield from (n for n in inspect.signature(init).parameters if n != "self")
+
+
+def _enum_rows(cls: type[enum.StrEnum]) -> list[tuple[str, ...]]:
+    notes = notes_of(cls)
+    return [(code(member.value), notes.get(member.name, "")) for member in cls]
+
+
+def states_page() -> str:
+    by_event = {event: [] for event in Event}
+    for (state, event), after in TRANSITIONS.items():
+        by_event[event].append((state, after))
+    notes = notes_of(Event)
+    event_rows = [
+        (
+            code(event.value),
+            "<br>".join(f"{_name(a)} → {_name(b)}" for a, b in moves),
+            notes.get(event.name, ""),
+        )
+        for event, moves in by_event.items()
+    ]
+    return f"""# States and transitions
+
+One table in the code, `core.lifecycle.TRANSITIONS`, says what can happen to a record. This page is drawn from it. What is
+not here cannot happen. Every transition is one atomic conditional write of the store.
+
+## States
+
+{table("state", "meaning", rows=_enum_rows(State))}
+## What workers do
+
+![The life of a record: claim, renew, take over, complete, remember, fail, abandon, hold, park](lifecycle.svg)
+
+## Everything, as a table
+
+Rows are states, columns are events, cells are the next state. An empty cell is refused.
+
+```text
+{_matrix()}
+```
+
+## Events
+
+{table("event", "moves", "meaning", rows=event_rows)}
+## Why a handler starts again
+
+`record.cause`, and `current_claim().cause` in a handler. The first start has none.
+
+{table("cause", "meaning", rows=_enum_rows(Cause))}
+## Everything, as a diagram
+
+```mermaid
+{_mermaid()}
+```
+"""
+
+
+def _name(state: State | None) -> str:
+    return "no record" if state is None else state.value.replace("_", " ")
+
+
+def _matrix() -> str:
+    states: list[State | None] = [None, *State]
+    halves = (
+        [e for e in Event if e not in _OTHERS],
+        [e for e in Event if e in _OTHERS],
+    )
+    blocks = []
+    for part in halves:
+        rows = [["", *(event.value for event in part)]]
+        for state in states:
+            cells = [TRANSITIONS.get((state, event), "") for event in part]
+            rows.append([_name(state), *("" if c == "" else _name(c) for c in cells)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        lines.insert(1, "  ".join("─" * width for width in widths))
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+_OTHERS = {Event.EXPIRE, Event.RELEASE, Event.RESOLVE, Event.FORGET}
+"""What time and operators do; the rest is done by workers."""
+
+
+def _merged(only: Callable[[Event], bool]) -> dict[tuple[State | None, State | None], str]:
+    edges: dict[tuple[State | None, State | None], list[str]] = {}
+    for (state, event), after in TRANSITIONS.items():
+        if only(event):
+            edges.setdefault((state, after), []).append(event.value)
+    return {edge: ", ".join(labels) for edge, labels in edges.items()}
+
+
+def _mermaid() -> str:
+    def node(state: State | None) -> str:
+        return "[*]" if state is None else state.value
+
+    edges = _merged(lambda _: True).items()
+    return "\n".join(
+        ["stateDiagram-v2", *(f"    {node(a)} --> {node(b)}: {label}" for (a, b), label in edges)]
+    )
+
+
+# ------------------------------------------------------------------ the drawing
+
+_AT: dict[State | None, tuple[int, int]] = {
+    None: (100, 60),
+    State.RELEASED: (100, 300),
+    State.IN_PROGRESS: (360, 180),
+    State.HELD: (620, 60),
+    State.PARKED: (620, 300),
+    State.COMPLETED: (880, 60),
+    State.FAILED: (880, 300),
+}
+_WIDE, _HIGH = 126, 40
+
+
+def lifecycle_svg() -> str:
+    """What workers do to a record. Positions are ours; nodes, arrows and words are the table's."""
+    edges = _merged(lambda event: event not in _OTHERS)
+    body = [_edge(a, b, label, edges) for (a, b), label in edges.items()]
+    used = {state for edge in edges for state in edge}
+    body += [_node(state) for state in _AT if state in used]
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 360" font-family="sans-serif" font-size="14">
+<title>The life of a record, as workers move it</title>
+<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse"><path d="M0,0 L8,4 L0,8 z" fill="#607d8b"/></marker></defs>
+<rect width="980" height="360" rx="8" fill="#ffffff"/>
+{chr(10).join(body)}
+</svg>
+"""
+
+
+def _node(state: State | None) -> str:
+    x, y = _AT[state]
+    fill = "#ffffff" if state is None else "#e0f2f1"
+    dash = ' stroke-dasharray="4 3"' if state is None else ""
+    return (
+        f'<g><rect x="{x - _WIDE // 2}" y="{y - _HIGH // 2}" width="{_WIDE}" height="{_HIGH}" rx="8" '
+        f'fill="{fill}" stroke="#00796b"{dash}/>'
+        f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="#212121">{_name(state)}</text></g>'
+    )
+
+
+def _edge(a: State | None, b: State | None, label: str, edges: dict[Any, str]) -> str:
+    (x1, y1), (x2, y2) = _AT[a], _AT[b]
+    if a is b:
+        top = y1 - _HIGH // 2
+        path = f"M{x1 - 24},{top} C{x1 - 50},{top - 56} {x1 + 50},{top - 56} {x1 + 24},{top}"
+        return _arrow(path, x1, top - 50, label)
+    sx, sy = _rim(x1, y1, x2, y2)
+    ex, ey = _rim(x2, y2, x1, y1)
+    if (b, a) in edges:  # there and back: two lines side by side
+        aside = 14 if x1 > x2 else -14
+        sx, ex = sx - aside, ex - aside
+    paired = (b, a) in edges
+    at = 0.34 if a in (State.HELD, State.PARKED) and y1 != y2 else 0.5
+    right, down = ((-46, -12) if x1 > x2 else (34, 16)) if paired else (0, -6)
+    return _arrow(
+        f"M{sx:.0f},{sy:.0f} L{ex:.0f},{ey:.0f}",
+        round(sx + (ex - sx) * at) + right,
+        round(sy + (ey - sy) * at) + down,
+        label,
+    )
+
+
+def _rim(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
+    """Where a line from the middle of a node leaves its box."""
+    dx, dy = to_x - x, to_y - y
+    reach = min(
+        (_WIDE / 2 + 2) / abs(dx) if dx else float("inf"),
+        (_HIGH / 2 + 2) / abs(dy) if dy else float("inf"),
+    )
+    return x + dx * reach, y + dy * reach
+
+
+def _arrow(path: str, x: float, y: float, label: str) -> str:
+    return (
+        f'<path d="{path}" fill="none" stroke="#607d8b" stroke-width="1.5" marker-end="url(#end)"/>'
+        f'<text x="{x}" y="{y}" text-anchor="middle" fill="#37474f" font-size="13" stroke="#ffffff" '
+        f'stroke-width="4" paint-order="stroke">{label}</text>'
+    )
+
+
+# ------------------------------------------------------------------ stores, values, names
+
+
+def stores_page() -> str:
+    stores: dict[Any, list[str]] = {}
+    for scheme, target in SCHEMES.items():
+        module, _, name = target.partition(":")
+        stores.setdefault(getattr(importlib.import_module(module), name), []).append(scheme)
+    # The file's own first word: "SQLite: the embedded default."
+    titles = {cls: (sys.modules[cls.__module__].__doc__ or "").split(":")[0] for cls in stores}
+    notes = notes_of(Capabilities)
+    can = [
+        (
+            code(field.name),
+            *("yes" if getattr(cls.capabilities, field.name) else "–" for cls in stores),
+            notes.get(field.name, ""),
+        )
+        for field in fields(Capabilities)
+    ]
+    sections = []
+    for cls, schemes in stores.items():
+        module = sys.modules[cls.__module__]
+        options = getattr(module, "OPTIONS", {})
+        known = (
+            table(
+                "option", "default", rows=[(code(n), code(_shown(d))) for n, d in options.items()]
+            )
+            if options
+            else "No options.\n"
+        )
+        sections.append(
+            f"## {titles[cls]}\n\nURL: {', '.join(code(s + ':') for s in schemes)}\n\n"
+            f"```text\n{(module.__doc__ or '').strip()}\n```\n\n{known}"
+        )
+    return f"""# Stores
+
+A store is opened by its URL: `Receiver.open("sqlite:///keys.db?synchronous=normal")`. The scheme chooses the store, query
+parameters configure it, and unknown parameters are refused by name. `Receiver.open()` without a URL is SQLite in the user's
+data folder. Other packages add schemes through the entry-point group `twicesafe.stores`: [write your own
+store](../how-to/write-a-store.md).
+
+## What each can do
+
+Declared in the code as `Capabilities`; the conformance suite holds a store to what it declares.
+
+{table("capability", *titles.values(), "meaning", rows=can)}
+What each of them can *not* promise is in [what we cannot promise](../explanation/what-we-cannot-promise.md).
+
+{chr(10).join(sections)}"""
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def values_page() -> str:
+    def section(cls: Any, title: str = "") -> str:
+        notes, types = notes_of(cls), annotations_of(cls)
+        names = (
+            [f.name for f in fields(cls)]
+            if is_dataclass(cls)
+            else list(cls.__struct_fields__)
+            if issubclass(cls, msgspec.Struct)
+            else []
+        )
+        rows = [(code(n), code(types[n]), notes.get(n, "")) for n in names]
+        rows += [
+            (code(n), code(_returns(p)), first_line(p))
+            for n, p in vars(cls).items()
+            if isinstance(p, property) and not n.startswith("_")
+        ]
+        doc = own_doc(cls)
+        return f"## {title or cls.__name__}\n\n{doc}\n\n" + table(
+            "field", "type", "meaning", rows=rows
+        )
+
+    event_rows = []
+    for name in events.__all__:
+        cls = getattr(events, name)
+        if inspect.isclass(cls) and issubclass(cls, events.Event) and cls is not events.Event:
+            shown = ", ".join(code(n) for n in cls.__struct_fields__)
+            event_rows.append((code(name), shown, own_doc(cls)))
+    parts = [
+        section(twicesafe.Outcome),
+        section(twicesafe.Failure),
+        section(records.Record),
+        section(records.Stats),
+        section(records.SweepReport),
+        section(records.AuditEntry),
+        _active_claim(),
+    ]
+    return f"""# Values: outcomes, records, events
+
+What the receiver hands out. All are immutable, except the claim, which lives.
+
+{chr(10).join(parts)}
+## Events
+
+{first_line(events)} {line((events.__doc__ or "").split(chr(10) + chr(10))[1])}
+
+```python
+from twicesafe import Receiver
+from twicesafe.events import Replayed
+
+seen = []
+with Receiver.open("memory://", observers=[seen.append]) as receiver:
+    receiver.process("tx-1", lambda: 7)
+    receiver.process("tx-1", lambda: 7)
+
+assert [type(event).__name__ for event in seen] == ["Started", "Completed", "Replayed"]
+assert isinstance(seen[-1], Replayed) and seen[-1].age >= 0
+```
+
+{table("event", "fields", "meaning", rows=event_rows)}"""
+
+
+def _returns(prop: property) -> str:
+    return str(typing.cast("Any", prop.fget).__annotations__.get("return", "Any"))
+
+
+def _active_claim() -> str:
+    cls = context.ActiveClaim
+    rows = [
+        (code("key"), "The key that this handler runs under."),
+        (
+            code("fence"),
+            "Strictly increasing per key: hand it to resources that refuse smaller ones.",
+        ),
+        (code("attempt"), "1, or more with a `cause`."),
+        (code("cause"), "Why the handler was started again; None on the first start."),
+        *((code(n), first_line(p)) for n, p in vars(cls).items() if isinstance(p, property)),
+        (code("check()"), first_line(cls.check)),
+    ]
+    return f"## ActiveClaim\n\n{own_doc(cls)} `current_claim()` gives it to a handler.\n\n" + table(
+        "name", "meaning", rows=rows
+    )
+
+
+def api_page() -> str:
+    sections = [
+        _class_section(twicesafe.Receiver, "AsyncReceiver has the same names, awaited."),
+        _class_section(twicesafe.Key),
+        _class_section(claims.Claim, "AsyncClaim is its awaited twin."),
+        _class_section(handlers.MessageHandler, "AsyncMessageHandler is its awaited twin."),
+    ]
+    functions = [
+        (code(f"{f.__name__}{_signature(f)}"), first_line(f))
+        for f in (context.current_claim, context.current_key, context.key_scope)
+    ]
+    names = ", ".join(code(n) for n in sorted(twicesafe.__all__) if n not in errors.__all__)
+    return f"""# Names
+
+All public names import from `twicesafe`: {names}, and the [errors](errors.md).
+
+{chr(10).join(sections)}
+## Functions
+
+{table("function", "meaning", rows=functions)}"""
+
+
+def _class_section(cls: type, more: str = "") -> str:
+    rows = []
+    for base in reversed(cls.__mro__):
+        if not base.__module__.startswith("twicesafe"):
+            continue
+        for name, thing in vars(base).items():
+            if name.startswith("_") and name != "__call__":
+                continue
+            inner = getattr(thing, "__func__", thing)
+            if inspect.isfunction(inner):
+                called = "" if name == "__call__" else f".{name}"
+                rows.append((code(called + _signature(inner)), first_line(inner)))
+            elif isinstance(thing, property):
+                rows.append((code(f".{name}"), first_line(thing)))
+    unique = dict(rows)
+    return f"## {cls.__name__}\n\n{own_doc(cls)} {more}\n\n" + table(
+        "name", "meaning", rows=list(unique.items())
+    )
+
+
+def _signature(function: Any) -> str:
+    """Parameters and defaults; types are in the code, and shown by every editor."""
+    shown, star = [], False
+    for p in inspect.signature(function).parameters.values():
+        if p.name in ("self", "cls"):
+            continue
+        if p.kind is p.VAR_POSITIONAL:
+            shown.append(f"*{p.name}")
+            star = True
+        elif p.kind is p.VAR_KEYWORD:
+            shown.append(f"**{p.name}")
+        else:
+            if p.kind is p.KEYWORD_ONLY and not star:
+                shown.append("*")
+                star = True
+            default = "" if p.default is p.empty else f"={_default(p.default)}"
+            shown.append(p.name + default)
+    return f"({', '.join(shown)})"
+
+
+def _default(value: object) -> str:
+    if value is typing.Any:
+        return "Any"
+    return "…" if value is ... else repr(value)
+
+
+def main() -> int:
+    for name, text in pages().items():
+        path = HERE / name
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            sys.stdout.write(f"written: docs/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
