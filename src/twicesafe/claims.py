@@ -11,6 +11,7 @@ claim back. A duplicate finds ``is_new`` false and ``result`` set. The twins sha
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Self
 
 from .context import ActiveClaim, active
@@ -18,7 +19,7 @@ from .core.commands import Flow, Raised, Returned
 from .core.driving import drive, drive_async
 from .core.exchange import Call, admit, outcome_of, settle
 from .core.protocol import Abandon, Claimed
-from .errors import UsageError
+from .errors import LeaseLostError, UsageError
 from .fingerprint import field_names
 from .fingerprint import fingerprint as fingerprint_of
 
@@ -101,6 +102,11 @@ class _Claim:
             raise UsageError("this is a duplicate: its answer is recorded already", key=self.key)
         if self._done:
             raise UsageError("this claim is completed already", key=self.key)
+        if self._held.pid != os.getpid():
+            raise LeaseLostError(
+                "this process was forked after the claim was made; the claim is its parent's",
+                key=self.key,
+            )
         return settle(self._call, self._held, Returned(value))
 
     def _completed(self, answer: Any, value: Any) -> None:
@@ -112,7 +118,7 @@ class _Claim:
         if self._token is not None:
             active.reset(self._token)
             self._token = None
-        if self._held is None or self._done:
+        if self._held is None or self._done or self._held.pid != os.getpid():
             return None
         if error is not None:
             return settle(self._call, self._held, Raised(error))
