@@ -10,13 +10,16 @@ from __future__ import annotations
 import ast
 import enum
 import importlib
+import importlib.util
 import inspect
+import re
 import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -374,11 +377,15 @@ def _arrow(path: str, x: float, y: float, label: str) -> str:
 
 def stores_page() -> str:
     stores: dict[Any, list[str]] = {}
+    homes: dict[Any, ModuleType] = {}
     for scheme, target in SCHEMES.items():
-        module, _, name = target.partition(":")
-        stores.setdefault(getattr(importlib.import_module(module), name), []).append(scheme)
-    # The file's own first word: "SQLite: the embedded default."
-    titles = {cls: (sys.modules[cls.__module__].__doc__ or "").split(":")[0] for cls in stores}
+        module, _, names = target.partition(":")
+        home = importlib.import_module(module)
+        cls = getattr(home, names.split(",")[0])
+        stores.setdefault(cls, []).append(scheme)
+        homes[cls] = home
+    # The module's own first word: "SQLite: the embedded default."
+    titles = {cls: re.split(r"[:,]", homes[cls].__doc__ or "")[0] for cls in stores}
     notes = notes_of(Capabilities)
     can = [
         (
@@ -390,8 +397,7 @@ def stores_page() -> str:
     ]
     sections = []
     for cls, schemes in stores.items():
-        module = sys.modules[cls.__module__]
-        options = getattr(module, "OPTIONS", {})
+        options = _options(homes[cls])
         known = (
             table(
                 "option", "default", rows=[(code(n), code(_shown(d))) for n, d in options.items()]
@@ -401,7 +407,7 @@ def stores_page() -> str:
         )
         sections.append(
             f"## {titles[cls]}\n\nURL: {', '.join(code(s + ':') for s in schemes)}\n\n"
-            f"```text\n{(module.__doc__ or '').strip()}\n```\n\n{known}"
+            f"```text\n{(homes[cls].__doc__ or '').strip()}\n```\n\n{known}"
         )
     return f"""# Stores
 
@@ -420,8 +426,19 @@ What each of them can *not* promise is in [what we cannot promise](../explanatio
 {chr(10).join(sections)}"""
 
 
+def _options(home: ModuleType) -> dict[str, Any]:
+    """The store's OPTIONS; a store in a folder keeps them in its settings."""
+    settings = f"{home.__name__}.settings"
+    if hasattr(home, "__path__") and importlib.util.find_spec(settings) is not None:
+        home = importlib.import_module(settings)
+    found: dict[str, Any] = getattr(home, "OPTIONS", {})
+    return found
+
+
 def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "(none)" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 def values_page() -> str:
