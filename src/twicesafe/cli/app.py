@@ -1,0 +1,117 @@
+"""The commands put together, and one way to run them: parse, act, or say what was wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from .. import __version__
+from . import acts, demo, keys, upkeep
+from .exits import DONE, NO, complain
+from .options import JsonOption
+from .output import Screen
+
+__all__ = ["app", "run"]
+
+
+class _InOrder(typer.core.TyperGroup):
+    """Commands in the order in which people need them."""
+
+    def list_commands(self, _: Any) -> list[str]:
+        return ["keys", "stats", "sweep", "doctor", "migrate", "demo", "version"]
+
+
+app = typer.Typer(
+    name="twicesafe",
+    cls=_InOrder,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+key_commands = typer.Typer(rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", show_default=False)
+    ] = False,
+) -> None:
+    """A repeat gets the first answer instead of a second effect: look after the keys.
+
+    Every command takes --json. Status: 0 done, 1 no, 2 wrong usage, 3 no store.
+    Example: [cyan]twicesafe demo[/]
+    """
+    if version:
+        _version(json=False)
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@key_commands.callback(invoke_without_command=True)
+def _keys(context: typer.Context) -> None:
+    """Look at keys; release, resolve or forget one.
+
+    A key is its value and its scope. Example: [cyan]twicesafe keys list --state held[/]
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _version(json: JsonOption = False) -> None:
+    """Say which version this is.
+
+    Example: [cyan]twicesafe version --json[/]
+    """
+    screen = Screen(json)
+    python = platform.python_version()
+    if json:
+        screen.data({"version": __version__, "python": python})
+    screen.say(f"twicesafe {__version__} (Python {python})")
+
+
+key_commands.command("list")(keys.list_keys)
+key_commands.command("show")(keys.show_key)
+key_commands.command("release")(acts.release_key)
+key_commands.command("resolve")(acts.resolve_key)
+key_commands.command("forget")(acts.forget_key)
+app.add_typer(key_commands, name="keys")
+app.command("stats")(upkeep.stats)
+app.command("sweep")(upkeep.sweep)
+app.command("doctor")(upkeep.doctor)
+app.command("migrate")(upkeep.migrate)
+app.command("demo")(demo.demo)
+app.command("version")(_version)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command line → its exit status. Errors are told here, on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    screen = Screen("--json" in arguments)
+    command = typer.main.get_command(app)
+    try:
+        status = command.main(list(arguments), prog_name="twicesafe", standalone_mode=False)
+    except BrokenPipeError:
+        # The reader had enough (`| head`). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO
+    except (typer.Abort, KeyboardInterrupt):
+        screen.err.print("interrupted", style="dim")
+        return 130
+    except Exception as error:
+        told = complain(screen, error)
+        if told is None:
+            raise
+        return told
+    return status if isinstance(status, int) else DONE

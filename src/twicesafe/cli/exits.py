@@ -1,0 +1,63 @@
+"""How a command ends when it does not end well: one place that turns errors into words and status.
+
+In text an error is one line on stderr; with ``--json`` it is one object there:
+``{"error": {"type", "message", "exit", "retryable"}}``. Standard output stays empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import typer
+
+from ..errors import StoreError, TwicesafeError, UsageError
+from .output import Screen, visible
+
+__all__ = ["DONE", "NO", "UNAVAILABLE", "USAGE", "Ended", "complain"]
+
+DONE: Final = 0
+NO: Final = 1
+USAGE: Final = 2
+UNAVAILABLE: Final = 3
+
+# typer carries its own click in newer versions, so the base class is asked, not imported.
+ParserError: Any = typer.BadParameter.__mro__[2]
+
+
+class Ended(Exception):  # noqa: N818 - an end, not always an error
+    """A command's own end: what to say, and the status to leave with."""
+
+    def __init__(self, message: str, status: int = NO, kind: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind or ("UsageError" if status == USAGE else "NotFound")
+
+
+def complain(screen: Screen, error: BaseException) -> int | None:
+    """Say what went wrong; the exit status. None: not an error that a command may end with."""
+    retryable, hint = False, ""
+    if isinstance(error, Ended):
+        status, kind, message = error.status, error.kind, str(error)
+    elif isinstance(error, TwicesafeError):
+        status, kind, message = _status(error), type(error).__name__, str(error)
+        retryable = error.retryable
+    elif isinstance(error, ParserError):
+        status, kind, message = USAGE, "UsageError", error.format_message()
+        context = getattr(error, "ctx", None)
+        if context is not None:
+            hint = f"see: {context.command_path} --help"
+    else:
+        return None
+    if screen.json:
+        screen.fault({"type": kind, "message": message, "exit": status, "retryable": retryable})
+    else:
+        screen.err.print("✗", visible(message), style="red", markup=False)
+        if hint:
+            screen.err.print(f"  {hint}", style="dim", markup=False)
+    return status
+
+
+def _status(error: TwicesafeError) -> int:
+    if isinstance(error, StoreError):
+        return UNAVAILABLE
+    return USAGE if isinstance(error, UsageError) else NO

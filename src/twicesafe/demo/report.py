@@ -1,0 +1,161 @@
+"""The demo as a person sees it: live progress, then one table, then what the numbers mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final, Self
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from .show import Run, Show
+from .storm import Traffic
+from .tally import Tally
+
+__all__ = ["Progressing", "as_data", "render"]
+
+# The row's title and the tally's field.
+ROWS: Final[tuple[tuple[str, str], ...]] = (
+    ("deliveries, redelivered ones included", "deliveries"),
+    ("workers killed in mid-work (SIGKILL)", "kills"),
+    ("repeats answered from the record", "replays"),
+    ("takeovers after a dead worker", "takeovers"),
+    ("charges in the bank's books", "charges"),
+    ("repeats absorbed by the bank", "absorbed"),
+    ("payments lost", "lost"),
+    ("payments charged twice or more", "doubled"),
+    ("  …for a recorded cause", "explained"),
+    ("payments with different answers", "different_answers"),
+    ("money taken too much", "overcharged_cents"),
+)
+HARM: Final = frozenset({"lost", "doubled", "different_answers", "overcharged_cents"})
+
+
+class Progressing:
+    """Progress bars, one per run; silent where nobody looks."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<27}"),
+            BarColumn(18),
+            TextColumn("{task.completed:>4}/{task.total}"),
+            TextColumn("[red]✗ {task.fields[kills]:>2} killed"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, mode: str, title: str, traffic: Traffic) -> None:
+        task = self._tasks.get(mode)
+        if task is None:
+            task = self._progress.add_task(title, total=traffic.wanted, kills=0)
+            self._tasks[mode] = task
+        self._progress.update(task, completed=traffic.acknowledged, kills=traffic.kills)
+
+
+def render(console: Console, show: Show, again: str) -> None:
+    """``again``: the command that draws the same plan."""
+    console.print()
+    console.print(_table(show))
+    console.print()
+    console.print(_meaning(show))
+    console.print()
+    console.print(_verdict(show))
+    console.print(Text(f"The same deliveries again: {again}", "dim"))
+
+
+def _table(show: Show) -> Table:
+    plan = show.plan
+    table = Table(
+        title=f"{len(plan.payments)} payments, each delivered 1 to 10 times, shuffled, "
+        f"to {show.workers} workers",
+        title_style="bold",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+    table.add_column("", no_wrap=True)
+    for run in show.runs:
+        table.add_column(run.heading, justify="right", width=12)
+    for title, name in ROWS:
+        cells = (_cell(run.tally, run.mode, name) for run in show.runs)
+        table.add_row(title, *cells, end_section=name == "absorbed")
+    return table
+
+
+def _cell(tally: Tally, mode: str, name: str) -> Text:
+    value = getattr(tally, name)
+    if mode == "without" and name in ("replays", "takeovers", "absorbed", "explained"):
+        return Text("–", "dim")
+    if mode == "fencing" and name == "explained" and not tally.doubled:
+        return Text("–", "dim")
+    shown = f"{value / 100:,.2f}" if name == "overcharged_cents" else f"{value:,}"
+    if name not in HARM:
+        return Text(shown)
+    if not value:
+        return Text(shown, "bold green")
+    excused = mode == "lease" and name != "lost" and not tally.unexplained
+    return Text(shown, "yellow" if excused and name != "different_answers" else "bold red")
+
+
+def _meaning(show: Show) -> Text:
+    """In the words of the guarantee: what a lease gives, what it cannot, what closes the gap."""
+    lease, fencing = (
+        next(run.tally for run in show.runs if run.mode == mode) for mode in ("lease", "fencing")
+    )
+    text = (
+        "A lease gives one recorded result, and every repeat gets it. It does not promise that "
+        "an effect outside happens once: a worker that dies between charge and record leaves a "
+        "charge that nobody knows of, and the next one charges again."
+    )
+    if lease.doubled and not lease.unexplained:
+        text += (
+            f" Here that met {lease.doubled} of {lease.payments} payments, each time for a "
+            "recorded cause."
+        )
+    if not fencing.doubled:
+        text += (
+            " A bank that is given key and fence closes the gap: it answered "
+            f"{fencing.absorbed} such repeats with the charge it had."
+        )
+    return Text(text)
+
+
+def _verdict(show: Show) -> Text:
+    if not show.held:
+        return Text("✗ a promise was broken: " + "; ".join(show.broken), "bold red")
+    promise = (
+        "with twicesafe nothing was lost, every repeat got the one recorded "
+        "answer, and nobody was charged again without a recorded cause."
+    )
+    return Text.assemble(("✓ the promises held: ", "bold green"), promise)
+
+
+def as_data(show: Show) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    return {
+        "seed": show.plan.seed,
+        "payments": len(show.plan.payments),
+        "planned_deliveries": len(show.plan.deliveries),
+        "workers": show.workers,
+        "kill_every": show.plan.kill_every,
+        "held": show.held,
+        "broken": list(show.broken),
+        "runs": [_run_data(run) for run in show.runs],
+    }
+
+
+def _run_data(run: Run) -> dict[str, Any]:
+    tally = dataclasses.asdict(run.tally)
+    return {"mode": run.mode, "title": run.title, **tally, "unexplained": run.tally.unexplained}

@@ -1,0 +1,3 @@
+from tests.cli.line import line, receiver
+
+__all__ = ["line", "receiver"]
