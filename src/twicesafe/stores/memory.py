@@ -115,7 +115,7 @@ class MemoryStore(Store):
     def _operate(self, ask: Release | Resolve | Forget) -> Ack:
         before = self._rows.get(ask.id)
         ack = self._decide(ask)
-        if ack is Ack.OK and before is not None:
+        if before is not None and self._rows[ask.id] is not before:  # it changed something
             entry = AuditEntry(
                 id=ask.id,
                 at=moment(self._now()),
