@@ -19,6 +19,7 @@ from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Verdict
 from twicesafe.stores.joining import Lane
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.stores.sqlite import SqliteStore
+from twicesafe.testing.clock import FakeClock
 from twicesafe.testing.crash import Died, Life, crash_point, crash_points
 
 
@@ -118,9 +119,10 @@ class Traced(SqliteStore):
 
 def test_no_statement_escapes_the_sweep(tmp_path: Path):
     Traced.told = []
-    store = Traced(tmp_path / "keys.db")
+    clock = FakeClock()
+    store = Traced(tmp_path / "keys.db", now=clock)
     life = Life()
-    with Receiver(life.mortal(store), policy=Policy(retention=0.001)) as receiver:
+    with Receiver(life.mortal(store), policy=Policy(retention=60)) as receiver:
         Traced.told.clear()
         receiver.process("a", lambda: "x" * 5000)
         receiver.process_many(["b", "c"], len, key=str)
@@ -129,7 +131,8 @@ def test_no_statement_escapes_the_sweep(tmp_path: Path):
         receiver.release("d", by="op")
         receiver.record("d")
         receiver.stats()
-        receiver.sweep()
+        clock.advance(61)
+        assert receiver.sweep().removed == 4
     statements = [told for told in Traced.told if not told.startswith("-- ")]
     assert len(statements) > 20
     assert len(life.passed) == 2 * len(statements)

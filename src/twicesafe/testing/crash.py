@@ -174,7 +174,7 @@ class _AsyncMortal(AsyncStore):
     """The awaited twin."""
 
     def __init__(self, life: Life, store: AsyncStore, counted: bool = True) -> None:
-        self._life, self._store = life, store
+        self._life, self._store, self._counted = life, store, counted
         self._reach = life.reach if counted else _only(life.check)
         self.url = store.url
         self.capabilities = store.capabilities  # type: ignore[misc]
@@ -204,7 +204,7 @@ class _AsyncMortal(AsyncStore):
         await self._store.watch(id, seconds)
 
     def beside(self) -> Store:
-        return _Mortal(self._life, self._store.beside())
+        return _Mortal(self._life, self._store.beside(), self._counted)
 
     async def close(self) -> None:
         """The data belongs to the world, not to the process."""

@@ -1,0 +1,88 @@
+"""Comparing what trials of a handler left behind, and telling the difference in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+__all__ = ["Trial", "difference", "same", "table"]
+
+WIDE = 60
+
+
+@dataclass
+class Trial:
+    """One way to deliver a call, and what came of it. An empty ``fault``: it did no harm."""
+
+    name: str
+    starts: int = 0
+    value: Any = None
+    state: Any = None
+    fault: str = ""
+    note: str = ""
+    error: BaseException | None = None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and of the same types all the way down: 1 is not True and not 1.0."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return len(one) == len(other) and all(
+            key in other and same(value, other[key]) for key, value in one.items()
+        )
+    if isinstance(one, Sequence) and not isinstance(one, (str, bytes, bytearray)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) or (one != one and other != other)  # noqa: PLR0124 - NaN
+
+
+def difference(expected: Any, found: Any) -> str:
+    """In words: doubled, lost, or just different."""
+    shown = f"{_short(found)} instead of {_short(expected)}"
+    if type(expected) is not type(found):
+        return f"{shown} ({type(found).__name__}, not {type(expected).__name__})"
+    if _is_amount(expected) and _is_amount(found):
+        word = "doubled" if found == 2 * expected != 0 else "more" if found > expected else "less"
+        return f"{word}: {shown}"
+    if isinstance(expected, Mapping) and expected.keys() == found.keys():
+        key = next(key for key in expected if not same(expected[key], found[key]))
+        return f"at {_short(key)} {difference(expected[key], found[key])}"
+    if isinstance(expected, Collection) and not isinstance(expected, (str, bytes, bytearray)):
+        missing, extra = _items(expected) - _items(found), _items(found) - _items(expected)
+        if extra and not missing:
+            return f"doubled: {shown}" if set(extra) <= set(_items(expected)) else f"more: {shown}"
+        if missing and not extra:
+            return f"lost: {shown}"
+    return f"different: {shown}"
+
+
+def table(trials: Sequence[Trial]) -> str:
+    """All trials, the harmless ones too: where it goes wrong is seen by where it does not."""
+    rows = [("trial", "starts", ""), *((t.name, str(t.starts), _said(t)) for t in trials)]
+    width = max(len(name) for name, _, _ in rows)
+    return "\n".join(
+        f"  {name:<{width}}  {starts:>6}  {said}".rstrip() for name, starts, said in rows
+    )
+
+
+def _said(trial: Trial) -> str:
+    return f"WRONG  {trial.fault}" if trial.fault else f"ok     {trial.note}"
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
+
+
+def _items(collection: Collection[Any]) -> Counter[str]:
+    if isinstance(collection, Mapping):
+        return Counter(f"{key!r}: {value!r}" for key, value in collection.items())
+    return Counter(map(repr, collection))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
