@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from twicesafe import Receiver, Record, State
+from twicesafe import Key, Receiver, Record, State
+from twicesafe.core.protocol import Claim
+from twicesafe.stores.sqlite import SqliteStore
+from twicesafe.testing.clock import FakeClock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 
@@ -145,3 +148,46 @@ def test_a_handler_that_kills_its_process_is_parked(run_script: Run, tmp_path: P
     assert record is not None
     assert record.state is State.PARKED
     assert record.attempt == 3
+
+
+# --- the judge itself: it must see what the storms never showed -------------------------------
+
+
+def judged(folder: Path, lines: list[str], **notes: Any) -> Aftermath:
+    """One completed key, taken over once, and a ledger written by hand."""
+    clock = FakeClock()
+    store = SqliteStore(folder / "keys.db", now=clock)
+    store.perform(Claim(Key("key-1"), b"the dead worker.", 1000))
+    clock.advance(2)
+    with Receiver(store) as receiver:
+        assert receiver.process("key-1", str, "1/2").fence == 2
+    (folder / "ledger").write_text("".join(f"{line}\n" for line in lines))
+    return Aftermath(folder, {"killed": [11], "lost": [], "values": {"1": ["1/2"]}, **notes})
+
+
+FIRST, SECOND = "1 1 1 None 11", "1 2 2 lease_expired 12"
+
+
+def test_the_judge_acquits(tmp_path: Path):
+    after = judged(tmp_path, [FIRST, SECOND])
+    assert after.doubled == [1]
+    assert (after.unexplained, after.lost, after.two_faced) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "lines, notes",
+    [
+        ([FIRST, SECOND], {"killed": []}),  # the first worker lives and was told nothing
+        ([FIRST, FIRST], {}),  # one fence, two effects
+        ([FIRST, "1 2 2 None 12"], {}),  # started again for no reason
+        ([FIRST, SECOND, "1 3 3 lease_expired 13"], {"killed": [11, 12]}),  # behind the record
+    ],
+)
+def test_the_judge_convicts_a_double(tmp_path: Path, lines: list[str], notes: dict[str, Any]):
+    assert judged(tmp_path, lines, **notes).unexplained == [1]
+
+
+def test_the_judge_convicts_a_loss_and_a_second_result(tmp_path: Path):
+    after = judged(tmp_path, [], values={"1": ["1/1", "1/2"]})
+    assert after.lost == [1]
+    assert after.two_faced == [1]
