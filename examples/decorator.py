@@ -35,8 +35,8 @@ assert issued == [first]
 # The same key with another amount is another request. It is refused, not answered.
 try:
     invoice("o-1", Decimal("99.00"))
+    raise SystemExit("it must be refused")
 except FingerprintMismatchError as error:
-    print("other total:", error)
-    assert error.fields == ("total",)
+    print("other total:", error, "| fields:", error.fields)
 
 receiver.close()

@@ -34,7 +34,9 @@ def slow(text: str) -> str:
     paused.set()
     wake.wait()  # a long garbage collection, a suspended machine
     posted = ledger.post("acct-1", current_claim().fence, text)
-    print(f"late worker: fence {current_claim().fence}, posted={posted}, lost={current_claim().lost}")
+    print(
+        f"late worker: fence {current_claim().fence}, posted={posted}, lost={current_claim().lost}"
+    )
     return text
 
 
