@@ -183,9 +183,12 @@ class ThreadedStore(AsyncStore):
         return answer
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        if not requests:
+            return []
         worker = self._worker
         if worker is None or worker.pid != os.getpid():
-            worker = self._worker = _Worker(self.beside)
+            worker = self._worker = _Worker(weakref.WeakMethod(self.beside))
+            weakref.finalize(self, worker.put, None).atexit = False
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Any]] = loop.create_future()
         worker.put(_Errand(requests, loop, future))
@@ -206,9 +209,12 @@ class ThreadedStore(AsyncStore):
 
 
 class _Worker:
-    """The thread that talks to the store for all event loops of a process."""
+    """The thread that talks to the store for all event loops of a process.
 
-    def __init__(self, store: Callable[[], Store]) -> None:
+    It does not keep its store alive: one that nobody closed and nobody uses ends its thread.
+    """
+
+    def __init__(self, store: weakref.WeakMethod[Callable[[], Store]]) -> None:
         self.pid = os.getpid()
         self._store = store
         self._errands: deque[_Errand | None] = deque()
@@ -239,7 +245,10 @@ class _Worker:
         if not requests:
             return
         try:
-            answers = self._store().perform_many(requests)
+            beside = self._store()
+            if beside is None:
+                return  # nobody waits any more
+            answers = beside().perform_many(requests)
         except Exception as error:
             answers = [error] * len(requests)
         except BaseException as error:  # no answer to anything: it breaks every caller's wait

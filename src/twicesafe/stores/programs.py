@@ -236,6 +236,9 @@ class SqlPrograms:
         yield Change(
             f"UPDATE {self.meta} SET floor = {highest[0][0]:d} WHERE floor < {highest[0][0]:d}"
         )
+        yield Change(
+            f"DELETE FROM {self.audit} WHERE id IN (SELECT id FROM {self.records} WHERE {still})"
+        )
         return (yield Change(f"DELETE FROM {self.records} WHERE {still}"))  # type: ignore[no-any-return]
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ..errors import CorruptRecordError
 from ..records import Cause, Row, State
 
 __all__ = ["CAUSES", "STATES", "Change", "Query", "atomically", "number_of", "scope_prefix"]
@@ -87,24 +88,30 @@ def row_from(columns: tuple[Any, ...]) -> Row:
         columns
     )
     hold, cause, fingerprint, result, error = rest
-    return Row(
-        id_,
-        scope_of(scope),
-        value,
-        STATES[state],
-        fence,
-        attempt,
-        owner,
-        lease,
-        created,
-        changed,
-        expires,
-        bool(hold),
-        CAUSES[cause],
-        fingerprint,
-        result,
-        error,
-    )
+    try:
+        return Row(
+            id_,
+            scope_of(scope),
+            value,
+            STATES[state],
+            fence,
+            attempt,
+            owner,
+            lease,
+            created,
+            changed,
+            expires,
+            bool(hold),
+            CAUSES[cause],
+            fingerprint,
+            result,
+            error,
+        )
+    except (IndexError, TypeError, msgspec.DecodeError) as trouble:
+        raise CorruptRecordError(
+            f"the record {id_[:4].hex()} cannot be understood; it was written by a newer version, "
+            "or damaged; the handler is not run because of it"
+        ) from trouble
 
 
 def atomically(

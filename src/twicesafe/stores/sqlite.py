@@ -32,7 +32,7 @@ from ..clocks import boot_id, since_boot, wall_clock
 from ..core import lifecycle
 from ..core.driving import drive
 from ..core.protocol import Ack, Claim, Claimed, Complete, Renew, Request, Verdict
-from ..errors import ConfigurationError, StoreError, StoreUnavailableError
+from ..errors import ConfigurationError, StoreUnavailableError
 from ..records import Row
 from .base import Capabilities, Finding, Program, Store
 from .joining import Lane, ThreadedStore
@@ -236,25 +236,33 @@ class SqliteStore(Store):
         return self._lane.perform(request)
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        answers: list[Any] = [None] * len(requests)
+        answers: list[Any] = [_TO_WRITE] * len(requests)
         try:
-            writes: list[int] = []
             for index, request in enumerate(requests):
-                if type(request) is Claim:
-                    answers[index] = self._reading(self.programs.peek(request))
-                elif request.op in READING or request.op == "sweep":
-                    answers[index] = self.perform(request)
-                    continue
-                if answers[index] is None:
-                    writes.append(index)
+                answers[index] = self._without_writing(request)
+            writes = [index for index, answer in enumerate(answers) if answer is _TO_WRITE]
             if writes:
                 with self._lane.alone:
                     written = self._write_all([requests[index] for index in writes])
                 for index, answer in zip(writes, written, strict=True):
                     answers[index] = answer
-        except StoreError as error:
-            answers = [error.again() if answer is None else answer for answer in answers]
+        except StoreUnavailableError as error:
+            answers = [error.again() if answer is _TO_WRITE else answer for answer in answers]
         return answers
+
+    def _without_writing(self, request: Request) -> Any:
+        """The answer to an item that writes nothing in the lane, or its own error."""
+        try:
+            if type(request) is Claim:
+                answer = self._reading(self.programs.peek(request))
+                return _TO_WRITE if answer is None else answer
+            if request.op in READING or request.op == "sweep":
+                return self.perform(request)
+        except StoreUnavailableError:
+            raise
+        except Exception as error:
+            return error
+        return _TO_WRITE
 
     def _reading(self, program: Program[T]) -> T:
         """On a connection of its own: readers wait for nobody."""
@@ -282,8 +290,13 @@ class SqliteStore(Store):
                 if len(requests) == 1:
                     together = _as_list(self.programs.decide(requests[0]))
                 return self._alone(atomically(together, SqlitePrograms.begin))
-        except StoreError as error:
+        except StoreUnavailableError as error:
             return [error.again() for _ in requests]
+        except Exception as error:
+            if len(requests) == 1:
+                return [error]
+            # One of them cannot be done and undid the others: alone, each gets its own answer.
+            return [answer for request in requests for answer in self._write_all([request])]
 
     def _alone(self, program: Program[T]) -> T:
         if self._writer is None:
@@ -412,6 +425,10 @@ class AsyncSqliteStore(ThreadedStore):
     def open(cls, url: str) -> Self:
         path, options = _path_of(url), options_of(url, OPTIONS)
         return cls(lambda: SqliteStore(path, **options), f"sqlite:///{Path(path).absolute()}")
+
+
+_TO_WRITE: Final = object()
+"""In place of an answer: this item needs the lane."""
 
 
 def _as_list(program: Program[T]) -> Program[list[T]]:
