@@ -121,6 +121,11 @@ class Screen:
         if not self.json:
             self.out.print(*parts, markup=False)
 
+    def place(self, url: str, note: str = "") -> None:
+        """Which store this is about: on one line however long, to be copied."""
+        if not self.json:
+            self.out.print(Text(visible(url) + visible(note), "dim"), soft_wrap=True)
+
     def data(self, document: object, indent: int | None = 2) -> None:
         """The JSON document of this command."""
         print(as_json(document, indent), flush=True)

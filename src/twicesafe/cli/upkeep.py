@@ -47,7 +47,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
             }
         )
         return
-    screen.say(Text(visible(url), "dim"))
+    screen.place(url)
     made = table("state", "keys", "", "")
     for column in made.columns:
         column.no_wrap = True
@@ -179,7 +179,7 @@ def doctor(
         rows = [{"level": f.level, "what": f.what, "remedy": f.remedy} for f in findings]
         screen.data({"store": url, "source": settings.source, "healthy": healthy, "findings": rows})
     else:
-        screen.say(Text(f"{visible(url)}  (from {visible(settings.source)})", "dim"))
+        screen.place(url, f"  (from {settings.source})")
         made = table("", "finding", "remedy")
         for finding in findings:
             mark, colour = _MARKS[finding.level]

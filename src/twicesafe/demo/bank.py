@@ -45,6 +45,9 @@ class Bank(Protocol):
     def charges(self) -> list[Charge]:
         """Everything that was charged, in order."""
 
+    def close(self) -> None:
+        """Leave the bank, in this thread."""
+
 
 class OpenBank:
     def __init__(self, folder: Path) -> None:
@@ -57,7 +60,11 @@ class OpenBank:
         return wanted.receipt
 
     def charges(self) -> list[Charge]:
-        return [msgspec.json.decode(line, type=Charge) for line in self._path.open("rb")]
+        lines = self._path.read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=Charge) for line in lines]
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 _TABLE: Final = """
@@ -118,6 +125,11 @@ class FencingBank:
             "SELECT payment, cents, receipt, fence, attempt, cause, repeats FROM charges ORDER BY n"
         )
         return [Charge(*row) for row in rows]
+
+    def close(self) -> None:
+        connection = self._own.__dict__.pop("connection", None)
+        if connection is not None:
+            connection.close()
 
 
 def bank_at(name: BankName, folder: Path) -> Bank:

@@ -72,7 +72,7 @@ def render(console: Console, show: Show, again: str) -> None:
     console.print(_meaning(show))
     console.print()
     console.print(_verdict(show))
-    console.print(Text(f"The same deliveries again: {again}", "dim"))
+    console.print(Text(f"Again: {again}", "dim"), soft_wrap=True)  # one line, to be copied
 
 
 def _table(show: Show) -> Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,7 +108,8 @@ def _runs(
         setting = Setting(bank, str(home), THREADS, url if protected else "", scope, lease)
         traffic = Storm(plan, setting, workers, partial(watch, mode, title)).rage()
         attempts = _attempts(receiver.options(scope=scope), plan) if protected else {}
-        tally = count(plan, traffic, bank_at(bank, home).charges(), attempts)
+        with closing(bank_at(bank, home)) as books:
+            tally = count(plan, traffic, books.charges(), attempts)
         yield Run(mode, title, heading, tally)
 
 

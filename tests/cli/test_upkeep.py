@@ -1,0 +1,296 @@
+"""``stats``, ``sweep``, ``doctor``, ``migrate``, ``version``: numbers, words and exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.line import Line, held
+from twicesafe import Key, Policy, Receiver, __version__
+from twicesafe.stores.urls import SCHEMES
+
+EXPIRED = Policy(retention=0.001)
+
+
+@pytest.fixture(autouse=True)
+def ailing_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "ailing", "tests.cli.ailing:AilingStore")
+    monkeypatch.setitem(SCHEMES, "silent", "tests.cli.ailing:SilentStore")
+
+
+def expire(receiver: Receiver, number: int) -> None:
+    brief = receiver.options(policy=EXPIRED)
+    brief.process_many(range(number), lambda n: n, key=lambda n: f"old-{n}")
+    while receiver.stats().expired < number:
+        pass
+
+
+# --- stats -----------------------------------------------------------------------------------
+
+
+def test_stats_in_text_has_a_bar_per_state(line: Line, receiver: Receiver):
+    receiver.process_many(range(40), lambda n: n, key=str)
+    held(receiver, Key("one"))
+    place, *lines = line("stats").out.splitlines()
+    assert place == line.url
+    rows = {row.split()[0]: row for row in lines}
+    assert rows["completed"].split()[1:3] == ["40", "█" * 12]
+    assert rows["held"].split()[1:3] == ["1", "▌"]  # something is never shown as nothing
+    assert "█" not in rows["parked"]
+    assert "▌" not in rows["parked"]
+    assert all(len(row) <= 80 for row in rows.values())
+
+
+def test_stats_as_json(line: Line, receiver: Receiver):
+    receiver.process("a", lambda: 1)
+    held(receiver, Key("b"))
+    with receiver.claim("c"):
+        data = line("stats", "--json").data
+    assert data["total"] == 3
+    assert data["by_state"] == {
+        "in_progress": 1,
+        "completed": 1,
+        "failed": 0,
+        "released": 0,
+        "held": 1,
+        "parked": 0,
+        "forgotten": 0,
+    }
+    assert (data["stuck"], data["expired"]) == (0, 0)
+    assert data["oldest_in_progress"].endswith("+00:00")
+
+
+# --- sweep -----------------------------------------------------------------------------------
+
+
+def test_sweep_removes_what_is_over_and_nothing_else(line: Line, receiver: Receiver):
+    expire(receiver, 5)
+    receiver.process("young", lambda: 1)
+    assert line("sweep", "--limit", "2", "--json").data["removed"] == 2
+    ran = line("sweep")
+    assert "removed 3" in ran.out
+    assert line("sweep", "--json").data == {"removed": 0, "examined": 1, "more": False}
+    assert receiver.record("young") is not None
+
+
+def test_a_long_sweep_on_a_terminal_is_cut_up_and_complete(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    expire(receiver, 2500)
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("TERM", "dumb")
+    bites: list[int | None] = []
+    sweep = Receiver.sweep
+    monkeypatch.setattr(
+        Receiver, "sweep", lambda self, limit=None: bites.append(limit) or sweep(self, limit)
+    )
+    assert line("sweep", "--limit", "2200", "--json").data["removed"] == 2200
+    assert bites == [1000, 1000, 200]
+    assert line("sweep", "--json").data["removed"] == 300
+    assert bites[3:] == [None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_sweep_goes_on_until_it_is_told_to_stop(line: Line, receiver: Receiver, number: int):
+    expire(receiver, 3)
+    command = [sys.executable, "-m", "twicesafe", "sweep", "--every", "0.05", "--json"]
+    with subprocess.Popen([*command, "--store", line.url], stdout=subprocess.PIPE) as process:
+        rounds = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.send_signal(number)
+        process.communicate(timeout=10)
+    assert [r["removed"] for r in rounds] == [3, 0, 0]
+    assert process.returncode == 0
+
+
+# --- doctor ----------------------------------------------------------------------------------
+
+
+def test_a_healthy_store(line: Line):
+    ran = line("doctor")
+    assert ran.status == 0
+    assert "✓" in ran.out
+    data = line("doctor", "--json").data
+    assert (data["healthy"], data["source"]) == (True, "--store")
+    assert {finding["level"] for finding in data["findings"]} == {"ok"}
+
+
+def test_a_refused_store_is_status_1_with_its_remedy(line: Line):
+    ran = line("doctor", "--store", "ailing://", store=False)
+    assert ran.status == 1
+    assert "noeviction" in ran.out
+    assert "\x1b" not in ran.out
+    ran = line("doctor", "--store", "ailing://", "--json", store=False)
+    assert ran.status == 1
+    assert ran.data["healthy"] is False
+    assert ran.data["findings"][2] == {
+        "level": "refuse",
+        "what": "it evicts live records",
+        "remedy": "set maxmemory-policy noeviction",
+    }
+
+
+# --- migrate ---------------------------------------------------------------------------------
+
+
+def test_migrate_is_the_other_half_of_not_migrating(line: Line):
+    url = f"{line.url}?migrate=false&timeout=3"
+    refused = line("stats", "--store", url, "--json", store=False)
+    assert refused.status == 3
+    assert refused.fault["type"] == "SchemaVersionError"
+    done = line("migrate", "--store", url, "--json", store=False).data["done"]
+    assert len(done) == 1
+    assert "schema 0 → 1" in done[0]
+    assert line("stats", "--store", url, store=False).status == 0
+    assert line("migrate", "--store", url, "--json", store=False).data["done"] == []
+    assert "up to date" in line("migrate", "--store", url, store=False).out
+
+
+# --- version, help, errors -------------------------------------------------------------------
+
+
+def test_version(line: Line):
+    for arguments in (("version",), ("--version",)):
+        assert __version__ in line(*arguments, store=False).out
+    assert line("version", "--json", store=False).data["version"] == __version__
+
+
+COMMANDS = [
+    ("keys", "list"), ("keys", "show"), ("keys", "release"), ("keys", "resolve"),
+    ("keys", "forget"), ("stats",), ("sweep",), ("doctor",), ("migrate",), ("demo",), ("version",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_teaches_by_example(line: Line, command: tuple[str, ...]):
+    ran = line(*command, "--help", store=False)
+    assert ran.status == 0
+    assert f"twicesafe {' '.join(command)}" in ran.out.partition("Example:")[2]
+    assert "--json" in ran.out
+
+
+def test_no_command_shows_what_there_is(line: Line):
+    for arguments in ((), ("keys",)):
+        ran = line(*arguments, store=False)
+        assert ran.status == 0
+        assert ran.err == ""
+        assert "Commands" in ran.out
+
+
+@pytest.mark.parametrize(
+    "arguments, status, kind",
+    [
+        (("nonsense",), 2, "UsageError"),
+        (("stats", "--nonsense"), 2, "UsageError"),
+        (("keys", "list", "--limit", "0"), 2, "UsageError"),
+        (("sweep", "--every", "0"), 2, "UsageError"),
+        (("stats", "--store", "oracle://x"), 2, "ConfigurationError"),
+        (("stats", "--store", "sqlite:///a.db?nonsense=1"), 2, "ConfigurationError"),
+        (("stats", "--store", "sqlite:///no/such/folder/a.db"), 3, "StoreUnavailableError"),
+        (("stats", "--store", "silent://"), 3, "StoreUnavailableError"),
+        (("keys", "list", "--store", "silent://"), 3, "StoreUnavailableError"),
+        (("sweep", "--store", "silent://"), 3, "StoreUnavailableError"),
+    ],
+)
+def test_errors_have_their_status_in_text_and_json(
+    line: Line, arguments: tuple[str, ...], status: int, kind: str
+):
+    text = line(*arguments, store=False)
+    assert text.status == status
+    assert text.out == ""
+    assert text.err.startswith("✗ ")
+    assert "Traceback" not in text.err
+    ran = line(*arguments, "--json", store=False)
+    assert ran.status == status
+    assert (ran.fault["type"], ran.fault["exit"]) == (kind, status)
+    assert ran.fault["message"]
+    assert ran.fault["retryable"] is (kind == "StoreUnavailableError")
+
+
+def test_a_password_in_the_url_is_not_shown(line: Line, monkeypatch: pytest.MonkeyPatch):
+    for url in ("silent://me:hunter2@server/db", "oracle://me:hunter2@server/db"):
+        monkeypatch.setenv("TWICESAFE_STORE_URL", url)
+        for command in ("stats", "doctor"):
+            ran = line(command, "--json", store=False)
+            assert "hunter2" not in ran.out + ran.err
+
+
+# --- as a process ----------------------------------------------------------------------------
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(missing: str):
+    ran = run(
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from twicesafe.cli import main; sys.exit(main(['stats']))"
+    )
+    assert ran.returncode == 2
+    assert missing in ran.stderr
+    assert "twicesafe[cli]" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_disaster(line: Line, receiver: Receiver):
+    receiver.process_many(range(3000), lambda n: n, key=str)
+    command = [sys.executable, "-m", "twicesafe", "keys", "list", "--all", "--json"]
+    with subprocess.Popen(
+        [*command, "--store", line.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert errors == b""
+    assert process.returncode == 1
+
+
+def on_terminal(command: list[str], **environment: str) -> str:
+    """What a command prints on a terminal of its own."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "twicesafe", *command],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", **environment},
+    ):
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:
+            pass  # Linux says EIO where others say the end
+        finally:
+            os.close(ours)
+    return shown.decode()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_colours_on_a_terminal_only_and_not_against_no_color(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    for variable in ("NO_COLOR", "FORCE_COLOR", "TWICESAFE_STORE_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    receiver.process("tx-1", lambda: 1)
+    command = ["keys", "list", "--store", line.url]
+    green = "\x1b[32m"
+    assert green in on_terminal(command)
+    assert green not in on_terminal(command, NO_COLOR="1")
+    assert "\x1b" not in line("keys", "list").out
