@@ -88,9 +88,8 @@ def annotations_of(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         for name, what in inspect.get_annotations(base).items():
             if not name.startswith("_"):
-                found[name] = (
-                    what if isinstance(what, str) else getattr(what, "__name__", str(what))
-                )
+                text = what if isinstance(what, str) else getattr(what, "__name__", str(what))
+                found[name] = text.replace(" | ", " or ")  # a bar would end a table's cell
     return found
 
 
@@ -222,7 +221,7 @@ not here cannot happen. Every transition is one atomic conditional write of the 
 
 ## Everything, as a table
 
-Rows are states, columns are events, cells are the next state. An empty cell is refused.
+Rows are states, columns are events, cells are the next state. An empty cell changes nothing.
 
 ```text
 {_matrix()}
@@ -503,7 +502,8 @@ assert isinstance(seen[-1], Replayed) and seen[-1].age >= 0
 
 
 def _returns(prop: property) -> str:
-    return str(typing.cast("Any", prop.fget).__annotations__.get("return", "Any"))
+    text = str(typing.cast("Any", prop.fget).__annotations__.get("return", "Any"))
+    return text.replace(" | ", " or ")
 
 
 def _active_claim() -> str:
