@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from twicesafe import Key, Receiver, Record, State
+from twicesafe.clocks import wall_clock
 from twicesafe.core.protocol import Claim
 from twicesafe.stores.sqlite import SqliteStore
 from twicesafe.testing.clock import FakeClock
@@ -155,7 +156,7 @@ def test_a_handler_that_kills_its_process_is_parked(run_script: Run, tmp_path: P
 
 def judged(folder: Path, lines: list[str], **notes: Any) -> Aftermath:
     """One completed key, taken over once, and a ledger written by hand."""
-    clock = FakeClock()
+    clock = FakeClock(wall_clock())  # read again by the real clock
     store = SqliteStore(folder / "keys.db", now=clock)
     store.perform(Claim(Key("key-1"), b"the dead worker.", 1000))
     clock.advance(2)
