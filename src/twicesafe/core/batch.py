@@ -13,8 +13,19 @@ from ..context import ActiveClaim
 from ..errors import StoreUnavailableError, TwicesafeError
 from ..outcomes import Outcome
 from ..tokens import new_owner
-from .commands import Flow, Invoke, Launch, PerformMany, Raised, Reply, Sleep
-from .exchange import Call, conclude, exchange, granted, outcome_of, prepare, refusal
+from .commands import (
+    Detach,
+    Flow,
+    Invoke,
+    Launch,
+    NotStarted,
+    PerformMany,
+    Raised,
+    Reply,
+    Returned,
+    Sleep,
+)
+from .exchange import Call, conclude, exchange, finish, granted, outcome_of, prepare, refusal
 from .protocol import Abandon, Ack, Claim, Claimed, Complete, Verdict
 
 __all__ = ["LINGER", "exchange_many"]
@@ -34,22 +45,54 @@ def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
     waiting = [index for index, call in enumerate(calls) if leaders[call.key.id] != index]
 
     claims = yield from _claim_all(calls, list(leaders.values()), answers, waiting)
-    if claims:
-        jobs = [
-            (index, Invoke(claim, calls[index].run, calls[index].terms.timeout))
-            for index, claim in claims.items()
-        ]
-        while claims:
-            finished: list[tuple[int, Reply]] = yield Launch(jobs, concurrency, LINGER)
-            jobs = []
-            done = [(index, claims.pop(index), reply) for index, reply in finished]
+    jobs = [(index, _job(calls[index], claim)) for index, claim in claims.items()]
+    stopped: BaseException | None = None
+    while claims:
+        finished: list[tuple[int, Any]] = yield Launch(
+            jobs, concurrency, LINGER, stopped is not None
+        )
+        jobs = []
+        done: list[tuple[int, ActiveClaim, Reply]] = []
+        unstarted: list[Abandon] = []
+        for index, reply in finished:
+            claim = claims.pop(index)
+            if isinstance(reply, NotStarted):
+                kept = calls[index].terms.retention_ms
+                unstarted.append(Abandon(claim.key.id, claim.owner, kept))
+            elif calls[index].terms.timeout is not None:  # detached, and settled by itself
+                answers[index] = reply.value if isinstance(reply, Returned) else reply
+                stopped = stopped or _stop_of(answers[index])
+            else:
+                done.append((index, claim, reply))
+                stopped = stopped or _stop_of(reply)
+        if done:
             yield from _settle_all(calls, done, answers)
+        if unstarted:
+            yield PerformMany(unstarted)
+            if stopped is None:
+                return []  # cancelled from outside: the runtime says so, once all is given back
+    if stopped is not None:
+        raise stopped
     for index in waiting:  # in flight elsewhere, or equal to one that we just ran
         try:
             answers[index] = yield from exchange(calls[index])
         except Exception as error:
             answers[index] = Raised(error)
     return [answers[index] for index in range(len(calls))]
+
+
+def _job(call: Call, claim: ActiveClaim) -> Invoke | Detach:
+    timeout = call.terms.timeout
+    if timeout is None:
+        return Invoke(claim, call.run)
+    return Detach(finish(call, claim), timeout, claim)
+
+
+def _stop_of(reply: object) -> BaseException | None:
+    """An interrupt or an exit is not an item's failure: it ends the batch."""
+    if isinstance(reply, Raised) and not isinstance(reply.error, Exception):
+        return reply.error
+    return None
 
 
 def _claim_all(

@@ -24,6 +24,7 @@ __all__ = [
     "Invoke",
     "Land",
     "Launch",
+    "NotStarted",
     "PerformMany",
     "Raised",
     "Reply",
@@ -53,6 +54,10 @@ class Raised(msgspec.Struct, gc=False):
 
 
 Reply: TypeAlias = Returned | Raised
+
+
+class NotStarted(msgspec.Struct, gc=False):
+    """The reply for a job of a batch that was stopped before its turn came."""
 
 
 class Sleep(msgspec.Struct, gc=False):
@@ -101,6 +106,7 @@ class Detach(msgspec.Struct, gc=False):
 
     flow: Generator[Any, Any, Any]
     timeout: float
+    claim: ActiveClaim
 
 
 class PerformMany(msgspec.Struct, gc=False):
@@ -114,11 +120,14 @@ class Launch(msgspec.Struct, gc=False):
 
     First sent with all `jobs`, then with none to ask for more. Reply: (index, reply) pairs, at
     least one while any job is unfinished, and everything that ended within `linger` seconds.
+    `stop`: start no more, cancel what can be cancelled, and hand over all there is. A `Detach`
+    settles its claim itself: its reply is `Returned` with the answer, or `Raised`.
     """
 
-    jobs: list[tuple[int, Invoke]]
+    jobs: list[tuple[int, Invoke | Detach]]
     concurrency: int
     linger: float
+    stop: bool = False
 
 
 Command: TypeAlias = (

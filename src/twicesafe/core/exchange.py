@@ -130,7 +130,7 @@ def exchange(call: Call) -> Flow[Outcome[Any] | Raised]:
         return outcome_of(call, admitted)
     timeout = call.terms.timeout
     if timeout is not None:
-        return (yield Detach(finish(call, admitted), timeout))  # type: ignore[no-any-return]
+        return (yield Detach(finish(call, admitted), timeout, admitted))  # type: ignore[no-any-return]
     return (yield from finish(call, admitted))
 
 

@@ -26,6 +26,7 @@ from ..core.commands import (
     Invoke,
     Land,
     Launch,
+    NotStarted,
     PerformMany,
     Raised,
     Reply,
@@ -57,12 +58,15 @@ class BlockingRuntime(Shared):
     def run(self, flow: Flow[T]) -> T:
         trip = BlockingTrip(self)
         try:
-            return drive(flow, trip.perform)
+            result = drive(flow, trip.perform)
         except BaseException as error:
             trip.interrupted(error)
             raise
         finally:
             trip.end()
+        if trip.cancelled is not None:
+            raise trip.cancelled
+        return result
 
 
 class BlockingTrip:
@@ -77,6 +81,7 @@ class BlockingTrip:
         "_perform",
         "_runtime",
         "_store",
+        "cancelled",
     )
 
     def __init__(self, runtime: BlockingRuntime) -> None:
@@ -88,6 +93,8 @@ class BlockingTrip:
         self._claims: list[ActiveClaim] = []
         self._asked: Claim | None = None
         self._jobs: _Jobs | None = None
+        self.cancelled: BaseException | None = None
+        """An interrupt that came while a batch was under way."""
 
     def perform(self, command: Any) -> Any:
         kind = type(command)
@@ -171,6 +178,9 @@ class BlockingTrip:
         """The rest of the flow in a thread of its own, which takes flight and claims with it."""
         rest = BlockingTrip(self._runtime)
         rest._flight, self._flight = self._flight, None
+        if command.claim in self._claims:  # one of a batch: it leaves the batch's keeping
+            self._claims.remove(command.claim)
+            rest._claims.append(command.claim)
         ended: Future[Any] = Future()
 
         def finish() -> None:
@@ -197,11 +207,22 @@ class BlockingTrip:
 
     def _launch(self, command: Launch) -> list[tuple[int, Reply]]:
         if self._jobs is None:
-            for _, invoke in command.jobs:
-                assert invoke.claim is not None
-                self.hold(invoke.claim)
-            self._jobs = _Jobs(command, self._invoke)
-        return self._jobs.finished(command.linger)
+            for _, job in command.jobs:
+                assert job.claim is not None
+                self.hold(job.claim)
+            self._jobs = _Jobs(command, self._run_job)
+        try:
+            return self._jobs.finished(command.linger, command.stop)
+        except BaseException as error:
+            # An interrupt met us while we waited: no more are started, what runs is recorded.
+            self.cancelled = error
+            return self._jobs.finished(command.linger, stop=True)
+
+    def _run_job(self, job: Invoke | Detach) -> Reply:
+        try:
+            return self._invoke(job) if isinstance(job, Invoke) else Returned(self._detach(job))
+        except BaseException as error:
+            return Raised(error)
 
     def _watch(self, command: Watch) -> None:
         if self._store.capabilities.wake:
@@ -248,44 +269,58 @@ def _call(run: Callable[[], Any]) -> Reply:
 class _Jobs:
     """The handlers of one batch: inline when one at a time, else in a pool of its own."""
 
-    def __init__(self, command: Launch, invoke: Callable[[Invoke], Reply]) -> None:
+    def __init__(self, command: Launch, run: Callable[[Any], Reply]) -> None:
+        self._run = run
         self._todo = deque(command.jobs)
-        self._invoke = invoke
         self._left = len(command.jobs)
-        self._done: queue.SimpleQueue[tuple[int, Reply]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._pool: ThreadPoolExecutor | None = None
+        self._queued: dict[int, Future[None]] = {}
         if command.concurrency > 1 and self._left > 1:
             self._pool = ThreadPoolExecutor(
                 min(command.concurrency, self._left), thread_name_prefix="twicesafe-batch"
             )
-            for index, job in command.jobs:
-                self._pool.submit(contextvars.copy_context().run, self._work, index, job)
+            for index, job in self._todo:
+                context = contextvars.copy_context()
+                self._queued[index] = self._pool.submit(context.run, self._work, index, job)
 
-    def _work(self, index: int, job: Invoke) -> None:
-        try:
-            reply = self._invoke(job)
-        except BaseException as error:
-            reply = Raised(error)
-        self._done.put((index, reply))
+    def _work(self, index: int, job: Invoke | Detach) -> None:
+        self._done.put((index, self._run(job)))
 
-    def finished(self, linger: float) -> list[tuple[int, Reply]]:
-        found: list[tuple[int, Reply]] = []
+    def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
+        found: list[tuple[int, Any]] = []
+        if stop:
+            self._stop()
         until = 0.0
         while self._left:
-            if self._pool is None:
+            if self._pool is None and self._todo:
                 self._work(*self._todo.popleft())
-            patience = None if not found else until - time.monotonic()
+            patience = max(0, until - time.monotonic()) if found and not stop else None
             try:
-                found.append(self._done.get(timeout=None if patience is None else max(0, patience)))
+                found.append(self._done.get(timeout=patience))
             except queue.Empty:
                 break
             self._left -= 1
             if not until:
                 until = time.monotonic() + linger
-            elif time.monotonic() >= until and self._pool is None:
+            elif time.monotonic() >= until and self._pool is None and not stop:
                 break
+            if interrupts(found[-1][1]) and not stop:
+                break  # hand it over at once: nothing more is to be started
         return found
+
+    def _stop(self) -> None:
+        for index, _ in self._todo:
+            if self._pool is None or self._queued[index].cancel():
+                self._done.put((index, NotStarted()))
+        self._todo.clear()
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def interrupts(reply: Any) -> bool:
+    """Does this end the whole batch: an interrupt, an exit, a cancellation?"""
+    inner = reply.value if isinstance(reply, Returned) else reply
+    return isinstance(inner, Raised) and not isinstance(inner.error, Exception)

@@ -23,6 +23,7 @@ from ..core.commands import (
     Invoke,
     Land,
     Launch,
+    NotStarted,
     PerformMany,
     Raised,
     Reply,
@@ -34,7 +35,7 @@ from ..core.commands import (
 from ..core.driving import drive_async
 from ..core.protocol import Abandon, Claim, Complete, Fail
 from ..errors import LeaseLostError, UsageError
-from .blocking import NOT_A_RESULT
+from .blocking import NOT_A_RESULT, interrupts
 from .flights import Flight, Flights
 from .shared import Shared
 
@@ -157,6 +158,8 @@ class EventLoopTrip:
         self._runtime.keeper.add(claim)
 
     async def _board(self, command: Board) -> Flight | None:
+        if self.cancelled is not None:
+            raise self.cancelled  # a batch that was cancelled while it recorded starts no more
         flight, leads = self._flights.board(command.id, command.fingerprint)
         if not leads:
             return flight
@@ -220,11 +223,24 @@ class EventLoopTrip:
 
     async def _launch(self, command: Launch) -> list[tuple[int, Reply]]:
         if self._jobs is None:
-            for _, invoke in command.jobs:
-                assert invoke.claim is not None
-                self.hold(invoke.claim)
-            self._jobs = _Jobs(command, self._invoke)
-        return await self._jobs.finished(command.linger)
+            for _, job in command.jobs:
+                assert job.claim is not None
+                self.hold(job.claim)
+            self._jobs = _Jobs(command, self._run_job)
+        try:
+            return await self._jobs.finished(command.linger, command.stop)
+        except asyncio.CancelledError as error:
+            # No more are started, what runs is cancelled, and all of it is recorded or given back.
+            self.cancelled = error
+            return await self._to_its_end(self._jobs.finished(command.linger, stop=True))
+
+    async def _run_job(self, job: Invoke | Detach) -> Reply:
+        if isinstance(job, Invoke):
+            return await self._invoke(job)
+        try:
+            return Returned(await self._detach(job))
+        except Exception as error:
+            return Raised(error)
 
     async def _watch(self, command: Watch) -> None:
         if self._store.capabilities.wake:
@@ -280,25 +296,34 @@ async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa
 class _Jobs:
     """The handlers of one batch as tasks, a bounded number at once."""
 
-    def __init__(self, command: Launch, invoke: Callable[[Invoke], Awaitable[Reply]]) -> None:
+    def __init__(self, command: Launch, run: Callable[[Any], Awaitable[Reply]]) -> None:
         self._todo = deque(command.jobs)
-        self._invoke = invoke
+        self._run = run
         self._running: dict[asyncio.Future[Reply], int] = {}
         self._concurrency = command.concurrency
 
-    async def finished(self, linger: float) -> list[tuple[int, Reply]]:
+    async def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
         loop = asyncio.get_running_loop()
-        found: list[tuple[int, Reply]] = []
+        found: list[tuple[int, Any]] = []
+        if stop:
+            found += [(index, NotStarted()) for index, _ in self._todo]
+            self._todo.clear()
+            self.close()
         until: float | None = None
         while self._todo or self._running:
             while self._todo and len(self._running) < self._concurrency:
                 index, job = self._todo.popleft()
-                self._running[asyncio.ensure_future(self._invoke(job))] = index
-            patience = None if until is None else max(0.0, until - loop.time())
+                self._running[asyncio.ensure_future(self._run(job))] = index
+            patience = None if until is None or stop else max(0.0, until - loop.time())
             done, _ = await asyncio.wait(
                 self._running, timeout=patience, return_when=asyncio.FIRST_COMPLETED
             )
-            found += [(self._running.pop(task), task.result()) for task in done]
+            replies = [(self._running.pop(task), _reply_of(task)) for task in done]
+            found += replies
+            if stop:
+                continue
+            if any(interrupts(reply) for _, reply in replies):
+                break  # hand it over at once: nothing more is to be started
             if until is None:
                 until = loop.time() + linger
             elif not done or loop.time() >= until:
@@ -308,6 +333,11 @@ class _Jobs:
     def close(self) -> None:
         for task in self._running:
             task.cancel()
+
+
+def _reply_of(task: asyncio.Future[Reply]) -> Any:
+    """What a job says; a task that was cancelled before its first step never said anything."""
+    return NotStarted() if task.cancelled() else task.result()
 
 
 def _swallow(task: asyncio.Future[Any]) -> None:

@@ -61,7 +61,8 @@ class Flights:
             flight.landing = answer
             if self._table.get(flight.id) is flight:  # else: forked, this is another table
                 del self._table[flight.id]
-            wakers = flight.wakers
+            # Taken out: who is woken leaves at once, and must not shorten the list we walk along.
+            wakers, flight.wakers = flight.wakers, None
         for wake in wakers or ():
             wake()
 
