@@ -12,9 +12,9 @@ from tests.house.repository import ROOT
 
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    words = ["mkdocs", "build", "--strict", "-f", str(config), "--site-dir", str(site)]
     return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
-        + ["--config-file", str(config), "--site-dir", str(site)],
+        [sys.executable, "-m", *words],
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
