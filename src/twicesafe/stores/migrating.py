@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from importlib import resources
+from typing import ClassVar
 
 from ..errors import SchemaVersionError
 from .base import Program
@@ -19,6 +20,9 @@ __all__ = ["Schema", "check", "migrate"]
 
 class Schema(abc.ABC):
     """The schema of one engine under one table name."""
+
+    number: ClassVar[str] = "schema"
+    """The column that holds the version, as this engine writes it."""
 
     def __init__(self, engine: str, table: str) -> None:
         folder = resources.files(__package__) / "migrations" / engine
@@ -36,7 +40,7 @@ class Schema(abc.ABC):
     def version(self) -> Program[int]:
         if not (yield from self.exists()):
             return 0
-        return (yield Query(f"SELECT schema FROM {self.table}_meta"))[0][0]  # type: ignore[no-any-return]
+        return (yield Query(f"SELECT {self.number} FROM {self.table}_meta"))[0][0]  # type: ignore[no-any-return]
 
     def sql(self, version: int) -> str:
         """The statements that lead to this version, as an operator would run them."""
@@ -49,7 +53,7 @@ class Schema(abc.ABC):
             return None
         for statement in _statements(self.sql(version + 1)):
             yield Change(statement)
-        yield Change(f"UPDATE {self.table}_meta SET schema = {version + 1:d}")
+        yield Change(f"UPDATE {self.table}_meta SET {self.number} = {version + 1:d}")
         return f"{self.table}: schema {version} → {version + 1} ({self._files[version].name})"
 
 

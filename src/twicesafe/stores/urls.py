@@ -37,6 +37,8 @@ SCHEMES: Final[dict[str, str]] = {
     "postgresql": "twicesafe.stores.postgresql:PostgresStore",
     "postgres": "twicesafe.stores.postgresql:PostgresStore",
     "postgresql+asyncpg": "twicesafe.stores.postgresql:PostgresStore,AsyncpgStore",
+    "mysql": "twicesafe.stores.mysql:MysqlStore",
+    "mariadb": "twicesafe.stores.mysql:MysqlStore",
 }
 
 

@@ -1,0 +1,357 @@
+"""The programs of MariaDB and MySQL: one statement per phase, for one request or for many.
+
+A claim inserts the record or, where there is one, returns it in the same statement; what
+`lifecycle.look` cannot answer from it (a take-over, a hold) is decided under a row lock by the
+programs that all SQL stores share. Asks of a batch are in the order of identities, so that two
+batches never wait for each other in a circle.
+
+Fences never restart (P3), although READ COMMITTED lets a claim and a sweep pass each other. The
+floor is read under a shared lock that is held to the end of the claim, and a sweep has raised and
+committed it before it deletes anything. So a claim that read the old floor is over before the first
+record goes, and has met that record; any other claim reads the new floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import Formatter
+from typing import Any, ClassVar, Final
+
+from ...core import lifecycle
+from ...core.protocol import Ack, Claim, Claimed, Complete, Fail, Renew, Request, Sweep, Verdict
+from ...errors import CorruptRecordError, StoreUnavailableError
+from ...records import Row, SweepReport
+from ..base import Program
+from ..migrating import Schema, migrate
+from ..programs import READING, SqlPrograms
+from ..sql import CAUSES, STATES, Change, Query, atomically, number_of, row_from, scope_text
+
+__all__ = ["MysqlPrograms", "MysqlSchema"]
+
+NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
+"""Milliseconds of the server's clock at the start of the statement. Sessions speak UTC, so that
+no hour is there twice."""
+
+_ANSWER: Final = (
+    "id, state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause,"
+    f" fingerprint, result, {NOW}"
+)
+_KNOWN: Final = 4096
+"""Identities of which we remember that they have a record."""
+
+# The asks of a batch, as columns of a table: names in the order of their values.
+_CLAIM: Final = ("id", "owner", "lease", "hold", "fingerprint", "scope", "val")
+_COMPLETE: Final = ("id", "owner", "fence", "retention", "result", "state", "error")
+_FAIL: Final = (
+    "id", "owner", "fence", "delay", "max_attempts", "retention", "error", "hold",
+)  # fmt: skip
+_RENEW: Final = ("id", "owner", "fence", "lease")
+
+
+class MysqlSchema(Schema):
+    number: ClassVar[str] = "`schema`"
+
+    def exists(self) -> Program[bool]:
+        meta = f"{self.table}_meta"
+        query = (
+            "SELECT 1 FROM information_schema.tables"
+            " WHERE table_schema = DATABASE() AND table_name = %s"
+        )
+        if not (yield Query(query, (meta,))):
+            return False
+        return bool((yield Query(f"SELECT 1 FROM {meta}")))  # empty: a migration died in it
+
+    def migrate(self, patience: int) -> Program[list[str]]:
+        """Changes of the schema commit by themselves here: a named lock keeps others out."""
+        if (yield from self.version()) >= self.newest:
+            return []
+        name = f"CONCAT('twicesafe:', LEFT(SHA1(CONCAT(DATABASE(), '.{self.table}')), 40))"
+        got = (yield Query(f"SELECT GET_LOCK({name}, {patience:d})"))[0][0]
+        if got != 1 and (yield from self.version()) < self.newest:
+            raise StoreUnavailableError(
+                f"another process has been migrating {self.table} for {patience} s; try again"
+            )
+        done = yield from migrate(self, MysqlPrograms.begin)
+        yield Query(f"SELECT RELEASE_LOCK({name})")  # a failure ends the session, and so the lock
+        return done
+
+
+class MysqlPrograms(SqlPrograms):
+    begin: ClassVar[str] = "START TRANSACTION"
+
+    def __init__(self, table: str, returning: bool = True) -> None:
+        super().__init__(table)
+        self.returning = returning
+        self._floor = 0
+        """What we last saw of it; only MySQL needs it."""
+        self._known: dict[bytes, None] = {}
+        self._load = self.mark(f"SELECT {self.columns}, {NOW} FROM {self.records} WHERE id = ?")
+        self._look = f"SELECT {_ANSWER} FROM {self.records} WHERE id IN "
+        columns = (
+            f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
+            " state, fence, attempt, created_at, changed_at, expires_at, cause, error)"
+        )
+        rest = f"0, floor + 1, 1, {NOW}, {NOW}, 0, 0, ''"
+        # Where there is a record it is left as it is, and locked for no longer than the statement.
+        ending = f" LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE n = {self.records}.n"
+        answer = f" RETURNING {_ANSWER}" if returning else ""
+        guard = "" if returning else " AND floor = ?"
+        self._start = self.mark(
+            f"{columns} SELECT ?, ?, {NOW} + ?, ?, ?, ?, ?, {rest} FROM {self.meta}"
+            f" WHERE one = 1{guard}{ending}{answer}"
+        )
+        asked = f"a.id, a.owner, {NOW} + a.lease, a.hold, a.fingerprint, a.scope, a.val"
+        self._start_all = (
+            f"{columns} SELECT {asked}, {rest} FROM {self.meta} JOIN (",
+            f") AS a WHERE one = 1{ending}{answer}",
+        )
+        released = "NOT {hold} AND r.attempt < {max_attempts}"
+        self._updates = {
+            "complete": _Update(
+                self.records,
+                _COMPLETE,
+                "r.state = {state}, r.result = {result}, r.error = {error}, r.lease_until = 0,"
+                f" r.changed_at = {NOW}, r.expires_at = {NOW} + {{retention}}",
+                "r.state IN (0, 4, 5)",
+            ),
+            "fail": _Update(
+                self.records,
+                _FAIL,
+                f"r.error = {{error}}, r.changed_at = {NOW}, r.cause = IF({released}, 1, r.cause),"
+                f" r.lease_until = IF({released}, {NOW} + {{delay}}, 0),"
+                f" r.expires_at = IF({released}, {NOW} + {{retention}}, 0),"
+                f" r.state = IF({{hold}}, 4, IF({released}, 3, 5))",
+                "r.state = 0",
+            ),
+            "renew": _Update(
+                self.records,
+                _RENEW,
+                f"r.lease_until = GREATEST(r.lease_until, {NOW} + {{lease}})",
+                "r.state = 0",
+            ),
+        }
+
+    def mark(self, sql: str) -> str:
+        return sql.replace("?", "%s")
+
+    def row(self, columns: Any) -> Row:
+        try:
+            return row_from(columns)
+        except (IndexError, ValueError) as error:
+            raise _corrupt() from error
+
+    def clock(self) -> Program[int]:
+        return (yield Query(f"SELECT {NOW}"))[0][0]  # type: ignore[no-any-return]
+
+    def load(self, id: bytes, lock: str = "") -> Program[tuple[Row | None, int]]:  # noqa: A002
+        rows = yield Query(self._load + lock, (id,))
+        if rows:
+            return self.row(rows[0][:-1]), rows[0][-1]
+        return None, (yield from self.clock())
+
+    def floor(self) -> Program[int]:
+        query = f"SELECT floor FROM {self.meta} WHERE one = 1 LOCK IN SHARE MODE"
+        return (yield Query(query))[0][0]  # type: ignore[no-any-return]
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def perform(self, ask: Request) -> Program[Any]:
+        """One request alone."""
+        op = ask.op
+        if op in READING or op == "sweep":
+            return (yield from getattr(self, op)(ask))
+        answer = None
+        if type(ask) is Claim:
+            answer = yield from self._claim_one(ask)
+        elif op in _DONE and (yield self._updates[op].one(_values_of(ask))):  # type: ignore[arg-type]
+            return Ack.OK
+        if answer is None:
+            answer = yield from atomically(self.decide(ask), self.begin)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
+        """Many requests that write: one statement per kind, then one by one what is left."""
+        answers: list[Any] = [None] * len(requests)
+        kinds: dict[str, list[int]] = {}
+        for index in sorted(range(len(requests)), key=lambda i: requests[i].id):
+            kinds.setdefault(requests[index].op, []).append(index)
+        for op, group in kinds.items():
+            asks = [requests[index] for index in group]
+            if op == "claim":
+                found = yield from self._claim_all(asks)
+            elif op in _DONE:
+                found = yield from self._acks(op, asks)
+            else:
+                found = [None] * len(asks)
+            for index, answer in zip(group, found, strict=True):
+                answers[index] = answer
+        for index, ask in enumerate(requests):
+            if answers[index] is None:
+                try:
+                    answers[index] = yield from atomically(self.decide(ask), self.begin)
+                except CorruptRecordError as error:
+                    answers[index] = error
+        return answers
+
+    # -- claims -------------------------------------------------------------------------------
+
+    def _claim_one(self, ask: Claim) -> Program[Any]:
+        """The answer; None: it must be decided under a lock."""
+        known = ask.id in self._known
+        if known:  # a waiter or a late duplicate: look, without locking what the owner will write
+            rows = yield Query(self._look + "(%s)", (ask.id,))
+            answer = self._answer(ask, rows[0]) if rows else None
+            if answer is not None:
+                return answer
+        if self.returning:
+            rows = yield Query(self._start, _claim_values(ask))
+        else:
+            floor = self._floor
+            if (yield Change(self._start, (*_claim_values(ask), floor))):
+                return Claimed(Verdict.WON, floor + 1, 1)
+            rows = yield Query(
+                f"SELECT {_ANSWER}, floor FROM {self.meta} LEFT JOIN {self.records} ON id = %s"
+                " WHERE one = 1",
+                (ask.id,),
+            )
+            self._floor = rows[0][-1]
+            if rows[0][0] is None:  # it was the floor that had changed
+                return None
+        return self._answer(ask, rows[0])
+
+    def _claim_all(self, asks: list[Claim]) -> Program[list[Any]]:
+        head, tail = self._start_all
+        sql = head + _table(_CLAIM, len(asks)) + tail
+        values = tuple(value for ask in asks for value in _claim_values(ask))
+        if self.returning:
+            rows = yield Query(sql, values)
+        else:
+            yield Change(sql, values)
+            rows = yield Query(self._look + _places(len(asks)), tuple(ask.id for ask in asks))
+        by_id = {row[0]: row for row in rows}
+        return [self._answer(ask, by_id[ask.id]) if ask.id in by_id else None for ask in asks]
+
+    def _answer(self, ask: Claim, columns: Any) -> Any:
+        """What the record says to this claim; None: it must be decided under a lock."""
+        _, state, fence, attempt, owner, lease, changed, expires, hold, cause, *rest = columns
+        try:
+            row = Row(
+                *(ask.id, (), "", STATES[state], fence, attempt, owner, lease, 0, changed, expires),
+                *(bool(hold), CAUSES[cause], rest[0], rest[1]),
+            )
+        except IndexError:
+            return _corrupt()
+        now = rest[2]
+        answer = None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
+        if answer is not None and answer.verdict is not Verdict.WON:
+            self._known[ask.id] = None
+            if len(self._known) > _KNOWN:
+                self._known.pop(next(iter(self._known)), None)
+        return answer
+
+    # -- what an owner says -------------------------------------------------------------------
+
+    def _acks(self, op: str, asks: list[Any]) -> Program[list[Any]]:
+        changed = yield self._updates[op].many([_values_of(ask) for ask in asks])
+        if changed == len(asks):
+            return [Ack.OK] * len(asks)
+        rows = yield Query(
+            f"SELECT id, owner, fence FROM {self.records} WHERE state IN {_DONE[op]} AND id IN "
+            + _places(len(asks)),
+            tuple(ask.id for ask in asks),
+        )
+        done = set(rows)
+        return [Ack.OK if (ask.id, ask.owner, ask.fence) in done else None for ask in asks]
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
+        """One bite in the order of arrival. Two short statements: no lock outlives its own."""
+        rows = yield Query(
+            f"SELECT n, fence, expires_at, {NOW} FROM {self.records} WHERE n > %s"
+            " ORDER BY n LIMIT %s",
+            (int(ask.after or 0), ask.limit),
+        )
+        due = [(n, fence) for n, fence, expires_at, now in rows if 0 < expires_at <= now]
+        removed = 0
+        if due:
+            highest = max(fence for _, fence in due)
+            yield Change(
+                f"UPDATE {self.meta} SET floor = {highest:d} WHERE one = 1 AND floor < {highest:d}"
+            )
+            # From here on no claim knows the old floor. What was claimed since we looked stays.
+            removed = yield Change(
+                f"DELETE FROM {self.records} WHERE n IN ({','.join(str(n) for n, _ in due)})"
+                f" AND expires_at BETWEEN 1 AND {rows[0][3]:d} AND fence <= {highest:d}"
+            )
+        after = str(rows[-1][0]) if len(rows) == ask.limit else ""
+        return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
+
+
+class _Update:
+    """One change of a record by its owner: for one ask, and for a table of them."""
+
+    def __init__(self, records: str, names: Sequence[str], changes: str, state: str) -> None:
+        mine = "r.owner = {owner} AND r.fence = {fence} AND " + state
+        one = f"UPDATE {records} r SET {changes} WHERE r.id = {{id}} AND {mine}"
+        fields = [field for _, field, _, _ in Formatter().parse(one) if field]
+        self._order = tuple(names.index(field) for field in fields)
+        self._one = one.format(**dict.fromkeys(names, "%s"))
+        self._names = names
+        theirs = {name: f"a.{name}" for name in names}
+        self._head = f"UPDATE {records} r JOIN ("
+        self._tail = f") AS a ON r.id = a.id SET {changes} WHERE {mine}".format(**theirs)
+
+    def one(self, values: tuple[Any, ...]) -> Change:
+        return Change(self._one, tuple(values[place] for place in self._order))
+
+    def many(self, asks: list[tuple[Any, ...]]) -> Change:
+        sql = self._head + _table(self._names, len(asks)) + self._tail
+        return Change(sql, tuple(value for values in asks for value in values))
+
+
+_DONE: Final = {"complete": "(1, 2)", "fail": "(3, 4, 5)", "renew": "(0)"}
+"""States in which an owner's word was heard, now or before."""
+
+
+def _claim_values(ask: Claim) -> tuple[Any, ...]:
+    key = ask.key
+    return (
+        *(key.id, ask.owner, ask.lease, ask.hold, ask.fingerprint),
+        *(scope_text(key.scope), key.value),
+    )
+
+
+def _values_of(ask: Complete | Fail | Renew) -> tuple[Any, ...]:
+    if type(ask) is Complete:
+        return (
+            *(ask.id, ask.owner, ask.fence, ask.retention, ask.result),
+            *(number_of(ask.state), ask.error),
+        )
+    if type(ask) is Fail:
+        return (
+            *(ask.id, ask.owner, ask.fence, ask.delay, ask.max_attempts, ask.retention),
+            *(ask.error, ask.hold),
+        )
+    assert type(ask) is Renew
+    return ask.id, ask.owner, ask.fence, ask.lease
+
+
+def _table(names: Sequence[str], rows: int) -> str:
+    """A table of values; its first row names the columns."""
+    first = ", ".join(f"%s AS {name}" for name in names)
+    other = f" UNION ALL SELECT {', '.join(['%s'] * len(names))}"
+    return f"SELECT {first}{other * (rows - 1)}"
+
+
+def _places(count: int) -> str:
+    return f"({', '.join(['%s'] * count)})"
+
+
+def _corrupt() -> CorruptRecordError:
+    return CorruptRecordError(
+        "a stored record cannot be understood; an operator must look at its row; the work is not "
+        "run again because of it"
+    )

@@ -1,0 +1,242 @@
+"""The MariaDB and MySQL stores: a pool of connections for threads, one worker for event loops.
+
+Requests bear repeating, so a connection that died is replaced and asked again at once, and a
+deadlock or a lock wait is run again until the time-out is over. Callers never see either.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+from ...core.driving import drive
+from ...core.protocol import Request
+from ...errors import StoreError
+from ..base import Capabilities, Finding, Program, Store
+from ..joining import ThreadedStore
+from ..migrating import check
+from ..pooling import Pool
+from ..programs import READING
+from ..sql import Query
+from .connecting import Session, connect
+from .programs import MysqlPrograms, MysqlSchema
+from .settings import RIVALRY, Settings, code_of, explain, is_lost
+
+__all__ = ["AsyncMysqlStore", "MysqlStore"]
+
+T = TypeVar("T")
+
+BATCH: Final = 500
+"""Requests in one statement at most."""
+
+_ACTS: Final = frozenset({"release", "resolve", "forget"})
+"""An operator's acts are noted each time they are done: they are not repeated by themselves."""
+
+
+class MysqlStore(Store):
+    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True)
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.url = settings.url
+        self._schema = MysqlSchema("mysql", settings.table)
+        self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
+        self._most_bytes = 1 << 20
+        self.programs = MysqlPrograms(settings.table)
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every statement."""
+        if settings.migrate:
+            self.migrated = self.migrate()
+        check(self._schema, self._run(self._schema.version), self.url)
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(Settings.of(url))
+
+    def perform(self, request: Request) -> Any:
+        programs = self.programs
+        return self._run(lambda: programs.perform(request), again=request.op not in _ACTS)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = [None] * len(requests)
+        together: list[int] = []
+        weight = 0
+        for index, request in enumerate(requests):
+            if request.op in READING or request.op == "sweep" or request.op in _ACTS:
+                answers[index] = self._try(request)
+                continue
+            bytes_ = 2 * len(getattr(request, "result", None) or b"") + 2048
+            if together and (len(together) == BATCH or weight + bytes_ > self._most_bytes // 2):
+                self._perform_together(requests, together, answers)
+                together, weight = [], 0
+            together.append(index)
+            weight += bytes_
+        if together:
+            self._perform_together(requests, together, answers)
+        return answers
+
+    def _perform_together(
+        self, requests: Sequence[Request], places: list[int], answers: list[Any]
+    ) -> None:
+        asks = [requests[place] for place in places]
+        programs = self.programs
+        if len(asks) == 1:
+            answers[places[0]] = self._try(asks[0])
+            return
+        try:
+            found = self._run(lambda: programs.perform_all(asks))
+        except StoreError as error:
+            if is_lost(error.__cause__) or error.__cause__ is None:
+                found = [error.again() for _ in asks]
+            else:  # one of them makes no sense, or its row is locked: not the others' fault
+                found = [self._try(ask) for ask in asks]
+        for place, answer in zip(places, found, strict=True):
+            answers[place] = answer
+
+    def _try(self, request: Request) -> Any:
+        try:
+            return self.perform(request)
+        except StoreError as error:
+            return error
+
+    # -- running programs ---------------------------------------------------------------------
+
+    def _run(self, program: Callable[[], Program[T]], again: bool = True) -> T:
+        import pymysql
+
+        began = time.monotonic()
+        until = began + self.settings.timeout
+        while True:
+            try:
+                with self._pool.connection() as session:
+                    return self._run_on(session, program, until)
+            except pymysql.Error as error:
+                if is_lost(error):
+                    self._pool.close()  # the others are as old, and as dead
+                    if again and time.monotonic() < (began + until) / 2:
+                        again = False
+                        continue
+                raise explain(error, self.url) from error
+
+    def _run_on(self, session: Session, program: Callable[[], Program[T]], until: float) -> T:
+        import pymysql
+
+        execute = session.executor(self._tap)
+        while True:
+            try:
+                return drive(program(), execute)
+            except pymysql.Error as error:
+                if code_of(error) not in RIVALRY or time.monotonic() >= until:
+                    raise
+                time.sleep(random.uniform(0.0005, 0.005))
+
+    def _connect(self) -> Session:
+        session = connect(self.settings)
+        self._most_bytes = session.most_bytes
+        if not session.returning and self.programs.returning:
+            self.programs = MysqlPrograms(self.settings.table, returning=False)
+        return session
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    def migrate(self) -> list[str]:
+        patience = max(1, int(self.settings.timeout) - 1)
+        return self._run(lambda: self._schema.migrate(patience))
+
+    def doctor(self) -> list[Finding]:
+        return findings(self._run(lambda: _variables(self.settings.table)), self._schema.newest)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class AsyncMysqlStore(ThreadedStore):
+    """One worker thread runs whole requests; what gathers while it works shares statements."""
+
+    capabilities: ClassVar[Capabilities] = MysqlStore.capabilities
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        settings = Settings.of(url)
+        return cls(lambda: MysqlStore(settings), settings.url)
+
+
+# --- what a doctor looks at ------------------------------------------------------------------
+
+_VARIABLES: Final = (
+    "version",
+    "read_only",
+    "innodb_flush_log_at_trx_commit",
+    "log_bin",
+    "sync_binlog",
+    "binlog_format",
+    "max_allowed_packet",
+)
+
+
+def _variables(table: str) -> Program[dict[str, str]]:
+    names = ", ".join(f"'{name}'" for name in _VARIABLES)
+    found = dict((yield Query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")))
+    isolation = (
+        "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
+    )
+    found["isolation"] = (yield Query(isolation))[0][1]
+    rows = yield Query(
+        "SELECT engine FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_name = %s",
+        (f"{table}_records",),
+    )
+    found["engine"] = rows[0][0] if rows else "none"
+    return found
+
+
+def findings(settings: dict[str, str], schema: int) -> list[Finding]:
+    engine, flush = settings["engine"], settings["innodb_flush_log_at_trx_commit"]
+    binlog = settings["log_bin"] == "ON"
+    packet = int(settings["max_allowed_packet"])
+    found = [
+        Finding("ok", "a primary that takes writes")
+        if settings["read_only"] in ("OFF", "0")
+        else Finding("refuse", "this server is read-only", "connect to the primary"),
+        Finding("ok", "tables are InnoDB")
+        if engine == "InnoDB"
+        else Finding(
+            "refuse",
+            f"the records are in {engine}, which has no transactions",
+            "ALTER TABLE … ENGINE=InnoDB",
+        ),
+        Finding("ok", "innodb_flush_log_at_trx_commit=1")
+        if flush == "1"
+        else Finding(
+            "refuse" if flush == "0" else "warn",
+            f"innodb_flush_log_at_trx_commit={flush}: a crash can lose the last second of records",
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+        ),
+        Finding("ok", "sessions are READ COMMITTED")
+        if settings["isolation"] == "READ-COMMITTED"
+        else Finding("refuse", f"sessions are {settings['isolation']}: something resets them"),
+    ]
+    if binlog and settings["sync_binlog"] != "1":
+        found.append(
+            Finding(
+                "warn",
+                f"sync_binlog={settings['sync_binlog']}: replicas can miss what this server kept",
+                "SET GLOBAL sync_binlog = 1",
+            )
+        )
+    if binlog and settings["binlog_format"] == "STATEMENT":
+        found.append(
+            Finding(
+                "refuse",
+                "binlog_format=STATEMENT does not go with READ COMMITTED",
+                "set binlog_format to ROW or MIXED",
+            )
+        )
+    if packet < 1 << 20:
+        found.append(
+            Finding("warn", f"max_allowed_packet={packet}: results near it cannot be stored")
+        )
+    found.append(Finding("ok", f"{settings['version']}, schema {schema}"))
+    return found
