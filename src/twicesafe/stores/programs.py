@@ -80,6 +80,14 @@ class SqlPrograms:
         """A row from this engine's `columns`."""
         return row_from(columns)
 
+    def bind(self, text: str) -> Any:
+        """Text that people and senders chose, as this engine keeps it to the letter."""
+        return text
+
+    def text(self, kept: Any) -> str:
+        """The inverse of `bind`."""
+        return kept  # type: ignore[no-any-return]
+
     def clock(self) -> Program[int]:
         """The store's time in milliseconds."""
         raise NotImplementedError
@@ -110,8 +118,15 @@ class SqlPrograms:
             (ask.id,),
         )
         return [
-            AuditEntry(id=ask.id, at=moment(at), action=a, by=by, why=why, state_before=STATES[s])
-            for at, a, by, why, s in rows
+            AuditEntry(
+                id=ask.id,
+                at=moment(at),
+                action=action,
+                by=self.text(by),
+                why=self.text(why),
+                state_before=STATES[before],
+            )
+            for at, action, by, why, before in rows
         ]
 
     def survey(self, ask: Survey) -> Program[Stats]:
@@ -171,7 +186,14 @@ class SqlPrograms:
             yield from self.save(after, new=row is None)
             if isinstance(ask, (Release, Resolve, Forget)):
                 assert row is not None
-                note = (id_, now, ask.op, _text(ask.by), _text(ask.why), number_of(row.state))
+                note = (
+                    id_,
+                    now,
+                    ask.op,
+                    self.bind(ask.by),
+                    self.bind(ask.why),
+                    number_of(row.state),
+                )
                 yield Change(self._note, note)
         return answer
 
@@ -195,9 +217,9 @@ class SqlPrograms:
             row.expires_at,
             row.hold,
             number_of(row.cause),
-            scope_text(row.scope),
-            row.value,
-            row.error,
+            self.bind(scope_text(row.scope)),
+            self.bind(row.value),
+            self.bind(row.error),
             row.fingerprint,
             row.result,
             row.id,
@@ -240,8 +262,3 @@ class SqlPrograms:
             f"DELETE FROM {self.audit} WHERE id IN (SELECT id FROM {self.records} WHERE {still})"
         )
         return (yield Change(f"DELETE FROM {self.records} WHERE {still}"))  # type: ignore[no-any-return]
-
-
-def _text(text: str) -> str:
-    """Not every engine's text may hold a NUL."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")

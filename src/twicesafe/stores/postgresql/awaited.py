@@ -27,7 +27,7 @@ from .blocking import (
     findings,
     settings_program,
 )
-from .programs import CHANNEL, PostgresPrograms, PostgresSchema
+from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
 from .settings import Settings, dollars, explain, percents
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
@@ -40,17 +40,22 @@ class _AwaitedStore(AsyncStore):
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
 
-    def __init__(self, settings: Settings, mark: Callable[[str], str]) -> None:
+    def __init__(self, settings: Settings, now: str = NOW) -> None:
         self.settings = settings
         self.url = settings.url
-        self._schema = PostgresSchema(settings.table, settings.schema, mark)
-        self.programs = PostgresPrograms(self._schema.table, mark)
+        self._now = now
+        self._schema = PostgresSchema(settings.table, settings.schema, self.mark)
+        self.programs = PostgresPrograms(self._schema.table, self.mark, now)
         self._tap: Callable[[str, Any], None] | None = None
         self._checked = False
         self._lanes = PerLoop(lambda: _Lanes(self))
 
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(Settings.of(url))
+
     def beside(self) -> PostgresStore:
-        return PostgresStore(self.settings)
+        return PostgresStore(self.settings, self._now)
 
     async def perform(self, request: Request) -> Any:
         return await self._lanes.here().perform(request)
@@ -84,6 +89,10 @@ class _AwaitedStore(AsyncStore):
         self._checked = True
 
     @abc.abstractmethod
+    def mark(self, sql: str) -> str:
+        """`sql` with this driver's placeholders."""
+
+    @abc.abstractmethod
     def wire(self) -> _Wire:
         """A connection that is not opened yet."""
 
@@ -101,7 +110,12 @@ class _Wire(abc.ABC):
         tap = self._store._tap
         if tap is not None:
             tap("before", command)
-        reply = await self.execute(command)
+        try:
+            reply = await self.execute(command)
+        except (TimeoutError, StoreError):
+            raise
+        except Exception as error:
+            raise explain(error, self._store.url) from error
         if tap is not None:
             tap("after", command)
         return reply
@@ -133,20 +147,31 @@ class _Lane:
             try:
                 async with asyncio.timeout(store.settings.timeout):
                     if self._wire is None:
-                        wire = store.wire()
-                        await wire.open()
-                        self._wire = wire
-                        await store.prepare(wire)
+                        self._wire = await self._opened()
                     return await self._wire.drive(program)
-            except BaseException as error:
+            except TimeoutError as error:
                 self.drop()
-                if isinstance(error, TimeoutError):
-                    raise StoreUnavailableError(
-                        f"{store.url} did not answer within {store.settings.timeout:g} s"
-                    ) from error
-                if isinstance(error, (StoreError, ValueError)) or not isinstance(error, Exception):
-                    raise
-                raise explain(error, store.url) from error
+                raise StoreUnavailableError(
+                    f"{store.url} did not answer within {store.settings.timeout:g} s"
+                ) from error
+            except BaseException:
+                self.drop()
+                raise
+
+    async def _opened(self) -> _Wire:
+        wire = self._store.wire()
+        try:
+            await wire.open()
+        except TimeoutError:
+            raise
+        except Exception as error:
+            raise explain(error, self._store.url) from error
+        try:
+            await self._store.prepare(wire)
+        except BaseException:
+            wire.drop()
+            raise
+        return wire
 
     def drop(self) -> None:
         wire, self._wire = self._wire, None
@@ -253,9 +278,8 @@ class _Lanes:
 class AsyncPostgresStore(_AwaitedStore):
     """``postgresql://``"""
 
-    @classmethod
-    def open(cls, url: str) -> Self:
-        return cls(Settings.of(url), percents)
+    def mark(self, sql: str) -> str:
+        return percents(sql)
 
     def wire(self) -> _Wire:
         return _Psycopg(self)
@@ -299,9 +323,8 @@ class _Psycopg(_Wire):
 class AsyncpgStore(_AwaitedStore):
     """``postgresql+asyncpg://``; the lease keeper, a thread of its own, uses psycopg."""
 
-    @classmethod
-    def open(cls, url: str) -> Self:
-        return cls(Settings.of(url), dollars)
+    def mark(self, sql: str) -> str:
+        return dollars(sql)
 
     def wire(self) -> _Wire:
         return _Asyncpg(self)

@@ -14,7 +14,7 @@ from ..base import Capabilities, Finding, Program, Store
 from ..migrating import check, migrate
 from ..pooling import Pool
 from ..sql import Query
-from .programs import CHANNEL, PostgresPrograms, PostgresSchema
+from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
 from .settings import Settings, explain, percents
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ BATCH = 1000
 class PostgresStore(Store):
     capabilities: ClassVar[Capabilities] = CAPABILITIES
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, now: str = NOW) -> None:
         self.settings = settings
         self.url = settings.url
         self._schema = PostgresSchema(settings.table, settings.schema, percents)
-        self.programs = PostgresPrograms(self._schema.table, percents)
+        self.programs = PostgresPrograms(self._schema.table, percents, now)
         self._pool: Pool[psycopg.Connection[Any]] = Pool(
             self._connect, settings.pool, settings.timeout
         )
@@ -88,23 +88,23 @@ class PostgresStore(Store):
     # -- running programs ---------------------------------------------------------------------
 
     def _run(self, program: Program[T]) -> T:
-        import psycopg
-
-        try:
-            with self._pool.connection() as connection:
-                return drive(program, self._executor(connection))
-        except psycopg.Error as error:
-            raise explain(error, self.url) from error
+        with self._pool.connection() as connection:
+            return drive(program, self._executor(connection))
 
     def _executor(self, connection: psycopg.Connection[Any]) -> Callable[[Any], Any]:
+        import psycopg
+
         tap, prepare = self._tap, self.settings.prepare
 
         def execute(command: Any) -> Any:
             if tap is not None:
                 tap("before", command)
-            cursor = connection.cursor(binary=True)
-            cursor.execute(command.sql, command.args or None, prepare=prepare)
-            reply = cursor.fetchall() if type(command) is Query else cursor.rowcount
+            try:
+                cursor = connection.cursor(binary=True)
+                cursor.execute(command.sql, command.args or None, prepare=prepare)
+                reply = cursor.fetchall() if type(command) is Query else cursor.rowcount
+            except psycopg.Error as error:
+                raise explain(error, self.url) from error
             if tap is not None:
                 tap("after", command)
             return reply

@@ -29,13 +29,13 @@ from ...core.protocol import (
     Sweep,
     Verdict,
 )
+from ...errors import StoreError, StoreUnavailableError
 from ...records import Row, SweepReport
 from ..base import Program
 from ..migrating import Schema
 from ..programs import READING, SqlPrograms
 from ..sql import (
     CAUSES,
-    STATES,
     Change,
     Query,
     atomically,
@@ -45,7 +45,7 @@ from ..sql import (
     scope_text,
 )
 
-__all__ = ["CHANNEL", "PostgresPrograms", "PostgresSchema"]
+__all__ = ["CHANNEL", "NOW", "PostgresPrograms", "PostgresSchema"]
 
 CHANNEL: Final = "twicesafe"
 """NOTIFY goes here, with the hex of the key's identity."""
@@ -77,11 +77,11 @@ _CLAIM: Final = (
 )  # fmt: skip
 _COMPLETE: Final = (
     ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("retention", "bigint"),
-    ("result", "bytea"), ("state", "smallint"), ("error", "text"),
+    ("result", "bytea"), ("state", "smallint"), ("error", "bytea"),
 )  # fmt: skip
 _FAIL: Final = (
     ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("delay", "bigint"),
-    ("max_attempts", "integer"), ("retention", "bigint"), ("error", "text"), ("hold", "boolean"),
+    ("max_attempts", "integer"), ("retention", "bigint"), ("error", "bytea"), ("hold", "boolean"),
 )  # fmt: skip
 _RENEW: Final = (("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("lease", "bigint"))
 
@@ -92,8 +92,13 @@ class PostgresSchema(Schema):
         self._schema, self._mark = schema, mark
 
     def exists(self) -> Program[bool]:
-        query = self._mark("SELECT to_regclass(?::text) IS NOT NULL")
-        return bool((yield Query(query, (f"{self.table}_meta",)))[0][0])
+        # Not to_regclass: inside a transaction it may remember that the table was not there.
+        query = self._mark(
+            "SELECT count(*) FROM pg_catalog.pg_tables WHERE tablename = ?::text"
+            " AND schemaname = coalesce(nullif(?::text, ''), current_schema())"
+        )
+        bare = self.table.rpartition(".")[2]
+        return bool((yield Query(query, (f"{bare}_meta", self._schema)))[0][0])
 
     def step(self) -> Program[str | None]:
         # Whoever else migrates now waits here until we are done; then nothing is left to do.
@@ -106,8 +111,9 @@ class PostgresSchema(Schema):
 class PostgresPrograms(SqlPrograms):
     begin: ClassVar[str] = "BEGIN"
 
-    def __init__(self, table: str, mark: Callable[[str], str]) -> None:
+    def __init__(self, table: str, mark: Callable[[str], str], now: str = NOW) -> None:
         self._mark = mark
+        self._now = now
         super().__init__(table)
         self._claim = self._sources(_CLAIM, self._claim_sql())
         self._complete = self._sources(_COMPLETE, self._complete_sql())
@@ -123,23 +129,22 @@ class PostgresPrograms(SqlPrograms):
 
     def row(self, columns: Any) -> Row:
         row = row_from(columns)
-        row.value = columns[2].decode()
+        row.value, row.error = columns[2].decode(), columns[15].decode()
         return row
 
-    def values(self, row: Row) -> tuple[Any, ...]:
-        values = list(super().values(row))
-        values[10], values[11] = values[10].encode(), values[11].encode()
-        return tuple(values)
+    def bind(self, text: str) -> bytes:
+        return text.encode()
+
+    def text(self, kept: Any) -> str:
+        return kept.decode()  # type: ignore[no-any-return]
 
     def clock(self) -> Program[int]:
-        return (yield Query(f"SELECT {NOW}"))[0][0]  # type: ignore[no-any-return]
+        return (yield Query(f"SELECT {self._now}"))[0][0]  # type: ignore[no-any-return]
 
     # -- requests -----------------------------------------------------------------------------
 
     def perform(self, request: Request) -> Program[Any]:
         """One request alone."""
-        if request.op in READING or request.op == "sweep":
-            return (yield from getattr(self, request.op)(request))
         answer = (yield from self.perform_all([request]))[0]
         if isinstance(answer, Exception):
             raise answer
@@ -150,33 +155,56 @@ class PostgresPrograms(SqlPrograms):
         answers: list[Any] = [None] * len(requests)
         left = list(range(len(requests)))
         for _ in range(_RACES):
-            if not left:
-                return answers
-            seen: set[bytes] = set()
-            turn: dict[str, list[int]] = {}
-            for index in left:  # equal keys take turns: one statement sees a key once
-                ask = requests[index]
-                if ask.id not in seen:
-                    seen.add(ask.id)
-                    turn.setdefault(ask.op, []).append(index)
-            again: list[int] = [i for i in left if not any(i in group for group in turn.values())]
+            turn, waiting = _one_of_each_key(requests, left)
             for op, group in turn.items():
-                shortcut = getattr(self, f"_{op}_all", None)
-                if shortcut is not None:
-                    found = yield from shortcut([requests[i] for i in group])
-                else:
-                    found = [None] * len(group)
+                found = yield from self._group(op, [requests[index] for index in group])
                 for index, answer in zip(group, found, strict=True):
                     if answer is _AGAIN:
-                        again.append(index)
-                    elif answer is None:
-                        answers[index] = yield from self._decide_alone(requests[index])
+                        waiting.append(index)
                     else:
                         answers[index] = answer
-            left = sorted(again)
+            left = sorted(waiting)
+            if not left:
+                return answers
         for index in left:
             answers[index] = yield from self._decide_alone(requests[index])
         return answers
+
+    def _group(self, op: str, asks: list[Any]) -> Program[list[Any]]:
+        """Requests of one kind on different keys. One that is refused does not sink the others."""
+        if op in READING or op == "sweep":
+            answers: list[Any] = []
+            for ask in asks:
+                answers += [(yield from self._alone(ask))]
+            return answers
+        shortcut = getattr(self, f"_{op}_all", None)
+        found: list[Any] = [None] * len(asks)
+        if shortcut is not None:
+            try:
+                found = yield from shortcut(asks)
+            except StoreUnavailableError:
+                raise
+            except StoreError as error:
+                if len(asks) == 1:
+                    return [error]
+                parts: list[Any] = []
+                for ask in asks:
+                    parts += yield from self._group(op, [ask])
+                return parts
+        for index, ask in enumerate(asks):
+            if found[index] is None:
+                found[index] = yield from self._alone(ask)
+        return found
+
+    def _alone(self, ask: Any) -> Program[Any]:
+        try:
+            if ask.op in READING or ask.op == "sweep":
+                return (yield from getattr(self, ask.op)(ask))
+            return (yield from self._decide_alone(ask))
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            return error
 
     def _decide_alone(self, ask: Any) -> Program[Any]:
         answer = yield from atomically(self.decide(ask), self.begin)
@@ -224,18 +252,18 @@ class PostgresPrograms(SqlPrograms):
             ],
         )
         by_id = {row[0]: row for row in rows}
-        return [_answer(ask, by_id[ask.key.id]) for ask in asks]
+        return [_answered(ask, by_id[ask.key.id]) for ask in asks]
 
     def _complete_all(self, asks: list[Complete]) -> Program[list[Any]]:
         values = [
-            (a.id, a.owner, a.fence, a.retention, a.result, number_of(a.state), a.error)
+            (a.id, a.owner, a.fence, a.retention, a.result, number_of(a.state), a.error.encode())
             for a in asks
         ]
         return (yield from self._acks(self._complete, values))
 
     def _fail_all(self, asks: list[Fail]) -> Program[list[Any]]:
         values = [
-            (a.id, a.owner, a.fence, a.delay, a.max_attempts, a.retention, a.error, a.hold)
+            (a.id, a.owner, a.fence, a.delay, a.max_attempts, a.retention, a.error.encode(), a.hold)
             for a in asks
         ]
         return (yield from self._acks(self._fail, values))
@@ -263,8 +291,8 @@ class PostgresPrograms(SqlPrograms):
         one = ", ".join(f"?::{kind} AS {name}" for name, kind in columns)
         many = ", ".join(f"?::{kind}[]" for _, kind in columns)
         asks = (
-            f"SELECT {one}, {NOW} AS now",
-            f"SELECT {names}, {NOW} AS now FROM unnest({many}) AS u({names})",
+            f"SELECT {one}, {self._now} AS now",
+            f"SELECT {names}, {self._now} AS now FROM unnest({many}) AS u({names})",
         )
         single, batch = (self.mark(f"WITH a AS MATERIALIZED ({source}) {sql}") for source in asks)
         return single, batch
@@ -331,39 +359,30 @@ class PostgresPrograms(SqlPrograms):
     # -- upkeep: by place, because nothing that changes is indexed ----------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite of blocks. Rows that somebody works on are skipped, not waited for."""
-        start = int(ask.after or 0)
-        (size,) = (
-            yield Query(
-                self.mark(
-                    "SELECT pg_relation_size(?::regclass) / current_setting('block_size')::int"
-                ),
-                (self.records,),
-            )
-        )[0]
-        end = min(start + max(1, ask.limit // _ROWS_PER_BLOCK), size)
-        report = yield from atomically(self._sweep_blocks(start, end), self.begin)
-        return report, str(end) if end < size else ""
-
-    def _sweep_blocks(self, start: int, end: int) -> Program[SweepReport]:
+        """One bite in the order of the heap. Rows that somebody works on are skipped."""
         rows = yield Query(
-            f"""
+            self.mark(f"""
             WITH bite AS MATERIALIZED (
-                SELECT ctid AS place, expires_at FROM {self.records}
-                WHERE ctid >= '({start:d},0)' AND ctid < '({end:d},0)'),
+                SELECT ctid AS place, expires_at FROM {self.records} WHERE ctid > ?::text::tid LIMIT ?),
             due AS MATERIALIZED (
-                SELECT r.ctid AS place, r.fence FROM {self.records} r
-                WHERE r.ctid IN (SELECT place FROM bite WHERE expires_at BETWEEN 1 AND {NOW})
-                    AND r.expires_at BETWEEN 1 AND {NOW} FOR UPDATE SKIP LOCKED),
+                SELECT r.ctid AS place, r.id, r.fence FROM {self.records} r
+                WHERE r.ctid = ANY (ARRAY(
+                        SELECT place FROM bite WHERE expires_at BETWEEN 1 AND {self._now}))
+                    AND r.expires_at BETWEEN 1 AND {self._now} FOR UPDATE SKIP LOCKED),
             raised AS (
                 UPDATE {self.meta} SET floor = (SELECT max(fence) FROM due)
                 WHERE floor < (SELECT max(fence) FROM due)),
+            trail AS (DELETE FROM {self.audit} WHERE id IN (SELECT id FROM due)),
             gone AS (
-                DELETE FROM {self.records} WHERE ctid IN (SELECT place FROM due) RETURNING 1)
-            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite)"""
+                DELETE FROM {self.records} WHERE ctid = ANY (ARRAY(SELECT place FROM due))
+                RETURNING 1)
+            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite),
+                (SELECT max(place)::text FROM bite)"""),
+            (ask.after or "(0,0)", ask.limit),
         )
-        removed, examined = rows[0]
-        return SweepReport(removed=removed, examined=examined, more=False)
+        removed, examined, last = rows[0]
+        after = last if examined == ask.limit else ""
+        return SweepReport(removed=removed, examined=examined, more=bool(after)), after
 
     def browse(self, ask: Browse) -> Program[Page]:
         now = yield from self.clock()
@@ -392,11 +411,36 @@ class PostgresPrograms(SqlPrograms):
         return Page(found, f"{found[-1].created_at}:{found[-1].id.hex()}" if more else "")
 
 
-_ROWS_PER_BLOCK: Final = 20
 _AGAIN: Final = object()
 _ANNOUNCE: Final = f"""
         SELECT id, CASE WHEN awaited THEN pg_notify('{CHANNEL}', encode(id, 'hex'))::text END
         FROM done"""
+
+
+def _one_of_each_key(
+    requests: Sequence[Any], left: list[int]
+) -> tuple[dict[str, list[int]], list[int]]:
+    """One statement may see a key once: by kind, the first request of each; and the others."""
+    turn: dict[str, list[int]] = {}
+    waiting: list[int] = []
+    seen: set[bytes] = set()
+    for index in left:
+        ask = requests[index]
+        key = getattr(ask, "id", None)
+        if key is not None and key in seen:
+            waiting.append(index)
+            continue
+        if key is not None:
+            seen.add(key)
+        turn.setdefault(ask.op, []).append(index)
+    return turn, waiting
+
+
+def _answered(ask: Claim, row: Any) -> Any:
+    try:
+        return _answer(ask, row)
+    except StoreError as error:  # a damaged row: an error of its own, not of its neighbours
+        return error.about(ask.key)
 
 
 def _answer(ask: Claim, row: Any) -> Any:
@@ -409,23 +453,8 @@ def _answer(ask: Claim, row: Any) -> Any:
     if state is None:
         return _AGAIN  # another one inserted it after we looked
     old_fence, old_attempt, owner, lease, changed, expires, hold, why, print_, result = present
-    seen = Row(
-        ask.key.id,
-        (),
-        "",
-        STATES[state],
-        old_fence,
-        old_attempt,
-        owner,
-        lease,
-        0,
-        changed,
-        expires,
-        hold,
-        CAUSES[why],
-        print_,
-        result,
-    )
+    known = (state, old_fence, old_attempt, owner, lease, 0, changed, expires, hold, why, print_)
+    seen = row_from((ask.key.id, "", "", *known, result, ""))
     if lifecycle.is_expired(seen, now):
         return _AGAIN  # somebody else took it in the same moment
     return lifecycle.look(seen, ask, now)

@@ -83,4 +83,13 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
         return ConfigurationError(
             f"the URL of {where} has an option that the driver refuses: {text}"
         )
+    if _is_our_fault(error, code):
+        return StoreError(f"{where} refuses a value ({type(error).__name__}): {text}")
     return StoreUnavailableError(f"{where} did not answer ({type(error).__name__}): {text}")
+
+
+def _is_our_fault(error: Exception, code: str) -> bool:
+    """The server, or the driver before it, understood the statement and refuses what is in it."""
+    return code[:2] in ("22", "23", "42") or (
+        not code and type(error).__name__ in ("DataError", "ProgrammingError", "NotSupportedError")
+    )

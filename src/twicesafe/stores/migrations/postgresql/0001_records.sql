@@ -1,6 +1,6 @@
 -- One narrow row per key; large results move out of it by themselves (TOAST).
 -- Nothing that changes after the claim is indexed, so that completions stay heap-only (HOT).
--- Key text is bytea: a key may hold any character, NUL too, and is compared byte by byte.
+-- Text that senders and people choose is bytea: it may hold any character, NUL too, and is compared byte by byte.
 CREATE TABLE {t}_meta (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     schema integer NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE {t}_records (
     fingerprint bytea,
     scope bytea NOT NULL,
     value bytea NOT NULL,
-    error text NOT NULL,
+    error bytea NOT NULL,
     result bytea
 ) WITH (
     fillfactor = 100,
@@ -35,8 +35,8 @@ CREATE TABLE {t}_audit (
     id bytea NOT NULL,
     at bigint NOT NULL,
     action text NOT NULL,
-    done_by text NOT NULL,
-    why text NOT NULL,
+    done_by bytea NOT NULL,
+    why bytea NOT NULL,
     state_before smallint NOT NULL
 );
 CREATE INDEX ON {t}_audit (id);
