@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .workload import RESULT
+from .workload import RESULT, key_of
 
 BATCH = 2_000
 RETENTION_MS = 86_400_000
@@ -36,7 +36,7 @@ def fill(store: object, count: int, due: int = 0) -> None:
 
     payload = DEFAULT_CODEC.encode(RESULT)
     for numbers in _chunks(count):
-        claims = [Claim(Key(f"order-{n:08d}"), new_owner(), 30_000) for n in numbers]
+        claims = [Claim(Key(key_of(n)), new_owner(), 30_000) for n in numbers]
         won = store.perform_many(claims)  # type: ignore[attr-defined]
         kept = (1 if n < due else RETENTION_MS for n in numbers)
         done = [
@@ -101,7 +101,7 @@ def _fill_floor(floor: object, count: int, due: int) -> None:
         db.executemany(
             "INSERT INTO keys (key, state, owner, fence, until, result) VALUES (?, 1, ?, 1, ?, ?)",
             [
-                (f"order-{n:08d}", floor.new_owner(), 1 if n < due else kept, payload)  # type: ignore[attr-defined]
+                (key_of(n), floor.new_owner(), 1 if n < due else kept, payload)  # type: ignore[attr-defined]
                 for n in numbers
             ],
         )

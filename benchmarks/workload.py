@@ -74,9 +74,14 @@ class Absent:
 _numbers = itertools.count()
 
 
+def key_of(number: int) -> str:
+    """All different, and in no order: senders' ids seldom arrive sorted, and an index knows."""
+    return f"order-{number * 2654435761 % 2**32:08x}"
+
+
 def new_keys(count: int) -> list[str]:
     """Keys that nobody had before, in any case: some contestants keep one store for all."""
-    return [f"order-{n:08d}" for n in itertools.islice(_numbers, count)]
+    return [key_of(number) for number in itertools.islice(_numbers, count)]
 
 
 class Keys:

@@ -11,7 +11,7 @@ from benchmarks import __main__ as program
 from benchmarks import floors, measure, size
 from benchmarks.cases import all_cases
 from benchmarks.report import as_json, as_markdown, machine, row_of
-from benchmarks.workload import RESULT, handler
+from benchmarks.workload import RESULT, handler, key_of
 from twicesafe import Receiver
 from twicesafe.stores.memory import MemoryStore
 
@@ -54,7 +54,7 @@ def test_stores_are_filled_with_records_that_replay():
     store = MemoryStore()
     size.fill(store, 3)
     with Receiver(store) as receiver:
-        again = receiver.process("order-00000002", handler, "order-00000002")
+        again = receiver.process(key_of(2), handler, key_of(2))
     assert again.replayed
     assert again.value == RESULT
 
