@@ -44,6 +44,7 @@ def pages() -> dict[str, str]:
         "reference/states.md": NOTE + states_page(),
         "reference/stores.md": NOTE + stores_page(),
         "reference/values.md": NOTE + values_page(),
+        "reference/cli.md": NOTE + cli_page(),
         "reference/lifecycle.svg": lifecycle_svg(),
     }
 
@@ -423,6 +424,82 @@ Declared in the code as `Capabilities`; the conformance suite holds a store to w
 What each of them can *not* promise is in [what we cannot promise](../explanation/what-we-cannot-promise.md).
 
 {chr(10).join(sections)}"""
+
+
+def cli_page() -> str:
+    from typer.main import get_command
+
+    from twicesafe.cli import config, exits
+    from twicesafe.cli.app import app
+
+    def section(name: str, command: Any) -> Iterator[str]:
+        inner = getattr(command, "commands", None)
+        if inner is not None:
+            for short in command.list_commands(None):
+                yield from section(f"{name} {short}", inner[short])
+            return
+        rows = [
+            (code(", ".join(p.opts) if p.opts[0].startswith("-") else "KEY"), _meaning_of(p))
+            for p in command.params
+            if p.name != "help"
+        ]
+        said = re.sub(r"\[/?\w*\]", "`", inspect.cleandoc(command.help))
+        yield f"## {name}\n\n{said}\n\n{table('option', 'meaning', rows=rows)}"
+
+    status = inspect.cleandoc(twicesafe.cli.__doc__ or "").partition("everywhere:\n\n")[2]
+    return f"""# Command line
+
+`pip install "twicesafe[cli]"` brings `twicesafe`; `python -m twicesafe` is the same. Every command takes `--json` and
+answers with one document on standard output (`sweep --every`: one per round); the field names are stable.
+
+Exit status:
+
+```text
+{inspect.cleandoc("    " + status)}
+```
+
+{line((exits.__doc__ or "").partition("status.")[2])}
+
+## Settings
+
+```text
+{(config.__doc__ or "").strip()}
+```
+
+{chr(10).join(section("twicesafe", get_command(app)))}
+## JSON
+
+{table("command", "fields", rows=_JSON)}
+Of a record: {", ".join(map(code, _RECORD))}. Times are ISO 8601, in UTC; `id` is all 64 digits.
+"""
+
+
+_RECORD = (
+    "id", "key", "scope", "state", "attempt", "fence", "cause", "error", "created_at", "changed_at",
+    "lease_until", "not_before", "expires_at", "result_bytes",
+)  # fmt: skip
+_JSON = [
+    ("`keys list`", "`records`: a list of records; `after`: the mark of the next page, or empty"),
+    ("`keys show`", "a record, and `audit`: a list of `at`, `action`, `by`, `why`, `state_before`"),
+    ("`keys release`, `resolve`, `forget`", "the record afterwards"),
+    ("`stats`", "`store`, `total`, `by_state`, `stuck`, `expired`, `oldest_in_progress`"),
+    ("`sweep`", "`removed`, `examined`, `more`"),
+    ("`doctor`", "`store`, `source`, `healthy`, `findings`: a list of `level`, `what`, `remedy`"),
+    ("`migrate`", "`store`, `done`: what was done, in words"),
+    ("`demo`", ("`seed`, `payments`, `planned_deliveries`, `workers`, `kill_every`, `held`, "
+     "`broken`, `runs`: per mode its counts")),
+    ("`version`", "`version`, `python`"),
+]  # fmt: skip
+
+
+def _meaning_of(parameter: Any) -> str:
+    default = parameter.default
+    plain = isinstance(default, (int, float)) and not isinstance(default, bool)
+    return (
+        (parameter.help or "")
+        + (" Required." if parameter.required else "")
+        + (f" Default: {default}." if plain else "")
+    )
 
 
 def _options(home: ModuleType) -> dict[str, Any]:

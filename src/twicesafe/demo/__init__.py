@@ -5,6 +5,7 @@
     worker    one process of the service (``python -m twicesafe.demo.worker``)
     storm     the parent: delivers, kills, restarts, delivers again
     tally     what the banks and the records say afterwards: lost, doubled, explained
+    show      the storm once per mode, and whether the promises held
     report    the table
 
 The kills are real (SIGKILL), the banks are fsynced files outside twicesafe, and the counting
