@@ -1,0 +1,91 @@
+"""The conformance suite: what a store must keep, as tests that its author runs.
+
+    class Sqlite(StoreUnderTest):
+        def open_store(self, place):
+            return SqliteStore(place.folder / "keys.db", now=place.clock)
+
+        def open_async_store(self, place):
+            return AsyncSqliteStore(lambda: self.open_store(place), "sqlite:///keys.db")
+
+
+    class TestSqlite(Sqlite, StoreConformance):
+        pass
+
+
+    class SqliteModel(Sqlite, StoreModel):
+        pass
+
+
+    TestSqliteModel = SqliteModel.TestCase
+
+That is all. Each rule of the protocol (P1 to P12, as far as it is the store's) and each row of the
+lifecycle's table is a test, in both colours. A store on a server with a clock of its own sets
+``real_clock = True``; what a store declares that it cannot do (`Capabilities`) is skipped, visibly.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+TOPICS: Final = (
+    "asking",
+    "batches",
+    "browsing",
+    "claims",
+    "completion",
+    "concurrency",
+    "durability",
+    "failures",
+    "leases",
+    "operators",
+    "retention",
+    "transitions",
+    "values",
+)
+# Before they are imported: a failing rule should show both sides of its comparison.
+pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in TOPICS))
+
+from .batches import BatchRules  # noqa: E402
+from .browsing import BrowsingRules  # noqa: E402
+from .checking import Checked, check  # noqa: E402
+from .claims import ClaimRules  # noqa: E402
+from .completion import CompletionRules  # noqa: E402
+from .concurrency import ConcurrencyRules  # noqa: E402
+from .durability import DurabilityRules  # noqa: E402
+from .failures import FailureRules  # noqa: E402
+from .hooks import Place, StoreUnderTest  # noqa: E402
+from .leases import LeaseRules  # noqa: E402
+from .operators import OperatorRules  # noqa: E402
+from .retention import RetentionRules  # noqa: E402
+from .rules import Rule, rules_of  # noqa: E402
+from .transitions import TransitionRules  # noqa: E402
+from .values import ValueRules  # noqa: E402
+
+__all__ = [
+    "Checked",
+    "Place",
+    "Rule",
+    "StoreConformance",
+    "StoreUnderTest",
+    "check",
+    "rules_of",
+]
+
+
+class StoreConformance(
+    ClaimRules,
+    LeaseRules,
+    CompletionRules,
+    FailureRules,
+    OperatorRules,
+    RetentionRules,
+    BrowsingRules,
+    BatchRules,
+    ConcurrencyRules,
+    DurabilityRules,
+    ValueRules,
+    TransitionRules,
+):
+    """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""

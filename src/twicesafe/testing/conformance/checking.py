@@ -1,0 +1,50 @@
+"""The suite without pytest's runner: for commands, and for tests that expect it to fail.
+
+for checked in check(Sqlite(), folder):
+    print(checked.name, checked.colour, checked.verdict)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from .bench import COLOURS, open_bench
+from .rules import Rules, rules_of
+
+__all__ = ["Checked", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One rule (and case) on one store in one colour."""
+
+    name: str
+    colour: str
+    verdict: Literal["kept", "broken", "skipped"]
+    why: str = ""
+
+
+def check(suite: Rules, folder: Path, colours: Sequence[str] = COLOURS) -> Iterator[Checked]:
+    """Try every rule, each on a store of its own below `folder`; hand over the outcomes."""
+    for name, rule in rules_of(type(suite)).items():
+        test = getattr(suite, name)
+        for case in rule.cases or [""]:
+            arguments = {"case": rule.cases[case]} if case else {}
+            for colour in colours:
+                where = Path(tempfile.mkdtemp(dir=folder))
+                label = f"{name}[{case}]" if case else name
+                try:
+                    with open_bench(suite, colour, where) as bench:
+                        test(bench, **arguments)
+                except pytest.skip.Exception as skipped:
+                    yield Checked(label, colour, "skipped", str(skipped))
+                except Exception as error:
+                    yield Checked(label, colour, "broken", f"{type(error).__name__}: {error}")
+                else:
+                    yield Checked(label, colour, "kept")

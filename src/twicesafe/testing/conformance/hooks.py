@@ -1,0 +1,58 @@
+"""What the author of a store tells the suite: how to open it, and how its time passes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from ...stores.base import AsyncStore, Store
+from ..clock import FakeClock
+
+__all__ = ["Place", "StoreUnderTest"]
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one test's store lives: empty at first, shared with nobody."""
+
+    folder: Path
+    """For stores in files."""
+    name: str = field(default_factory=lambda: f"t{os.getpid()}_{next(_numbers)}")
+    """For stores on servers: fit for a table, a prefix or a collection."""
+    clock: FakeClock = field(default_factory=FakeClock)
+    """For stores that take their clock as an argument."""
+
+
+class StoreUnderTest:
+    """What the author of a store fills in. The first two are all that most stores need."""
+
+    real_clock: ClassVar[bool] = False
+    """The store's clock cannot be set: wait for real, in short ticks."""
+
+    def open_store(self, place: Place) -> Store:
+        """A new store object on the data of this place."""
+        raise NotImplementedError
+
+    def open_async_store(self, place: Place) -> AsyncStore:
+        """The same, awaitable. A plain call, with or without a running event loop."""
+        raise NotImplementedError
+
+    def advance(self, place: Place, ms: int) -> None:
+        """Let the store's time pass."""
+        if self.real_clock:
+            time.sleep(ms / 1000)
+        else:
+            place.clock.advance(ms=ms)
+
+    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
+        """Optional: damage this key's row so that it cannot be understood."""
+        raise NotImplementedError
+
+    def tidy(self, place: Place) -> None:
+        """Optional: remove what a test leaves on a server."""
