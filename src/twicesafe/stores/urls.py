@@ -39,6 +39,14 @@ SCHEMES: Final[dict[str, str]] = {
     "postgresql+asyncpg": "twicesafe.stores.postgresql:PostgresStore,AsyncpgStore",
     "mysql": "twicesafe.stores.mysql:MysqlStore",
     "mariadb": "twicesafe.stores.mysql:MysqlStore",
+    "redis": "twicesafe.stores.redis:RedisStore",
+    "rediss": "twicesafe.stores.redis:RedisStore",
+    "redis+sentinel": "twicesafe.stores.redis:RedisStore",
+    "rediss+sentinel": "twicesafe.stores.redis:RedisStore",
+    "redis+cluster": "twicesafe.stores.redis:RedisStore",
+    "rediss+cluster": "twicesafe.stores.redis:RedisStore",
+    "valkey": "twicesafe.stores.redis:RedisStore",
+    "valkeys": "twicesafe.stores.redis:RedisStore",
 }
 
 

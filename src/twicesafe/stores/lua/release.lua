@@ -1,0 +1,12 @@
+-- release: by, why, retention, force
+local row = load(KEYS[1])
+if not row or expired(row) then return MISSING end
+local before = row.state
+if before == FORGOTTEN or (before == COMPLETED and ARGV[4] ~= '1') then return REFUSED end
+row.state, row.changed, row.fence, row.owner, row.attempt = RELEASED, now, next_fence(row), '', 0
+row.cause, row.result = BY_OPERATOR, nil
+row.lease, row.expires = now, now + tonumber(ARGV[3])
+save(KEYS[1], row)
+note(KEYS[2], 'release', ARGV[1], ARGV[2], before, tonumber(ARGV[3]))
+announce(KEYS[1])
+return OK

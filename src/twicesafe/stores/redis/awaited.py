@@ -1,0 +1,246 @@
+"""The awaited Redis store: concurrent calls of one event loop share round trips on one connection.
+
+Each loop has two lanes, one for what workers ask and one for the rest. A lone call goes straight
+through; what gathers while it flies is packed into the next flight (`joining`). A flight that is
+cancelled drops its connection: what was on the wire is answered on a new one, by the owner token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+from ...core.driving import drive_async
+from ...core.protocol import Request
+from ..base import AsyncStore, Capabilities, Finding, Program
+from ..joining import AsyncLane, PerLoop
+from .blocking import BATCH, CAPABILITIES, RedisStore, missing_driver, packer, pauses, scripts_for
+from .doctor import examine
+from .programs import RedisPrograms
+from .routing import Flight, Router
+from .scripts import Scripts
+from .settings import Address, Settings
+from .wake import Waiter
+
+__all__ = ["AsyncRedisStore"]
+
+T = TypeVar("T")
+
+
+class AsyncRedisStore(AsyncStore):
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+
+    def __init__(self, settings: Settings, scripts: Scripts | None = None) -> None:
+        self.settings = settings
+        self.url = settings.url
+        self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
+        self.router = Router(settings)
+        self._tap: Callable[[str, Any], None] | None = None
+        self._lanes = PerLoop(lambda: _Lanes(self))
+        self._blocking: RedisStore | None = None
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(Settings.of(url))
+
+    def beside(self) -> RedisStore:
+        if self._blocking is None:
+            self._blocking = RedisStore(self.settings, self.programs.scripts)
+        return self._blocking
+
+    async def perform(self, request: Request) -> Any:
+        return await self._lanes.here().perform(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return await self._lanes.here().perform_many(requests)
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        lanes = self._lanes.here()
+        try:
+            async with asyncio.timeout(seconds):
+                if not self.settings.wake or not await self._heard(lanes, id):
+                    for pause in pauses():
+                        if not await lanes.run(self.programs.awaits(id)):
+                            return
+                        await asyncio.sleep(pause)
+        except TimeoutError:
+            return
+
+    async def _heard(self, lanes: _Lanes, id_: bytes) -> bool:
+        """Wait for news; False: nobody can bring any."""
+        blocking = self._blocking
+        if blocking is None:
+            blocking = await asyncio.to_thread(self.beside)
+        ready, news = _Bell(), _Bell()
+        waiter = Waiter(self.programs.key(id_), ready.ring, news.ring)
+        blocking.ear.attend(waiter)
+        try:
+            await ready.rung
+            if news.rung.done():
+                return False  # the ear failed
+            # Asked when we would hear: what ended before that is seen, what ends later is heard.
+            if await lanes.run(self.programs.awaits(id_)):
+                await news.rung
+            return True
+        finally:
+            blocking.ear.leave(waiter)
+
+    async def doctor(self) -> list[Finding]:
+        return await self._lanes.here().run(examine(self.settings))
+
+    async def close(self) -> None:
+        lanes = self._lanes.forget()
+        if lanes is not None:
+            await lanes.close()
+        blocking, self._blocking = self._blocking, None
+        if blocking is not None:
+            await asyncio.to_thread(blocking.close)
+
+
+class _Bell:
+    """Rung from another thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.rung: asyncio.Future[None] = self._loop.create_future()
+
+    def ring(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._arrive)
+        except RuntimeError:
+            return  # its loop is closed: nobody is left to wake
+
+    def _arrive(self) -> None:
+        if not self.rung.done():
+            self.rung.set_result(None)
+
+
+class _Lanes:
+    """The connections of one event loop."""
+
+    def __init__(self, store: AsyncRedisStore) -> None:
+        self._store = store
+        self._work, self._rest = _Lane(store), _Lane(store)
+        self._joined = AsyncLane(
+            lambda request: self._work.run(store.programs.perform(request)),
+            lambda requests: self._work.run(store.programs.perform_all(requests)),
+            BATCH,
+        )
+
+    async def perform(self, request: Request) -> Any:
+        if request.op in _JOINED:
+            return await self._joined.perform(request)
+        return await self.run(self._store.programs.perform(request))
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            answers += await self.run(self._store.programs.perform_all(part))
+        return answers
+
+    async def run(self, program: Program[T]) -> T:
+        return await self._rest.run(program)
+
+    async def close(self) -> None:
+        await self._work.close()
+        await self._rest.close()
+
+
+_JOINED = frozenset({"claim", "complete", "fail", "renew", "abandon"})
+
+
+class _Lane:
+    """One connection per server, one trip at a time."""
+
+    def __init__(self, store: AsyncRedisStore) -> None:
+        self._store = store
+        self._links: dict[Address, _Link] = {}
+        self._turn = asyncio.Lock()
+
+    async def run(self, program: Program[T]) -> T:
+        async with self._turn:
+            return await drive_async(program, self._execute)
+
+    async def _execute(self, commands: list[Any]) -> list[Any]:
+        store = self._store
+        tap = store._tap
+        if tap is None:
+            return await drive_async(store.router.trip(commands), self._fly)
+        tap("before", commands)
+        replies = await drive_async(store.router.trip(commands), self._fly)
+        tap("after", commands)
+        return replies
+
+    async def _fly(self, flight: Flight) -> dict[Address, Any]:
+        landed: dict[Address, Any] = {}
+        links: dict[Address, _Link] = {}
+        try:
+            for address, lines in flight.lines.items():
+                link = links[address] = self._link(address)
+                try:
+                    if flight.fresh:
+                        await link.close()
+                    await link.send(lines)
+                except Exception as error:
+                    landed[address] = error
+            for address, link in links.items():
+                if address in landed:
+                    continue
+                try:
+                    landed[address] = await link.read(len(flight.lines[address]))
+                except Exception as error:
+                    landed[address] = error
+        except BaseException:
+            # Cancelled: replies are on their way to nobody. No later call may read them.
+            for address, link in links.items():
+                self._links.pop(address, None)
+                await link.close()
+            raise
+        return landed
+
+    def _link(self, address: Address) -> _Link:
+        link = self._links.get(address)
+        if link is None:
+            try:
+                from redis.asyncio.connection import Connection, SSLConnection
+            except ImportError as error:
+                raise missing_driver() from error
+            settings = self._store.settings
+            kind = SSLConnection if settings.tls else Connection
+            link = self._links[address] = _Link(kind(**settings.connection(address)))
+        return link
+
+    async def close(self) -> None:
+        while self._links:
+            _, link = self._links.popitem()
+            await link.close()
+
+
+class _Link:
+    """One connection: lines out, replies in. Cut, it connects anew at its next use."""
+
+    def __init__(self, connection: Any) -> None:
+        from redis.exceptions import ResponseError
+
+        self._connection = connection
+        self._errors = ResponseError
+        self._pack = packer(connection)
+
+    async def send(self, lines: list[tuple[Any, ...]]) -> None:
+        pack = self._pack
+        await self._connection.send_packed_command([b"".join([pack(line) for line in lines])])
+
+    async def read(self, count: int) -> list[Any]:
+        read, errors = self._connection.read_response, self._errors
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append(await read(disable_decoding=True))
+            except errors as error:
+                replies.append(error)
+        return replies
+
+    async def close(self) -> None:
+        await self._connection.disconnect(nowait=True)

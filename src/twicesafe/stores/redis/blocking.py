@@ -1,0 +1,206 @@
+"""The blocking Redis store: redis-py connections in a pool per server, for the threads of a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, ClassVar, Self, TypeVar
+
+from ...core.driving import drive
+from ...core.protocol import Request
+from ...errors import ConfigurationError
+from ..base import Capabilities, Finding, Store
+from ..pooling import Pool
+from .doctor import examine
+from .programs import RedisPrograms
+from .routing import Flight, Router, Tell
+from .scripts import Scripts
+from .settings import Address, Settings
+from .wake import Ear, Waiter
+
+__all__ = ["BATCH", "CAPABILITIES", "RedisStore", "packer", "pauses", "scripts_for"]
+
+T = TypeVar("T")
+
+CAPABILITIES = Capabilities(native_expiry=True, wake=True)
+
+BATCH = 1000
+"""Requests in one round trip at most."""
+
+
+def scripts_for(settings: Settings) -> Scripts:
+    if not settings.wake:
+        return Scripts("")
+    return Scripts("SPUBLISH" if settings.kind == "cluster" else "PUBLISH")
+
+
+class RedisStore(Store):
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+
+    def __init__(self, settings: Settings, scripts: Scripts | None = None) -> None:
+        self.settings = settings
+        self.url = settings.url
+        self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
+        self._router = Router(settings)
+        self._pools: dict[Address, Pool[Link]] = {}
+        self.ear = Ear(self._locate, self._connection, settings.kind == "cluster")
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every trip's commands."""
+        (reply,) = self._execute([Tell((b"PING",))])
+        if isinstance(reply, Exception):
+            raise reply
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(Settings.of(url))
+
+    def perform(self, request: Request) -> Any:
+        return drive(self.programs.perform(request), self._execute)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            answers += drive(self.programs.perform_all(part), self._execute)
+        return answers
+
+    def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        until = time.monotonic() + seconds
+        if self.settings.wake:
+            ready, news = threading.Event(), threading.Event()
+            waiter = Waiter(self.programs.key(id), ready.set, news.set)
+            self.ear.attend(waiter)
+            try:
+                if ready.wait(seconds) and not news.is_set():
+                    # Asked when we would hear: what ended before that is seen, what ends later is heard.
+                    if self._awaits(id):
+                        news.wait(until - time.monotonic())
+                    return
+            finally:
+                self.ear.leave(waiter)
+        for pause in pauses():
+            left = until - time.monotonic()
+            if left <= 0 or not self._awaits(id):
+                return
+            time.sleep(min(pause, left))
+
+    def _awaits(self, id_: bytes) -> bool:
+        return drive(self.programs.awaits(id_), self._execute)
+
+    def doctor(self) -> list[Finding]:
+        return drive(examine(self.settings), self._execute)
+
+    def close(self) -> None:
+        self.ear.close()
+        for pool in list(self._pools.values()):
+            pool.close()
+
+    # -- trips ----------------------------------------------------------------------------------
+
+    def _execute(self, commands: list[Any]) -> list[Any]:
+        tap = self._tap
+        if tap is None:
+            return drive(self._router.trip(commands), self._fly)
+        tap("before", commands)
+        replies = drive(self._router.trip(commands), self._fly)
+        tap("after", commands)
+        return replies
+
+    def _fly(self, flight: Flight) -> dict[Address, Any]:
+        landed: dict[Address, Any] = {}
+        with ExitStack() as stack:
+            links: dict[Address, Link] = {}
+            for address in sorted(flight.lines):
+                try:
+                    link = stack.enter_context(self._pool(address).connection())
+                    if flight.fresh:
+                        link.close()
+                    link.send(flight.lines[address])
+                    links[address] = link
+                except Exception as error:
+                    landed[address] = error
+            for address, link in links.items():
+                try:
+                    landed[address] = link.read(len(flight.lines[address]))
+                except Exception as error:
+                    landed[address] = error
+        return landed
+
+    def _locate(self, key: bytes) -> Address:
+        return drive(self._router.locate(key), self._fly)
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def _pool(self, address: Address) -> Pool[Link]:
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools.setdefault(
+                address,
+                Pool(
+                    lambda: Link(self._connection(address)),
+                    self.settings.pool,
+                    self.settings.timeout,
+                ),
+            )
+        return pool
+
+    def _connection(self, address: Address) -> Any:
+        try:
+            from redis.connection import Connection, SSLConnection
+        except ImportError as error:
+            raise missing_driver() from error
+        kind = SSLConnection if self.settings.tls else Connection
+        return kind(**self.settings.connection(address))
+
+
+class Link:
+    """One connection: lines out, replies in. Cut, it connects anew at its next use."""
+
+    __slots__ = ("_connection", "_errors", "_pack")
+
+    def __init__(self, connection: Any) -> None:
+        from redis.exceptions import ResponseError
+
+        self._connection = connection
+        self._errors = ResponseError
+        self._pack = packer(connection)
+
+    def send(self, lines: list[tuple[Any, ...]]) -> None:
+        pack = self._pack
+        self._connection.send_packed_command([b"".join([pack(line) for line in lines])])
+
+    def read(self, count: int) -> list[Any]:
+        read, errors = self._connection.read_response, self._errors
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append(read(disable_decoding=True))
+            except errors as error:
+                replies.append(error)
+        return replies
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+def packer(connection: Any) -> Callable[[tuple[Any, ...]], bytes]:
+    """From a line to bytes: hiredis where it is, else the driver's own."""
+    try:
+        from hiredis import pack_command
+    except ImportError:
+        return lambda line: b"".join(connection.pack_command(*line))
+    return pack_command
+
+
+def pauses() -> Any:
+    """Where nobody can wake us: polls that grow from 2 ms to 250 ms."""
+    pause = 0.002
+    while True:
+        yield pause
+        pause = min(pause * 1.5, 0.25)
+
+
+def missing_driver() -> ConfigurationError:
+    return ConfigurationError("Redis needs its driver: pip install 'twicesafe[redis]'")

@@ -1,0 +1,64 @@
+"""The Lua files as scripts that can be sent: each is the clock, the record's layout, and one file."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+__all__ = ["SCRIPTS", "Script", "Scripts"]
+
+SCRIPTS: Final = {
+    # What only ends or reads work may go on when the server's memory is full; a new claim may not.
+    "claim": "",
+    "renew": "allow-oom",
+    "complete": "allow-oom",
+    "fail": "allow-oom",
+    "abandon": "allow-oom",
+    "release": "allow-oom",
+    "resolve": "allow-oom",
+    "forget": "allow-oom",
+    "read": "allow-oom",
+    "awaits": "allow-oom",
+    "sweep": "allow-oom",
+}
+"""Names and flags. None is `no-writes`: a replica must refuse them all, reading ones too."""
+
+
+class Script:
+    __slots__ = ("name", "sha", "text")
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text.encode()
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+class Scripts:
+    """All scripts for one way to wake; `clock` replaces the server's, in tests."""
+
+    def __init__(self, publish: str, clock: str = "") -> None:
+        head = f"local PUBLISH = '{publish}'\n"
+        clock = clock or _source("clock")
+        for name, flags in SCRIPTS.items():
+            shebang = f"#!lua flags={flags}\n" if flags else "#!lua\n"
+            text = "\n".join((shebang + head, clock, _source("record"), _source(name)))
+            setattr(self, name, Script(name, text))
+
+    claim: Script
+    renew: Script
+    complete: Script
+    fail: Script
+    abandon: Script
+    release: Script
+    resolve: Script
+    forget: Script
+    read: Script
+    awaits: Script
+    sweep: Script
+
+
+@cache
+def _source(name: str) -> str:
+    return files("twicesafe.stores").joinpath("lua", f"{name}.lua").read_text("utf-8")

@@ -1,0 +1,91 @@
+"""Valkey and Redis keep every rule: alone, as a Cluster, behind a Sentinel; both colours.
+
+The scripts' clock is replaced by one that the test moves, so that nothing here waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.servers import shared
+from twicesafe.stores.redis import RedisStore
+from twicesafe.stores.redis.awaited import AsyncRedisStore
+from twicesafe.stores.redis.routing import slot_of
+from twicesafe.stores.redis.scripts import SCRIPTS, Script, Scripts
+from twicesafe.stores.redis.settings import Settings
+from twicesafe.testing import Place, StoreConformance, StoreUnderTest
+from twicesafe.testing.conformance.batches import BatchRules
+from twicesafe.testing.conformance.claims import ClaimRules
+from twicesafe.testing.conformance.completion import CompletionRules
+
+
+class MovedScripts(Scripts):
+    """The same scripts at the place's time. Every move makes them new: NOSCRIPT is met on the way."""
+
+    def __init__(self, publish: str, place: Place) -> None:
+        self._publish, self._place = publish, place
+        self._made: dict[int, Scripts] = {}
+
+    def _at(self, name: str) -> Script:
+        ms = self._place.clock()
+        if ms not in self._made:
+            self._made[ms] = Scripts(self._publish, f"local us = {ms} * 1000")
+        return getattr(self._made[ms], name)
+
+
+for _name in SCRIPTS:
+    setattr(MovedScripts, _name, property(lambda self, name=_name: self._at(name)))
+
+
+class Redis(StoreUnderTest):
+    engine: ClassVar[str] = "valkey"
+
+    def _settings(self, place: Place) -> Settings:
+        return Settings.of(f"{shared(self.engine).url}?prefix={place.name}")
+
+    def _scripts(self, place: Place) -> Scripts:
+        return MovedScripts("SPUBLISH" if "cluster" in self.engine else "PUBLISH", place)
+
+    def open_store(self, place: Place) -> RedisStore:
+        return RedisStore(self._settings(place), self._scripts(place))
+
+    def open_async_store(self, place: Place) -> AsyncRedisStore:
+        return AsyncRedisStore(self._settings(place), self._scripts(place))
+
+    def corrupt(self, place: Place, id: bytes) -> None:
+        key = place.name.encode() + b":{." + id + b"}"
+        self._client(key).setrange(key, 0, b"\x1f")  # no such state
+
+    def _client(self, key: bytes) -> Any:
+        server = shared(self.engine)
+        if self.engine == "valkey_cluster":
+            return server.nodes[slot_of(key) * 3 // 16384].client()
+        return (server.primary if self.engine == "valkey_sentinel" else server).client()
+
+
+@pytest.mark.xdist_group("valkey")
+@pytest.mark.usefixtures("valkey")
+class TestValkey(Redis, StoreConformance):
+    pass
+
+
+@pytest.mark.xdist_group("valkey_cluster")
+@pytest.mark.usefixtures("valkey_cluster")
+class TestValkeyCluster(Redis, StoreConformance):
+    engine = "valkey_cluster"
+
+
+@pytest.mark.xdist_group("valkey_sentinel")
+@pytest.mark.usefixtures("valkey_sentinel")
+class TestValkeySentinel(Redis, ClaimRules, CompletionRules, BatchRules):
+    """How the primary is found is the one thing that differs."""
+
+    engine = "valkey_sentinel"
+
+
+@pytest.mark.xdist_group("redis7")
+@pytest.mark.usefixtures("redis7")
+class TestRedis7(Redis, StoreConformance):
+    engine = "redis7"
