@@ -109,7 +109,7 @@ class Policy:
     def __post_init__(self) -> None:
         for name in ("lease", "max_lease", "retention", "wait", "timeout", "retry_horizon"):
             value = getattr(self, name)
-            if value is not None:
+            if value is not None or name not in ("timeout", "retry_horizon"):
                 object.__setattr__(self, name, seconds(value, name))
         _check(self)
 

@@ -11,7 +11,7 @@ that is decided is decided in `core`; this page only gives it a friendly shape.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from . import events
@@ -510,7 +510,9 @@ class AsyncReceiver(_Settings):
         return _merge(len(batch), calls, answers, bad)
 
     @overload
-    def idempotent(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]: ...
+    def idempotent(
+        self, function: Callable[P, Awaitable[T]]
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
     @overload
     def idempotent(
         self,
@@ -519,7 +521,7 @@ class AsyncReceiver(_Settings):
         scope: Iterable[str] | None = None,
         fingerprint: FingerprintSetting = None,
         policy: Policy | None = None,
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]: ...
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
     def idempotent(
         self,
         function: Any = None,
