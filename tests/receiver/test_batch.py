@@ -1,0 +1,200 @@
+"""`process_many`: one answer per message, in order; one bad message never sinks the rest."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.receiver.colours import Bench, Counter
+from tests.receiver.faults import Outage
+from tests.receiver.test_waiting import wait_until
+from twicesafe import (
+    ConfigurationError,
+    Failure,
+    FingerprintMismatchError,
+    InvalidKeyError,
+    Key,
+    NotStorableError,
+    ParkedError,
+    ResultUnavailableError,
+    StillInProgressError,
+    StoreUnavailableError,
+)
+from twicesafe import events as ev
+from twicesafe.core.commands import Sleep
+
+
+def by_id(message: dict[str, Any]) -> Any:
+    return message["id"]
+
+
+def messages(*ids: Any) -> list[dict[str, Any]]:
+    return [{"id": id_} for id_ in ids]
+
+
+def double(message: dict[str, Any]) -> str:
+    return message["id"] * 2
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 50])
+def test_answers_come_in_order_in_two_trips(bench: Bench, concurrency: int) -> None:
+    batch = messages(*"abcdefghij")
+    outcomes = bench.process_many(batch, double, key=by_id, concurrency=concurrency)
+    assert [outcome.value for outcome in outcomes] == [m["id"] * 2 for m in batch]
+    assert [outcome.key for outcome in outcomes] == [Key(m["id"]) for m in batch]
+    assert all(outcome.ok and not outcome.replayed for outcome in outcomes)
+    assert bench.store.trips == 2
+    again = bench.process_many(batch, double, key=by_id, concurrency=concurrency)
+    assert all(outcome.replayed for outcome in again)
+    assert bench.store.trips == 3
+
+
+def test_an_empty_batch_and_an_iterator(bench: Bench) -> None:
+    assert bench.process_many([], double, key=by_id) == []
+    assert bench.store.log == []
+    (outcome,) = bench.process_many(iter(messages("a")), double, key=by_id)
+    assert outcome.value == "aa"
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_one_poison_item_never_sinks_the_rest(bench: Bench, concurrency: int) -> None:
+    def handle(message: dict[str, Any]) -> Any:
+        if message["id"] == "poison":
+            raise ValueError("poison")
+        return object() if message["id"] == "odd" else message["id"]
+
+    batch = messages("a", "poison", "b", "odd", "", "c", None, "x" * 300)
+    answers = bench.process_many(batch, handle, key=by_id, concurrency=concurrency)
+    assert [answers[i].value for i in (0, 2, 5)] == ["a", "b", "c"]
+    failures = {i: answer for i, answer in enumerate(answers) if isinstance(answer, Failure)}
+    assert set(failures) == {1, 3, 4, 6, 7}
+    assert not failures[1].ok
+    assert isinstance(failures[1].error, ValueError)
+    assert failures[1].key == Key("poison")
+    assert isinstance(failures[3].error, NotStorableError)
+    assert isinstance(failures[4].error, InvalidKeyError)
+    assert failures[4].key is None
+    assert isinstance(failures[7].error, InvalidKeyError)
+    again = bench.process_many(messages("odd", "poison"), handle, key=by_id)
+    assert isinstance(again[0].error, ResultUnavailableError)
+    assert isinstance(again[1].error, ValueError)
+
+
+def test_a_key_function_that_raises_fails_its_item_only(bench: Bench) -> None:
+    answers = bench.process_many([{"id": "a"}, {}, 5], double, key=by_id)
+    assert answers[0].value == "aa"
+    assert isinstance(answers[1].error, KeyError)
+    assert isinstance(answers[2].error, TypeError)
+
+
+def test_duplicates_inside_one_batch_run_once(bench: Bench) -> None:
+    counter = Counter(1)
+    answers = bench.process_many(messages("a", "b", "a", "a"), counter.quick, key=by_id)
+    assert counter.runs == 2
+    assert [answer.replayed for answer in answers] == [False, False, True, True]
+    assert [answer.value for answer in answers] == [1, 1, 1, 1]
+
+
+def test_a_duplicate_with_another_payload_is_a_mismatch(bench: Bench) -> None:
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    batch = [{"id": "a", "n": 1}, {"id": "a", "n": 2}]
+    first, second = bench.process_many(batch, double, key=by_id)
+    assert first.value == "aa"
+    assert isinstance(second.error, FingerprintMismatchError)
+    assert second.error.fields == ("n",)
+
+
+def test_concurrency_is_bounded_and_used(bench: Bench) -> None:
+    running, most = 0, 0
+    lock, full = threading.Lock(), threading.Event()
+
+    def handle(message: dict[str, Any]) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == 3:
+                full.set()
+        assert full.wait(10)
+        with lock:
+            running -= 1
+        return 1
+
+    answers = bench.process_many(messages(*"abcdefghi"), handle, key=by_id, concurrency=3)
+    assert all(answer.ok for answer in answers)
+    assert most == 3
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1.5, "4"])
+def test_nonsense_concurrency(bench: Bench, concurrency: Any) -> None:
+    with pytest.raises(ConfigurationError, match="concurrency"):
+        bench.process_many(messages("a"), double, key=by_id, concurrency=concurrency)
+    assert bench.store.log == []
+
+
+def test_items_in_flight_elsewhere_are_waited_for(bench: Bench) -> None:
+    counter = Counter("theirs")
+    other = bench.new_receiver()
+    first = bench.start(bench.call, other.process, "b", bench.coloured(counter.slow))
+    assert counter.entered.wait(10)
+    batch = bench.start(bench.process_many, messages("a", "b", "c"), double, key=by_id)
+    wait_until(lambda: bench.store.ops().count("claim") >= 4)
+    counter.go_on.set()
+    answers = batch.result(10)
+    assert [answer.value for answer in answers] == ["aa", "theirs", "cc"]
+    assert answers[1].replayed
+    first.result(10)
+
+
+def test_items_in_flight_elsewhere_are_refused_if_the_policy_says_so(bench: Bench) -> None:
+    counter = Counter()
+    other = bench.new_receiver()
+    first = bench.start(bench.call, other.process, "b", bench.coloured(counter.slow))
+    assert counter.entered.wait(10)
+    bench.policy(in_flight="reject")
+    answers = bench.process_many(messages("a", "b"), double, key=by_id)
+    assert answers[0].value == "aa"
+    assert isinstance(answers[1].error, StillInProgressError)
+    counter.go_on.set()
+    first.result(10)
+
+
+def test_parked_items_fail_by_themselves(bench: Bench) -> None:
+    bench.policy(max_attempts=1)
+    counter = Counter()
+    with pytest.raises(ValueError, match="no luck"):
+        bench.process("b", counter.failing)
+    answers = bench.process_many(messages("a", "b"), double, key=by_id)
+    assert answers[0].value == "aa"
+    assert isinstance(answers[1].error, ParkedError)
+
+
+def test_an_unreachable_store_fails_every_item_and_starts_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twicesafe.core.batch.Sleep", lambda seconds: Sleep(0))
+    bench.store.before = Outage("claim")
+    counter = Counter()
+    answers = bench.process_many(messages("a", "b"), counter.quick, key=by_id)
+    assert [type(answer.error) for answer in answers] == [StoreUnavailableError] * 2
+    assert [answer.error.key for answer in answers] == [Key("a"), Key("b")]
+    assert counter.runs == 0
+
+
+@pytest.mark.parametrize("op", ["claim", "complete"])
+def test_lost_replies_are_asked_again_with_the_same_owner(bench: Bench, op: str) -> None:
+    bench.store.after = Outage(op, times=1)
+    counter = Counter("once")
+    answers = bench.process_many(messages("a", "b"), counter.quick, key=by_id)
+    assert [(answer.value, answer.replayed) for answer in answers] == [("once", False)] * 2
+    assert counter.runs == 2
+    owners = {request.owner for request in bench.store.log if request.op == "claim"}
+    assert len(owners) == 2
+
+
+def test_a_batch_is_observed_like_single_deliveries(bench: Bench) -> None:
+    bench.process_many(messages("a", "a"), double, key=by_id)
+    kinds = [type(event) for event in bench.seen]
+    assert kinds == [ev.Started, ev.Completed, ev.Replayed]

@@ -1,0 +1,130 @@
+"""The local replay cache: a hot duplicate costs no round trip, and never a wrong answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.receiver.colours import Bench, Counter
+from tests.receiver.faults import Outage
+from twicesafe import FingerprintMismatchError, Key, RememberedFailureError, StoreUnavailableError
+from twicesafe import events as ev
+
+
+@pytest.fixture
+def cached(bench: Bench) -> Bench:
+    bench.store = bench.new_store()
+    bench.receiver = bench.new_receiver(bench.store, cache=2, worker_clock=bench.clock.worker)
+    return bench
+
+
+def test_a_hot_duplicate_costs_no_round_trip(cached: Bench) -> None:
+    counter = Counter([1])
+    cached.process("k", counter.quick)
+    trips = cached.store.trips
+    outcome = cached.process("k", counter.quick)
+    assert (outcome.value, outcome.replayed, cached.store.trips) == ([1], True, trips)
+    assert cached.events(ev.Replayed)[-1].cached
+
+
+def test_answers_are_copies(cached: Bench) -> None:
+    cached.process("k", Counter([1]).quick)
+    cached.process("k", Counter().quick).value.append("spoilt")
+    assert cached.process("k", Counter().quick).value == [1]
+
+
+def test_a_replay_from_the_store_fills_it(cached: Bench) -> None:
+    other = cached.new_receiver()
+    cached.call(other.process, "k", cached.coloured(Counter(5).quick))
+    cached.process("k", Counter().quick)
+    trips = cached.store.trips
+    assert cached.process("k", Counter().quick).value == 5
+    assert cached.store.trips == trips
+
+
+def test_it_is_bounded(cached: Bench) -> None:
+    for key in "abc":
+        cached.process(key, Counter(key).quick)
+    assert len(cached.receiver._runtime.cache._kept) == 2
+    trips = cached.store.trips
+    assert cached.process("a", Counter().quick).value == "a"
+    assert cached.store.trips == trips + 1
+
+
+def test_it_never_outlives_retention(cached: Bench) -> None:
+    cached.policy(retention=100)
+    counter = Counter()
+    cached.process("k", counter.quick)
+    cached.clock.advance(100)
+    assert not cached.process("k", counter.quick).replayed
+    assert counter.runs == 2
+
+
+def test_a_replay_late_in_retention_is_kept_for_the_rest_only(cached: Bench) -> None:
+    cached.policy(retention=100)
+    counter = Counter()
+    other = cached.new_receiver(policy=cached.receiver.policy)
+    cached.call(other.process, "k", cached.coloured(counter.quick))
+    cached.clock.advance(90)
+    assert cached.process("k", counter.quick).replayed
+    cached.clock.advance(10)
+    assert not cached.process("k", counter.quick).replayed
+
+
+def test_it_is_not_filled_before_the_store_confirmed(
+    cached: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(request: Any) -> None:
+        if request.op == "complete":
+            cached.clock.advance(3600)  # no patience left for another try
+            Outage("complete")(request)
+
+    cached.store.before = gone
+    with pytest.raises(StoreUnavailableError, match="unknown"):
+        cached.process("k", Counter().quick)
+    assert cached.receiver._runtime.cache.get(Key("k").id) is None
+
+
+def test_failures_and_refusals_are_not_kept(cached: Bench) -> None:
+    with pytest.raises(ValueError, match="no luck"):
+        cached.process("k", Counter().failing)
+    assert cached.receiver._runtime.cache.get(Key("k").id) is None
+    assert cached.process("k", Counter(1).quick).attempt == 2
+
+
+def test_remembered_failures_are_kept(cached: Bench) -> None:
+    cached.policy(remember=(ValueError,))
+    with pytest.raises(ValueError, match="no luck"):
+        cached.process("k", Counter().failing)
+    trips = cached.store.trips
+    with pytest.raises(RememberedFailureError):
+        cached.process("k", Counter().quick)
+    assert cached.store.trips == trips
+
+
+def test_a_mismatch_is_still_a_mismatch(cached: Bench) -> None:
+    cached.receiver = cached.receiver.options(fingerprint=True)
+    cached.process("k", Counter().quick, 1)
+    with pytest.raises(FingerprintMismatchError):
+        cached.process("k", Counter().quick, 2)
+
+
+@pytest.mark.parametrize("act", ["release", "forget", "resolve"])
+def test_an_operators_act_is_seen_at_once(cached: Bench, act: str) -> None:
+    cached.policy(remember=(ValueError,))
+    counter = Counter("fresh")
+    with pytest.raises(ValueError, match="no luck"):
+        cached.process("k", counter.failing)
+    with pytest.raises(RememberedFailureError):
+        cached.process("k", counter.quick)
+    if act == "release":
+        cached.release("k", by="ann")
+        assert cached.process("k", counter.quick).value == "fresh"
+    elif act == "resolve":
+        cached.resolve("k", "by hand", by="ann")
+        assert cached.process("k", counter.quick).value == "by hand"
+    else:
+        cached.forget("k")
+        with pytest.raises(Exception, match="forgotten"):
+            cached.process("k", counter.quick)

@@ -1,0 +1,373 @@
+"""`@receiver.idempotent`: keeps what a function is, and never mixes up whose answer is whose."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import pytest
+
+from tests.receiver.colours import Bench, Counter
+from twicesafe import (
+    AsyncReceiver,
+    ConfigurationError,
+    FingerprintMismatchError,
+    MissingKeyError,
+    Receiver,
+    UsageError,
+)
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver(MemoryStore())
+
+
+@pytest.fixture
+def awaited() -> AsyncReceiver:
+    return AsyncReceiver(AsyncMemoryStore())
+
+
+def test_returns_the_plain_value_and_runs_once(bench: Bench) -> None:
+    counter = Counter({"id": 7})
+    charge = bench.idempotent(counter.quick, key=lambda order: order["id"], scope=("charge",))
+    assert charge({"id": "a"}) == {"id": 7}
+    assert charge({"id": "a"}) == {"id": 7}
+    assert counter.runs == 1
+    charge({"id": "b"})
+    assert counter.runs == 2
+
+
+def test_key_may_name_a_parameter_given_either_way(bench: Bench) -> None:
+    runs: list[str] = []
+
+    def charge(order_id: str, amount: int = 1) -> int:
+        runs.append(order_id)
+        return amount
+
+    safe = bench.idempotent(charge, key="order_id")
+    assert [safe("a", 5), safe(order_id="a"), safe(amount=9, order_id="a")] == [5, 5, 5]
+    assert runs == ["a"]
+
+
+def test_without_a_key_equal_arguments_are_equal_calls(bench: Bench) -> None:
+    runs: list[tuple[int, int]] = []
+
+    def add(a: int, b: int = 2) -> int:
+        runs.append((a, b))
+        return a + b
+
+    safe = bench.idempotent(add)
+    assert [safe(1), safe(1, 2), safe(b=2, a=1), safe(a=1)] == [3, 3, 3, 3]
+    assert safe(2) == 4
+    assert runs == [(1, 2), (2, 2)]
+
+
+def test_signature_and_documentation_are_kept(receiver: Receiver, awaited: AsyncReceiver) -> None:
+    def charge(order: dict[str, str], *, amount: int = 3) -> str:
+        """Take the money."""
+        return "ok"
+
+    async def acharge(order: dict[str, str], *, amount: int = 3) -> str:
+        """Take the money."""
+        return "ok"
+
+    for function, decorate in ((charge, receiver.idempotent), (acharge, awaited.idempotent)):
+        safe: Any = decorate(function)  # type: ignore[operator]
+        assert inspect.signature(safe) == inspect.signature(function)
+        assert safe.__doc__ == "Take the money."
+        assert safe.__name__ == function.__name__
+        assert safe.__wrapped__ is function
+    assert inspect.iscoroutinefunction(awaited.idempotent(acharge))
+
+
+def test_methods_static_and_class_methods(receiver: Receiver) -> None:
+    runs: list[str] = []
+
+    class Shop:
+        @receiver.idempotent(key="order")
+        def buy(self, order: str) -> str:
+            runs.append("buy")
+            return f"bought {order}"
+
+        @receiver.idempotent(key="order")
+        @staticmethod
+        def send(order: str) -> str:
+            runs.append("send")
+            return f"sent {order}"
+
+        @staticmethod
+        @receiver.idempotent(key="order")
+        def post(order: str) -> str:
+            runs.append("post")
+            return f"posted {order}"
+
+        @receiver.idempotent(key="order")
+        @classmethod
+        def make(cls, order: str) -> str:
+            runs.append("make")
+            return f"{cls.__name__} made {order}"
+
+        @classmethod
+        @receiver.idempotent(key="order")
+        def build(cls, order: str) -> str:
+            runs.append("build")
+            return f"{cls.__name__} built {order}"
+
+    for _ in range(2):
+        shop = Shop()
+        assert shop.buy("1") == "bought 1"
+        assert shop.send("1") == Shop.send("1") == "sent 1"
+        assert shop.post("1") == "posted 1"
+        assert Shop.make("1") == "Shop made 1"
+        assert shop.build("1") == "Shop built 1"
+    assert runs == ["buy", "send", "post", "make", "build"]
+
+
+async def test_async_methods(awaited: AsyncReceiver) -> None:
+    runs: list[str] = []
+
+    class Shop:
+        @awaited.idempotent(key="order")
+        async def buy(self, order: str) -> str:
+            runs.append(order)
+            return order
+
+        @awaited.idempotent(key="order")
+        @staticmethod
+        async def send(order: str) -> str:
+            runs.append(order)
+            return order
+
+    for _ in range(2):
+        assert await Shop().buy("a") == "a"
+        assert await Shop.send("b") == "b"
+    assert runs == ["a", "b"]
+
+
+def test_partials_count_what_they_carry(bench: Bench) -> None:
+    runs: list[tuple[str, int]] = []
+
+    def pay(currency: str, amount: int) -> str:
+        runs.append((currency, amount))
+        return f"{amount} {currency}"
+
+    inner = bench.coloured(pay)
+    euro = bench.idempotent(functools.partial(inner, "EUR"))
+    dollar = bench.idempotent(functools.partial(inner, "USD"))
+    yen = bench.idempotent(functools.partial(inner, currency="JPY"))
+    assert [euro(5), euro(5), dollar(5), yen(amount=5)] == ["5 EUR", "5 EUR", "5 USD", "5 JPY"]
+    assert runs == [("EUR", 5), ("USD", 5), ("JPY", 5)]
+
+
+def test_partials_keep_their_signature(receiver: Receiver) -> None:
+    def pay(currency: str, amount: int) -> int:
+        return amount
+
+    part = functools.partial(pay, "EUR")
+    assert inspect.signature(receiver.idempotent(part)) == inspect.signature(part)
+
+
+def test_callable_objects(receiver: Receiver) -> None:
+    class Charge:
+        runs = 0
+
+        def __call__(self, order: str) -> str:
+            self.runs += 1
+            return order
+
+    charge = Charge()
+    safe = receiver.idempotent(charge)
+    assert [safe("a"), safe("a")] == ["a", "a"]
+    assert charge.runs == 1
+
+
+def test_async_functions_are_refused_by_the_blocking_receiver(bench: Bench) -> None:
+    async def work() -> int:
+        return 1
+
+    class Callable:
+        async def __call__(self) -> int:
+            return 1
+
+    store = MemoryStore()
+    receiver = Receiver(store)
+    for handler in (work, functools.partial(work), Callable(), Callable().__call__):
+        for attempt in (
+            lambda h=handler: receiver.process("k", h),
+            lambda h=handler: receiver.process_many([1], h, key=str),
+            lambda h=handler: receiver.idempotent(h),
+        ):
+            with pytest.raises(UsageError, match="AsyncReceiver"):
+                attempt()
+    assert receiver.record("k") is None
+    assert receiver.stats().total == 0
+
+
+def test_a_coroutine_in_disguise_is_refused_and_nothing_recorded_as_done() -> None:
+    async def work() -> int:
+        return 1
+
+    receiver = Receiver(MemoryStore())
+    with pytest.raises(UsageError, match="AsyncReceiver"):
+        receiver.process("k", lambda: work())  # noqa: PLW0108 - a disguise
+    record = receiver.record("k")
+    assert record is not None
+    assert record.state == "released"
+
+
+def test_plain_functions_are_refused_by_the_async_decorator(awaited: AsyncReceiver) -> None:
+    def work() -> int:
+        return 1
+
+    with pytest.raises(UsageError, match="use Receiver"):
+        awaited.idempotent(work)  # type: ignore[arg-type]
+
+
+async def test_generators_are_refused(receiver: Receiver, awaited: AsyncReceiver) -> None:
+    def items() -> Any:
+        yield 1
+
+    async def aitems() -> Any:
+        yield 1
+
+    for generator in (items, aitems):
+        for attempt in (
+            lambda g=generator: receiver.process("k", g),
+            lambda g=generator: receiver.idempotent(g),
+            lambda g=generator: awaited.idempotent(g),
+        ):
+            with pytest.raises(UsageError, match=r"generator.*collect the items"):
+                attempt()
+        with pytest.raises(UsageError, match="generator"):
+            await awaited.process("k", generator)
+    assert receiver.stats().total == 0
+    with pytest.raises(UsageError, match="yielding"):
+        receiver.process("k", lambda: items())  # noqa: PLW0108
+    with pytest.raises(UsageError, match="yielding"):
+        await awaited.process("k", lambda: items())  # noqa: PLW0108
+
+
+def test_equal_bare_names_never_share_keys(receiver: Receiver) -> None:
+    class A:
+        @receiver.idempotent(key="id")
+        def run(self, id: str) -> str:  # noqa: A002
+            return "A"
+
+    class B:
+        @receiver.idempotent(key="id")
+        def run(self, id: str) -> str:  # noqa: A002
+            return "B"
+
+    @receiver.idempotent(key="id")
+    def run(id: str) -> str:  # noqa: A002
+        return "function"
+
+    assert [A().run("1"), B().run("1"), run("1")] == ["A", "B", "function"]
+
+
+def test_the_receivers_own_scope_stays_in_front(bench: Bench) -> None:
+    counter = Counter()
+
+    def charge(id: str) -> int:  # noqa: A002
+        counter.quick()
+        return counter.runs
+
+    tenants = [bench.receiver.options(scope=(name,)) for name in ("a", "b")]
+    functions = [tenant.idempotent(key="id")(bench.coloured(charge)) for tenant in tenants]
+    assert [bench.call(function, "1") for function in functions] == [1, 2]
+    assert [bench.call(function, "1") for function in functions] == [1, 2]
+
+
+def test_each_decorator_keeps_its_own_settings(bench: Bench) -> None:
+    def a(id: str, x: int) -> int:  # noqa: A002
+        return x
+
+    def b(id: str, x: int) -> int:  # noqa: A002
+        return x
+
+    checked = bench.idempotent(a, key="id", fingerprint=True)
+    unchecked = bench.idempotent(b, key="id")
+    assert (checked("1", 1), unchecked("1", 1)) == (1, 1)
+    with pytest.raises(FingerprintMismatchError):
+        checked("1", 2)
+    assert unchecked("1", 2) == 1
+
+
+@pytest.mark.parametrize("pair", ["wrapped", "defaults", "closures", "methods"])
+def test_functions_with_one_code_keep_their_own_profile(bench: Bench, pair: str) -> None:
+    """Wrappers, closures and bound methods share code objects, but not signatures."""
+
+    def logged(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    def one(x):
+        return ["one", x]
+
+    def two(a, b=5):
+        return ["two", a, b]
+
+    def with_default(y):
+        def function(x, y=y):
+            return [x, y]
+
+        return function
+
+    class Thing:
+        def handle(self, x):
+            return ["thing", x]
+
+    first, second, call = {
+        "wrapped": (logged(one), logged(two), (1, 2)),
+        "defaults": (with_default(1), with_default(2), (1,)),
+        "closures": (lambda x: x, lambda x: [x], (1,)),
+        "methods": (Thing().handle, Thing.handle, ({}, 1)),
+    }[pair]
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    bench.process("first", first, 1)
+    expected = second(*call)
+    assert bench.process("second", second, *call).value == expected
+    assert bench.process("second", second, *call).replayed
+    with pytest.raises(FingerprintMismatchError):
+        bench.process("second", second, *call[:-1], 99)
+
+
+def test_return_types_of_closures_are_not_mixed_up(bench: Bench) -> None:
+    def make(cls: type) -> Any:
+        def handler():
+            return cls("1")
+
+        handler.__annotations__["return"] = cls
+        return handler
+
+    class Text(str):
+        __slots__ = ()
+
+    class Word(str):
+        __slots__ = ()
+
+    for number in range(20):
+        for cls in (Text, Word, str):
+            key = f"{number}{cls.__name__}"
+            bench.process(key, make(cls))
+            assert type(bench.process(key, make(cls)).value) is cls
+
+
+def test_settings_that_make_no_sense(receiver: Receiver) -> None:
+    def charge(order: str) -> str:
+        return order
+
+    with pytest.raises(ConfigurationError, match=r"'ordr' names no parameter.*order"):
+        receiver.idempotent(key="ordr")(charge)
+    with pytest.raises(ConfigurationError, match="decorates a function"):
+        receiver.idempotent(key="x")(42)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="lambda"):
+        receiver.idempotent(lambda: 1)
+    with pytest.raises(MissingKeyError):
+        receiver.idempotent(key=lambda order: None)(charge)("a")  # type: ignore[arg-type, return-value]

@@ -1,0 +1,108 @@
+"""Same key, other request: refused, naming fields and never values, even while the first runs (P11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.receiver.colours import Bench, Counter
+from twicesafe import FingerprintMismatchError
+from twicesafe import events as ev
+
+SECRET = "4000-1234-5678"
+
+
+def charge(order: dict[str, Any]) -> str:
+    return "charged"
+
+
+def test_off_by_default(bench: Bench) -> None:
+    bench.process("k", charge, {"amount": 1})
+    assert bench.process("k", charge, {"amount": 2}).replayed
+
+
+def test_true_compares_the_arguments_and_names_fields(bench: Bench) -> None:
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    bench.process("k", charge, {"amount": 1, "card": SECRET, "to": "x"})
+    assert bench.process("k", charge, {"to": "x", "card": SECRET, "amount": 1}).replayed
+    with pytest.raises(FingerprintMismatchError) as caught:
+        bench.process("k", charge, {"amount": 2, "card": SECRET + "9", "to": "x"})
+    assert set(caught.value.fields) == {"amount", "card"}
+    assert caught.value.http_status == 422
+    assert SECRET not in str(caught.value)
+    assert not caught.value.retryable
+    assert bench.events(ev.Refused)[0].reason == "FingerprintMismatchError"
+
+
+def test_several_arguments_are_named_by_parameter(bench: Bench) -> None:
+    def pay(account: str, amount: int = 1) -> str:
+        return "paid"
+
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    bench.process("k", pay, "a", 1)
+    assert bench.process("k", pay, account="a").replayed
+    with pytest.raises(FingerprintMismatchError) as caught:
+        bench.process("k", pay, "a", amount=2)
+    assert caught.value.fields == ("amount",)
+
+
+def test_a_callable_chooses_what_counts(bench: Bench) -> None:
+    bench.receiver = bench.receiver.options(fingerprint=lambda order: {"amount": order["amount"]})
+    bench.process("k", charge, {"amount": 1, "sent_at": 1})
+    assert bench.process("k", charge, {"amount": 1, "sent_at": 2}).replayed
+    with pytest.raises(FingerprintMismatchError) as caught:
+        bench.process("k", charge, {"amount": 2, "sent_at": 2})
+    assert caught.value.fields == ("amount",)
+
+
+def test_bytes_are_the_fingerprint(bench: Bench) -> None:
+    one, two = (bench.receiver.options(fingerprint=blob) for blob in (b"1", b"2"))
+    handler = bench.coloured(charge)
+    bench.call(one.process, "k", handler, {})
+    assert bench.call(one.process, "k", handler, {"other": 1}).replayed
+    with pytest.raises(FingerprintMismatchError) as caught:
+        bench.call(two.process, "k", handler, {})
+    assert caught.value.fields == ()
+
+
+def test_a_delivery_without_fingerprint_is_not_checked(bench: Bench) -> None:
+    plain = bench.receiver
+    bench.receiver = plain.options(fingerprint=True)
+    bench.process("k", charge, {"amount": 1})
+    bench.receiver = plain
+    assert bench.process("k", charge, {"amount": 2}).replayed
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this process", "another process"])
+def test_refused_while_the_first_is_still_running(bench: Bench, elsewhere: bool) -> None:
+    counter = Counter()
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    first = bench.start(bench.process, "k", counter.slow, {"amount": 1})
+    assert counter.entered.wait(10)
+    second = bench.new_receiver(fingerprint=True) if elsewhere else bench.receiver
+    with pytest.raises(FingerprintMismatchError):
+        bench.call(second.process, "k", bench.coloured(counter.slow), {"amount": 2})
+    counter.go_on.set()
+    assert first.result(10).value == "done"
+    assert counter.runs == 1
+
+
+def test_what_cannot_be_fingerprinted_is_refused_before_any_claim(bench: Bench) -> None:
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    with pytest.raises(Exception, match="object"):
+        bench.process("k", charge, object())
+    assert bench.store.log == []
+
+
+def test_the_fingerprint_outlives_failure_and_completion(bench: Bench) -> None:
+    counter = Counter()
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    with pytest.raises(ValueError, match="no luck"):
+        bench.process("k", counter.failing, {"amount": 1})
+    with pytest.raises(FingerprintMismatchError):
+        bench.process("k", counter.quick, {"amount": 2})
+    bench.process("k", counter.quick, {"amount": 1})
+    with pytest.raises(FingerprintMismatchError):
+        bench.process("k", counter.quick, {"amount": 2})
+    assert counter.runs == 2

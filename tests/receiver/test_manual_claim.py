@@ -1,0 +1,185 @@
+"""`with receiver.claim(key)`: the same promises for work that does not fit into one function."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.receiver.colours import LEAVE, Bench, Counter
+from twicesafe import (
+    AsyncReceiver,
+    FingerprintMismatchError,
+    Key,
+    LeaseLostError,
+    NotStorableError,
+    ParkedError,
+    Receiver,
+    ResultUnavailableError,
+    State,
+    UsageError,
+    current_claim,
+    current_key,
+)
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
+
+
+def test_complete_then_duplicate(bench: Bench) -> None:
+    first = bench.manual("k", lambda claim: {"n": 0})
+    second = bench.manual("k", lambda claim: pytest.fail("ran twice"))
+    assert (first.is_new, first.result, first.attempt) == (True, {"n": 0}, 1)
+    assert (second.is_new, second.result, second.attempt) == (False, {"n": 0}, 1)
+    assert second.fence == first.fence
+    assert first.key == Key("k")
+    assert bench.process("k", Counter().quick).value == {"n": 0}
+
+
+def test_the_block_runs_under_its_claim(bench: Bench) -> None:
+    seen: list[Any] = []
+
+    def body(claim: Any) -> None:
+        active = current_claim()
+        assert active is not None
+        seen.append((current_key(), active.fence == claim.fence, claim.lost, claim.cause))
+        with pytest.raises(UsageError, match="no result"):
+            _ = claim.result
+
+    bench.manual("k", body)
+    assert seen == [(Key("k"), True, False, None)]
+    assert current_claim() is None
+
+
+def test_an_exception_fails_the_attempt(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="no luck"):
+        bench.manual("k", Counter().failing)
+    assert bench.record("k").state is State.RELEASED
+    again = bench.manual("k", lambda claim: (claim.attempt, str(claim.cause)))
+    assert again.result == (2, "failed")
+
+
+def test_leaving_without_complete_gives_the_claim_back(bench: Bench) -> None:
+    bench.policy(max_attempts=1)
+    for _ in range(3):
+        bench.manual("k", lambda claim: LEAVE)  # not an attempt: nothing was done
+        assert bench.record("k").state is State.RELEASED
+    assert bench.manual("k", lambda claim: 5).result == 5
+
+
+def test_failures_count_and_park(bench: Bench) -> None:
+    bench.policy(max_attempts=1)
+    with pytest.raises(ValueError, match="no luck"):
+        bench.manual("k", Counter().failing)
+    with pytest.raises(ParkedError):
+        bench.manual("k", lambda claim: 5)
+
+
+def test_a_lost_lease_is_told_and_records_nothing(bench: Bench) -> None:
+    other = bench.new_receiver()
+
+    def body(claim: Any) -> str:
+        bench.clock.advance(31)
+        bench.call(other.process, "k", bench.coloured(Counter("newer").quick))
+        return "zombie"
+
+    with pytest.raises(LeaseLostError):
+        bench.manual("k", body)
+    assert bench.process("k", Counter().quick).value == "newer"
+
+
+def test_fingerprints(bench: Bench) -> None:
+    bench.manual("k", lambda claim: 1, fingerprint={"amount": 1, "to": "x"})
+    assert bench.manual("k", lambda claim: 2, fingerprint={"to": "x", "amount": 1}).result == 1
+    with pytest.raises(FingerprintMismatchError) as caught:
+        bench.manual("k", lambda claim: 2, fingerprint={"amount": 2, "to": "x"})
+    assert caught.value.fields == ("amount",)
+    bench.manual("b", lambda claim: 1, fingerprint=b"1")
+    with pytest.raises(FingerprintMismatchError):
+        bench.manual("b", lambda claim: 1, fingerprint=b"2")
+
+
+def test_a_result_that_cannot_be_kept(bench: Bench) -> None:
+    value = object()
+    with pytest.raises(NotStorableError) as caught:
+        bench.manual("k", lambda claim: value)
+    assert caught.value.value is value
+    assert bench.record("k").state is State.COMPLETED
+    with pytest.raises(ResultUnavailableError):
+        bench.manual("k", lambda claim: 5)
+
+
+def test_completing_twice_or_as_a_duplicate_is_refused() -> None:
+    receiver = Receiver(MemoryStore())
+    with receiver.claim("k") as claim:
+        claim.complete(1)
+        assert claim.result == 1
+        with pytest.raises(UsageError, match="completed already"):
+            claim.complete(2)
+    with receiver.claim("k") as claim, pytest.raises(UsageError, match="duplicate"):
+        claim.complete(2)
+    assert receiver.process("k", lambda: 3).value == 1
+
+
+async def test_completing_twice_or_as_a_duplicate_is_refused_async() -> None:
+    receiver = AsyncReceiver(AsyncMemoryStore())
+    async with receiver.claim("k") as claim:
+        await claim.complete(1)
+        with pytest.raises(UsageError, match="completed already"):
+            await claim.complete(2)
+    async with receiver.claim("k") as claim:
+        with pytest.raises(UsageError, match="duplicate"):
+            await claim.complete(2)
+
+
+def test_waiting_duplicates_are_woken(bench: Bench) -> None:
+    counter = Counter(7)
+    first = bench.start(bench.manual, "k", counter.slow)
+    assert counter.entered.wait(10)
+    second = bench.start(bench.process, "k", counter.slow)
+    third = bench.start(bench.manual, "k", counter.slow)
+    counter.go_on.set()
+    assert [first.result(10).result, second.result(10).value, third.result(10).result] == [7, 7, 7]
+    assert counter.runs == 1
+
+
+@pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)
+def test_cancelled_while_giving_back_is_cancelled(bench: Bench) -> None:
+    """The record is written to its end, and then the cancellation is delivered."""
+    reached: list[asyncio.Event] = []
+
+    async def run() -> str:
+        writing, go_on = asyncio.Event(), asyncio.Event()
+        reached.append(writing)
+
+        async def pause(request: Any) -> None:
+            if request.op == "abandon":
+                writing.set()
+                await go_on.wait()
+
+        bench.store.before = pause
+
+        async def leave() -> None:
+            async with bench.receiver.claim("k"):
+                pass
+
+        task = asyncio.ensure_future(leave())
+        await writing.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return str((await bench.receiver.record("k")).state)
+
+    assert bench._wait(run()) == "released"
+
+
+def test_claims_nest() -> None:
+    receiver = Receiver(MemoryStore())
+    with receiver.claim("outer") as outer:
+        with receiver.claim("inner") as inner:
+            assert current_key() == Key("inner")
+            inner.complete(1)
+        assert current_key() == Key("outer")
+        outer.complete(2)
+    assert current_key() is None

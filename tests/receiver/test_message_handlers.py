@@ -1,0 +1,133 @@
+"""Message handlers as classes: key from the message, payload checked, dead letters handed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.receiver.colours import Bench
+from twicesafe import (
+    AsyncMessageHandler,
+    FingerprintMismatchError,
+    HeldError,
+    Key,
+    MessageHandler,
+    ParkedError,
+)
+
+
+class Payments(MessageHandler[dict[str, Any], str]):
+    def __init__(self, receiver: Any) -> None:
+        super().__init__(receiver)
+        self.handled: list[Any] = []
+        self.letters: list[tuple[Any, str]] = []
+
+    def key(self, message: dict[str, Any]) -> Any:
+        return message["id"]
+
+    def handle(self, message: dict[str, Any]) -> str:
+        self.handled.append(message)
+        if message.get("poison"):
+            raise ValueError("poison")
+        return f"paid {message['id']}"
+
+    def dead_letter(self, message: dict[str, Any], error: Exception) -> None:
+        self.letters.append((message, type(error).__name__))
+
+
+class AsyncPayments(AsyncMessageHandler[dict[str, Any], str]):
+    __init__ = Payments.__init__  # type: ignore[assignment]
+    key = Payments.key  # type: ignore[assignment]
+
+    async def handle(self, message: dict[str, Any]) -> str:
+        return Payments.handle(self, message)  # type: ignore[arg-type]
+
+    async def dead_letter(self, message: dict[str, Any], error: Exception) -> None:
+        Payments.dead_letter(self, message, error)  # type: ignore[arg-type]
+
+
+def payments(bench: Bench) -> Any:
+    if not bench.is_async:
+        return Payments(bench.receiver)
+    handler = AsyncPayments.__new__(AsyncPayments)
+    AsyncMessageHandler.__init__(handler, bench.receiver)
+    handler.handled, handler.letters = [], []  # type: ignore[attr-defined]
+    return handler
+
+
+def test_a_redelivery_is_replayed(bench: Bench) -> None:
+    handler = payments(bench)
+    first = bench.call(handler, {"id": "1"})
+    second = bench.call(handler, {"id": "1"})
+    assert (first.value, first.replayed) == ("paid 1", False)
+    assert (second.value, second.replayed) == ("paid 1", True)
+    assert len(handler.handled) == 1
+
+
+def test_a_reused_id_is_a_dead_letter(bench: Bench) -> None:
+    handler = payments(bench)
+    bench.call(handler, {"id": "1", "amount": 5})
+    with pytest.raises(FingerprintMismatchError) as caught:
+        bench.call(handler, {"id": "1", "amount": 6})
+    assert caught.value.fields == ("amount",)
+    assert handler.letters == [({"id": "1", "amount": 6}, "FingerprintMismatchError")]
+    assert len(handler.handled) == 1
+
+
+def test_parked_messages_are_dead_letters_and_ordinary_failures_are_not(bench: Bench) -> None:
+    bench.policy(max_attempts=2)
+    handler = payments(bench)
+    message = {"id": "1", "poison": True}
+    for _ in range(2):
+        with pytest.raises(ValueError, match="poison"):
+            bench.call(handler, message)
+    assert handler.letters == []
+    with pytest.raises(ParkedError):
+        bench.call(handler, message)
+    assert handler.letters == [(message, "ParkedError")]
+
+
+def test_held_messages_are_dead_letters(bench: Bench) -> None:
+    bench.policy(takeover="hold")
+    handler = payments(bench)
+    key = handler.receiver.key("1")
+    from twicesafe.core.protocol import Claim
+
+    bench.call(bench.store.perform, Claim(key, b"dead worker", 1000, 5, True))
+    bench.clock.advance(2)
+    with pytest.raises(HeldError):
+        bench.call(handler, {"id": "1"})
+    assert handler.letters == [({"id": "1"}, "HeldError")]
+
+
+def test_classes_do_not_share_keys_and_keep_the_receivers_scope(bench: Bench) -> None:
+    class Refunds(type(payments(bench))):  # type: ignore[misc]
+        pass
+
+    refunds = Refunds.__new__(Refunds)
+    (AsyncMessageHandler if bench.is_async else MessageHandler).__init__(
+        refunds, bench.receiver.options(scope=("tenant",))
+    )
+    refunds.handled, refunds.letters = [], []
+    handler = payments(bench)
+    assert not bench.call(handler, {"id": "1"}).replayed
+    outcome = bench.call(refunds, {"id": "1"})
+    assert not outcome.replayed
+    assert outcome.key.scope[0] == "tenant"
+    assert outcome.key.scope[1].endswith("Refunds")
+
+
+def test_a_ready_key_is_taken_as_it_is(bench: Bench) -> None:
+    handler = payments(bench)
+    handler.key = lambda message: Key.from_message(type="payment", id=message["id"], source="shop")
+    assert bench.call(handler, {"id": "1"}).key.scope == ("shop", "payment")
+
+
+def test_a_handler_without_key_or_handle_cannot_be_made(bench: Bench) -> None:
+    class Half(MessageHandler[Any, Any]):
+        def key(self, message: Any) -> Any:
+            return "k"
+
+    with pytest.raises(TypeError, match="handle"):
+        Half(bench.receiver)  # type: ignore[abstract]

@@ -1,0 +1,210 @@
+"""Duplicates of running work: they wait, are woken, take over when the owner fails, or are refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.receiver.colours import Bench, Counter
+from twicesafe import StillInProgressError, TooManyWaitersError, current_key
+from twicesafe import events as ev
+
+
+def wait_until(condition: Any, seconds: float = 10) -> None:
+    """Give other threads the processor until the condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.001)
+
+
+def riders(bench: Bench) -> int:
+    table = bench.receiver._runtime.flights._table
+    return sum(len(flight.wakers or ()) for flight in list(table.values()))
+
+
+def test_a_hundred_duplicates_of_one_slow_call(bench: Bench) -> None:
+    counter = Counter({"same": "bytes"})
+    calls = [bench.start(bench.process, "k", counter.slow) for _ in range(101)]
+    wait_until(lambda: riders(bench) == 100)
+    counter.go_on.set()
+    outcomes = [call.result(20) for call in calls]
+    assert counter.runs == 1
+    assert [outcome.value for outcome in outcomes] == [{"same": "bytes"}] * 101
+    assert sum(not outcome.replayed for outcome in outcomes) == 1
+    assert len({outcome.fence for outcome in outcomes}) == 1
+    assert bench.store.ops().count("claim") == 1
+
+
+def test_a_duplicate_in_another_process_waits_and_replays(bench: Bench) -> None:
+    counter = Counter(5)
+    other = bench.new_receiver()
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(10)
+    second = bench.start(bench.call, other.process, "k", bench.coloured(counter.slow))
+    wait_until(lambda: other.store.log)
+    counter.go_on.set()
+    assert (first.result(10).value, second.result(10).value) == (5, 5)
+    assert (second.result().replayed, counter.runs) == (True, 1)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this process", "another process"])
+def test_a_waiter_takes_over_when_the_owner_fails(bench: Bench, elsewhere: bool) -> None:
+    counter = Counter("second try")
+
+    def first() -> str:
+        counter.slow()
+        raise ValueError("owner failed")
+
+    waiter = bench.new_receiver() if elsewhere else bench.receiver
+    owner = bench.start(bench.process, "k", first)
+    assert counter.entered.wait(10)
+    second = bench.start(bench.call, waiter.process, "k", bench.coloured(counter.quick))
+    wait_until(lambda: waiter.store.log if elsewhere else riders(bench))
+    counter.go_on.set()
+    with pytest.raises(ValueError, match="owner failed"):
+        owner.result(10)
+    outcome = second.result(10)
+    assert (outcome.value, outcome.replayed, outcome.attempt) == ("second try", False, 2)
+    assert bench.record("k").cause == "failed"
+
+
+def test_many_waiters_of_a_failing_owner_run_one_at_a_time(bench: Bench) -> None:
+    counter = Counter()
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def flaky() -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            counter.runs += 1
+            mine = counter.runs
+        counter.entered.set()
+        assert counter.go_on.wait(20)
+        with lock:
+            running -= 1
+        if mine < 3:
+            raise ValueError("not yet")
+        return mine
+
+    calls = [bench.start(bench.process, "k", flaky) for _ in range(20)]
+    wait_until(lambda: riders(bench) == 19)
+    counter.go_on.set()
+    results = [call.exception(20) or call.result() for call in calls]
+    assert sum(isinstance(result, ValueError) for result in results) == 2
+    assert [r.value for r in results if not isinstance(r, ValueError)] == [3] * 18
+    assert (counter.runs, most) == (3, 1)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this process", "another process"])
+def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
+    counter = Counter()
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(10)
+    second = bench.new_receiver() if elsewhere else bench.receiver
+    second = second.options(policy=second.policy.but(in_flight="reject"))
+    began = time.monotonic()
+    with pytest.raises(StillInProgressError) as caught:
+        bench.call(second.process, "k", bench.coloured(counter.slow))
+    assert time.monotonic() - began < 1
+    assert caught.value.retry_after is not None
+    assert 0 < caught.value.retry_after <= 1
+    assert (caught.value.http_status, caught.value.retryable) == (409, True)
+    counter.go_on.set()
+    first.result(10)
+    assert counter.runs == 1
+    assert bench.events(ev.Refused)[-1].reason == "StillInProgressError"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this process", "another process"])
+def test_the_wait_has_a_deadline(bench: Bench, elsewhere: bool) -> None:
+    counter = Counter()
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(10)
+    second = bench.new_receiver() if elsewhere else bench.receiver
+    second = second.options(policy=second.policy.but(wait=0.1))
+    began = time.monotonic()
+    with pytest.raises(StillInProgressError, match=r"wait=0.1") as caught:
+        bench.call(second.process, "k", bench.coloured(counter.slow))
+    assert 0.09 <= time.monotonic() - began < 2
+    assert caught.value.retry_after is not None
+    counter.go_on.set()
+    first.result(10)
+    assert bench.events(ev.Waited)
+
+
+def test_waiters_are_bounded(bench: Bench) -> None:
+    counter = Counter()
+    bench.policy(max_waiters=2)
+    calls = [bench.start(bench.process, "k", counter.slow) for _ in range(3)]
+    wait_until(lambda: riders(bench) == 2)
+    with pytest.raises(TooManyWaitersError, match="max_waiters") as caught:
+        bench.process("k", counter.slow)
+    assert caught.value.retryable
+    counter.go_on.set()
+    assert [call.result(10).value for call in calls] == ["done"] * 3
+
+
+def test_a_waiter_that_gave_up_makes_room(bench: Bench) -> None:
+    counter = Counter()
+    patient = bench.receiver
+    bench.policy(max_waiters=1, wait=0.05)
+    first = bench.start(bench.call, patient.process, "k", bench.coloured(counter.slow))
+    assert counter.entered.wait(10)
+    for _ in range(3):
+        with pytest.raises(StillInProgressError):
+            bench.process("k", counter.slow)
+    counter.go_on.set()
+    first.result(10)
+
+
+def test_different_keys_do_not_wait_for_each_other(bench: Bench) -> None:
+    counter = Counter()
+    first = bench.start(bench.process, "a", counter.slow)
+    assert counter.entered.wait(10)
+    assert bench.process("b", counter.quick).value == "done"
+    counter.go_on.set()
+    first.result(10)
+
+
+def test_a_handler_that_waits_for_itself_is_told_so(bench: Bench) -> None:
+    receiver = bench.receiver
+
+    def outer() -> Any:
+        return receiver.process("k", lambda: 1)
+
+    async def outer_async() -> Any:
+        return await receiver.process("k", lambda: None)
+
+    with pytest.raises(StillInProgressError, match=r"wait for itself.*derive"):
+        bench.process("k", outer_async if bench.is_async else outer)
+
+
+def test_a_handler_may_use_derived_keys(bench: Bench) -> None:
+    receiver, runs = bench.receiver, []
+
+    def inner() -> int:
+        runs.append(1)
+        return len(runs)
+
+    async def inner_async() -> int:
+        return inner()
+
+    def step() -> Any:
+        key = current_key()
+        assert key is not None
+        return key.derive("charge")
+
+    def outer() -> Any:
+        return receiver.process(step(), inner).value
+
+    async def outer_async() -> Any:
+        return (await receiver.process(step(), inner_async)).value
+
+    assert bench.process("k", outer_async if bench.is_async else outer).value == 1
+    assert len(runs) == 1
