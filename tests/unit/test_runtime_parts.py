@@ -1,0 +1,320 @@
+"""The parts of a runtime, one by one: flights, the lease keeper, the replay cache, time, context."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twicesafe import Key, LeaseLostError, clocks, current_claim, current_key, key_scope
+from twicesafe import events as ev
+from twicesafe.context import ActiveClaim, active, scope_of_context
+from twicesafe.core.protocol import Ack, Claimed, Verdict
+from twicesafe.errors import StoreUnavailableError
+from twicesafe.runtime.cache import ReplayCache
+from twicesafe.runtime.flights import Flights
+from twicesafe.runtime.keeper import LeaseKeeper
+from twicesafe.testing.clock import FakeClock
+
+REPLAY = Claimed(Verdict.REPLAY, 1, 1, expires_in=1000)
+
+
+# --- flights -----------------------------------------------------------------------------------------
+
+
+def test_one_leads_and_the_others_ride() -> None:
+    flights, woken = Flights(), []
+    flight, leads = flights.board(b"k", b"f")
+    same, second = flights.board(b"k", None)
+    assert (leads, second, same is flight, flight.fingerprint) == (True, False, True, b"f")
+    assert flights.ride(flight, lambda: woken.append(1), 2)
+    assert flights.ride(flight, lambda: woken.append(2), 2)
+    with pytest.raises(OverflowError):
+        flights.ride(flight, lambda: None, 2)
+    flights.land(flight, REPLAY)
+    assert (woken, flight.landing) == ([1, 2], REPLAY)
+    assert flights.ride(flight, lambda: None, 2) is False
+    assert flights.board(b"k", None)[1]
+
+
+def test_who_leaves_is_not_woken_and_makes_room() -> None:
+    flights, woken = Flights(), []
+    flight, _ = flights.board(b"k", None)
+
+    def waker() -> None:
+        woken.append(1)
+
+    flights.ride(flight, waker, 1)
+    flights.leave(flight, waker)
+    flights.leave(flight, waker)
+    assert flights.ride(flight, lambda: woken.append(2), 1)
+    flights.land(flight, None)
+    assert woken == [2]
+
+
+def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
+    """Riders of other event loops leave while the landing still walks along the list."""
+    flights, woken = Flights(), []
+    flight, _ = flights.board(b"k", None)
+
+    def rider(number: int) -> Callable[[], None]:
+        def wake() -> None:
+            woken.append(number)
+            flights.leave(flight, wake)
+
+        return wake
+
+    for number in range(5):
+        flights.ride(flight, rider(number), 10)
+    flights.land(flight, None)
+    assert woken == [0, 1, 2, 3, 4]
+
+
+def test_landing_after_a_fork_disturbs_nobody() -> None:
+    flights = Flights()
+    flight, _ = flights.board(b"k", None)
+    flights.forget_all()
+    mine, leads = flights.board(b"k", None)
+    flights.land(flight, None)
+    assert leads
+    assert flights.board(b"k", None) == (mine, False)
+
+
+# --- the keeper: its rounds are called by hand, its clock is told ------------------------------------
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+        self.answer: Any = Ack.OK
+
+    def perform_many(self, requests: Any) -> list[Any]:
+        self.batches.append(list(requests))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return [self.answer] * len(requests)
+
+
+class Keeping:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock, self.store, self.seen = FakeClock(), FakeStore(), list[Any]()
+        self.keeper = LeaseKeeper(self.store.perform_many, self.clock.worker, self.seen.append)
+        # No thread here: the test is the thread.
+        monkeypatch.setattr(self.keeper, "_rouse", lambda pace: None)
+
+    def claim(self, key: str = "k", lease: float = 30, max_lease: float = 3600) -> ActiveClaim:
+        now = self.clock.worker()
+        claim = ActiveClaim(Key(key), b"o", 1, 1, None, now, lease, max_lease, self.clock.worker)
+        self.keeper.add(claim)
+        return claim
+
+    def pass_time(self, seconds: float) -> int:
+        """How many trips the keeper made in the round after this time."""
+        before = len(self.store.batches)
+        self.clock.advance(seconds)
+        assert self.keeper._round()
+        return len(self.store.batches) - before
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> Keeping:
+    return Keeping(monkeypatch)
+
+
+def test_short_calls_cause_no_renewal(keeping: Keeping) -> None:
+    claim = keeping.claim()
+    assert keeping.pass_time(9.9) == 0
+    keeping.keeper.remove(claim)
+    assert keeping.pass_time(100) == 0
+
+
+def test_renews_at_a_third_and_again(keeping: Keeping) -> None:
+    claim = keeping.claim()
+    assert keeping.pass_time(10) == 1
+    (renew,) = keeping.store.batches[0]
+    assert (renew.id, renew.owner, renew.fence, renew.lease) == (Key("k").id, b"o", 1, 30_000)
+    assert keeping.pass_time(9) == 0
+    assert keeping.pass_time(1) == 1
+    assert claim.expires == pytest.approx(keeping.clock.worker() + 27)
+    assert not claim.lost
+
+
+def test_many_claims_are_renewed_in_one_trip(keeping: Keeping) -> None:
+    for number in range(5):
+        keeping.claim(str(number))
+    assert keeping.pass_time(10) == 1
+    assert len(keeping.store.batches[0]) == 5
+
+
+@pytest.mark.parametrize("how", ["raises", "answers"])
+def test_single_errors_are_survived(keeping: Keeping, how: str, monkeypatch: Any) -> None:
+    claim = keeping.claim()
+    error = StoreUnavailableError("cut")
+    if how == "raises":
+        keeping.store.answer = error
+    else:
+        monkeypatch.setattr(keeping.keeper, "_perform_many", lambda asks: [error] * len(asks))
+    keeping.pass_time(10)
+    assert keeping.seen == [ev.RenewalFailed(Key("k"), "StoreUnavailableError")]
+    assert not claim.gone
+    monkeypatch.setattr(keeping.keeper, "_perform_many", keeping.store.perform_many)
+    keeping.store.answer = Ack.OK
+    assert keeping.pass_time(1) == 1  # soon again, not in another third
+    assert claim.expires == pytest.approx(keeping.clock.worker() + 27)
+
+
+@pytest.mark.parametrize("answer", [Ack.LOST, Ack.MISSING])
+def test_a_refused_renewal_marks_the_claim_as_gone(keeping: Keeping, answer: Ack) -> None:
+    claim = keeping.claim()
+    keeping.store.answer = answer
+    keeping.pass_time(10)
+    assert claim.gone
+    assert claim.lost
+    with pytest.raises(LeaseLostError):
+        claim.check()
+    assert keeping.pass_time(10) == 0
+
+
+def test_stops_at_max_lease(keeping: Keeping) -> None:
+    claim = keeping.claim(lease=30, max_lease=45)
+    keeping.pass_time(10)
+    keeping.pass_time(10)
+    spans = [batch[0].lease for batch in keeping.store.batches]
+    assert spans == [30_000, 25_000]  # never past started + max_lease
+    keeping.pass_time(10)
+    assert keeping.store.batches[-1][0].lease == 15_000
+    assert keeping.pass_time(15) == 0
+    assert keeping.pass_time(100) == 0
+    assert claim.lost
+
+
+def test_settled_claims_are_let_go(keeping: Keeping) -> None:
+    claim = keeping.claim()
+    claim.settled = True
+    assert keeping.pass_time(10) == 0
+    assert not keeping.keeper._live
+
+
+def test_idles_when_nobody_needs_it(keeping: Keeping) -> None:
+    claim = keeping.claim()
+    assert keeping.keeper._next_round() is not None
+    keeping.keeper.remove(claim)
+    assert keeping.keeper._next_round() is None
+
+
+def test_an_error_of_its_own_does_not_end_it(
+    keeping: Keeping, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeping.claim()
+    monkeypatch.setattr(keeping.keeper, "_perform_many", lambda asks: [])
+    assert keeping.pass_time(10) == 0
+    assert "goes on after an error" in caplog.text
+    monkeypatch.setattr(keeping.keeper, "_perform_many", keeping.store.perform_many)
+    assert keeping.pass_time(1) == 1
+
+
+def test_the_thread_starts_when_needed_and_ends_when_closed() -> None:
+    store = FakeStore()
+    keeper = LeaseKeeper(store.perform_many, time.monotonic, lambda event: None)
+    assert keeper._thread is None
+    renewed = threading.Event()
+    store.perform_many = lambda asks: renewed.set() or [Ack.OK] * len(asks)  # type: ignore[func-returns-value]
+    keeper._perform_many = store.perform_many
+    keeper.add(ActiveClaim(Key("k"), b"o", 1, 1, None, time.monotonic(), 0.05, 9, time.monotonic))
+    assert renewed.wait(5)
+    thread = keeper._thread
+    assert thread is not None
+    assert thread.daemon
+    keeper.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+# --- the replay cache --------------------------------------------------------------------------------
+
+
+def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
+    cache = ReplayCache(2, FakeClock().worker)
+    for name in (b"a", b"b", b"a", b"c"):
+        cache.put(name, REPLAY)
+    assert [cache.get(name) is not None for name in (b"a", b"b", b"c")] == [True, False, True]
+    cache.drop(b"a")
+    cache.drop(b"a")
+    assert cache.get(b"a") is None
+
+
+def test_the_cache_ends_before_retention_does() -> None:
+    clock = FakeClock()
+    cache = ReplayCache(2, clock.worker)
+    cache.put(b"a", Claimed(Verdict.REPLAY, expires_in=1000))
+    clock.advance(ms=989)
+    assert cache.get(b"a") is not None
+    clock.advance(ms=2)
+    assert cache.get(b"a") is None
+    assert not cache._kept
+
+
+# --- context and clocks ------------------------------------------------------------------------------
+
+
+def test_scopes_nest_and_end() -> None:
+    with key_scope("tenant") as outer:
+        assert outer == ("tenant",)
+        with key_scope("op", "v2") as inner:
+            assert inner == scope_of_context() == ("tenant", "op", "v2")
+        assert scope_of_context() == ("tenant",)
+        with pytest.raises(ValueError, match="inside"), key_scope("x"):
+            raise ValueError("inside")
+        assert scope_of_context() == ("tenant",)
+    assert scope_of_context() == ()
+
+
+def test_scopes_do_not_leak_into_other_threads() -> None:
+    seen = []
+    with key_scope("tenant"):
+        thread = threading.Thread(target=lambda: seen.append(scope_of_context()))
+        thread.start()
+        thread.join()
+    assert seen == [()]
+
+
+def test_the_current_claim_and_its_deadline() -> None:
+    assert current_claim() is None
+    assert current_key() is None
+    clock = FakeClock()
+    claim = ActiveClaim(Key("k"), b"o", 3, 1, None, clock.worker(), 30, 90, clock.worker)
+    token = active.set(claim)
+    try:
+        assert current_claim() is claim
+        assert current_key() == Key("k")
+        assert claim.deadline - time.monotonic() == pytest.approx(27, abs=0.5)
+        clock.advance(26.9)
+        claim.check()
+        clock.advance(0.1)
+        with pytest.raises(LeaseLostError):
+            claim.check()
+        assert "k" not in repr(claim).replace("claim", "").split()
+    finally:
+        active.reset(token)
+
+
+def test_the_workers_clock_does_not_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = clocks.since_boot()
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+    assert clocks.since_boot() >= before
+    assert clocks.wall_clock() == 0
+
+
+def test_the_boot_has_a_name_where_the_system_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert clocks.boot_id() == clocks.boot_id()
+
+    def missing(self: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert clocks.boot_id() == ""

@@ -1,0 +1,118 @@
+"""Store URLs: what cannot be meant is refused by name, and passwords are never shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreUnavailableError
+from twicesafe.stores.urls import (
+    default_url,
+    identifier,
+    mask,
+    open_async_store,
+    open_store,
+    options_of,
+)
+
+
+@pytest.mark.parametrize(
+    "url, said",
+    [
+        ("", "memory:, sqlite:"),
+        ("nothing", "memory:, sqlite:"),
+        ("mongo2://x", "'mongo2'"),
+        ("sqlite://", "sqlite:///file.db"),
+        ("sqlite:///", "sqlite:///file.db"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite:///file:x?mode=memory", "memory://"),
+        ("memory://a/b", "memory://name"),
+        ("memory://?x=1", "no option 'x'"),
+        ("sqlite:///x.db?tabel=y", "did you mean 'table'"),
+        ("sqlite:///x.db?timeout=soon", "a number"),
+        ("sqlite:///x.db?timeout=-1", "0 or more"),
+        ("sqlite:///x.db?migrate=perhaps", "true or false"),
+        ("sqlite:///x.db?synchronous=off", "full or normal"),
+        ("sqlite:///x.db?table=x;drop", "refused"),
+        ("sqlite:///x.db?table=", "refused"),
+    ],
+)
+@pytest.mark.parametrize("colour", [open_store, lambda url: open_async_store(url).beside()])
+def test_bad_urls(
+    url: str,
+    said: str,
+    colour: Callable[[str], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        colour(url)
+    assert said in str(caught.value)
+
+
+def test_an_unreachable_file_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="does its folder exist"):
+        open_store(f"sqlite:///{tmp_path}/no/such/folder/x.db")
+
+
+def test_options_have_the_types_of_their_defaults() -> None:
+    known = {"size": 5, "wait": 1.5, "on": True, "name": "x"}
+    chosen = options_of("any:///x?size=7&wait=2&on=no&name=y%20z", known)
+    assert chosen == {"size": 7, "wait": 2.0, "on": False, "name": "y z"}
+    assert options_of("any:///x", known) == known
+
+
+@pytest.mark.parametrize(
+    "url, shown",
+    [
+        ("postgresql://u:secret@h:5/db?password=secret", "postgresql://u:***@h:5/db"),
+        ("postgresql://u@h/db", "postgresql://u@h/db"),
+        ("redis://:secret@h", "redis://:***@h"),
+        ("sqlite:///x.db?key=secret", "sqlite:///x.db"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_mask(url: str, shown: str) -> None:
+    assert "secret" not in mask(url)
+    assert mask(url) == shown
+
+
+@pytest.mark.parametrize("name", ["a", "twicesafe", "_x9", "a" * 48])
+def test_identifiers(name: str) -> None:
+    assert identifier(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "9a", "A", "a-b", "a b", 'a"b', "a;b", "a" * 49, "é", "a\n", "x.y"]
+)
+def test_names_that_may_not_stand_in_sql(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="refused"):
+        identifier(name)
+
+
+def test_memory_is_shared_by_name_only() -> None:
+    assert open_store("memory://") is not open_store("memory://")
+    assert open_store("memory://shared-by-name") is open_store("memory://shared-by-name")
+
+
+async def test_without_a_url_it_is_a_file_in_the_users_data_folder(own_home: Path) -> None:
+    assert default_url() == f"sqlite:///{own_home / 'data' / 'twicesafe' / 'twicesafe.db'}"
+    with Receiver.open() as receiver:
+        receiver.process("k", int)
+    assert (own_home / "data" / "twicesafe" / "twicesafe.db").exists()
+
+    async def one() -> int:
+        return 1
+
+    async with AsyncReceiver.open() as awaited:
+        assert (await awaited.process("k", one)).replayed
+
+
+def test_spaces_and_absolute_paths(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/with%20space.db")
+    store.close()
+    assert (tmp_path / "with space.db").exists()
+    assert repr(store) == f"<SqliteStore sqlite:///{tmp_path}/with space.db>"
