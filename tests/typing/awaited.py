@@ -1,0 +1,86 @@
+"""Pins what a type checker sees of `AsyncReceiver`: the same as its twin, awaited. Never run."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, assert_type
+
+from twicesafe import (
+    AsyncClaim,
+    AsyncMessageHandler,
+    AsyncReceiver,
+    Failure,
+    Outcome,
+    Receiver,
+    Record,
+)
+
+
+async def charge(order: str, amount: int = 1) -> bytes:
+    return order.encode() * amount
+
+
+def blocking(order: str) -> bytes:
+    return order.encode()
+
+
+async def handle(message: dict[str, str]) -> int:
+    return len(message)
+
+
+receiver = AsyncReceiver.open("memory://")
+assert_type(receiver, AsyncReceiver)
+
+
+@receiver.idempotent(key="order")
+async def keyed(order: str, *, amount: int) -> int:
+    return amount
+
+
+@receiver.idempotent
+async def plain(order: str) -> bytes:
+    return order.encode()
+
+
+class Shop:
+    @receiver.idempotent(key="order")
+    async def buy(self, order: str) -> int:
+        return 1
+
+
+class Payments(AsyncMessageHandler[dict[str, str], int]):
+    def key(self, message: dict[str, str]) -> str:
+        return message["id"]
+
+    async def handle(self, message: dict[str, str]) -> int:
+        return 1
+
+
+async def main() -> None:
+    assert_type(await receiver.process("k", charge, "o"), Outcome[bytes])
+    assert_type((await receiver.process("k", charge, "o", amount=2)).value, bytes)
+    await receiver.process("k", charge)  # pyright: ignore[reportCallIssue]
+    await receiver.process("k", charge, 5)  # pyright: ignore[reportArgumentType]
+    await receiver.process("k", blocking, "o")  # pyright: ignore[reportArgumentType]
+
+    assert_type(await keyed("o", amount=1), int)
+    assert_type(await plain("o"), bytes)
+    assert_type(await Shop().buy("o"), int)
+    await keyed("o")  # pyright: ignore[reportCallIssue]
+    # A decorated coroutine function is still one: it can become a task.
+    assert_type(asyncio.create_task(plain("o")), asyncio.Task[bytes])
+
+    answers = await receiver.process_many([{"id": "1"}], handle, key=lambda m: m["id"])
+    assert_type(answers, list[Outcome[int] | Failure])
+
+    async with receiver.claim("k") as claim:
+        assert_type(claim, AsyncClaim)
+        assert_type(await claim.complete(5), None)
+        assert_type(claim.result, Any)
+
+    assert_type(await receiver.record("k"), Record | None)
+    assert_type(await Payments(receiver)({"id": "1"}), Outcome[int])
+    receiver.idempotent(blocking)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    Payments(Receiver.open("memory://"))  # pyright: ignore[reportArgumentType]
