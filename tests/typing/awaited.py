@@ -82,5 +82,5 @@ async def main() -> None:
 
     assert_type(await receiver.record("k"), Record | None)
     assert_type(await Payments(receiver)({"id": "1"}), Outcome[int])
-    receiver.idempotent(blocking)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    receiver.idempotent(blocking)  # pyright: ignore[reportArgumentType]
     Payments(Receiver.open("memory://"))  # pyright: ignore[reportArgumentType]
