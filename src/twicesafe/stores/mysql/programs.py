@@ -13,7 +13,8 @@ record goes, and has met that record; any other claim reads the new floor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 from string import Formatter
 from typing import Any, ClassVar, Final
 
@@ -34,7 +35,7 @@ no hour is there twice."""
 
 _ANSWER: Final = (
     "id, state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause,"
-    f" fingerprint, result, {NOW}"
+    " fingerprint, result"
 )
 _KNOWN: Final = 4096
 """Identities of which we remember that they have a record."""
@@ -79,28 +80,29 @@ class MysqlSchema(Schema):
 class MysqlPrograms(SqlPrograms):
     begin: ClassVar[str] = "START TRANSACTION"
 
-    def __init__(self, table: str, returning: bool = True) -> None:
+    def __init__(self, table: str, returning: bool = True, now: str = NOW) -> None:
         super().__init__(table)
         self.returning = returning
+        self.now = now
         self._floor = 0
         """What we last saw of it; only MySQL needs it."""
         self._known: dict[bytes, None] = {}
-        self._load = self.mark(f"SELECT {self.columns}, {NOW} FROM {self.records} WHERE id = ?")
-        self._look = f"SELECT {_ANSWER} FROM {self.records} WHERE id IN "
+        self._load = self.mark(f"SELECT {self.columns}, {now} FROM {self.records} WHERE id = ?")
+        self._look = f"SELECT {_ANSWER}, {now} FROM {self.records} WHERE id IN "
         columns = (
             f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
             " state, fence, attempt, created_at, changed_at, expires_at, cause, error)"
         )
-        rest = f"0, floor + 1, 1, {NOW}, {NOW}, 0, 0, ''"
+        rest = f"0, floor + 1, 1, {now}, {now}, 0, 0, ''"
         # Where there is a record it is left as it is, and locked for no longer than the statement.
         ending = f" LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE n = {self.records}.n"
-        answer = f" RETURNING {_ANSWER}" if returning else ""
+        answer = f" RETURNING {_ANSWER}, {now}" if returning else ""
         guard = "" if returning else " AND floor = ?"
         self._start = self.mark(
-            f"{columns} SELECT ?, ?, {NOW} + ?, ?, ?, ?, ?, {rest} FROM {self.meta}"
+            f"{columns} SELECT ?, ?, {now} + ?, ?, ?, ?, ?, {rest} FROM {self.meta}"
             f" WHERE one = 1{guard}{ending}{answer}"
         )
-        asked = f"a.id, a.owner, {NOW} + a.lease, a.hold, a.fingerprint, a.scope, a.val"
+        asked = f"a.id, a.owner, {now} + a.lease, a.hold, a.fingerprint, a.scope, a.val"
         self._start_all = (
             f"{columns} SELECT {asked}, {rest} FROM {self.meta} JOIN (",
             f") AS a WHERE one = 1{ending}{answer}",
@@ -111,22 +113,22 @@ class MysqlPrograms(SqlPrograms):
                 self.records,
                 _COMPLETE,
                 "r.state = {state}, r.result = {result}, r.error = {error}, r.lease_until = 0,"
-                f" r.changed_at = {NOW}, r.expires_at = {NOW} + {{retention}}",
+                f" r.changed_at = {now}, r.expires_at = {now} + {{retention}}",
                 "r.state IN (0, 4, 5)",
             ),
             "fail": _Update(
                 self.records,
                 _FAIL,
-                f"r.error = {{error}}, r.changed_at = {NOW}, r.cause = IF({released}, 1, r.cause),"
-                f" r.lease_until = IF({released}, {NOW} + {{delay}}, 0),"
-                f" r.expires_at = IF({released}, {NOW} + {{retention}}, 0),"
+                f"r.error = {{error}}, r.changed_at = {now}, r.cause = IF({released}, 1, r.cause),"
+                f" r.lease_until = IF({released}, {now} + {{delay}}, 0),"
+                f" r.expires_at = IF({released}, {now} + {{retention}}, 0),"
                 f" r.state = IF({{hold}}, 4, IF({released}, 3, 5))",
                 "r.state = 0",
             ),
             "renew": _Update(
                 self.records,
                 _RENEW,
-                f"r.lease_until = GREATEST(r.lease_until, {NOW} + {{lease}})",
+                f"r.lease_until = GREATEST(r.lease_until, {now} + {{lease}})",
                 "r.state = 0",
             ),
         }
@@ -141,7 +143,7 @@ class MysqlPrograms(SqlPrograms):
             raise _corrupt() from error
 
     def clock(self) -> Program[int]:
-        return (yield Query(f"SELECT {NOW}"))[0][0]  # type: ignore[no-any-return]
+        return (yield Query(f"SELECT {self.now}"))[0][0]  # type: ignore[no-any-return]
 
     def load(self, id: bytes, lock: str = "") -> Program[tuple[Row | None, int]]:  # noqa: A002
         rows = yield Query(self._load + lock, (id,))
@@ -175,24 +177,24 @@ class MysqlPrograms(SqlPrograms):
         """Many requests that write: one statement per kind, then one by one what is left."""
         answers: list[Any] = [None] * len(requests)
         kinds: dict[str, list[int]] = {}
-        for index in sorted(range(len(requests)), key=lambda i: requests[i].id):
-            kinds.setdefault(requests[index].op, []).append(index)
+        for place in sorted(range(len(requests)), key=lambda i: requests[i].id):
+            kinds.setdefault(requests[place].op, []).append(place)
         for op, group in kinds.items():
-            asks = [requests[index] for index in group]
+            asks = [requests[place] for place in group]
             if op == "claim":
                 found = yield from self._claim_all(asks)
             elif op in _DONE:
                 found = yield from self._acks(op, asks)
             else:
                 found = [None] * len(asks)
-            for index, answer in zip(group, found, strict=True):
-                answers[index] = answer
-        for index, ask in enumerate(requests):
-            if answers[index] is None:
+            for place, answer in zip(group, found, strict=True):
+                answers[place] = answer
+        for place, ask in enumerate(requests):
+            if answers[place] is None:
                 try:
-                    answers[index] = yield from atomically(self.decide(ask), self.begin)
+                    answers[place] = yield from atomically(self.decide(ask), self.begin)
                 except CorruptRecordError as error:
-                    answers[index] = error
+                    answers[place] = error
         return answers
 
     # -- claims -------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class MysqlPrograms(SqlPrograms):
             if (yield Change(self._start, (*_claim_values(ask), floor))):
                 return Claimed(Verdict.WON, floor + 1, 1)
             rows = yield Query(
-                f"SELECT {_ANSWER}, floor FROM {self.meta} LEFT JOIN {self.records} ON id = %s"
+                f"SELECT {_ANSWER}, {self.now}, floor FROM {self.meta} LEFT JOIN {self.records} ON id = %s"
                 " WHERE one = 1",
                 (ask.id,),
             )
@@ -268,9 +270,9 @@ class MysqlPrograms(SqlPrograms):
     # -- upkeep -------------------------------------------------------------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite in the order of arrival. Two short statements: no lock outlives its own."""
+        """One bite in the order of arrival; the floor is not locked while records are removed."""
         rows = yield Query(
-            f"SELECT n, fence, expires_at, {NOW} FROM {self.records} WHERE n > %s"
+            f"SELECT n, fence, expires_at, {self.now} FROM {self.records} WHERE n > %s"
             " ORDER BY n LIMIT %s",
             (int(ask.after or 0), ask.limit),
         )
@@ -281,13 +283,27 @@ class MysqlPrograms(SqlPrograms):
             yield Change(
                 f"UPDATE {self.meta} SET floor = {highest:d} WHERE one = 1 AND floor < {highest:d}"
             )
-            # From here on no claim knows the old floor. What was claimed since we looked stays.
-            removed = yield Change(
-                f"DELETE FROM {self.records} WHERE n IN ({','.join(str(n) for n, _ in due)})"
-                f" AND expires_at BETWEEN 1 AND {rows[0][3]:d} AND fence <= {highest:d}"
+            # From here on no claim knows the old floor.
+            still = f"expires_at BETWEEN 1 AND {rows[0][3]:d} AND fence <= {highest:d}"
+            removed = yield from atomically(
+                self._remove(_list(n for n, _ in due), still), self.begin
             )
         after = str(rows[-1][0]) if len(rows) == ask.limit else ""
         return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
+
+    def _remove(self, numbers: str, still: str) -> Program[int]:
+        """What was claimed since we looked stays; what somebody works on is not waited for."""
+        rows = yield Query(
+            f"SELECT n FROM {self.records} WHERE n IN {numbers} AND {still} FOR UPDATE SKIP LOCKED"
+        )
+        if not rows:
+            return 0
+        gone = _list(n for (n,) in rows)
+        yield Change(
+            f"DELETE FROM {self.audit} WHERE id IN"
+            f" (SELECT id FROM {self.records} WHERE n IN {gone})"
+        )
+        return (yield Change(f"DELETE FROM {self.records} WHERE n IN {gone}"))  # type: ignore[no-any-return]
 
 
 class _Update:
@@ -317,9 +333,10 @@ _DONE: Final = {"complete": "(1, 2)", "fail": "(3, 4, 5)", "renew": "(0)"}
 
 
 def _claim_values(ask: Claim) -> tuple[Any, ...]:
+    """`index`: a text would be taken for the number it begins with."""
     key = ask.key
     return (
-        *(key.id, ask.owner, ask.lease, ask.hold, ask.fingerprint),
+        *(key.id, ask.owner, index(ask.lease), ask.hold, ask.fingerprint),
         *(scope_text(key.scope), key.value),
     )
 
@@ -327,16 +344,16 @@ def _claim_values(ask: Claim) -> tuple[Any, ...]:
 def _values_of(ask: Complete | Fail | Renew) -> tuple[Any, ...]:
     if type(ask) is Complete:
         return (
-            *(ask.id, ask.owner, ask.fence, ask.retention, ask.result),
+            *(ask.id, ask.owner, ask.fence, index(ask.retention), ask.result),
             *(number_of(ask.state), ask.error),
         )
     if type(ask) is Fail:
         return (
-            *(ask.id, ask.owner, ask.fence, ask.delay, ask.max_attempts, ask.retention),
-            *(ask.error, ask.hold),
+            *(ask.id, ask.owner, ask.fence, index(ask.delay), ask.max_attempts),
+            *(index(ask.retention), ask.error, ask.hold),
         )
     assert type(ask) is Renew
-    return ask.id, ask.owner, ask.fence, ask.lease
+    return ask.id, ask.owner, ask.fence, index(ask.lease)
 
 
 def _table(names: Sequence[str], rows: int) -> str:
@@ -344,6 +361,10 @@ def _table(names: Sequence[str], rows: int) -> str:
     first = ", ".join(f"%s AS {name}" for name in names)
     other = f" UNION ALL SELECT {', '.join(['%s'] * len(names))}"
     return f"SELECT {first}{other * (rows - 1)}"
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return f"({', '.join(map(str, numbers))})"
 
 
 def _places(count: int) -> str:

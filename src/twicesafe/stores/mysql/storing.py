@@ -21,7 +21,7 @@ from ..pooling import Pool
 from ..programs import READING
 from ..sql import Query
 from .connecting import Session, connect
-from .programs import MysqlPrograms, MysqlSchema
+from .programs import NOW, MysqlPrograms, MysqlSchema
 from .settings import RIVALRY, Settings, code_of, explain, is_lost
 
 __all__ = ["AsyncMysqlStore", "MysqlStore"]
@@ -38,13 +38,14 @@ _ACTS: Final = frozenset({"release", "resolve", "forget"})
 class MysqlStore(Store):
     capabilities: ClassVar[Capabilities] = Capabilities(transactions=True)
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, now: str = NOW) -> None:
+        """``now``: tests only; SQL for the milliseconds of the store's clock."""
         self.settings = settings
         self.url = settings.url
         self._schema = MysqlSchema("mysql", settings.table)
         self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
         self._most_bytes = 1 << 20
-        self.programs = MysqlPrograms(settings.table)
+        self.programs = MysqlPrograms(settings.table, now=now)
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
@@ -87,10 +88,10 @@ class MysqlStore(Store):
             return
         try:
             found = self._run(lambda: programs.perform_all(asks))
-        except StoreError as error:
-            if is_lost(error.__cause__) or error.__cause__ is None:
+        except (StoreError, TypeError) as error:
+            if isinstance(error, StoreError) and not _one_is_to_blame(error):
                 found = [error.again() for _ in asks]
-            else:  # one of them makes no sense, or its row is locked: not the others' fault
+            else:  # not the others' fault
                 found = [self._try(ask) for ask in asks]
         for place, answer in zip(places, found, strict=True):
             answers[place] = answer
@@ -98,7 +99,7 @@ class MysqlStore(Store):
     def _try(self, request: Request) -> Any:
         try:
             return self.perform(request)
-        except StoreError as error:
+        except (StoreError, TypeError) as error:
             return error
 
     # -- running programs ---------------------------------------------------------------------
@@ -136,7 +137,7 @@ class MysqlStore(Store):
         session = connect(self.settings)
         self._most_bytes = session.most_bytes
         if not session.returning and self.programs.returning:
-            self.programs = MysqlPrograms(self.settings.table, returning=False)
+            self.programs = MysqlPrograms(self.settings.table, False, self.programs.now)
         return session
 
     # -- upkeep -------------------------------------------------------------------------------
@@ -150,6 +151,11 @@ class MysqlStore(Store):
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _one_is_to_blame(error: StoreError) -> bool:
+    """Did the server refuse a value or a row of the batch, rather than fail altogether?"""
+    return code_of(error.__cause__) > 0 and not is_lost(error.__cause__)
 
 
 class AsyncMysqlStore(ThreadedStore):
