@@ -93,8 +93,6 @@ class Profile:
         content = self.content(args, kwargs) if setting is True else setting(*args, **kwargs)
         if content is None and setting is not True:
             return None, None
-        if isinstance(content, bytes) and setting is not True:
-            return content, None
         return fingerprint(content), functools.partial(field_names, content)
 
 

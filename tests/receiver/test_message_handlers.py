@@ -131,3 +131,14 @@ def test_a_handler_without_key_or_handle_cannot_be_made(bench: Bench) -> None:
 
     with pytest.raises(TypeError, match="handle"):
         Half(bench.receiver)  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
+def test_a_payload_of_bytes_is_hashed_not_stored(bench: Bench) -> None:
+    bench.receiver = bench.receiver.options(fingerprint=lambda body: body)
+    bench.process("k", lambda body: "ok", b"secret payload")
+    (row,) = bench._memory._rows.values()
+    assert b"secret" not in row.fingerprint
+    assert bench.process("k", lambda body: "ok", b"secret payload").replayed
+    with pytest.raises(FingerprintMismatchError):
+        bench.process("k", lambda body: "ok", b"other payload")

@@ -59,7 +59,9 @@ def test_02_the_fingerprint_survives_completion(bench: Bench) -> None:
         bench.process("k", Counter().quick, {"a": 2})
 
 
-@pytest.mark.parametrize("value", [0, False, "", [], {}, None, object()], ids=str)
+@pytest.mark.parametrize(
+    "value", [0, False, "", [], {}, None, object()], ids=lambda v: type(v).__name__
+)
 def test_03_falsy_and_unstorable_results(bench: Bench, value: Any) -> None:
     # powertools: falsy replayed as None; idemkit: unstorable re-ran every lease; idempotency: None
     counter = Counter(value)
