@@ -18,7 +18,7 @@ from .context import ActiveClaim, active
 from .core.commands import Flow, Raised, Returned
 from .core.driving import drive, drive_async
 from .core.exchange import Call, admit, outcome_of, settle
-from .core.protocol import Abandon, Claimed
+from .core.protocol import Abandon, Ack, Claimed, Fail
 from .errors import LeaseLostError, UsageError
 from .fingerprint import field_names
 from .fingerprint import fingerprint as fingerprint_of
@@ -37,7 +37,7 @@ __all__ = ["AsyncClaim", "Claim"]
 class _Claim:
     """What a claim knows of itself, in both colours."""
 
-    def __init__(self, receiver: Any, key: Key, fingerprint: object) -> None:
+    def __init__(self, receiver: Any, key: Key, fingerprint: object, returns: Any) -> None:
         content: object = fingerprint
         blob = content if content is None or isinstance(content, bytes) else fingerprint_of(content)
         self._receiver = receiver
@@ -45,7 +45,7 @@ class _Claim:
             key,
             _nothing,
             receiver._terms,
-            Any,
+            returns,
             blob,
             None if blob is content else lambda: field_names(content),
             receiver._runtime.clock,
@@ -97,17 +97,27 @@ class _Claim:
         admitted.outer = active.get()
         self._token = active.set(admitted)
 
-    def _completing(self, value: Any) -> Flow[Any]:
+    def _mine(self) -> ActiveClaim:
+        """The claim, if it is still this block's to end."""
         if self._held is None:
             raise UsageError("this is a duplicate: its answer is recorded already", key=self.key)
         if self._done:
-            raise UsageError("this claim is completed already", key=self.key)
+            raise UsageError("this claim is ended already", key=self.key)
         if self._held.pid != os.getpid():
             raise LeaseLostError(
                 "this process was forked after the claim was made; the claim is its parent's",
                 key=self.key,
             )
-        return settle(self._call, self._held, Returned(value))
+        return self._held
+
+    def _completing(self, value: Any) -> Flow[Any]:
+        return settle(self._call, self._mine(), Returned(value))
+
+    def _releasing(self) -> Flow[None]:
+        return _give_back(self._call, self._mine())
+
+    def _holding(self, why: str) -> Flow[None]:
+        return _hold(self._call, self._mine(), why)
 
     def _completed(self, answer: Any, value: Any) -> None:
         self._done, self._result = True, value
@@ -130,6 +140,17 @@ def _nothing() -> None: ...
 
 def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:
     yield Abandon(claim.key.id, claim.owner, call.terms.retention_ms)
+    claim.settled = True
+
+
+def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
+    terms = call.terms
+    ask = Fail(claim.key.id, claim.owner, claim.fence, 0, terms.max_attempts, terms.retention_ms)
+    ask.error, ask.hold = why, True
+    ack = yield ask
+    claim.settled = True
+    if ack is not Ack.OK:
+        raise LeaseLostError("the claim was taken over before it could be held", key=claim.key)
 
 
 class Claim(_Claim):
@@ -153,6 +174,18 @@ class Claim(_Claim):
         """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
         assert self._trip is not None
         self._completed(drive(self._completing(value), self._trip.perform), value)
+
+    def release(self) -> None:
+        """Nothing was done: give the claim back at once. It does not count as an attempt."""
+        assert self._trip is not None
+        drive(self._releasing(), self._trip.perform)
+        self._done = True
+
+    def hold(self, why: str = "") -> None:
+        """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
+        assert self._trip is not None
+        drive(self._holding(why), self._trip.perform)
+        self._done = True
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         assert self._trip is not None
@@ -188,6 +221,18 @@ class AsyncClaim(_Claim):
         self._completed(answer, value)
         if self._trip.cancelled is not None:
             raise self._trip.cancelled
+
+    async def release(self) -> None:
+        """Nothing was done: give the claim back at once. It does not count as an attempt."""
+        assert self._trip is not None
+        await drive_async(self._releasing(), self._trip.perform)
+        self._done = True
+
+    async def hold(self, why: str = "") -> None:
+        """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
+        assert self._trip is not None
+        await drive_async(self._holding(why), self._trip.perform)
+        self._done = True
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         assert self._trip is not None

@@ -13,10 +13,10 @@ The payload is fingerprinted by default: the same id with other content is refus
 from __future__ import annotations
 
 import abc
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import FingerprintMismatchError, HeldError, ParkedError
-from .keys import KeyLike
+from .keys import Key, KeyLike
 from .outcomes import Outcome
 from .receiver import AsyncReceiver, Receiver
 
@@ -38,14 +38,22 @@ class _Described(abc.ABC, Generic[M, T]):
         """What must be equal in every delivery; None: no check. Default: the whole message."""
         return message
 
+    def _scoped(self, receiver: Any) -> Any:
+        cls = type(self)
+        scope = (*receiver.scope, f"{cls.__module__}.{cls.__qualname__}")
+        return receiver.options(scope=scope, fingerprint=self.fingerprint)
+
+    def _key_of(self, message: M, scope: tuple[str, ...]) -> KeyLike:
+        """Two handlers of one message both run: a ready key too gets the handler's scope."""
+        key = self.key(message)
+        return Key(key.value, (*scope, *key.scope)) if isinstance(key, Key) else key
+
 
 class MessageHandler(_Described[M, T]):
     """The blocking twin: subclass it, give it a `Receiver`, call it with messages."""
 
     def __init__(self, receiver: Receiver) -> None:
-        cls = type(self)
-        scope = (*receiver.scope, f"{cls.__module__}.{cls.__qualname__}")
-        self.receiver = receiver.options(scope=scope, fingerprint=self.fingerprint)
+        self.receiver: Receiver = self._scoped(receiver)
 
     @abc.abstractmethod
     def handle(self, message: M) -> T:
@@ -56,7 +64,8 @@ class MessageHandler(_Described[M, T]):
 
     def __call__(self, message: M) -> Outcome[T]:
         try:
-            return self.receiver.process(self.key(message), self.handle, message)
+            key = self._key_of(message, self.receiver.scope)
+            return self.receiver.process(key, self.handle, message)
         except FINAL as error:
             self.dead_letter(message, error)
             raise
@@ -66,9 +75,7 @@ class AsyncMessageHandler(_Described[M, T]):
     """The awaited twin: subclass it, give it an `AsyncReceiver`, await it with messages."""
 
     def __init__(self, receiver: AsyncReceiver) -> None:
-        cls = type(self)
-        scope = (*receiver.scope, f"{cls.__module__}.{cls.__qualname__}")
-        self.receiver = receiver.options(scope=scope, fingerprint=self.fingerprint)
+        self.receiver: AsyncReceiver = self._scoped(receiver)
 
     @abc.abstractmethod
     async def handle(self, message: M) -> T:
@@ -79,7 +86,8 @@ class AsyncMessageHandler(_Described[M, T]):
 
     async def __call__(self, message: M) -> Outcome[T]:
         try:
-            return await self.receiver.process(self.key(message), self.handle, message)
+            key = self._key_of(message, self.receiver.scope)
+            return await self.receiver.process(key, self.handle, message)
         except FINAL as error:
             await self.dead_letter(message, error)
             raise

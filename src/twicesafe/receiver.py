@@ -362,9 +362,14 @@ class Receiver(_Settings):
 
         return receive
 
-    def claim(self, key: KeyLike | None, *, fingerprint: object = None) -> Claim:
-        """Claim by hand: ``with receiver.claim(key) as claim: if claim.is_new: …``"""
-        return Claim(self, self.key(key), fingerprint)
+    def claim(
+        self, key: KeyLike | None, *, fingerprint: object = None, returns: Any = Any
+    ) -> Claim:
+        """Claim by hand: ``with receiver.claim(key) as claim: if claim.is_new: …``
+
+        ``returns``: the type of the result, if it is not a plain one.
+        """
+        return Claim(self, self.key(key), fingerprint, returns)
 
     # -- for operators ------------------------------------------------------------------------
 
@@ -558,9 +563,14 @@ class AsyncReceiver(_Settings):
 
         return receive
 
-    def claim(self, key: KeyLike | None, *, fingerprint: object = None) -> AsyncClaim:
-        """Claim by hand: ``async with receiver.claim(key) as claim: if claim.is_new: …``"""
-        return AsyncClaim(self, self.key(key), fingerprint)
+    def claim(
+        self, key: KeyLike | None, *, fingerprint: object = None, returns: Any = Any
+    ) -> AsyncClaim:
+        """Claim by hand: ``async with receiver.claim(key) as claim: if claim.is_new: …``
+
+        ``returns``: the type of the result, if it is not a plain one.
+        """
+        return AsyncClaim(self, self.key(key), fingerprint, returns)
 
     # -- for operators ------------------------------------------------------------------------
 
