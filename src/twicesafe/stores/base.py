@@ -128,7 +128,8 @@ class AsyncStore(_Described, abc.ABC):
 
     @abc.abstractmethod
     def beside(self) -> Store:
-        """A blocking store on the same data, for the lease keeper's thread."""
+        """A blocking store on the same data, for the lease keeper's thread: always the same one,
+        closed with this store."""
 
     @abc.abstractmethod
     async def close(self) -> None: ...

@@ -155,7 +155,7 @@ _left_to_parent: list[object] = []
 
 
 class SqliteStore(Store):
-    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True)
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ class _AwaitedStore(AsyncStore):
         self.programs = PostgresPrograms(self._schema.table, self.mark, now)
         self._tap: Callable[[str, Any], None] | None = None
         self._checked = False
+        self._beside: PostgresStore | None = None
         self._lanes = PerLoop(lambda: _Lanes(self))
 
     @classmethod
@@ -55,7 +56,9 @@ class _AwaitedStore(AsyncStore):
         return cls(Settings.of(url))
 
     def beside(self) -> PostgresStore:
-        return PostgresStore(self.settings, self._now)
+        if self._beside is None:
+            self._beside = PostgresStore(self.settings, self._now)
+        return self._beside
 
     async def perform(self, request: Request) -> Any:
         return await self._lanes.here().perform(request)
@@ -78,6 +81,9 @@ class _AwaitedStore(AsyncStore):
         lanes = self._lanes.forget()
         if lanes is not None:
             await lanes.close()
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
 
     async def prepare(self, wire: _Wire) -> None:
         """Once per store: the schema is there, and ours."""

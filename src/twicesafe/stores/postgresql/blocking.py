@@ -24,7 +24,7 @@ __all__ = ["CAPABILITIES", "PostgresStore", "findings"]
 
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(transactions=True, wake=True)
+CAPABILITIES = Capabilities(wake=True)
 
 BATCH = 1000
 """Requests in one statement at most."""
@@ -45,7 +45,7 @@ class PostgresStore(Store):
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
-            self.migrate()
+            self.migrated = self.migrate()
         check(self._schema, self._run(self._schema.version()), self.url)
 
     @classmethod
