@@ -113,7 +113,7 @@ def test_completing_twice_or_as_a_duplicate_is_refused() -> None:
     with receiver.claim("k") as claim:
         claim.complete(1)
         assert claim.result == 1
-        with pytest.raises(UsageError, match="completed already"):
+        with pytest.raises(UsageError, match="ended already"):
             claim.complete(2)
     with receiver.claim("k") as claim, pytest.raises(UsageError, match="duplicate"):
         claim.complete(2)
@@ -124,7 +124,7 @@ async def test_completing_twice_or_as_a_duplicate_is_refused_async() -> None:
     receiver = AsyncReceiver(AsyncMemoryStore())
     async with receiver.claim("k") as claim:
         await claim.complete(1)
-        with pytest.raises(UsageError, match="completed already"):
+        with pytest.raises(UsageError, match="ended already"):
             await claim.complete(2)
     async with receiver.claim("k") as claim:
         with pytest.raises(UsageError, match="duplicate"):

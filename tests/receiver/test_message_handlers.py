@@ -118,10 +118,12 @@ def test_classes_do_not_share_keys_and_keep_the_receivers_scope(bench: Bench) ->
     assert outcome.key.scope[1].endswith("Refunds")
 
 
-def test_a_ready_key_is_taken_as_it_is(bench: Bench) -> None:
+def test_two_handlers_of_one_message_both_run_also_with_ready_keys(bench: Bench) -> None:
     handler = payments(bench)
     handler.key = lambda message: Key.from_message(type="payment", id=message["id"], source="shop")
-    assert bench.call(handler, {"id": "1"}).key.scope == ("shop", "payment")
+    scope = bench.call(handler, {"id": "1"}).key.scope
+    assert scope[-2:] == ("shop", "payment")
+    assert scope[:-2] == handler.receiver.scope
 
 
 def test_a_handler_without_key_or_handle_cannot_be_made(bench: Bench) -> None:
