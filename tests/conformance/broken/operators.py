@@ -1,0 +1,49 @@
+"""Stores that do not do what an operator was told they did."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.conformance.broken.base import Broken
+from twicesafe.core.protocol import Ack
+
+
+class ForgetsTheTombstone(Broken):
+    """A late duplicate of an erased key runs again."""
+
+    rejected_by = "test_forgetting_erases_the_data_and_keeps_the_tombstone[small]"
+
+    def forget(self, ask):
+        ack = self._operate(ask)
+        if ack is Ack.OK:
+            self._floor = max(self._floor, self._rows.pop(ask.id).fence)
+        return ack
+
+
+class ForgetsTheKeyOnly(Broken):
+    """The result of an erased key is still there."""
+
+    rejected_by = "test_forgetting_erases_the_data_and_keeps_the_tombstone[small]"
+
+    def forget(self, ask):
+        before = self.row(ask)
+        ack = self._operate(ask)
+        if ack is Ack.OK:
+            self.put(self.row(ask), result=before.result, fingerprint=before.fingerprint)
+        return ack
+
+
+class ReleasesWithoutATrace(Broken):
+    rejected_by = "test_every_act_is_kept_with_who_and_why_and_when"
+
+    def release(self, ask):
+        return self._decide(ask)
+
+
+class ReleasesWhatIsDone(Broken):
+    """Without being told to use force."""
+
+    rejected_by = "test_a_completed_key_is_released_by_force_only"
+
+    def release(self, ask):
+        return self._operate(replace(ask, force=True))

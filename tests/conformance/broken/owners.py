@@ -1,0 +1,100 @@
+"""Stores that let somebody else write: no owner, no fence, or half of the check."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.conformance.broken.base import Broken
+from twicesafe.core.protocol import Ack
+from twicesafe.records import State
+
+
+class CompletesForAnyone(Broken):
+    """No fence, no owner: a stale commit wins (exactly-once)."""
+
+    rejected_by = "test_after_a_takeover_the_old_owner_can_do_nothing[complete]"
+
+    def complete(self, ask):
+        row = self.row(ask)
+        return super().complete(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
+
+
+class RenewsForAnyone(Broken):
+    rejected_by = "test_after_a_takeover_the_old_owner_can_do_nothing[renew]"
+
+    def renew(self, ask):
+        row = self.row(ask)
+        return self._decide(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
+
+
+class FailsForAnyone(Broken):
+    """The late owner fails and deletes the winner's record: three executions (powertools)."""
+
+    rejected_by = "test_after_a_takeover_the_old_owner_can_do_nothing[fail]"
+
+    def fail(self, ask):
+        row = self.row(ask)
+        return self._decide(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
+
+
+class AbandonsForAnyone(Broken):
+    """Ownerless remove (Camel)."""
+
+    rejected_by = "test_the_fence_alone_is_not_enough[abandon]"
+
+    def abandon(self, ask):
+        row = self.row(ask)
+        return self._decide(replace(ask, owner=row.owner) if row else ask)
+
+
+class ChecksTheOwnerOnly(Broken):
+    rejected_by = "test_the_owner_alone_is_not_enough[complete]"
+
+    def _with_fence(self, ask):
+        row = self.row(ask)
+        return replace(ask, fence=row.fence) if row else ask
+
+    def complete(self, ask):
+        return super().complete(self._with_fence(ask))
+
+    def renew(self, ask):
+        return self._decide(self._with_fence(ask))
+
+    fail = renew
+
+
+class ChecksTheFenceOnly(Broken):
+    """ABA, as soon as a fence restarts."""
+
+    rejected_by = "test_the_fence_alone_is_not_enough[complete]"
+
+    def _with_owner(self, ask):
+        row = self.row(ask)
+        return replace(ask, owner=row.owner) if row else ask
+
+    def complete(self, ask):
+        return super().complete(self._with_owner(ask))
+
+    def renew(self, ask):
+        return self._decide(self._with_owner(ask))
+
+    fail = renew
+
+
+class ReleasesWithoutFencing(Broken):
+    """The operator lets go of the key, and the old owner completes it all the same."""
+
+    rejected_by = "test_nor_after_an_operator_released_the_key[complete]"
+
+    def release(self, ask):
+        before = self.row(ask)
+        ack = self._operate(ask)
+        if ack is Ack.OK:
+            self.put(self.row(ask), owner=before.owner, fence=before.fence)
+        return ack
+
+    def complete(self, ask):
+        row = self.row(ask)
+        if row is not None and row.state is State.RELEASED and row.owner == ask.owner:
+            self.put(row, state=State.IN_PROGRESS)
+        return super().complete(ask)

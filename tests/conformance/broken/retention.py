@@ -1,0 +1,92 @@
+"""Stores that keep the dead alive, or sweep the living."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.conformance.broken.base import Broken
+from twicesafe.core import lifecycle
+from twicesafe.records import State, SweepReport
+
+
+class FenceRestartsAfterSweep(Broken):
+    """The mutant let zombies complete in 11 % of schedules."""
+
+    rejected_by = "test_fences_go_on_after_a_sweep[completed]"
+
+    def sweep(self, ask):
+        answer = super().sweep(ask)
+        self._floor = 0
+        return answer
+
+
+class FenceRestartsAfterExpiry(Broken):
+    rejected_by = "test_what_expired_is_gone_before_any_sweep[completed]"
+
+    def claim(self, ask):
+        row = self._rows.get(ask.id)
+        if row is not None and lifecycle.is_expired(row, self._now()):
+            self.put(row, fence=0)
+        return super().claim(ask)
+
+
+class TrustsTheSweeper(Broken):
+    """Expiry is not compared on read; TTL deletes "typically within two days" (DynamoDB)."""
+
+    rejected_by = "test_what_expired_is_gone_before_any_sweep[completed]"
+
+    def claim(self, ask):
+        row = self._rows.get(ask.id)
+        if row is not None and lifecycle.is_expired(row, self._now()):
+            return lifecycle.look(row, ask, self._now()) or super().claim(ask)
+        return super().claim(ask)
+
+
+class ReadsTheDead(Broken):
+    rejected_by = "test_retention_ends_to_the_millisecond"
+
+    def read(self, ask):
+        return self._rows.get(ask.id)
+
+
+class SweepsWorkInProgress(Broken):
+    """By age alone."""
+
+    rejected_by = "test_what_is_not_ended_never_expires[in_progress]"
+
+    def sweep(self, ask):
+        for row in list(self._rows.values()):
+            if row.state is State.IN_PROGRESS and row.lease_until <= self._now():
+                del self._rows[row.id]
+        return super().sweep(ask)
+
+
+class SweepsWhatIsHeld(Broken):
+    rejected_by = "test_what_is_not_ended_never_expires[held]"
+
+    def sweep(self, ask):
+        for row in list(self._rows.values()):
+            if row.state in (State.HELD, State.PARKED):
+                del self._rows[row.id]
+        return super().sweep(ask)
+
+
+class SweepsWithoutBounds(Broken):
+    """An unbounded delete blocks traffic (NServiceBus, Wolverine)."""
+
+    rejected_by = "test_a_sweep_takes_bites_and_goes_on_where_it_was"
+
+    def sweep(self, ask):
+        return super().sweep(replace(ask, limit=10**9, after=""))
+
+
+class SweepStopsAtTheLiving(Broken):
+    """The first bite without a dead record is taken for the end."""
+
+    rejected_by = "test_a_sweep_gets_past_what_stays"
+
+    def sweep(self, ask):
+        report, after = super().sweep(ask)
+        if not report.removed:
+            return SweepReport(removed=0, examined=report.examined, more=False), ""
+        return report, after
