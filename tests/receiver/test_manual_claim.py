@@ -183,3 +183,29 @@ def test_claims_nest() -> None:
         assert current_key() == Key("outer")
         outer.complete(2)
     assert current_key() is None
+
+
+def test_release_and_hold_end_a_claim() -> None:
+    receiver = Receiver(MemoryStore())
+    with receiver.claim("r") as claim:
+        claim.release()
+        with pytest.raises(UsageError, match="ended already"):
+            claim.complete(1)
+    record = receiver.record("r")
+    assert record is not None
+    assert (record.state, record.attempt) == (State.RELEASED, 0)
+    with receiver.claim("h") as claim:
+        claim.hold("the bank did not answer")
+    record = receiver.record("h")
+    assert record is not None
+    assert (record.state, record.error) == (State.HELD, "the bank did not answer")
+
+
+async def test_release_and_hold_end_a_claim_async() -> None:
+    receiver = AsyncReceiver(AsyncMemoryStore())
+    async with receiver.claim("r") as claim:
+        await claim.release()
+    async with receiver.claim("h") as claim:
+        await claim.hold("why")
+    states = [record.state for record in (await receiver.records())[0]]
+    assert states == [State.HELD, State.RELEASED]
