@@ -54,7 +54,7 @@ class Redis(StoreUnderTest):
     def open_async_store(self, place: Place) -> AsyncRedisStore:
         return AsyncRedisStore(self._settings(place), self._scripts(place))
 
-    def corrupt(self, place: Place, id: bytes) -> None:
+    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
         key = place.name.encode() + b":{." + id + b"}"
         self._client(key).setrange(key, 0, b"\x1f")  # no such state
 

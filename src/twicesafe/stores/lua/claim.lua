@@ -1,27 +1,32 @@
 -- claim: owner, lease, max_attempts, hold, value, scope [, fingerprint]
 -- Who runs? → {1, fence, attempt, cause} won · {2} held · {3} parked · {0, now, record} look for yourself
-local key, owner, lease, most = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local fingerprint = ARGV[7]
+local key, owner, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local value, scope, fingerprint = ARGV[5], ARGV[6], ARGV[7]
 
+-- The two usual cases in a hurry: the first delivery, and the duplicate of finished work.
 local text = redis.call('GET', key)
-if text then
-  -- The duplicate of finished work, in a hurry.
-  local head = string.byte(text)
-  if (head == 16 + COMPLETED or head == 16 + FAILED) and struct.unpack('<I6', text, 24) > now then
-    return {0, now, text}
-  end
+if not text then
+  local flags = (ARGV[4] == '1' and 8 or 0) + (fingerprint and 32 or 0) + (scope ~= '' and 64 or 0)
+  redis.call('SET', key, struct.pack('<BBI2I7I6I6I6Bc0Bc0', 16, flags, 1, us, now, now, now + lease,
+    #owner, owner, #value, value)
+    .. (scope ~= '' and struct.pack('<I2c0', #scope, scope) or '')
+    .. (fingerprint and struct.pack('<Bc0', #fingerprint, fingerprint) or ''))
+  return {1, us, 1, 0}
 end
+local head = string.byte(text)
+if (head == 17 or head == 18) and struct.unpack('<I6', text, 24) > now then return {0, now, text} end
+
+-- @record
 
 local function start(fence, attempt, cause, created, fingerprint, problem)
   save(key, {
     state = IN_PROGRESS, cause = cause, hold = ARGV[4] == '1', attempt = attempt, fence = fence,
-    created = created, changed = now, lease = now + lease, owner = owner, value = ARGV[5],
-    scope = ARGV[6], fingerprint = fingerprint, error = problem,
+    created = created, changed = now, lease = now + lease, owner = owner, value = value,
+    scope = scope, fingerprint = fingerprint, error = problem,
   })
   return {1, fence, attempt, cause}
 end
 
-if not text then return start(us, 1, 0, now, fingerprint, '') end
 local old = parse(text)
 if expired(old) then
   local cause = old.state == RELEASED and old.cause or BY_RETENTION
@@ -33,8 +38,8 @@ local lapsed = old.state == IN_PROGRESS and not mine and old.lease <= now
 local rested = old.state == RELEASED and old.lease <= now
 if (differs and not mine) or not (lapsed or rested) then return {0, now, text} end
 
-if lapsed and old.hold or old.attempt >= most then
-  local held = lapsed and old.hold
+local held = lapsed and old.hold
+if held or old.attempt >= tonumber(ARGV[3]) then
   old.state, old.changed = held and HELD or PARKED, now
   save(key, old)
   announce(key)

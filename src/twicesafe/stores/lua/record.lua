@@ -8,20 +8,18 @@
 --
 -- * only if its flag is set. What a state does not have is 0: core/lifecycle.py sees to that.
 
-local now = math.floor(us / 1000)
-
 local VERSION = 1
 local IN_PROGRESS, COMPLETED, FAILED, RELEASED, HELD, PARKED, FORGOTTEN = 0, 1, 2, 3, 4, 5, 6
 local BY_FAILURE, BY_LEASE, BY_RETENTION, BY_OPERATOR = 1, 2, 3, 4
 local HOLD, RESULT, FINGERPRINT, SCOPE, ERROR = 8, 16, 32, 64, 128
-local LEASED = {[IN_PROGRESS] = true, [RELEASED] = true}
-local MORTAL = {[COMPLETED] = true, [FAILED] = true, [RELEASED] = true, [FORGOTTEN] = true}
 local OK, LOST, MISSING, REFUSED = 0, 1, 2, 3
 
--- A record outlives its retention by this much, spread out, so that a million of them do not end in
--- one moment, and so that the next claim can still tell why it starts afresh.
-local GRACE = 30000
 local AUDIT_KEPT, AUDIT_MOST = 90 * 86400000, 100
+
+local function leased(state) return state == IN_PROGRESS or state == RELEASED end
+local function mortal(state)
+  return state == COMPLETED or state == FAILED or state == RELEASED or state == FORGOTTEN
+end
 
 local function parse(text)
   local head, flags, attempt, fence, created, changed, at = struct.unpack('<BBI2I7I6I6', text)
@@ -34,8 +32,8 @@ local function parse(text)
     scope = '',
   }
   if row.state > FORGOTTEN then error({err = 'CORRUPT no such state'}) end
-  if LEASED[row.state] then row.lease, at = struct.unpack('<I6', text, at) end
-  if MORTAL[row.state] then row.expires, at = struct.unpack('<I6', text, at) end
+  if leased(row.state) then row.lease, at = struct.unpack('<I6', text, at) end
+  if mortal(row.state) then row.expires, at = struct.unpack('<I6', text, at) end
   row.owner, at = struct.unpack('<Bc0', text, at)
   row.value, at = struct.unpack('<Bc0', text, at)
   if bit.band(flags, SCOPE) ~= 0 then row.scope, at = struct.unpack('<I2c0', text, at) end
@@ -61,8 +59,8 @@ end
 local function save(key, row)
   local flags = row.cause
   local parts = {
-    '', LEASED[row.state] and struct.pack('<I6', row.lease) or '',
-    MORTAL[row.state] and struct.pack('<I6', row.expires) or '',
+    '', leased(row.state) and struct.pack('<I6', row.lease) or '',
+    mortal(row.state) and struct.pack('<I6', row.expires) or '',
     struct.pack('<Bc0', #row.owner, row.owner), struct.pack('<Bc0', #row.value, row.value),
   }
   if row.hold then flags = flags + HOLD end
@@ -85,9 +83,8 @@ local function save(key, row)
   parts[1] = struct.pack('<BBI2I7I6I6', VERSION * 16 + row.state, flags,
     math.min(row.attempt, 65535), row.fence, row.created, row.changed)
   local text = table.concat(parts)
-  if MORTAL[row.state] then
-    local ttl = row.expires - now + GRACE + row.fence % GRACE
-    redis.call('SET', key, text, 'PX', string.format('%.0f', ttl))
+  if mortal(row.state) then
+    redis.call('SET', key, text, 'PX', string.format('%.0f', row.expires - now + grace(row.fence)))
   else
     redis.call('SET', key, text)
   end
@@ -100,11 +97,6 @@ end
 
 local function owns(row, owner, fence)
   return row.owner == owner and row.fence == fence
-end
-
--- Wakes who waits for this key, wherever. A user who may not publish is no reason to fail.
-local function announce(key)
-  if PUBLISH ~= '' then redis.pcall(PUBLISH, key, '') end
 end
 
 local function note(key, action, by, why, before, retention)

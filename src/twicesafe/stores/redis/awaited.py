@@ -15,12 +15,13 @@ from ...core.driving import drive_async
 from ...core.protocol import Request
 from ..base import AsyncStore, Capabilities, Finding, Program
 from ..joining import AsyncLane, PerLoop
-from .blocking import BATCH, CAPABILITIES, RedisStore, missing_driver, packer, pauses, scripts_for
+from .blocking import BATCH, CAPABILITIES, QUICK, RedisStore, pauses, scripts_for
 from .doctor import examine
 from .programs import RedisPrograms
-from .routing import Flight, Router
+from .routing import Flight, Router, may_repeat
 from .scripts import Scripts
-from .settings import Address, Settings
+from .settings import Address, Settings, explain
+from .stream import Link
 from .wake import Waiter
 
 __all__ = ["AsyncRedisStore"]
@@ -123,13 +124,13 @@ class _Lanes:
         self._store = store
         self._work, self._rest = _Lane(store), _Lane(store)
         self._joined = AsyncLane(
-            lambda request: self._work.run(store.programs.perform(request)),
+            self._work.perform,
             lambda requests: self._work.run(store.programs.perform_all(requests)),
             BATCH,
         )
 
     async def perform(self, request: Request) -> Any:
-        if request.op in _JOINED:
+        if request.op in QUICK:
             return await self._joined.perform(request)
         return await self.run(self._store.programs.perform(request))
 
@@ -148,16 +149,33 @@ class _Lanes:
         await self._rest.close()
 
 
-_JOINED = frozenset({"claim", "complete", "fail", "renew", "abandon"})
-
-
 class _Lane:
     """One connection per server, one trip at a time."""
 
     def __init__(self, store: AsyncRedisStore) -> None:
         self._store = store
-        self._links: dict[Address, _Link] = {}
+        self._links: dict[Address, Link] = {}
         self._turn = asyncio.Lock()
+
+    async def perform(self, request: Request) -> Any:
+        """The lean way: one call, one server. Whatever is not plain goes the long way."""
+        store = self._store
+        home = store.router.direct
+        if home is None or store._tap is not None or self._turn.locked():
+            return await self.run(store.programs.perform(request))
+        call = store.programs.ask(request)
+        async with self._turn:
+            reply: Any = (await self._fly(Flight({home: [call.line()]})))[home]
+        if isinstance(reply, list):
+            (reply,) = reply
+        if isinstance(reply, Exception):
+            if not may_repeat(reply):
+                raise explain(reply, store.url) from reply
+            return await self.run(store.programs.perform(request))
+        answer = store.programs.answer(request, reply)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def run(self, program: Program[T]) -> T:
         async with self._turn:
@@ -175,72 +193,35 @@ class _Lane:
 
     async def _fly(self, flight: Flight) -> dict[Address, Any]:
         landed: dict[Address, Any] = {}
-        links: dict[Address, _Link] = {}
+        waiting: dict[Address, asyncio.Future[list[Any]]] = {}
         try:
             for address, lines in flight.lines.items():
-                link = links[address] = self._link(address)
                 try:
+                    link = self._links.get(address) or self._link(address)
                     if flight.fresh:
                         await link.close()
-                    await link.send(lines)
+                    if not link.up:
+                        await link.connect()
+                    waiting[address] = link.send(lines)
                 except Exception as error:
                     landed[address] = error
-            for address, link in links.items():
-                if address in landed:
-                    continue
+            for address, replies in waiting.items():
                 try:
-                    landed[address] = await link.read(len(flight.lines[address]))
+                    landed[address] = await replies
                 except Exception as error:
                     landed[address] = error
         except BaseException:
             # Cancelled: replies are on their way to nobody. No later call may read them.
-            for address, link in links.items():
-                self._links.pop(address, None)
-                await link.close()
+            for address in waiting:
+                await self._links.pop(address).close()
             raise
         return landed
 
-    def _link(self, address: Address) -> _Link:
-        link = self._links.get(address)
-        if link is None:
-            try:
-                from redis.asyncio.connection import Connection, SSLConnection
-            except ImportError as error:
-                raise missing_driver() from error
-            settings = self._store.settings
-            kind = SSLConnection if settings.tls else Connection
-            link = self._links[address] = _Link(kind(**settings.connection(address)))
+    def _link(self, address: Address) -> Link:
+        link = self._links[address] = Link(self._store.settings, address)
         return link
 
     async def close(self) -> None:
         while self._links:
             _, link = self._links.popitem()
             await link.close()
-
-
-class _Link:
-    """One connection: lines out, replies in. Cut, it connects anew at its next use."""
-
-    def __init__(self, connection: Any) -> None:
-        from redis.exceptions import ResponseError
-
-        self._connection = connection
-        self._errors = ResponseError
-        self._pack = packer(connection)
-
-    async def send(self, lines: list[tuple[Any, ...]]) -> None:
-        pack = self._pack
-        await self._connection.send_packed_command([b"".join([pack(line) for line in lines])])
-
-    async def read(self, count: int) -> list[Any]:
-        read, errors = self._connection.read_response, self._errors
-        replies: list[Any] = []
-        for _ in range(count):
-            try:
-                replies.append(await read(disable_decoding=True))
-            except errors as error:
-                replies.append(error)
-        return replies
-
-    async def close(self) -> None:
-        await self._connection.disconnect(nowait=True)

@@ -46,7 +46,7 @@ from .routing import Call, Tell
 from .rows import row_of
 from .scripts import Scripts
 
-__all__ = ["RedisPrograms"]
+__all__ = ["SIMPLE", "RedisPrograms"]
 
 ACKS: Final = (Ack.OK, Ack.LOST, Ack.MISSING, Ack.REFUSED)
 MOVED: Final = {2: Verdict.HELD, 3: Verdict.PARKED}
@@ -73,7 +73,7 @@ class RedisPrograms:
     # -- one request ----------------------------------------------------------------------------
 
     def perform(self, ask: Request) -> Program[Any]:
-        if ask.op in _ASKS:
+        if ask.op in SIMPLE:
             (reply,) = yield [self.ask(ask)]
             answer = self.answer(ask, reply)
             if isinstance(answer, Exception):
@@ -87,7 +87,7 @@ class RedisPrograms:
         calls: list[Call] = []
         indexes: list[int] = []
         for index, ask in enumerate(asks):
-            if ask.op in _ASKS:
+            if ask.op in SIMPLE:
                 try:
                     calls.append(self.ask(ask))
                 except Exception as error:
@@ -99,7 +99,7 @@ class RedisPrograms:
             for index, reply in zip(indexes, replies, strict=True):
                 answers[index] = self.answer(asks[index], reply)
         for index, ask in enumerate(asks):
-            if ask.op not in _ASKS:
+            if ask.op not in SIMPLE:
                 try:
                     answers[index] = yield from getattr(self, ask.op)(ask)
                 except Exception as error:
@@ -377,3 +377,5 @@ _ASKS: Final[dict[str, Any]] = {
     "resolve": RedisPrograms._resolve,
     "forget": RedisPrograms._forget,
 }
+SIMPLE: Final = frozenset(_ASKS)
+"""Requests that are one call."""

@@ -19,7 +19,7 @@ from ...errors import StoreUnavailableError, TwicesafeError
 from .scripts import Script
 from .settings import Address, Settings, explain
 
-__all__ = ["Call", "Flight", "Router", "Tell", "Trip", "slot_of"]
+__all__ = ["Call", "Flight", "Router", "Tell", "Trip", "may_repeat", "slot_of"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,9 @@ class Call(msgspec.Struct, gc=False):
     durable: bool = False
     """If it wrote, replicas must have it before we believe it (``wait_replicas``)."""
     repeatable: bool = True
+
+    def line(self) -> tuple[Any, ...]:
+        return (b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
 
 
 class Tell(msgspec.Struct, gc=False):
@@ -95,6 +98,11 @@ class Router:
             self._home = settings.addresses[0]
 
     # -- where --------------------------------------------------------------------------------
+
+    @property
+    def direct(self) -> Address | None:
+        """Where every command goes, if nothing is to be looked up or waited for."""
+        return self._home if self._wait is None else None
 
     def locate(self, key: bytes) -> Trip[Address]:
         """The server of a key."""
@@ -161,6 +169,22 @@ class Router:
 
     def trip(self, commands: Sequence[Any]) -> Trip[list[Any]]:
         """The replies of all commands, in order; errors (ours) stand in the place of replies."""
+        home = self.direct
+        if home is None or not all(type(c) is Call and c.repeatable for c in commands):
+            return (yield from self._long_trip(commands))
+        answers = (yield Flight({home: [command.line() for command in commands]}))[home]
+        if isinstance(answers, Exception):
+            if may_repeat(answers):
+                return (yield from self._long_trip(commands))
+            return [explain(answers, self._settings.url) for _ in commands]
+        left = [index for index, answer in enumerate(answers) if isinstance(answer, Exception)]
+        if left:
+            again = yield from self._long_trip([commands[index] for index in left])
+            for index, answer in zip(left, again, strict=True):
+                answers[index] = answer
+        return answers  # type: ignore[no-any-return]
+
+    def _long_trip(self, commands: Sequence[Any]) -> Trip[list[Any]]:
         replies: list[Any] = [None] * len(commands)
         todo: dict[int, Address | None] = dict.fromkeys(range(len(commands)))
         missing: set[Address] = set()
@@ -178,7 +202,7 @@ class Router:
                 if isinstance(answers, Exception):
                     self.forget()
                     moved = moved or self._settings.kind == "cluster"
-                    again = not fresh and not cut and _may_repeat(answers)
+                    again = not fresh and not cut and may_repeat(answers)
                     for index in indexes[address]:
                         if index is None:
                             continue
@@ -267,8 +291,7 @@ class Router:
                 whose.append(index)
                 if type(command) is Call:
                     durable = durable or command.durable
-                    keys = command.keys
-                    out.append((b"EVALSHA", command.script.sha, len(keys), *keys, *command.args))
+                    out.append(command.line())
                 else:
                     out.append(command.args)
             if durable and self._wait is not None:
@@ -309,7 +332,7 @@ def _wrote(reply: Any) -> bool:
     return reply == 0 if isinstance(reply, int) else isinstance(reply, list) and reply[0] == 1
 
 
-def _may_repeat(error: BaseException) -> bool:
+def may_repeat(error: BaseException) -> bool:
     """A connection that was cut may just have been old; a wrong password stays wrong."""
     name = type(error).__name__
     return not name.startswith(("Authentication", "Timeout")) and not isinstance(

@@ -109,6 +109,11 @@ class Settings:
             **options,
         )
 
+    @property
+    def patience(self) -> float:
+        """Seconds that a reply may take; replicas are waited for on top."""
+        return self.timeout + (self.wait_timeout if self.wait_replicas else 0)
+
     def connection(self, address: Address) -> dict[str, Any]:
         """What redis-py's Connection is made with."""
         user, password, db = self.user, self.password, self.db
@@ -121,7 +126,7 @@ class Settings:
             "password": password or None,
             "db": db,
             "protocol": 2,
-            "socket_timeout": self.timeout,
+            "socket_timeout": self.patience,
             "socket_connect_timeout": self.timeout,
             "client_name": "twicesafe",
         }
