@@ -1,4 +1,7 @@
-"""Real processes: how the tests start them, and the seed that a red run prints."""
+"""Real processes on real stores: every test that takes `store_url` runs once per engine.
+
+A new engine is one word in `ENGINES`: the name of its server in `tests.servers`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,21 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
+
+ENGINES = ("sqlite", "postgres")
+
+
+def _engine(name: str) -> Any:
+    return name if name == "sqlite" else pytest.param(name, marks=pytest.mark.xdist_group(name))
+
+
+@pytest.fixture(params=[_engine(name) for name in ENGINES])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh store of each engine, which many processes may open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'keys.db'}"
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
 
 
 @pytest.fixture

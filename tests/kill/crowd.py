@@ -1,6 +1,6 @@
 """One process of a crowd. Run as a script by the tests; told what to do line by line.
 
-    crowd.py DATABASE threads|tasks COUNT
+    crowd.py URL LEDGER threads|tasks COUNT
     → ready
     ← KEY...          COUNT callers start at once, each with every KEY ("*" in a key: the caller)
     → {"values": how many callers got which value, "errors": …}
@@ -16,7 +16,6 @@ import os
 import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 from twicesafe import AsyncReceiver, Policy, Receiver
 
@@ -24,12 +23,11 @@ POLICY = Policy(wait=60, max_waiters=1000)
 
 
 class Crowd:
-    def __init__(self, database: Path, count: int) -> None:
-        self.url = f"sqlite:///{database}"
+    def __init__(self, url: str, ledger: str, count: int) -> None:
+        self.url = url
         self.count = count
         self.values: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        ledger = database.with_name("ledger")
         self._ledger = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def handle(self, key: str) -> str:
@@ -111,5 +109,5 @@ class Tasks(Crowd):
 
 
 if __name__ == "__main__":
-    kind = {"threads": Threads, "tasks": Tasks}[sys.argv[2]]
-    kind(Path(sys.argv[1]), int(sys.argv[3])).run()
+    url, ledger, kind, count = sys.argv[1:]
+    {"threads": Threads, "tasks": Tasks}[kind](url, ledger, int(count)).run()

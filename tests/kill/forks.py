@@ -1,4 +1,4 @@
-"""A process that forks with a receiver open. Run as a script by the tests: ``forks.py CASE DATABASE``.
+"""A process that forks with a receiver open. Run as a script by the tests: ``forks.py CASE URL``.
 
 Parent and child both go on; each tells what it met. A claim stays with the process that made it.
 """
@@ -117,4 +117,4 @@ def event_loop(url: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     case = {"idle": idle, "in_handler": in_handler, "by_hand": by_hand, "event_loop": event_loop}
-    print(json.dumps(case[sys.argv[1]](f"sqlite:///{sys.argv[2]}")))
+    print(json.dumps(case[sys.argv[1]](sys.argv[2])))

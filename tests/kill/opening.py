@@ -5,18 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from twicesafe.stores.sqlite import SqliteStore
-
-
-class Telling(SqliteStore):
-    done: list[str] | None = None
-
-    def migrate(self) -> list[str]:
-        self.done = super().migrate()
-        return self.done
-
+from twicesafe import Receiver
 
 print("ready", flush=True)
 sys.stdin.readline()
-store = Telling(sys.argv[1])
-print(json.dumps(store.done), flush=True)
+with Receiver.open(sys.argv[1]) as receiver:
+    print(json.dumps(list(receiver.store.migrated)), flush=True)

@@ -13,7 +13,7 @@ from twicesafe import ParkedError, Policy, Receiver, current_claim
 POLICY = Policy(lease=0.1, max_attempts=3)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, url: str) -> None:
     def explode() -> None:
         claim = current_claim()
         assert claim is not None
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     while len(refusals) < 3:
         pid = os.fork()
         if pid == 0:
-            with Receiver.open(f"sqlite:///{folder / 'keys.db'}", policy=POLICY) as receiver:
+            with Receiver.open(url, policy=POLICY) as receiver:
                 try:
                     receiver.process("poison", explode)  # waits for the lease of the dead
                 except ParkedError:
@@ -41,4 +41,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -6,7 +6,7 @@ until every key has its end. It keeps no state of the work: what happened is rea
 the ledger and the store. The same seed makes the same deliveries and the same kill times; where in
 the work a kill falls is up to the machine.
 
-    storm.py FOLDER --seed 1 --kills 300 --effect ledger|fenced --takeover retry|hold
+    storm.py FOLDER --store URL --seed 1 --kills 300 --effect ledger|fenced --takeover retry|hold
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ WORKERS = 4
 LEASE = 0.25
 MEAN_LIFE = 0.02  # seconds between kills
 RECENT = 40  # repeats are of keys this new, so that kills meet work and not only replays
+RESOURCE = "resource.db"
 
 
 def ledger(folder: Path) -> Callable[[int], str]:
@@ -58,7 +59,7 @@ def ledger(folder: Path) -> Callable[[int], str]:
 
 def fenced(folder: Path) -> Callable[[int], str]:
     """An effect on a resource that knows fences: one charge per key, and none from the past."""
-    connection = sqlite3.connect(folder / "keys.db", isolation_level=None, timeout=10)
+    connection = sqlite3.connect(folder / RESOURCE, isolation_level=None, timeout=10)
     connection.execute("PRAGMA synchronous=FULL")
 
     def charge(number: int) -> str:
@@ -105,7 +106,7 @@ def work(folder: Path, options: argparse.Namespace, inbox: int, outbox: int) -> 
         backoff=Backoff(first=0),
     )
     charge = (fenced if options.effect == "fenced" else ledger)(folder)
-    with Receiver.open(f"sqlite:///{folder / 'keys.db'}", policy=policy) as receiver:
+    with Receiver.open(options.store, policy=policy) as receiver:
         while delivery := os.read(inbox, 4):
             (number,) = struct.unpack("I", delivery)
             try:
@@ -238,14 +239,15 @@ class Broker:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--store", required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--kills", type=int, required=True)
     parser.add_argument("--effect", default="ledger")
     parser.add_argument("--takeover", default="retry")
     options = parser.parse_args()
-    Receiver.open(f"sqlite:///{options.folder / 'keys.db'}").close()
+    Receiver.open(options.store).close()
     if options.effect == "fenced":
-        prepare_fenced(options.folder / "keys.db")
+        prepare_fenced(options.folder / RESOURCE)
     print(json.dumps(Broker(options.folder, options).run()))
 
 

@@ -1,4 +1,4 @@
-"""Opening, migrating and forking: what several processes of one machine may do to one file."""
+"""Opening, migrating and forking: what several processes may do to one store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Run = Callable[..., Any]
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 
-def test_eight_processes_open_a_fresh_file_and_one_migrates_it(tmp_path: Path):
-    command = [sys.executable, str(OPENING), str(tmp_path / "keys.db")]
+def test_eight_processes_open_a_fresh_store_and_one_migrates_it(store_url: str):
+    command = [sys.executable, str(OPENING), store_url]
     openers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(8)
@@ -54,8 +54,8 @@ def test_a_newer_schema_is_refused(tmp_path: Path):
 
 
 @forks
-def test_parent_and_child_go_on_after_a_fork(run_script: Run, tmp_path: Path):
-    assert run_script("forks.py", "idle", tmp_path / "keys.db") == {
+def test_parent_and_child_go_on_after_a_fork(run_script: Run, store_url: str):
+    assert run_script("forks.py", "idle", store_url) == {
         "child": ["recorded before the fork", "child's"],
         "same owner": False,
         "parent": "parent's",
@@ -64,8 +64,8 @@ def test_parent_and_child_go_on_after_a_fork(run_script: Run, tmp_path: Path):
 
 
 @forks
-def test_a_child_forked_in_the_handler_does_not_own_the_claim(run_script: Run, tmp_path: Path):
-    assert run_script("forks.py", "in_handler", tmp_path / "keys.db") == {
+def test_a_child_forked_in_the_handler_does_not_own_the_claim(run_script: Run, store_url: str):
+    assert run_script("forks.py", "in_handler", store_url) == {
         "child": ["LeaseLostError", "StillInProgressError"],
         "parent": "parent's",
     }
@@ -73,9 +73,9 @@ def test_a_child_forked_in_the_handler_does_not_own_the_claim(run_script: Run, t
 
 @forks
 def test_a_child_can_neither_complete_nor_release_its_parents_claim(
-    run_script: Run, tmp_path: Path
+    run_script: Run, store_url: str
 ):
-    assert run_script("forks.py", "by_hand", tmp_path / "keys.db") == {
+    assert run_script("forks.py", "by_hand", store_url) == {
         "child": ["LeaseLostError", None, None],
         "duplicate": "StillInProgressError",
         "parent": "parent's",
@@ -83,8 +83,8 @@ def test_a_child_can_neither_complete_nor_release_its_parents_claim(
 
 
 @forks
-def test_an_async_receiver_goes_on_after_a_fork(run_script: Run, tmp_path: Path):
-    assert run_script("forks.py", "event_loop", tmp_path / "keys.db") == {
+def test_an_async_receiver_goes_on_after_a_fork(run_script: Run, store_url: str):
+    assert run_script("forks.py", "event_loop", store_url) == {
         "child": ["recorded before the fork", "child's"],
         "parent": "child's",
     }

@@ -1,10 +1,4 @@
-"""kill -9 of real workers on SQLite: nothing is lost, and nothing is doubled without a cause.
-
-lost           a key without its end, or an end without its effect
-explained      an effect done again, where the record says why, and whoever did it before was
-               killed or was told that its lease was lost
-unexplained    any other effect done again
-"""
+"""kill -9 of real workers: nothing is lost, and nothing is doubled without a cause (`aftermath`)."""
 
 from __future__ import annotations
 
@@ -12,11 +6,12 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from twicesafe import Key, Receiver, Record, State
+from tests.kill.aftermath import Aftermath
+from twicesafe import Key, Receiver, State
 from twicesafe.clocks import wall_clock
 from twicesafe.core.protocol import Claim
 from twicesafe.stores.sqlite import SqliteStore
@@ -25,89 +20,31 @@ from twicesafe.testing.clock import FakeClock
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 
 Run = Callable[..., Any]
+Storm = Callable[..., Aftermath]
 
 
-class Line(NamedTuple):
-    """One effect, as the dead left it on disk."""
+@pytest.fixture
+def storm(run_script: Run, store_url: str, tmp_path: Path, seed: int) -> Callable[..., Aftermath]:
+    def rage(**options: object) -> Aftermath:
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        notes = run_script("storm.py", tmp_path, f"--store={store_url}", f"--seed={seed}", *flags)
+        if store_url.startswith("sqlite:"):
+            check_file(tmp_path / "keys.db")
+        return Aftermath(tmp_path, store_url, notes)
 
-    fence: int
-    attempt: int
-    cause: str
-    pid: int
-
-
-class Aftermath:
-    """What is left of a storm: the broker's notes, the ledger and the store."""
-
-    def __init__(self, folder: Path, notes: dict[str, Any]) -> None:
-        self.folder = folder
-        self.kills = len(notes["killed"])
-        self._killed = set(notes["killed"])
-        self._lost = {tuple(pair) for pair in notes["lost"]}
-        self.told: dict[int, list[str]] = {int(n): told for n, told in notes["values"].items()}
-        self.lines: dict[int, list[Line]] = {number: [] for number in self.told}
-        ledger = folder / "ledger"
-        for line in ledger.read_text().splitlines() if ledger.exists() else ():
-            number, fence, attempt, cause, pid = line.split()
-            self.lines[int(number)].append(Line(int(fence), int(attempt), cause, int(pid)))
-        with Receiver.open(f"sqlite:///{folder / 'keys.db'}") as receiver:
-            found = {number: receiver.record(f"key-{number}") for number in self.told}
-        assert None not in found.values()
-        self.records: dict[int, Record] = {n: r for n, r in found.items() if r is not None}
-
-    def of(self, state: State) -> list[int]:
-        return [number for number, record in self.records.items() if record.state is state]
-
-    @property
-    def doubled(self) -> list[int]:
-        return [number for number, lines in self.lines.items() if len(lines) > 1]
-
-    @property
-    def lost(self) -> list[int]:
-        return [number for number in self.of(State.COMPLETED) if not self.lines[number]]
-
-    @property
-    def unexplained(self) -> list[int]:
-        return [number for number in self.doubled if not self._is_explained(number)]
-
-    def _is_explained(self, number: int) -> bool:
-        record, lines = self.records[number], sorted(self.lines[number])
-        fences = {line.fence for line in lines}
-        return (
-            len(fences) == len(lines) <= record.attempt
-            and max(fences) <= record.fence
-            and record.cause is not None
-            and all(line.attempt > 1 and line.cause == "lease_expired" for line in lines[1:])
-            and all(
-                line.pid in self._killed or (number, line.pid) in self._lost for line in lines[:-1]
-            )
-        )
-
-    @property
-    def two_faced(self) -> list[int]:
-        """Keys whose callers were not all given the one recorded result."""
-        return [
-            number
-            for number in self.of(State.COMPLETED)
-            if self.told[number] != [f"{number}/{self.records[number].fence}"]
-        ]
-
-    def check_file(self) -> None:
-        with sqlite3.connect(self.folder / "keys.db") as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        connection.close()
+    return rage
 
 
-def storm(run_script: Run, folder: Path, seed: int, **options: object) -> Aftermath:
-    flags = [f"--{name}={value}" for name, value in options.items()]
-    aftermath = Aftermath(folder, run_script("storm.py", folder, f"--seed={seed}", *flags))
-    aftermath.check_file()
-    return aftermath
+def check_file(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
 
 
-def test_nothing_is_lost_or_doubled_without_a_cause(run_script: Run, tmp_path: Path, seed: int):
-    after = storm(run_script, tmp_path, seed, kills=300)
-    assert after.kills == 300
+def test_nothing_is_lost_or_doubled_without_a_cause(storm: Storm, store_url: str):
+    kills = 300 if store_url.startswith("sqlite:") else 700
+    after = storm(kills=kills)
+    assert after.kills == kills
     assert len(after.of(State.COMPLETED)) == len(after.records) > 100
     assert after.lost == []
     assert after.two_faced == []
@@ -115,8 +52,8 @@ def test_nothing_is_lost_or_doubled_without_a_cause(run_script: Run, tmp_path: P
     assert after.doubled, "no kill fell between effect and record: this run proves nothing"
 
 
-def test_hold_never_doubles(run_script: Run, tmp_path: Path, seed: int):
-    after = storm(run_script, tmp_path, seed, kills=150, takeover="hold")
+def test_hold_never_doubles(storm: Storm):
+    after = storm(kills=150, takeover="hold")
     assert after.doubled == []
     assert after.lost == []
     held = after.of(State.HELD)
@@ -126,11 +63,11 @@ def test_hold_never_doubles(run_script: Run, tmp_path: Path, seed: int):
     assert held, "no kill fell into the work: this run proves nothing"
 
 
-def test_a_resource_that_knows_fences_is_charged_once(run_script: Run, tmp_path: Path, seed: int):
-    after = storm(run_script, tmp_path, seed, kills=150, effect="fenced")
+def test_a_resource_that_knows_fences_is_charged_once(storm: Storm, tmp_path: Path):
+    after = storm(kills=150, effect="fenced")
     assert len(after.of(State.COMPLETED)) == len(after.records)
     assert after.two_faced == []
-    with sqlite3.connect(tmp_path / "keys.db") as connection:
+    with sqlite3.connect(tmp_path / "resource.db") as connection:
         (balance,) = connection.execute("SELECT balance FROM account").fetchone()
         charges = dict(connection.execute("SELECT number, fence FROM charges"))
     connection.close()
@@ -139,12 +76,14 @@ def test_a_resource_that_knows_fences_is_charged_once(run_script: Run, tmp_path:
     assert any(record.attempt > 1 for record in after.records.values()), "nothing was taken over"
 
 
-def test_a_handler_that_kills_its_process_is_parked(run_script: Run, tmp_path: Path):
-    notes = run_script("poison.py", tmp_path)
+def test_a_handler_that_kills_its_process_is_parked(
+    run_script: Run, store_url: str, tmp_path: Path
+):
+    notes = run_script("poison.py", tmp_path, store_url)
     assert notes["killed"] == 3  # max_attempts: counted when claimed, so no death escapes
     assert notes["refusals"] == ["ParkedError"] * 3
     assert (tmp_path / "ledger").read_text().split() == ["1", "2", "3"]
-    with Receiver.open(f"sqlite:///{tmp_path / 'keys.db'}") as receiver:
+    with Receiver.open(store_url) as receiver:
         record = receiver.record("poison")
     assert record is not None
     assert record.state is State.PARKED
@@ -163,7 +102,8 @@ def judged(folder: Path, lines: list[str], **notes: Any) -> Aftermath:
     with Receiver(store) as receiver:
         assert receiver.process("key-1", str, "1/2").fence == 2
     (folder / "ledger").write_text("".join(f"{line}\n" for line in lines))
-    return Aftermath(folder, {"killed": [11], "lost": [], "values": {"1": ["1/2"]}, **notes})
+    url = f"sqlite:///{folder / 'keys.db'}"
+    return Aftermath(folder, url, {"killed": [11], "lost": [], "values": {"1": ["1/2"]}, **notes})
 
 
 FIRST, SECOND = "1 1 1 None 11", "1 2 2 lease_expired 12"
