@@ -15,10 +15,13 @@ import os
 from typing import TYPE_CHECKING, Any, Self
 
 from .context import ActiveClaim, active
+from .core.answers import outcome_of
+from .core.calls import Call
 from .core.commands import Flow, Raised, Returned
 from .core.driving import drive, drive_async
-from .core.exchange import Call, admit, outcome_of, settle
+from .core.exchange import admit
 from .core.protocol import Abandon, Ack, Claimed, Fail
+from .core.settling import settle
 from .errors import LeaseLostError, UsageError
 from .fingerprint import field_names
 from .fingerprint import fingerprint as fingerprint_of
@@ -53,7 +56,7 @@ class _Claim:
             receiver._observed,
         )
         self._held: ActiveClaim | None = None
-        self._done = False
+        self._done = self._completed_here = False
         self._result: Any = None
         self._attempt = self._fence = 0
         self._token: Token[ActiveClaim | None] | None = None
@@ -80,10 +83,8 @@ class _Claim:
     @property
     def result(self) -> Any:
         """The recorded answer: the first one's, or what `complete` just recorded."""
-        if self._held is not None and not self._done:
-            raise UsageError(
-                "this work is new and not completed yet: it has no result", key=self.key
-            )
+        if self._held is not None and not self._completed_here:
+            raise UsageError("this work is new and not completed: it has no result", key=self.key)
         return self._result
 
     def _admitted(self, admitted: ActiveClaim | Claimed, trip: Any) -> None:
@@ -120,14 +121,24 @@ class _Claim:
         return _hold(self._call, self._mine(), why)
 
     def _completed(self, answer: Any, value: Any) -> None:
-        self._done, self._result = True, value
+        self._done = self._completed_here = True
+        self._result = value
         if isinstance(answer, Raised):
             raise answer.error
 
-    def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
+    def _gave_up(self) -> None:
+        """From here on this block is no longer under the claim; others of this process may go."""
+        self._done = True
+        self._step_out()
+        self._trip.end()
+
+    def _step_out(self) -> None:
         if self._token is not None:
             active.reset(self._token)
             self._token = None
+
+    def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
+        self._step_out()
         if self._held is None or self._done or self._held.pid != os.getpid():
             return None
         if error is not None:
@@ -179,13 +190,13 @@ class Claim(_Claim):
         """Nothing was done: give the claim back at once. It does not count as an attempt."""
         assert self._trip is not None
         drive(self._releasing(), self._trip.perform)
-        self._done = True
+        self._gave_up()
 
     def hold(self, why: str = "") -> None:
         """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
         assert self._trip is not None
         drive(self._holding(why), self._trip.perform)
-        self._done = True
+        self._gave_up()
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         assert self._trip is not None
@@ -226,13 +237,13 @@ class AsyncClaim(_Claim):
         """Nothing was done: give the claim back at once. It does not count as an attempt."""
         assert self._trip is not None
         await drive_async(self._releasing(), self._trip.perform)
-        self._done = True
+        self._gave_up()
 
     async def hold(self, why: str = "") -> None:
         """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
         assert self._trip is not None
         await drive_async(self._holding(why), self._trip.perform)
-        self._done = True
+        self._gave_up()
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         assert self._trip is not None

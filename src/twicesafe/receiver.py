@@ -27,9 +27,11 @@ from .calling import (
 from .claims import AsyncClaim, Claim
 from .context import scope_of_context
 from .core import operations
+from .core.answers import outcome_of
 from .core.batch import exchange_many
+from .core.calls import Call
 from .core.commands import Flow, Raised
-from .core.exchange import Call, exchange, outcome_of
+from .core.exchange import exchange
 from .core.protocol import Forget, Release, Resolve
 from .core.terms import Terms
 from .errors import ConfigurationError, UsageError

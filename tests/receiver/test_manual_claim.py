@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.receiver.colours import LEAVE, Bench, Counter
 from twicesafe import (
     AsyncReceiver,
     FingerprintMismatchError,
+    HeldError,
     Key,
     LeaseLostError,
     NotStorableError,
@@ -209,3 +211,57 @@ async def test_release_and_hold_end_a_claim_async() -> None:
         await claim.hold("why")
     states = [record.state for record in (await receiver.records())[0]]
     assert states == [State.HELD, State.RELEASED]
+
+
+@dataclass
+class Receipt:
+    id: str
+
+
+def test_releasing_gives_the_claim_back_and_is_no_attempt() -> None:
+    receiver = Receiver(MemoryStore())
+    with receiver.claim("k") as claim:
+        claim.release()
+        assert receiver.process("k", lambda: 1).value == 1  # at once, inside the block
+        with pytest.raises(UsageError, match="no result"):
+            _ = claim.result
+    record = receiver.record("k")
+    assert record is not None
+    assert (record.attempt, record.cause) == (1, None)
+
+
+def test_holding_keeps_every_delivery_out_until_an_operator_speaks() -> None:
+    receiver = Receiver(MemoryStore())
+    with receiver.claim("k") as claim:
+        claim.hold("upstream cut the connection")
+    with pytest.raises(HeldError):
+        receiver.process("k", lambda: 1)
+    record = receiver.record("k")
+    assert record is not None
+    assert (record.state, record.error) == (State.HELD, "upstream cut the connection")
+    receiver.resolve("k", "seen at the bank", by="ana")
+    assert receiver.process("k", lambda: 1).value == "seen at the bank"
+
+
+async def test_release_and_hold_async() -> None:
+    receiver = AsyncReceiver(AsyncMemoryStore())
+    async with receiver.claim("k") as claim:
+        await claim.release()
+    async with receiver.claim("k") as claim:
+        assert claim.attempt == 1
+        await claim.hold()
+    async with receiver.claim("other") as claim:
+        await claim.complete(1)
+        with pytest.raises(UsageError, match="ended already"):
+            await claim.hold()
+    record = await receiver.record("k")
+    assert record is not None
+    assert record.state is State.HELD
+
+
+def test_a_rich_result_needs_its_type() -> None:
+    receiver = Receiver(MemoryStore())
+    with receiver.claim("k", returns=Receipt) as claim:
+        claim.complete(Receipt("r-1"))
+    with receiver.claim("k", returns=Receipt) as claim:
+        assert claim.result == Receipt("r-1")

@@ -26,7 +26,8 @@ def impatient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
         bench.clock.advance(seconds)
         return Sleep(0)
 
-    monkeypatch.setattr("twicesafe.core.exchange.Sleep", sleep)
+    for module in ("exchange", "settling"):
+        monkeypatch.setattr(f"twicesafe.core.{module}.Sleep", sleep)
     bench.store = bench.new_store()
     bench.receiver = bench.new_receiver(bench.store, worker_clock=bench.clock.worker)
     return bench

@@ -13,6 +13,8 @@ from ..context import ActiveClaim
 from ..errors import StoreUnavailableError, TwicesafeError
 from ..outcomes import Outcome
 from ..tokens import new_owner
+from .answers import outcome_of, refusal
+from .calls import Call
 from .commands import (
     Detach,
     Flow,
@@ -25,8 +27,9 @@ from .commands import (
     Returned,
     Sleep,
 )
-from .exchange import Call, conclude, exchange, finish, granted, outcome_of, prepare, refusal
+from .exchange import exchange, finish, granted
 from .protocol import Abandon, Ack, Claim, Claimed, Complete, Verdict
+from .settling import conclude, prepare
 
 __all__ = ["LINGER", "exchange_many"]
 
