@@ -18,7 +18,6 @@ from ..base import Capabilities, Finding, Program, Store
 from ..joining import ThreadedStore
 from ..migrating import check
 from ..pooling import Pool
-from ..programs import READING
 from ..sql import Query
 from .connecting import Session, connect
 from .programs import NOW, MysqlPrograms, MysqlSchema
@@ -31,6 +30,14 @@ T = TypeVar("T")
 BATCH: Final = 500
 """Requests in one statement at most."""
 
+ALONE: Final = 16 * 1024
+"""Values above this many bytes travel alone. In a table of values, MariaDB cuts what is longer than
+64 KiB without a word; and a large value gains nothing from company."""
+
+HEAVY: Final = 1024 * 1024
+"""Bytes of values in one statement, or little more."""
+
+_JOINED: Final = frozenset({"claim", "complete", "fail", "renew", "abandon"})
 _ACTS: Final = frozenset({"release", "resolve", "forget"})
 """An operator's acts are noted each time they are done: they are not repeated by themselves."""
 
@@ -44,8 +51,8 @@ class MysqlStore(Store):
         self.url = settings.url
         self._schema = MysqlSchema("mysql", settings.table)
         self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
-        self._most_bytes = 1 << 20
         self.programs = MysqlPrograms(settings.table, now=now)
+        self._most_bytes = 1 << 20
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
@@ -58,6 +65,11 @@ class MysqlStore(Store):
 
     def perform(self, request: Request) -> Any:
         programs = self.programs
+        if 2 * _size(request) + 4096 > self._most_bytes:  # bytes are written in hex
+            raise StoreError(
+                f"a result of {_size(request)} bytes is more than {self.url} takes in one statement;"
+                " raise max_allowed_packet there, or lower max_result_bytes"
+            )
         return self._run(lambda: programs.perform(request), again=request.op not in _ACTS)
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
@@ -65,15 +77,15 @@ class MysqlStore(Store):
         together: list[int] = []
         weight = 0
         for index, request in enumerate(requests):
-            if request.op in READING or request.op == "sweep" or request.op in _ACTS:
+            size = _size(request)
+            if request.op not in _JOINED or size > ALONE:
                 answers[index] = self._try(request)
                 continue
-            bytes_ = 2 * len(getattr(request, "result", None) or b"") + 2048
-            if together and (len(together) == BATCH or weight + bytes_ > self._most_bytes // 2):
+            together.append(index)
+            weight += size
+            if len(together) == BATCH or weight > HEAVY:
                 self._perform_together(requests, together, answers)
                 together, weight = [], 0
-            together.append(index)
-            weight += bytes_
         if together:
             self._perform_together(requests, together, answers)
         return answers
@@ -151,6 +163,12 @@ class MysqlStore(Store):
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _size(request: Request) -> int:
+    """Of the values whose length only their sender knows."""
+    values = (getattr(request, name, None) for name in ("result", "fingerprint", "error"))
+    return sum(len(value) for value in values if value)
 
 
 def _one_is_to_blame(error: StoreError) -> bool:

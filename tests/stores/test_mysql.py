@@ -1,0 +1,293 @@
+"""MariaDB: round trips, text, clock, connections. The rules themselves are in tests/conformance."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+import pytest
+
+from twicesafe import AsyncReceiver, Key, Policy, Receiver, State
+from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Verdict
+from twicesafe.errors import StoreError, StoreUnavailableError
+from twicesafe.stores.mysql import MysqlStore
+from twicesafe.stores.mysql.programs import MysqlPrograms
+
+A, B = b"a" * 16, b"b" * 16
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def store(mariadb_url: str) -> Iterator[MysqlStore]:
+    opened = MysqlStore.open(f"{mariadb_url}?pool=1")
+    yield opened
+    opened.close()
+
+
+def connection_of(store: MysqlStore) -> Any:
+    """The one connection of a store with ``pool=1``."""
+    (session,) = store._pool._idle
+    return session.connection
+
+
+class Trips:
+    """Statements that the server counted on the store's connection."""
+
+    def __init__(self, store: MysqlStore) -> None:
+        self._store = store
+        self.count = 0
+
+    def _questions(self) -> int:
+        cursor = connection_of(self._store).cursor()
+        cursor.execute("SHOW SESSION STATUS LIKE 'Questions'")
+        return int(cursor.fetchone()[1])
+
+    @contextmanager
+    def counted(self) -> Iterator[Trips]:
+        before = self._questions()
+        yield self
+        self.count = self._questions() - before - 1  # the one that asks
+
+
+# --- round trips -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returning, late", [(True, 1), (False, 2)], ids=["MariaDB", "MySQL"])
+def test_round_trips(store: MysqlStore, mariadb_url: str, returning: bool, late: int):
+    store.programs = MysqlPrograms("twicesafe", returning)
+    other = MysqlStore.open(f"{mariadb_url}?pool=1")
+    other.programs = MysqlPrograms("twicesafe", returning)
+    trips, elsewhere = Trips(store), Trips(other)
+    with Receiver(store) as receiver, Receiver(other) as duplicates:
+        with trips.counted():
+            receiver.process("k", lambda: "v")
+        assert trips.count == 2
+        with elsewhere.counted():
+            assert duplicates.process("k", lambda: "other").replayed
+        assert elsewhere.count == late
+        with elsewhere.counted():  # known here by now: a plain read, which locks nothing
+            assert duplicates.process("k", lambda: "other").replayed
+        assert elsewhere.count == 1
+
+        messages = [f"m{number}" for number in range(300)]
+        with trips.counted():
+            receiver.process_many(messages, str.upper, key=str)
+        assert trips.count == 1 + late
+        with elsewhere.counted():
+            outcomes = duplicates.process_many(messages, str.upper, key=str)
+        assert elsewhere.count == late
+        assert all(outcome.replayed for outcome in outcomes)
+
+        with trips.counted(), pytest.raises(ZeroDivisionError):
+            receiver.process("fails", lambda: 1 / 0)
+        assert trips.count == 2
+
+
+async def test_round_trips_of_the_async_form(mariadb_url: str):
+    async def handle() -> str:
+        return "v"
+
+    async with AsyncReceiver.open(f"{mariadb_url}?pool=1") as receiver:
+        await receiver.process("first", handle)
+        trips = Trips(receiver.store.beside())
+        with trips.counted():
+            await receiver.process("k", handle)
+        assert trips.count == 2
+        with trips.counted():
+            assert (await receiver.process("k", handle)).replayed
+        assert trips.count == 1
+
+
+def test_a_known_duplicate_locks_nothing(store: MysqlStore, mariadb_url: str):
+    """A waiter that asks again and again is never in its owner's way."""
+    key = Key("k")
+    store.perform(Claim(key, A, HOUR))
+    assert store.perform(Claim(key, B, HOUR)).verdict is Verdict.BUSY
+    with other_session(mariadb_url) as cursor:
+        cursor.execute("START TRANSACTION")
+        cursor.execute("SELECT * FROM twicesafe_records FOR UPDATE")
+        assert store.perform(Claim(key, B, HOUR)).verdict is Verdict.BUSY
+
+
+# --- text and bytes --------------------------------------------------------------------------
+
+TRAPS = [
+    "abc", "ABC", "abc ", "abc  ", " abc", "abç", "abc\0", "straße", "strasse", "é", "e\N{COMBINING ACUTE ACCENT}",
+    "\N{SNOWMAN}", "😀", "😁", "%s", "'; DROP TABLE x; --", "\\", "a\\'b",
+]  # fmt: skip
+
+
+def test_keys_that_a_collation_would_merge_stay_apart(store: MysqlStore):
+    with Receiver(store) as receiver:
+        for number, text in enumerate(TRAPS):
+            assert receiver.process(text, lambda n=number: n).value == number, ascii(text)
+            scoped = Key("k", scope=(text, "op"))
+            assert receiver.process(scoped, lambda n=number: -n).value == -number, ascii(text)
+        for text in TRAPS:
+            assert receiver.record(text).value == text
+            assert receiver.record(Key("k", scope=(text, "op"))).scope == (text, "op")
+        page, _ = receiver.records(scope=("abc",))
+        assert {record.scope for record in page} == {("abc", "op")}
+
+
+def test_any_bytes_come_back(store: MysqlStore):
+    for number, payload in enumerate((b"", bytes(range(256)), b"\\'\"%s\0" * 99, None)):
+        key = Key(f"k{number}")
+        won = store.perform(Claim(key, A, HOUR))
+        assert store.perform(Complete(key.id, A, won.fence, HOUR, payload)) is Ack.OK
+        assert store.perform(Claim(key, B, HOUR)).result == payload
+
+
+SIZES = (0, 1, 255, 256, 16 * 1024, 16 * 1024 + 1, 65_535, 65_536, 100_000, 256 * 1024)
+
+
+def test_results_of_any_size_come_back_from_a_batch(store: MysqlStore):
+    """In a table of values MariaDB cuts what is longer than 64 KiB, without an error."""
+    results = [os.urandom(size) for size in SIZES * 8]  # and three times what a packet may hold
+    keys = [Key(f"k{number}") for number in range(len(results))]
+    won: list[Claimed] = store.perform_many([Claim(key, A, HOUR) for key in keys])
+    acks = store.perform_many(
+        [
+            Complete(key.id, A, claimed.fence, HOUR, result)
+            for key, claimed, result in zip(keys, won, results, strict=True)
+        ]
+    )
+    assert acks == [Ack.OK] * len(keys)
+    replays = store.perform_many([Claim(key, B, HOUR) for key in keys])
+    assert [replay.result == result for replay, result in zip(replays, results, strict=True)] == (
+        [True] * len(keys)
+    )
+
+
+def test_what_does_not_fit_is_an_error_and_never_cut(store: MysqlStore):
+    won = store.perform(Claim(Key("k"), A, HOUR))
+    asks = [
+        Claim(Key("long"), A, HOUR, fingerprint=b"f" * 70_000),
+        Complete(Key("k").id, A, won.fence, HOUR, b"r", State.FAILED, "e" * 70_000),
+    ]
+    for ask in asks:
+        with pytest.raises(StoreUnavailableError):
+            store.perform(ask)
+    assert all(isinstance(answer, StoreUnavailableError) for answer in store.perform_many(asks))
+    assert store.perform(Read(Key("long").id)) is None
+    assert store.perform(Read(Key("k").id)).state is State.IN_PROGRESS
+    with pytest.raises(StoreError, match="max_allowed_packet"):
+        store.perform(Complete(Key("k").id, A, won.fence, HOUR, bytes(9_000_000)))
+    assert store.perform(Complete(Key("k").id, A, won.fence, HOUR, bytes(8_000_000))) is Ack.OK
+
+
+# --- the server's clock and settings ---------------------------------------------------------
+
+
+def test_whatever_the_server_defaults_to(own_server: Any):
+    """A zone with an offset, no strict mode, another isolation: sessions are set to what we need."""
+    server = own_server(
+        "mariadb",
+        default_time_zone="+05:45",
+        sql_mode="NO_BACKSLASH_ESCAPES,ANSI_QUOTES",
+        transaction_isolation="SERIALIZABLE",
+        autocommit="0",
+    )
+    server.execute("CREATE DATABASE shop")
+    with Receiver.open(server.url_of("shop")) as receiver:
+        assert receiver.process('it\'s \\ a "key"', lambda: "it's \\ a value").value
+        assert receiver.process('it\'s \\ a "key"', lambda: "").value == "it's \\ a value"
+        record = receiver.record('it\'s \\ a "key"')
+        assert abs(record.created_at.timestamp() - time.time()) < 5
+        assert {finding.level for finding in receiver.doctor()} == {"ok"}
+
+
+def test_leases_end_by_the_servers_clock(mariadb_url: str):
+    policy = Policy(lease=0.2, wait=5)
+    with Receiver.open(mariadb_url, policy=policy) as receiver:
+        receiver.store.perform(Claim(Key("k"), A, 200))
+        outcome = receiver.process("k", lambda: "taken over")
+    assert (outcome.value, outcome.attempt) == ("taken over", 2)
+
+
+# --- connections -----------------------------------------------------------------------------
+
+
+def test_a_killed_connection_is_replaced_unseen(store: MysqlStore, mariadb: Any):
+    with Receiver(store) as receiver:
+        for number in range(5):
+            mariadb.execute(f"KILL {connection_of(store).thread_id()}")
+            assert receiver.process(f"k{number}", lambda n=number: n).value == number
+        mariadb.execute(f"KILL {connection_of(store).thread_id()}")
+        assert receiver.process("k1", lambda: None).replayed
+
+
+def test_an_operators_act_is_not_repeated_by_itself(store: MysqlStore):
+    """The answer to COMMIT is lost: the act was done, and is noted once."""
+    store.perform(Claim(Key("k"), A, HOUR))
+
+    def cut(moment: str, command: Any) -> None:
+        if (moment, command.sql) == ("after", "COMMIT"):
+            raise pymysql.OperationalError(2013, "Lost connection to MySQL server during query")
+
+    with Receiver(store) as receiver:
+        store._tap = cut
+        with pytest.raises(StoreUnavailableError):
+            receiver.release("k", by="ann", why="ticket 7")
+        store._tap = None
+        assert len(receiver.audit("k")) == 1
+
+
+def test_a_workers_word_is_repeated_when_its_answer_was_lost(store: MysqlStore):
+    lost: list[str] = []
+
+    def cut(moment: str, command: Any) -> None:
+        kind = command.sql[:6]
+        if moment == "after" and kind in ("INSERT", "UPDATE") and kind not in lost:
+            lost.append(kind)
+            raise pymysql.OperationalError(2013, "Lost connection to MySQL server during query")
+
+    with Receiver(store) as receiver:
+        store._tap = cut
+        outcome = receiver.process("k", lambda: "v")
+    assert lost == ["INSERT", "UPDATE"]
+    assert (outcome.value, outcome.attempt, outcome.fence) == ("v", 1, 1)
+
+
+def test_a_forked_child_uses_connections_of_its_own(store: MysqlStore):
+    with Receiver(store) as receiver:
+        receiver.process("before", lambda: "parent")
+        mine = connection_of(store).thread_id()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                replayed = receiver.process("before", lambda: "child").replayed
+                fresh = connection_of(store).thread_id() != mine
+                os._exit(0 if replayed and fresh else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert receiver.process("before", lambda: None).value == "parent"
+        assert connection_of(store).thread_id() == mine
+
+
+def test_a_server_that_comes_back_is_found_again(own_server: Any):
+    server = own_server("mariadb")
+    server.execute("CREATE DATABASE shop")
+    with Receiver.open(server.url_of("shop")) as receiver:
+        assert receiver.process("k", lambda: 1).value == 1
+        server.restart()
+        assert receiver.process("k", lambda: 2).value == 1
+        server.kill()
+        server.start()
+        assert receiver.process("k", lambda: 2).value == 1
+        assert receiver.process("new", lambda: 3).value == 3
+
+
+@contextmanager
+def other_session(url: str) -> Iterator[Any]:
+    """A connection of somebody else; what it left open is rolled back."""
+    session = MysqlStore.open(url)._connect()
+    try:
+        yield session.connection.cursor()
+    finally:
+        session.close()
