@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import weakref
@@ -112,9 +113,64 @@ class LocksOnlyItself(Lasting):
     rejected_by = "test_a_storm_through_two_store_objects_has_one_winner"
 
 
+# --- waking ----------------------------------------------------------------------------------
+
+
+class _WakingStore(LastingStore):
+    capabilities: ClassVar[Capabilities] = Capabilities(wake=True)
+    bells: ClassVar[weakref.WeakKeyDictionary[FakeClock, threading.Condition]] = (
+        weakref.WeakKeyDictionary()
+    )
+
+    def __init__(self, now: FakeClock) -> None:
+        super().__init__(now)
+        self.bell = self.bells.setdefault(now, threading.Condition())
+
+    def perform(self, request: Any) -> Any:
+        answer = super().perform(request)
+        with self.bell:
+            self.bell.notify_all()
+        return answer
+
+    def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        with self.bell:
+            self.bell.wait(seconds)
+
+
+class _AsyncWakingStore(AsyncLastingStore):
+    capabilities: ClassVar[Capabilities] = _WakingStore.capabilities
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await asyncio.to_thread(self._store.watch, id, seconds)
+
+
+class Waking(Lasting):
+    """Right."""
+
+    kind = _WakingStore
+
+    def open_async_store(self, place: Place) -> AsyncLastingStore:
+        return _AsyncWakingStore(self.open_store(place))
+
+
+class _HearsItselfOnly(_WakingStore):
+    def __init__(self, now: FakeClock) -> None:
+        super().__init__(now)
+        self.bell = threading.Condition()
+
+
+class HearsItselfOnly(Waking):
+    """The wake-up does not leave the object that it happened in."""
+
+    patience = 0.3
+    kind = _HearsItselfOnly
+    rejected_by = "test_a_watcher_hears_of_the_end[complete]"
+
+
 LOSING = [
     FenceRestartsOnReopening,
     TrailEndsWithTheProcess,
     AnswersFromAReplica,
     LocksOnlyItself,
+    HearsItselfOnly,
 ]

@@ -21,7 +21,7 @@ from tests.conformance.broken import (
     owners,
     retention,
 )
-from tests.conformance.lasting import LOSING, Lasting
+from tests.conformance.lasting import LOSING, Lasting, Waking
 from tests.conformance.stores import Memory
 from twicesafe.core.lifecycle import TRANSITIONS, Event
 from twicesafe.records import State
@@ -72,7 +72,7 @@ def test_a_store_that_loses_what_it_shares_is_rejected(kind: type[Lasting], tmp_
     assert kind.rejected_by in rejections(check(kind(), tmp_path, BLOCKING))
 
 
-@pytest.mark.parametrize("suite", [RightMemory, Lasting])
+@pytest.mark.parametrize("suite", [RightMemory, Lasting, Waking])
 def test_a_right_store_is_not(suite: type[StoreConformance], tmp_path: Path):
     outcomes = list(check(suite(), tmp_path))
     assert rejections(outcomes) == {}

@@ -43,6 +43,7 @@ TOPICS: Final = (
     "retention",
     "transitions",
     "values",
+    "waking",
 )
 # Before they are imported: a failing rule should show both sides of its comparison.
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in TOPICS))
@@ -62,6 +63,7 @@ from .retention import RetentionRules  # noqa: E402
 from .rules import Rule, rules_of  # noqa: E402
 from .transitions import TransitionRules  # noqa: E402
 from .values import ValueRules  # noqa: E402
+from .waking import WakingRules  # noqa: E402
 
 __all__ = [
     "Checked",
@@ -86,6 +88,7 @@ class StoreConformance(
     ConcurrencyRules,
     DurabilityRules,
     ValueRules,
+    WakingRules,
     TransitionRules,
 ):
     """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ __all__ = [
     "Elsewhere",
     "Reopen",
     "Script",
+    "Watched",
     "open_bench",
 ]
 
@@ -39,6 +41,9 @@ T = TypeVar("T")
 Script: TypeAlias = Generator[Any, Any, T]
 
 COLOURS: Final = ("blocking", "async")
+
+EARSHOT: Final = 0.1
+"""Seconds in which a watcher has begun to listen."""
 
 
 # --- what a script may yield besides requests ------------------------------------------------
@@ -80,6 +85,15 @@ class AtOnce:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """Watch this key for so long, and meanwhile do this elsewhere. Reply: seconds it took."""
+
+    id: bytes
+    seconds: float
+    meanwhile: Request | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Corrupt:
     """Damage this key's row."""
 
@@ -116,6 +130,15 @@ class Bench:
             case AtOnce(requests, elsewhere):
                 second = self.second if elsewhere else self.store
                 return _in_threads(_dealt(requests, self.store, second))
+            case Watched(id_, seconds, meanwhile):
+                with ThreadPoolExecutor(1) as pool:
+                    began = time.monotonic()
+                    watching = pool.submit(self.store.watch, id_, seconds)
+                    if meanwhile is not None:
+                        time.sleep(EARSHOT)
+                        self.second.perform(meanwhile)
+                    watching.result()
+                    return time.monotonic() - began
             case Corrupt(id_):
                 return self.hooks.corrupt(self.place, id_)
             case Beside(request):
@@ -174,6 +197,14 @@ class AsyncBench:
             case AtOnce(requests, elsewhere):
                 second = self.second if elsewhere else self.store
                 return await asyncio.gather(*(go() for go in _dealt(requests, self.store, second)))
+            case Watched(id_, seconds, meanwhile):
+                began = time.monotonic()
+                watching = asyncio.ensure_future(self.store.watch(id_, seconds))
+                if meanwhile is not None:
+                    await asyncio.sleep(EARSHOT)
+                    await self.second.perform(meanwhile)
+                await watching
+                return time.monotonic() - began
             case Corrupt(id_):
                 return self.hooks.corrupt(self.place, id_)
             case Beside(request):
