@@ -54,6 +54,10 @@ class Profile:
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     @property
+    def is_method(self) -> bool:
+        return self._skip == 1
+
+    @property
     def parameters(self) -> list[str]:
         return self._names[self._skip :]
 

@@ -183,6 +183,11 @@ class _Settings:
         profile = profile_of(function, method="." in name.rpartition("<locals>.")[2])
         if profile.problem == "generator":
             raise refuse_generator(function)
+        if key is None and profile.is_method:
+            raise ConfigurationError(
+                f"{name} is a method, and equal arguments of two objects are not equal calls: "
+                "give key=, for example key=lambda self, order: order.id"
+            )
 
         def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
             if key is None:

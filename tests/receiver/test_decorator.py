@@ -371,3 +371,12 @@ def test_settings_that_make_no_sense(receiver: Receiver) -> None:
         receiver.idempotent(lambda: 1)
     with pytest.raises(MissingKeyError):
         receiver.idempotent(key=lambda order: None)(charge)("a")  # type: ignore[arg-type, return-value]
+
+
+def test_a_method_needs_a_key_because_self_is_not_one(receiver: Receiver) -> None:
+    with pytest.raises(ConfigurationError, match="key="):
+
+        class Account:
+            @receiver.idempotent
+            def pay(self, cents: int) -> int:
+                return cents

@@ -345,3 +345,18 @@ def test_lost_turns_true_before_the_store_lets_go(bench: Bench) -> None:
 
     bench.call(receiver.process, "k", bench.coloured(handle))
     assert seen == [False, True]
+
+
+def test_a_failure_that_could_not_be_remembered_is_nobodys_answer(bench: Bench) -> None:
+    """The owner lost its claim: riders of this process must not get its unrecorded failure."""
+    bench.policy(remember=(ValueError,), lease=10)
+    other = bench.new_receiver()
+
+    def loses_its_claim() -> None:
+        bench.clock.advance(11)
+        assert bench.call(other.process, "k", Counter("newer").quick).replayed is False
+        raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late"):
+        bench.process("k", loses_its_claim)
+    assert bench.process("k", Counter().quick).replayed

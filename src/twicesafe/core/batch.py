@@ -76,9 +76,10 @@ def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
                 return []  # cancelled from outside: the runtime says so, once all is given back
     if stopped is not None:
         raise stopped
+    began = calls[0].clock()
     for index in waiting:  # in flight elsewhere, or equal to one that we just ran
-        try:
-            answers[index] = yield from exchange(calls[index])
+        try:  # they share one patience: a batch waits as long as a single call would
+            answers[index] = yield from exchange(calls[index], began)
         except Exception as error:
             answers[index] = Raised(error)
     return [answers[index] for index in range(len(calls))]

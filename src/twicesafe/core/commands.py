@@ -32,6 +32,7 @@ __all__ = [
     "Ride",
     "Sleep",
     "Watch",
+    "Within",
 ]
 
 T = TypeVar("T")
@@ -106,7 +107,17 @@ class Detach(msgspec.Struct, gc=False):
 
     flow: Generator[Any, Any, Any]
     timeout: float
-    claim: ActiveClaim
+    claim: ActiveClaim | None
+
+
+class Within(msgspec.Struct, gc=False):
+    """Do this request to its end, but wait for that no longer than `seconds`.
+
+    Reply: its answer, or None: it goes on without us. (A blocking call cannot be left alone.)
+    """
+
+    request: Any
+    seconds: float
 
 
 class PerformMany(msgspec.Struct, gc=False):
@@ -131,6 +142,6 @@ class Launch(msgspec.Struct, gc=False):
 
 
 Command: TypeAlias = (
-    Request | Invoke | Sleep | Watch | Board | Ride | Land | Detach | PerformMany | Launch
+    Request | Invoke | Sleep | Watch | Board | Ride | Land | Detach | Within | PerformMany | Launch
 )
 Flow: TypeAlias = Generator[Any, Any, T]

@@ -9,7 +9,7 @@ protocol; the others are the store's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import events as ev
 from ..context import ActiveClaim
@@ -32,6 +32,8 @@ from .settling import settle
 
 __all__ = ["admit", "exchange", "finish", "granted"]
 
+T = TypeVar("T")
+
 LONGEST_WATCH = 2.0
 """Seconds after which a waiter looks for itself, in case its wake-up was lost."""
 
@@ -39,25 +41,31 @@ CLAIM_PATIENCE = 3.0
 """Seconds for which an unanswered claim is asked again, with the same owner, before giving up."""
 
 
-def exchange(call: Call) -> Flow[Outcome[Any] | Raised]:
+def exchange(call: Call, began: float | None = None) -> Flow[Outcome[Any] | Raised]:
     """The whole of it; runs the handler at most once.
 
     The handler's own exception is returned, for the caller to raise: inside a generator a
     `StopIteration` would change its meaning.
     """
     try:
-        admitted = yield from admit(call)
+        admitted = yield from admit(call, began)
     except StoreUnavailableError as error:
         call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
         if not call.terms.outage_runs:
             raise
-        return (yield from _unprotected(call))
+        call.notify(ev.Unprotected(call.key))
+        return (yield from _patiently(call, _unprotected(call), None))
     if type(admitted) is Claimed:
         return outcome_of(call, admitted)
+    return (yield from _patiently(call, finish(call, admitted), admitted))
+
+
+def _patiently(call: Call, rest: Flow[T], claim: ActiveClaim | None) -> Flow[T]:
+    """The rest of a flow, for as long as ``timeout`` allows."""
     timeout = call.terms.timeout
-    if timeout is not None:
-        return (yield Detach(finish(call, admitted), timeout, admitted))  # type: ignore[no-any-return]
-    return (yield from finish(call, admitted))
+    if timeout is None:
+        return (yield from rest)
+    return (yield Detach(rest, timeout, claim))  # type: ignore[no-any-return]
 
 
 def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
@@ -66,7 +74,6 @@ def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
 
 
 def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
-    call.notify(ev.Unprotected(call.key))
     reply: Reply = yield Invoke(None, call.run, call.terms.timeout)
     if isinstance(reply, Raised):
         return reply
@@ -76,10 +83,13 @@ def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
 # --- admit: who runs? ------------------------------------------------------------------------
 
 
-def admit(call: Call) -> Flow[Any]:
-    """An `ActiveClaim` to run under, or the `Claimed` answer to replay; refusals are raised."""
+def admit(call: Call, began: float | None = None) -> Flow[Any]:
+    """An `ActiveClaim` to run under, or the `Claimed` answer to replay; refusals are raised.
+
+    `began`: since when it has been waiting, if it has.
+    """
     key, terms, clock = call.key, call.terms, call.clock
-    began = turn = None
+    turn = None
     flight = yield Board(key.id, call.fingerprint)
     while flight is not None:  # this very process is at work on the key
         if began is None:

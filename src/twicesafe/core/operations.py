@@ -84,7 +84,10 @@ def browse(
     state: State | None, scope: tuple[str, ...], limit: int, after: str
 ) -> Flow[tuple[list[Record], str]]:
     _check_limit(limit)
-    page: Page = yield Browse(limit, state, scope, after)
+    try:
+        page: Page = yield Browse(limit, state, scope, after)
+    except ValueError as error:
+        raise UsageError("after= is not a mark that this store gave out") from error
     return [row.view() for row in page.rows], page.after
 
 

@@ -28,15 +28,19 @@ from ..outcomes import Outcome
 from ..records import State
 from ..tokens import chance
 from .calls import Call, cause_of
-from .commands import Flow, Land, Raised, Reply, Returned, Sleep
+from .commands import Flow, Land, Raised, Reply, Returned, Sleep, Within
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
 
 __all__ = ["conclude", "prepare", "settle"]
+
+RELEASE_PATIENCE = 1.0
+"""Seconds that whoever is cancelled or interrupted waits for its claim to be given back."""
 
 
 def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | Raised]:
     """Record what the handler did, then answer."""
     ask, problem = prepare(call, claim, reply)
+    sent = call.clock()
     ack: Ack | None
     if isinstance(ask, Complete):
         ack = yield from _record(call, claim, ask)
@@ -44,8 +48,8 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
         ack = yield from _give_back(call, ask, reply)
     claim.settled = True
     answer = conclude(call, claim, reply, ask, ack, problem)
-    if isinstance(ask, Complete):
-        yield Land(_landing(call, claim, ask))
+    if isinstance(ask, Complete) and ack is Ack.OK:
+        yield Land(_landing(call, claim, ask, sent))
     return answer
 
 
@@ -152,7 +156,7 @@ def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
     patient = isinstance(reply, Raised) and isinstance(reply.error, Exception)
     for pause in (0.05, 0.2, None) if patient else (None,):
         try:
-            return (yield ask)  # type: ignore[no-any-return]
+            return (yield ask if patient else Within(ask, RELEASE_PATIENCE))  # type: ignore[no-any-return]
         except StoreUnavailableError as trouble:
             if pause is None:
                 call.notify(ev.StoreFailed(call.key, "fail", cause_of(trouble)))
@@ -188,8 +192,8 @@ def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
     return payload, None
 
 
-def _landing(call: Call, claim: ActiveClaim, ask: Complete) -> Claimed:
-    """What the store would now answer to a duplicate."""
+def _landing(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Claimed:
+    """What the store would now answer to a duplicate; at the latest from when it was `sent`."""
     return Claimed(
         Verdict.REPLAY,
         claim.fence,
@@ -200,7 +204,7 @@ def _landing(call: Call, claim: ActiveClaim, ask: Complete) -> Claimed:
         ask.result,
         call.fingerprint,
         0,
-        ask.retention,
+        ask.retention - round((call.clock() - sent) * 1000),
     )
 
 

@@ -34,6 +34,7 @@ from ..core.commands import (
     Ride,
     Sleep,
     Watch,
+    Within,
 )
 from ..core.driving import drive
 from ..core.protocol import Abandon, Claim
@@ -233,6 +234,9 @@ class BlockingTrip:
     def _sleep(self, command: Sleep) -> None:
         time.sleep(command.seconds)
 
+    def _within(self, command: Within) -> Any:
+        return self._perform(command.request)
+
     def _perform_many(self, command: PerformMany) -> list[Any]:
         return self._store.perform_many(command.requests)  # type: ignore[no-any-return]
 
@@ -246,6 +250,7 @@ _ACTS: dict[type, Callable[[BlockingTrip, Any], Any]] = {
     Launch: BlockingTrip._launch,
     Watch: BlockingTrip._watch,
     Sleep: BlockingTrip._sleep,
+    Within: BlockingTrip._within,
     PerformMany: BlockingTrip._perform_many,
 }
 

@@ -31,9 +31,11 @@ from ..core.commands import (
     Ride,
     Sleep,
     Watch,
+    Within,
 )
 from ..core.driving import drive_async
 from ..core.protocol import Abandon, Claim, Complete, Fail
+from ..core.settling import RELEASE_PATIENCE
 from ..errors import LeaseLostError, UsageError
 from .blocking import NOT_A_RESULT, interrupts
 from .flights import Flight, Flights
@@ -42,9 +44,6 @@ from .shared import Shared
 __all__ = ["EventLoopRuntime", "EventLoopTrip"]
 
 T = TypeVar("T")
-
-RELEASE_PATIENCE = 1.0
-"""Seconds that a cancelled caller waits for its claim to be given back."""
 
 
 class EventLoopRuntime(Shared):
@@ -251,6 +250,18 @@ class EventLoopTrip:
     async def _sleep(self, command: Sleep) -> None:
         await asyncio.sleep(command.seconds)
 
+    async def _within(self, command: Within) -> Any:
+        recording = asyncio.ensure_future(self._perform(command.request))
+        recording.add_done_callback(_swallow)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + command.seconds
+        while not recording.done() and loop.time() < until:
+            try:
+                await asyncio.wait({recording}, timeout=until - loop.time())
+            except asyncio.CancelledError as error:
+                self.cancelled = error  # once more; it is delivered when we are done
+        return recording.result() if recording.done() else None
+
     async def _perform_many(self, command: PerformMany) -> list[Any]:
         if command.requests and type(command.requests[0]) is Claim:
             return await self._store.perform_many(command.requests)  # type: ignore[no-any-return]
@@ -268,6 +279,7 @@ _ACTS: dict[type, Callable[[EventLoopTrip, Any], Awaitable[Any]]] = {
     Launch: EventLoopTrip._launch,
     Watch: EventLoopTrip._watch,
     Sleep: EventLoopTrip._sleep,
+    Within: EventLoopTrip._within,
     PerformMany: EventLoopTrip._perform_many,
 }
 
