@@ -78,7 +78,7 @@ def connect(settings: Settings) -> Session:
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=timeout * 0.9,
-            read_timeout=timeout,
+            read_timeout=max(timeout, _patience(settings) + 1),
             write_timeout=timeout,
             program_name="twicesafe",
             **_tls(settings),
@@ -95,10 +95,9 @@ def connect(settings: Settings) -> Session:
 
 def _prepare(connection: Any, settings: Settings) -> Session:
     cursor = connection.cursor()
-    patience = max(1, int(settings.timeout / 2))
     cursor.execute(
         f"SET SESSION sql_mode = '{_MODE}', time_zone = '+00:00',"
-        f" innodb_lock_wait_timeout = {patience:d}"
+        f" innodb_lock_wait_timeout = {_patience(settings):d}"
     )
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     cursor.execute("SELECT VERSION(), @@read_only, @@max_allowed_packet")
@@ -119,6 +118,11 @@ def _prepare(connection: Any, settings: Settings) -> Session:
             f"SET SESSION idle_transaction_timeout = {max(1, round(settings.timeout)):d}"
         )
     return session
+
+
+def _patience(settings: Settings) -> int:
+    """Whole seconds that the server waits for a lock: it must tell us before we hang up."""
+    return max(1, int(settings.timeout / 2))
 
 
 def _tls(settings: Settings) -> dict[str, Any]:

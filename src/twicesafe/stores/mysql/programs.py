@@ -85,28 +85,24 @@ class MysqlPrograms(SqlPrograms):
         self.returning = returning
         self.now = now
         self._floor = 0
-        """What we last saw of it; only MySQL needs it."""
+        """What we last saw of it: without RETURNING, the winner must know its fence beforehand."""
         self._known: dict[bytes, None] = {}
         self._load = self.mark(f"SELECT {self.columns}, {now} FROM {self.records} WHERE id = ?")
         self._look = f"SELECT {_ANSWER}, {now} FROM {self.records} WHERE id IN "
-        columns = (
+        self._into = (
             f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
-            " state, fence, attempt, created_at, changed_at, expires_at, cause, error)"
+            " fence, state, attempt, created_at, changed_at, expires_at, cause, error) "
         )
-        rest = f"0, floor + 1, 1, {now}, {now}, 0, 0, ''"
         # Where there is a record it is left as it is, and locked for no longer than the statement.
-        ending = f" LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE n = {self.records}.n"
-        answer = f" RETURNING {_ANSWER}, {now}" if returning else ""
-        guard = "" if returning else " AND floor = ?"
-        self._start = self.mark(
-            f"{columns} SELECT ?, ?, {now} + ?, ?, ?, ?, ?, {rest} FROM {self.meta}"
-            f" WHERE one = 1{guard}{ending}{answer}"
-        )
-        asked = f"a.id, a.owner, {now} + a.lease, a.hold, a.fingerprint, a.scope, a.val"
-        self._start_all = (
-            f"{columns} SELECT {asked}, {rest} FROM {self.meta} JOIN (",
-            f") AS a WHERE one = 1{ending}{answer}",
-        )
+        self._or_look = f" ON DUPLICATE KEY UPDATE n = {self.records}.n"
+        if returning:
+            self._or_look += f" RETURNING {_ANSWER}, {now}"
+            self._start = f"{self._into} VALUES {self._fresh(self._next_fence)}{self._or_look}"
+        else:
+            self._start = (
+                f"{self._into} SELECT %s, %s, {now} + %s, %s, %s, %s, %s, floor + 1, {self._rest}"
+                f" FROM {self.meta} WHERE one = 1 AND floor = %s LOCK IN SHARE MODE{self._or_look}"
+            )
         released = "NOT {hold} AND r.attempt < {max_attempts}"
         self._updates = {
             "complete": _Update(
@@ -132,6 +128,29 @@ class MysqlPrograms(SqlPrograms):
                 "r.state = 0",
             ),
         }
+
+    @property
+    def _rest(self) -> str:
+        return f"0, 1, {self.now}, {self.now}, 0, 0, ''"
+
+    @property
+    def _next_fence(self) -> str:
+        return f"(SELECT floor + 1 FROM {self.meta} WHERE one = 1 LOCK IN SHARE MODE)"
+
+    def _fresh(self, fence: str) -> str:
+        return f"(%s, %s, {self.now} + %s, %s, %s, %s, %s, {fence}, {self._rest})"
+
+    def _start_all(self, count: int) -> str:
+        if self.returning:
+            # VALUES, not SELECT: MariaDB locks the table's counter for as long as a SELECT runs.
+            first = self._fresh(f"@twicesafe_fence := {self._next_fence}")
+            others = f", {self._fresh('@twicesafe_fence')}" * (count - 1)
+            return f"{self._into} VALUES {first}{others}{self._or_look}"
+        return (
+            f"{self._into} SELECT a.id, a.owner, {self.now} + a.lease, a.hold, a.fingerprint, a.scope,"
+            f" a.val, floor + 1, {self._rest} FROM {self.meta} JOIN ({_table(_CLAIM, count)}) AS a"
+            f" WHERE one = 1 LOCK IN SHARE MODE{self._or_look}"
+        )
 
     def mark(self, sql: str) -> str:
         return sql.replace("?", "%s")
@@ -224,8 +243,7 @@ class MysqlPrograms(SqlPrograms):
         return self._answer(ask, rows[0])
 
     def _claim_all(self, asks: list[Claim]) -> Program[list[Any]]:
-        head, tail = self._start_all
-        sql = head + _table(_CLAIM, len(asks)) + tail
+        sql = self._start_all(len(asks))
         values = tuple(value for ask in asks for value in _claim_values(ask))
         if self.returning:
             rows = yield Query(sql, values)

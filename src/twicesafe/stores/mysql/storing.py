@@ -197,6 +197,7 @@ _VARIABLES: Final = (
     "sync_binlog",
     "binlog_format",
     "max_allowed_packet",
+    "innodb_autoinc_lock_mode",
 )
 
 
@@ -261,6 +262,14 @@ def findings(settings: dict[str, str], schema: int) -> list[Finding]:
     if packet < 1 << 20:
         found.append(
             Finding("warn", f"max_allowed_packet={packet}: results near it cannot be stored")
+        )
+    if "MariaDB" not in settings["version"] and settings["innodb_autoinc_lock_mode"] != "2":
+        found.append(
+            Finding(
+                "warn",
+                "innodb_autoinc_lock_mode is not 2: new keys wait for each other",
+                "set innodb_autoinc_lock_mode = 2, the default of MySQL 8",
+            )
         )
     found.append(Finding("ok", f"{settings['version']}, schema {schema}"))
     return found

@@ -1,0 +1,288 @@
+"""MariaDB: sessions that get in each other's way. Locks are held open on purpose, in a chosen order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from twicesafe import Key
+from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Release, Sweep, Verdict
+from twicesafe.errors import StoreUnavailableError
+from twicesafe.stores.mysql import MysqlStore
+from twicesafe.stores.mysql.programs import MysqlPrograms
+from twicesafe.stores.sql import atomically
+
+A, B = b"a" * 16, b"b" * 16
+HOUR = 3_600_000
+RECORDS, META = "twicesafe_records", "twicesafe_meta"
+
+
+@pytest.fixture
+def store(mariadb_url: str) -> Iterator[MysqlStore]:
+    opened = MysqlStore.open(mariadb_url)
+    yield opened
+    opened.close()
+
+
+@contextmanager
+def somebody_else(store: MysqlStore) -> Iterator[Any]:
+    """A session with an open transaction; what it leaves open is rolled back."""
+    session = store._connect()
+    cursor = session.connection.cursor()
+    cursor.execute("SET SESSION idle_transaction_timeout = 0")
+    cursor.execute("START TRANSACTION")
+    try:
+        yield cursor
+    finally:
+        session.close()
+
+
+@contextmanager
+def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Do it in a thread, and go on when the server says that it waits for a lock."""
+    with ThreadPoolExecutor(1) as pool, somebody_else(store) as watcher:
+        future = pool.submit(act)
+        until = time.monotonic() + 10
+        while time.monotonic() < until and not future.done():
+            watcher.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+            if watcher.fetchone()[1] != "0":
+                break
+        else:
+            pytest.fail(f"it did not wait: {future}")
+        yield future
+
+
+def expired(store: MysqlStore, key: Key, lives: int = 3) -> int:
+    """A record whose retention is over; its last fence."""
+    for _ in range(lives - 1):
+        store.perform(Claim(key, A, HOUR))
+        store.perform(Release(key.id, "ann", "", HOUR))
+    won = store.perform(Claim(key, A, HOUR))
+    store.perform(Complete(key.id, A, won.fence, 1, b""))
+    time.sleep(0.002)
+    fence: int = won.fence
+    return fence
+
+
+# --- P3: fences never restart ----------------------------------------------------------------
+
+
+def claim_during_a_sweep(store: MysqlStore) -> tuple[int, Claimed]:
+    """The sweep has raised the floor and deleted the record, and not yet committed either."""
+    key = Key("k")
+    last = expired(store, key)
+    with somebody_else(store) as sweeper:
+        sweeper.execute(f"UPDATE {META} SET floor = {last} WHERE one = 1")
+        sweeper.execute(f"DELETE FROM {RECORDS} WHERE id = %s", (key.id,))
+        with meanwhile(store, lambda: store.perform(Claim(key, B, HOUR))) as claiming:
+            sweeper.execute("COMMIT")
+            return last, claiming.result(5)
+
+
+@pytest.mark.parametrize("returning", [True, False], ids=["MariaDB", "MySQL"])
+def test_a_claim_during_a_sweep_reads_the_new_floor(store: MysqlStore, returning: bool):
+    store.programs = MysqlPrograms("twicesafe", returning)
+    last, claimed = claim_during_a_sweep(store)
+    assert claimed.verdict is Verdict.WON
+    assert claimed.fence > last
+
+
+def test_without_the_shared_lock_the_fence_would_restart(store: MysqlStore):
+    """The test above can fail: this is the race that it forces."""
+    store.programs = programs = MysqlPrograms("twicesafe", returning=False)
+    programs._start = programs._start.replace(" LOCK IN SHARE MODE", "")
+    last, claimed = claim_during_a_sweep(store)
+    assert claimed.verdict is Verdict.WON
+    assert claimed.fence <= last
+
+
+def test_a_sweep_deletes_nothing_while_a_claim_knows_the_old_floor(store: MysqlStore):
+    key = Key("k")
+    expired(store, key)
+    with somebody_else(store) as claimer:  # the store's own statement, kept open after its end
+        other = Claim(Key("other"), B, HOUR)
+        program = store.programs.perform(other)
+        command = program.send(None)
+        claimer.execute(command.sql, command.args)
+        with meanwhile(store, lambda: store.perform(Sweep(100))) as sweeping:
+            claimer.execute(f"SELECT COUNT(*) FROM {RECORDS} WHERE id = %s", (key.id,))
+            assert claimer.fetchone() == (1,)
+            claimer.execute("COMMIT")
+            report, _ = sweeping.result(5)
+    assert report.removed == 1
+
+
+def test_a_sweep_waits_for_nobody_who_works_on_a_record(store: MysqlStore):
+    key, other = Key("k"), Key("other")
+    expired(store, key)
+    expired(store, other)
+    with somebody_else(store) as worker:
+        worker.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (key.id,))
+        report, _ = store.perform(Sweep(100))
+    assert report.removed == 1
+    report, _ = store.perform(Sweep(100))
+    assert report.removed == 1
+
+
+def test_fences_rise_under_sweeps_and_claims_at_once(store: MysqlStore):
+    keys = [Key(f"k{number}") for number in range(3)]
+    fences: dict[Key, list[int]] = {key: [] for key in keys}
+    problems: list[Exception] = []
+    end = time.monotonic() + 2
+
+    def live(owner: bytes) -> None:
+        while time.monotonic() < end:
+            for key in keys:
+                won = store.perform(Claim(key, owner, HOUR))
+                if won.verdict is Verdict.WON:
+                    fences[key].append(won.fence)  # nobody else has it before we give it back
+                    store.perform(Complete(key.id, owner, won.fence, 1, b""))
+
+    def sweep() -> None:
+        while time.monotonic() < end:
+            store.perform(Sweep(100))
+
+    def guarded(act: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                act()
+            except Exception as error:
+                problems.append(error)
+
+        return run
+
+    acts = [lambda n=n: live(bytes([n]) * 16) for n in range(4)] + [sweep, sweep]
+    threads = [threading.Thread(target=guarded(act)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    for seen in fences.values():
+        assert len(seen) > 10, "too few lives to prove anything"
+        assert seen == sorted(set(seen))
+
+
+# --- deadlocks, lock waits, lost inserts -----------------------------------------------------
+
+
+def two_claims(store: MysqlStore) -> list[Complete]:
+    """Two completions, in the order in which the store will write them."""
+    keys = sorted((Key("x"), Key("y")), key=lambda key: key.id)
+    won = [store.perform(Claim(key, A, HOUR)) for key in keys]
+    return [
+        Complete(key.id, A, claimed.fence, HOUR, b"v")
+        for key, claimed in zip(keys, won, strict=True)
+    ]
+
+
+def deadlocks(store: MysqlStore) -> int:
+    with somebody_else(store) as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
+        return int(cursor.fetchone()[1])
+
+
+def test_a_deadlock_is_run_again(store: MysqlStore):
+    first, second = two_claims(store)
+    before = deadlocks(store)
+    lock = f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE"
+    with somebody_else(store) as rival:
+        # The server gives up whoever has written less: that must be us.
+        rival.execute("CREATE TEMPORARY TABLE weight (n INT) ENGINE=InnoDB")
+        rival.execute("START TRANSACTION")
+        rival.execute(
+            f"INSERT INTO {RECORDS} SELECT 1000 + seq, UNHEX(SHA2(seq, 256)), 0, 1, 1, '', 0, 0, 0,"
+            " 0, 0, 0, '', '', '', NULL, NULL FROM seq_1_to_50"
+        )
+        rival.execute(lock, (second.id,))
+        with meanwhile(store, lambda: store.perform_many([first, second])) as completing:
+            rival.execute(lock, (first.id,))
+            rival.execute("ROLLBACK")
+            assert completing.result(5) == [Ack.OK, Ack.OK]
+    assert deadlocks(store) > before
+
+
+def test_a_row_that_stays_locked_harms_nobody_else(mariadb_url: str):
+    store = MysqlStore.open(f"{mariadb_url}?timeout=1")
+    first, second = two_claims(store)
+    with somebody_else(store) as rival:
+        rival.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (first.id,))
+        locked, free = store.perform_many([first, second])
+    assert isinstance(locked, StoreUnavailableError)
+    assert "held the row" in str(locked)
+    assert free is Ack.OK
+    assert store.perform(first) is Ack.OK
+    store.close()
+
+
+def test_a_claim_that_waits_for_a_row_holds_up_no_other(store: MysqlStore):
+    """MariaDB would lock the table's counter for an INSERT … SELECT, as long as it waits."""
+    store.perform(Claim(Key("k"), A, HOUR))
+    with somebody_else(store) as rival:
+        rival.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (Key("k").id,))
+        with meanwhile(store, lambda: store.perform(Claim(Key("k"), B, HOUR))) as waiting:
+            won = store.perform_many([Claim(Key(f"new{n}"), B, HOUR) for n in range(3)])
+            assert [claimed.verdict for claimed in won] == [Verdict.WON] * 3
+            assert store.perform(Claim(Key("another"), B, HOUR)).verdict is Verdict.WON
+            assert not waiting.done()
+            rival.execute("COMMIT")
+            assert waiting.result(5).verdict is Verdict.BUSY
+
+
+def test_a_worker_that_stalls_in_a_transaction_does_not_keep_its_locks(mariadb_url: str):
+    store = MysqlStore.open(f"{mariadb_url}?timeout=1")
+    first, _ = two_claims(store)
+    stalled = store._connect()  # as a stopped process would leave it
+    stalled.connection.cursor().execute("START TRANSACTION")
+    stalled.connection.cursor().execute(
+        f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (first.id,)
+    )
+    until = time.monotonic() + 5
+    answer: Any = None
+    while answer is not Ack.OK and time.monotonic() < until:
+        (answer,) = store.perform_many([first])
+    stalled.close()
+    store.close()
+    assert answer is Ack.OK
+
+
+def test_a_lost_insert_finds_the_winner(store: MysqlStore, mariadb_url: str):
+    """Decided under a lock, but a row that is not there cannot be locked."""
+    key, other = Key("k"), MysqlStore.open(mariadb_url)
+    raced: list[Claimed] = []
+
+    def overtake(moment: str, command: Any) -> None:
+        if moment == "before" and command.sql.startswith("INSERT") and not raced:
+            raced.append(other.perform(Claim(key, B, HOUR)))
+
+    store._tap = overtake
+    programs = store.programs
+    answer = store._run(lambda: atomically(programs.decide(Claim(key, A, HOUR)), programs.begin))
+    other.close()
+    assert raced[0].verdict is Verdict.WON
+    assert answer.verdict is Verdict.BUSY
+    assert store.perform(Read(key.id)).owner == B
+
+
+@pytest.mark.parametrize("returning", [True, False], ids=["MariaDB", "MySQL"])
+def test_batches_that_overlap_have_one_winner_per_key(store: MysqlStore, returning: bool):
+    store.programs = MysqlPrograms("twicesafe", returning)
+    keys = [Key(f"k{number}") for number in range(60)]
+    gate = threading.Barrier(8)
+
+    def claim_all(number: int) -> list[Any]:
+        mine = keys[number:] + keys[:number]  # each in an order of its own
+        gate.wait()
+        return store.perform_many([Claim(key, bytes([number]) * 16, HOUR) for key in mine])
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [answer for found in pool.map(claim_all, range(8)) for answer in found]
+    verdicts = [answer.verdict for answer in answers]
+    assert verdicts.count(Verdict.WON) == 60
+    assert verdicts.count(Verdict.BUSY) == 7 * 60
