@@ -36,8 +36,9 @@ from .core.protocol import Forget, Release, Resolve
 from .core.terms import Terms
 from .errors import ConfigurationError, UsageError
 from .keys import Key, KeyLike, as_key
+from .maintenance import AsyncMaintenance, Maintenance
 from .outcomes import Failure, Outcome
-from .policy import Policy
+from .policy import Duration, Policy
 from .records import AuditEntry, Record, State, Stats, SweepReport
 from .stores.base import AsyncStore, Finding, Store
 from .stores.urls import default_url, open_async_store, open_store
@@ -58,6 +59,7 @@ class _Settings:
 
     _runtime: Any
     store: Any
+    _upkeep: Any
 
     def _configure(
         self,
@@ -85,7 +87,7 @@ class _Settings:
     ) -> Self:
         """A receiver with other settings on the same store. Cheap; nothing is reconfigured."""
         other = object.__new__(type(self))
-        other._runtime, other.store = self._runtime, self.store
+        other._runtime, other.store, other._upkeep = self._runtime, self.store, self._upkeep
         other._configure(
             policy or self.policy,
             self._scope if scope is None else scope,
@@ -266,6 +268,7 @@ class Receiver(_Settings):
         notify = events.notifier(observers)
         self._configure(policy, scope, fingerprint, notify, bool(observers))
         self.store = store
+        self._upkeep: list[Maintenance] = []
         self._runtime = BlockingRuntime(store, notify=notify, cache=cache)
 
     @classmethod
@@ -404,6 +407,15 @@ class Receiver(_Settings):
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
+    def maintain(self, *, every: Duration = 300, limit: int | None = None) -> Maintenance:
+        """Sweep every so many seconds, by one of all the nodes that say so; until `close`.
+
+        ``limit``: remove at most so many in one round.
+        """
+        upkeep = Maintenance(self, every, limit)
+        self._upkeep.append(upkeep)
+        return upkeep
+
     def stats(self) -> Stats:
         """How many records there are in which state."""
         return self._runtime.run(operations.survey())
@@ -429,6 +441,8 @@ class Receiver(_Settings):
 
     def close(self) -> None:
         """Stop the lease keeper and close the store; also for receivers made by `options`."""
+        while self._upkeep:
+            self._upkeep.pop().stop()
         self._runtime.keeper.close()
         self.store.close()
 
@@ -460,6 +474,7 @@ class AsyncReceiver(_Settings):
         notify = events.notifier(observers)
         self._configure(policy, scope, fingerprint, notify, bool(observers))
         self.store = store
+        self._upkeep: list[AsyncMaintenance] = []
         self._runtime = EventLoopRuntime(store, notify=notify, cache=cache)
 
     @classmethod
@@ -605,6 +620,15 @@ class AsyncReceiver(_Settings):
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
+    def maintain(self, *, every: Duration = 300, limit: int | None = None) -> AsyncMaintenance:
+        """Sweep every so many seconds, by one of all the nodes that say so; until `close`.
+
+        ``limit``: remove at most so many in one round.
+        """
+        upkeep = AsyncMaintenance(self, every, limit)
+        self._upkeep.append(upkeep)
+        return upkeep
+
     async def stats(self) -> Stats:
         """How many records there are in which state."""
         return await self._runtime.run(operations.survey())
@@ -630,6 +654,8 @@ class AsyncReceiver(_Settings):
 
     async def close(self) -> None:
         """Stop the lease keeper and close the store; also for receivers made by `options`."""
+        while self._upkeep:
+            await self._upkeep.pop().stop()
         self._runtime.keeper.close()
         await self.store.close()
 

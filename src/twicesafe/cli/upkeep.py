@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from .. import Receiver, State
+from ..maintenance import RoundTimer, sweep_round
 from ..records import SweepReport
 from .config import Settings, opened, settle
 from .exits import NO
@@ -103,18 +104,28 @@ def sweep(
     """
     screen = Screen(json)
     with opened(settle(store, config)) as receiver, _interruptible() as stop:
+        timer = None if every is None else RoundTimer(every, limit)
         while True:
-            report = _sweep_once(screen, receiver, limit)
-            if json:
-                data = {"removed": report.removed, "examined": report.examined, "more": report.more}
-                screen.data(data, indent=None)
-            rest = "; there may be more" if report.more else ""
-            screen.say(
-                Text("✓", "green"),
-                f"removed {report.removed:,} of {report.examined:,} records examined{rest}",
-            )
+            outcome = None if timer is None else sweep_round(receiver, timer)
+            if timer is None:
+                _say_swept(screen, _sweep_once(screen, receiver, limit), json)
+            elif outcome is None or outcome.replayed:
+                screen.say("this round is another node's")
+            else:
+                _say_swept(screen, SweepReport(**outcome.value, more=False), json)
             if every is None or stop.wait(every):
                 return
+
+
+def _say_swept(screen: Screen, report: SweepReport, json: bool) -> None:
+    if json:
+        data = {"removed": report.removed, "examined": report.examined, "more": report.more}
+        screen.data(data, indent=None)
+    rest = "; there may be more" if report.more else ""
+    screen.say(
+        Text("✓", "green"),
+        f"removed {report.removed:,} of {report.examined:,} records examined{rest}",
+    )
 
 
 def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepReport:

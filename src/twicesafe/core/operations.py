@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..errors import StoreUnavailableError, UsageError
 from ..keys import Key
 from ..records import AuditEntry, Record, State, Stats, SweepReport
 from .commands import Flow
@@ -23,6 +23,8 @@ __all__ = ["audit", "browse", "operate", "read", "survey", "sweep"]
 
 BITE = 500
 """Records looked at in one short transaction of a sweep."""
+
+SMALLEST_BITE = 20
 
 
 def read(key: Key) -> Flow[Record | None]:
@@ -63,9 +65,16 @@ def sweep(limit: int | None) -> Flow[SweepReport]:
         _check_limit(limit)
     removed = examined = 0
     after = ""
+    most = BITE
     while True:
-        bite = BITE if limit is None else min(BITE, limit - removed)
-        report, after = yield Sweep(bite, after)
+        bite = most if limit is None else min(most, limit - removed)
+        try:
+            report, after = yield Sweep(bite, after)
+        except StoreUnavailableError:
+            if most <= SMALLEST_BITE:
+                raise
+            most //= 4  # too much for it at once: try less
+            continue
         removed += report.removed
         examined += report.examined
         if not after or (limit is not None and removed >= limit):

@@ -1,0 +1,147 @@
+"""Maintenance: sweeping by itself, on a timer, by one node among many.
+
+    upkeep = receiver.maintain(every=300)     # a daemon thread; AsyncReceiver: a task
+    upkeep.stop()                             # or let receiver.close() do it
+
+Who sweeps is decided the way everything is decided here: each round is a key, and whoever wins
+its claim does it. The others get its report as a replay. A round that fails is logged and the next
+one comes; a store that cannot keep up gets smaller bites (`core.operations.sweep`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from .errors import ConfigurationError, StillInProgressError, TwicesafeError
+from .keys import Key
+from .policy import Backoff, Duration, Policy, seconds
+
+if TYPE_CHECKING:
+    from .outcomes import Outcome
+    from .receiver import AsyncReceiver, Receiver
+
+__all__ = ["AsyncMaintenance", "Maintenance", "RoundTimer", "sweep_round"]
+
+_log = logging.getLogger("twicesafe")
+
+
+class RoundTimer:
+    """When the next round is, and under which key."""
+
+    def __init__(self, every: Duration, limit: int | None) -> None:
+        self.every = seconds(every, "every")
+        if self.every < 0.05:
+            raise ConfigurationError(f"every={every!r} makes no sense: use at least 0.05 seconds")
+        self.limit = limit
+        self.policy = Policy(
+            in_flight="reject",
+            retention=max(60.0, 2 * self.every),
+            backoff=Backoff(first=0),
+            max_attempts=1_000_000,
+        )
+
+    def key(self) -> Key:
+        # The wall clocks of nodes may differ: then a round is swept twice, which harms nobody.
+        return Key(f"{int(time.time() / self.every)}", ("twicesafe", "maintenance"))
+
+
+def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]] | None:
+    """This round's report, swept now or replayed; None: another node is at it."""
+    rounds = receiver.options(policy=timer.policy)
+    try:
+        return rounds.process(timer.key(), _swept, receiver, timer.limit)
+    except StillInProgressError:
+        return None
+
+
+class Maintenance:
+    """The blocking twin, made by `Receiver.maintain`."""
+
+    def __init__(self, receiver: Receiver, every: Duration, limit: int | None) -> None:
+        self._timer = RoundTimer(every, limit)
+        # The thread must not keep a forgotten receiver alive.
+        self._receiver = weakref.ref(receiver)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="twicesafe-upkeep", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; a round under way is finished first."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def round(self) -> bool:
+        """One round now; True: this node did it."""
+        receiver = self._receiver()
+        if receiver is None:
+            self._stopped.set()
+            return False
+        try:
+            outcome = sweep_round(receiver, self._timer)
+        except TwicesafeError as error:
+            _log.warning("a round of maintenance failed: %s", error)
+            return False
+        return outcome is not None and not outcome.replayed
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._timer.every):
+            self.round()
+
+
+class AsyncMaintenance:
+    """The awaited twin, made by `AsyncReceiver.maintain`."""
+
+    def __init__(self, receiver: AsyncReceiver, every: Duration, limit: int | None) -> None:
+        import asyncio
+
+        self._timer = RoundTimer(every, limit)
+        self._receiver = weakref.ref(receiver)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="twicesafe-upkeep")
+
+    async def stop(self) -> None:
+        """End it; a round under way is given up."""
+        import asyncio
+
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def round(self) -> bool:
+        """One round now; True: this node did it."""
+        receiver = self._receiver()
+        if receiver is None:
+            return False
+        rounds = receiver.options(policy=self._timer.policy)
+        try:
+            outcome = await rounds.process(
+                self._timer.key(), _swept_async, receiver, self._timer.limit
+            )
+        except StillInProgressError:
+            return False  # another node is at it
+        except TwicesafeError as error:
+            _log.warning("a round of maintenance failed: %s", error)
+            return False
+        return not outcome.replayed
+
+    async def _run(self) -> None:
+        import asyncio
+
+        while True:
+            await asyncio.sleep(self._timer.every)
+            if self._receiver() is None:
+                return
+            await self.round()
+
+
+def _swept(receiver: Receiver, limit: int | None) -> dict[str, int]:
+    report = receiver.sweep(limit)
+    return {"removed": report.removed, "examined": report.examined}
+
+
+async def _swept_async(receiver: AsyncReceiver, limit: int | None) -> dict[str, int]:
+    report = await receiver.sweep(limit)
+    return {"removed": report.removed, "examined": report.examined}
