@@ -28,7 +28,6 @@ from ..records import AuditEntry, Row, State, Stats, SweepReport, moment
 from .base import Program
 from .sql import (
     COLUMNS,
-    STATES,
     Change,
     Query,
     atomically,
@@ -36,6 +35,7 @@ from .sql import (
     row_from,
     scope_prefix,
     scope_text,
+    state_of,
 )
 
 __all__ = ["READING", "SqlPrograms"]
@@ -124,7 +124,7 @@ class SqlPrograms:
                 action=action,
                 by=self.text(by),
                 why=self.text(why),
-                state_before=STATES[before],
+                state_before=state_of(before),
             )
             for at, action, by, why, before in rows
         ]
@@ -139,9 +139,9 @@ class SqlPrograms:
             ),
             (now, now),
         )
-        running = [row for row in rows if STATES[row[0]] is State.IN_PROGRESS]
+        running = [row for row in rows if state_of(row[0]) is State.IN_PROGRESS]
         return Stats(
-            by_state={STATES[row[0]]: int(row[1]) for row in rows},
+            by_state={state_of(row[0]): int(row[1]) for row in rows},
             stuck=sum(int(row[2]) for row in running),
             expired=sum(int(row[3]) for row in rows),
             oldest_in_progress=moment(running[0][4]) if running else None,

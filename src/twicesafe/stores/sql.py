@@ -14,7 +14,16 @@ import msgspec
 from ..errors import CorruptRecordError
 from ..records import Cause, Row, State
 
-__all__ = ["CAUSES", "STATES", "Change", "Query", "atomically", "number_of", "scope_prefix"]
+__all__ = [
+    "CAUSES",
+    "STATES",
+    "Change",
+    "Query",
+    "atomically",
+    "number_of",
+    "scope_prefix",
+    "state_of",
+]
 
 T = TypeVar("T")
 
@@ -62,6 +71,14 @@ def number_of(value: State | Cause | None) -> int:
     return _NUMBER_OF_CAUSE[value]
 
 
+def state_of(number: int) -> State:
+    if not 0 <= number < len(STATES):
+        raise CorruptRecordError(
+            f"a record has the unknown state {number}; a newer version wrote it, or it is damaged"
+        )
+    return STATES[number]
+
+
 def scope_text(scope: tuple[str, ...]) -> str:
     """A scope as one column: empty, or a JSON array."""
     return msgspec.json.encode(scope).decode() if scope else ""
@@ -93,7 +110,7 @@ def row_from(columns: tuple[Any, ...]) -> Row:
             id_,
             scope_of(scope),
             value,
-            STATES[state],
+            state_of(state),
             fence,
             attempt,
             owner,
@@ -102,7 +119,7 @@ def row_from(columns: tuple[Any, ...]) -> Row:
             changed,
             expires,
             bool(hold),
-            CAUSES[cause],
+            CAUSES[cause if cause >= 0 else len(CAUSES)],
             fingerprint,
             result,
             error,

@@ -32,7 +32,7 @@ from ..clocks import boot_id, since_boot, wall_clock
 from ..core import lifecycle
 from ..core.driving import drive
 from ..core.protocol import Ack, Claim, Claimed, Complete, Renew, Request, Verdict
-from ..errors import ConfigurationError, StoreUnavailableError
+from ..errors import ConfigurationError, StoreError, StoreUnavailableError
 from ..records import Row
 from .base import Capabilities, Finding, Program, Store
 from .joining import Lane, ThreadedStore
@@ -378,7 +378,12 @@ class SqliteStore(Store):
             yield
         except sqlite3.Error as error:
             name = getattr(error, "sqlite_errorname", type(error).__name__)
-            raise StoreUnavailableError(f"SQLite says {name} on {self.path}: {error}") from error
+            text = f"SQLite says {name} on {self.path}: {error}"
+            # Only what another try may cure is told as an outage.
+            hopeless = (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError)
+            raise (StoreError if isinstance(error, hopeless) else StoreUnavailableError)(
+                text
+            ) from error
 
     # -- upkeep -------------------------------------------------------------------------------
 
