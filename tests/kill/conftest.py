@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 
-ENGINES = ("sqlite", "postgres")
+ENGINES = ("sqlite", "postgres", "valkey", "mariadb")
 
 
 def _engine(name: str) -> Any:

@@ -33,8 +33,13 @@ if expired(old) then
   return start(next_fence(old), 1, cause, now, fingerprint, '')
 end
 local mine = old.owner == owner
+if mine and old.state == IN_PROGRESS then
+  -- Its own question again (P2). Written again, so that WAIT on this connection means this record.
+  redis.call('SET', key, text)
+  return {1, old.fence, old.attempt, old.cause}
+end
 local differs = old.fingerprint and fingerprint and old.fingerprint ~= fingerprint
-local lapsed = old.state == IN_PROGRESS and not mine and old.lease <= now
+local lapsed = old.state == IN_PROGRESS and old.lease <= now
 local rested = old.state == RELEASED and old.lease <= now
 if (differs and not mine) or not (lapsed or rested) then return {0, now, text} end
 

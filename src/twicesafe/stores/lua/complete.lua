@@ -19,7 +19,10 @@ end
 
 local row = parse(text)
 if not owns(row, owner, fence) then return LOST end
-if row.state == COMPLETED or row.state == FAILED then return OK end
+if row.state == COMPLETED or row.state == FAILED then
+  redis.call('SET', key, text, 'KEEPTTL') -- so that WAIT on this connection means this record
+  return OK
+end
 if row.state ~= IN_PROGRESS and row.state ~= HELD and row.state ~= PARKED then return LOST end
 row.state, row.error, row.result = tonumber(ARGV[4]), ARGV[5], ARGV[6]
 row.changed, row.lease, row.expires = now, 0, now + retention
