@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ..core.protocol import Request
+from ..errors import TwicesafeError
 from .base import AsyncStore, Finding, Store
 
 __all__ = ["AsyncLane", "Lane", "PerLoop", "ThreadedStore"]
@@ -111,7 +112,7 @@ class AsyncLane:
                 try:
                     answers = await self._all([request for request, _ in batch])
                 except Exception as error:
-                    answers = [error] * count
+                    answers = _for_each(error, count)
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
                         continue  # its caller was cancelled, and will give the claim back
@@ -122,6 +123,13 @@ class AsyncLane:
         finally:
             self._flying = False
             self._take_off()
+
+
+def _for_each(error: Exception, count: int) -> list[Exception]:
+    """What went wrong for all, as an error of each one's own: each will say its own key."""
+    if isinstance(error, TwicesafeError):
+        return [error.again() for _ in range(count)]
+    return [error] * count
 
 
 class PerLoop(Generic[T]):
@@ -250,7 +258,7 @@ class _Worker:
                 return  # nobody waits any more
             answers = beside().perform_many(requests)
         except Exception as error:
-            answers = [error] * len(requests)
+            answers = _for_each(error, len(requests))
         except BaseException as error:  # no answer to anything: it breaks every caller's wait
             answers = [None] * len(requests)
             for errand in errands:

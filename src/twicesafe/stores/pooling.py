@@ -59,8 +59,10 @@ class Pool(Generic[C]):
                 connection = self._connect()
             try:
                 yield connection
-            except BaseException:
+            except BaseException as error:
                 connection.close()
+                if isinstance(error, StoreUnavailableError):
+                    self.close()  # what is idle has most likely met the same end
                 raise
             self._idle.append(connection)
         finally:

@@ -2,7 +2,9 @@
 
 Each event loop has a few lanes with a connection each: claims, endings, and the rest. Calls that
 gather while a lane is busy share its next statement (`joining`). A lane that is cancelled or fails
-drops its connection: what was on the wire is then answered on a new one, by the owner token.
+drops its connection: what was on the wire is then answered on a new one, by the owner token. Before
+a cancelled call lets go of its lane, its statement has ended in the server, so what is sent next
+(`Abandon`, in the same lane as claims) cannot overtake it.
 """
 
 from __future__ import annotations
@@ -22,17 +24,22 @@ from ..sql import Query
 from .blocking import (
     BATCH,
     CAPABILITIES,
+    POLL,
     PostgresStore,
     connection_options,
     findings,
     settings_program,
 )
+from .listening import REST, cut
 from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
 from .settings import Settings, dollars, explain, percents
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
 
 T = TypeVar("T")
+
+SETTLING = 1.0
+"""Seconds that a cancelled call gives its statement to end in the server."""
 
 
 class _AwaitedStore(AsyncStore):
@@ -135,6 +142,10 @@ class _Wire(abc.ABC):
         """Call `ring` for every announcement, until the connection ends."""
 
     @abc.abstractmethod
+    def cut(self) -> None:
+        """The statement in hand fails now, whatever the server does."""
+
+    @abc.abstractmethod
     def drop(self) -> None:
         """Close without waiting: the other side may be gone."""
 
@@ -148,21 +159,56 @@ class _Lane:
         self._lock = asyncio.Lock()
 
     async def run(self, program: Program[T]) -> T:
-        store = self._store
-        async with self._lock:
+        patience = self._store.settings.timeout
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        if self._lock.locked():
             try:
-                async with asyncio.timeout(store.settings.timeout):
-                    if self._wire is None:
-                        self._wire = await self._opened()
-                    return await self._wire.drive(program)
+                await asyncio.wait_for(self._lock.acquire(), patience)
             except TimeoutError as error:
+                raise self._late() from error
+        else:
+            await self._lock.acquire()
+        try:
+            if self._wire is None:
+                async with asyncio.timeout_at(until):
+                    self._wire = await self._opened()
+            # Not asyncio.timeout: a cancelled driver first tries to reach the server, which hangs.
+            alarm = loop.call_at(until, self._wire.cut)
+            try:
+                return await self._wire.drive(program)
+            finally:
+                alarm.cancel()
+        except asyncio.CancelledError:
+            await self._settled()
+            raise
+        except BaseException as error:
+            self.drop()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from error  # which the driver has lost
+            if isinstance(error, TimeoutError) or loop.time() >= until:
+                raise self._late() from error
+            raise
+        finally:
+            self._lock.release()
+
+    def _late(self) -> StoreUnavailableError:
+        store = self._store
+        return StoreUnavailableError(
+            f"{store.url} did not answer within {store.settings.timeout:g} s"
+        )
+
+    async def _settled(self) -> None:
+        """What was on the wire has ended in the server; then the connection is not used again."""
+        if self._wire is not None:
+            try:
+                async with asyncio.timeout(SETTLING):
+                    await self._wire.execute(Query("SELECT 1"))
+            except Exception:
+                return
+            finally:
                 self.drop()
-                raise StoreUnavailableError(
-                    f"{store.url} did not answer within {store.settings.timeout:g} s"
-                ) from error
-            except BaseException:
-                self.drop()
-                raise
 
     async def _opened(self) -> _Wire:
         wire = self._store.wire()
@@ -191,8 +237,10 @@ class _Lanes:
     def __init__(self, store: _AwaitedStore) -> None:
         self._store = store
         self._claims, self._ends, self.other = _Lane(store), _Lane(store), _Lane(store)
+        claims = self._join(self._claims)
         self._joined = {
-            "claim": self._join(self._claims),
+            "claim": claims,
+            "abandon": claims,
             "complete": self._join(self._ends),
             "fail": self._join(self._ends),
         }
@@ -221,7 +269,7 @@ class _Lanes:
         answers: list[Any] = []
         for start in range(0, len(requests), BATCH):
             part = requests[start : start + BATCH]
-            lane = self._claims if part[0].op == "claim" else self._ends
+            lane = self._claims if part[0].op in ("claim", "abandon") else self._ends
             try:
                 answers += await lane.run(self._store.programs.perform_all(part))
             except StoreError as error:
@@ -232,7 +280,7 @@ class _Lanes:
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         if not self._store.settings.wake:
-            await asyncio.sleep(min(seconds, 0.05))
+            await asyncio.sleep(min(seconds, POLL))
             return
         bell, name = asyncio.Event(), id.hex()
         self._bells.setdefault(name, set()).add(bell)
@@ -261,10 +309,12 @@ class _Lanes:
             self._hearing.set()
             await wire.listen(self._ring)
         except Exception:
-            await asyncio.sleep(0.1)  # those who wait look for themselves; the next starts us again
+            await asyncio.sleep(REST)  # the next who waits starts us again
         finally:
             self._hearing.set()
             wire.drop()
+            for name in self._bells:
+                self._ring(name)
 
     def _ring(self, name: str) -> None:
         for bell in self._bells.get(name, ()):
@@ -318,6 +368,9 @@ class _Psycopg(_Wire):
         async for notice in self._connection.notifies():
             ring(notice.payload)
 
+    def cut(self) -> None:
+        cut(self._connection.fileno())
+
     def drop(self) -> None:
         if self._connection is not None:
             self._connection.pgconn.finish()
@@ -362,6 +415,9 @@ class _Asyncpg(_Wire):
         self._connection.add_termination_listener(lambda _: over.set())
         await self._connection.add_listener(CHANNEL, lambda *heard: ring(heard[3]))
         await over.wait()
+
+    def cut(self) -> None:
+        self._connection.terminate()
 
     def drop(self) -> None:
         if self._connection is not None:

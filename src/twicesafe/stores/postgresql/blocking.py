@@ -1,20 +1,25 @@
-"""The blocking PostgreSQL store: psycopg 3, a pool of connections, one listener for wake-ups."""
+"""The blocking PostgreSQL store: psycopg 3 and a pool of connections.
+
+No call waits for ever: not for a connection, not for the pool, not for an answer.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import functools
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from ...core.driving import drive
 from ...core.protocol import Request
-from ...errors import StoreError, StoreUnavailableError
+from ...errors import StoreError
 from ..base import Capabilities, Finding, Program, Store
 from ..migrating import check, migrate
 from ..pooling import Pool
 from ..sql import Query
-from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
+from .listening import Listener
+from .programs import NOW, PostgresPrograms, PostgresSchema
 from .settings import Settings, explain, percents
 
 if TYPE_CHECKING:
@@ -29,6 +34,9 @@ CAPABILITIES = Capabilities(wake=True)
 BATCH = 1000
 """Requests in one statement at most."""
 
+POLL = 0.05
+"""Seconds between two looks of a waiter that nobody wakes."""
+
 
 class PostgresStore(Store):
     capabilities: ClassVar[Capabilities] = CAPABILITIES
@@ -41,7 +49,7 @@ class PostgresStore(Store):
         self._pool: Pool[psycopg.Connection[Any]] = Pool(
             self._connect, settings.pool, settings.timeout
         )
-        self._listener = _Listener(self._connect) if settings.wake else None
+        self._listener = Listener(self._connect_listener)
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
@@ -66,9 +74,11 @@ class PostgresStore(Store):
         return answers
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        if self._listener is None:
-            threading.Event().wait(min(seconds, 0.05))
+        if not self.settings.wake:
+            time.sleep(min(seconds, POLL))
             return
+        if self._listener.pid != os.getpid():  # forked: the thread stayed with the parent
+            self._listener = Listener(self._connect_listener)
         with self._listener.listening(id) as bell:
             # Marked after we listen and before we wait: an end in between is not missed.
             if self._run(self.programs.awaits(id)):
@@ -81,7 +91,7 @@ class PostgresStore(Store):
         return findings(self._run(settings_program()), self._schema.newest)
 
     def close(self) -> None:
-        if self._listener is not None:
+        if self._listener.pid == os.getpid():
             self._listener.close()
         self._pool.close()
 
@@ -112,79 +122,52 @@ class PostgresStore(Store):
         return execute
 
     def _connect(self) -> psycopg.Connection[Any]:
+        return self._connected(impatient_connection(self.settings.timeout))
+
+    def _connect_listener(self) -> psycopg.Connection[Any]:
         import psycopg
 
-        timeout = self.settings.timeout
+        return self._connected(psycopg.Connection)
+
+    def _connected(self, kind: type[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+        import psycopg
+
         try:
-            return psycopg.connect(
+            return kind.connect(
                 self.settings.dsn,
                 autocommit=True,
                 prepare_threshold=0 if self.settings.prepare else None,
-                **connection_options(timeout),
+                **connection_options(self.settings.timeout),
             )
         except psycopg.Error as error:
             raise explain(error, self.url) from error
 
 
-class _Listener:
-    """One connection and one thread per process that hear of ends and wake who waits."""
+@functools.cache
+def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
+    """A connection on which no statement waits longer than this for the server.
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
-        self._connect = connect
-        self._lock = threading.Lock()
-        self._bells: dict[str, set[threading.Event]] = {}
-        self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
-        self._closed = False
+    The server may be stopped, or unreachable without a word: TCP alone would wait for ever.
+    """
+    import psycopg
 
-    @contextmanager
-    def listening(self, id: bytes) -> Iterator[threading.Event]:  # noqa: A002
-        bell, name = threading.Event(), id.hex()
-        with self._lock:
-            self._bells.setdefault(name, set()).add(bell)
-            if self._thread is None or not self._thread.is_alive():
-                self._ready.clear()
-                self._thread = threading.Thread(
-                    target=self._listen, name="twicesafe-listen", daemon=True
-                )
-                self._thread.start()
-        try:
-            self._ready.wait(1.0)
-            yield bell
-        finally:
-            with self._lock:
-                bells = self._bells.get(name, set())
-                bells.discard(bell)
-                if not bells:
-                    self._bells.pop(name, None)
+    def bounded(waits: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        until = time.monotonic() + patience
+        ready: Any = None
+        while True:
+            try:
+                wanted = waits.send(ready)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            ready = yield wanted
+            if not ready and time.monotonic() > until:
+                raise psycopg.OperationalError(f"no answer within {patience:g} s")
 
-    def _listen(self) -> None:
-        import psycopg
+    class Impatient(psycopg.Connection[Any]):
+        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            return super().wait(bounded(gen), *args, **kwargs)
 
-        try:
-            with self._connect() as connection:
-                connection.execute(f"LISTEN {CHANNEL}")
-                self._ready.set()
-                while not self._closed:
-                    for notice in connection.notifies(timeout=5.0):
-                        self._ring(notice.payload)
-                    with self._lock:
-                        if not self._bells:
-                            self._thread = None  # nobody waits: the next one starts us again
-                            return
-        except (psycopg.Error, StoreUnavailableError):
-            return  # those who wait look for themselves; the next one starts us again
-        finally:
-            self._ready.set()
-
-    def _ring(self, name: str) -> None:
-        with self._lock:
-            bells = list(self._bells.get(name, ()))
-        for bell in bells:
-            bell.set()
-
-    def close(self) -> None:
-        self._closed = True
+    return Impatient
 
 
 def connection_options(timeout: float) -> dict[str, Any]:

@@ -79,6 +79,11 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
         return StoreUnavailableError(
             f"{where} is read-only (a replica, or a demoted primary); connect to the primary"
         )
+    if code in ("26000", "42P05"):
+        return ConfigurationError(
+            f"{where} loses prepared statements, as poolers in transaction mode do; "
+            "say ?prepare=false&wake=false"
+        )
     if "invalid connection option" in text or "invalid URI" in text:
         return ConfigurationError(
             f"the URL of {where} has an option that the driver refuses: {text}"
