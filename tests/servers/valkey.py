@@ -17,7 +17,7 @@ from typing import Any
 from tests.servers.process import NoServerError, Server, find_program, free_port
 
 SLOTS = 16384
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def valkey_program() -> str:
@@ -151,9 +151,8 @@ class ValkeyCluster(_Several):
         def node() -> Valkey:
             return Valkey(
                 cluster_enabled="yes",
-                cluster_node_timeout="1000",
                 cluster_port=str(free_port()),
-                **settings,
+                **{"cluster_node_timeout": "10000"} | settings,
             )
 
         super().__init__([node() for _ in range(3)])
@@ -190,16 +189,20 @@ class ValkeyCluster(_Several):
 
 
 class ValkeySentinel(_Several):
-    """A primary, its replica, and one sentinel that watches them as ``main``."""
+    """A primary, its replica, and one sentinel that watches them as ``main``.
+
+    ``down_after``: milliseconds after which a silent primary is replaced. Long, because a busy
+    machine is silent too; a test of failover asks for less.
+    """
 
     name = "valkey_sentinel"
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, down_after: str = "30000", **settings: str) -> None:
         primary = Valkey(repl_diskless_sync_delay="0", **settings)
         replica = Valkey(
             replicaof=f"127.0.0.1 {primary.port}", repl_diskless_sync_delay="0", **settings
         )
-        sentinel = _Sentinel(primary.port)
+        sentinel = _Sentinel(primary.port, down_after)
         super().__init__([primary, replica, sentinel])
         self.primary, self.replica, self.sentinel = primary, replica, sentinel
         self.url = f"redis+sentinel://127.0.0.1:{sentinel.port}/main"
@@ -220,12 +223,12 @@ class ValkeySentinel(_Several):
 class _Sentinel(Valkey):
     name = "valkey-sentinel"
 
-    def __init__(self, primary: int) -> None:
+    def __init__(self, primary: int, down_after: str) -> None:
         super().__init__()
         (self.folder / "sentinel.conf").write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
             f"sentinel monitor main 127.0.0.1 {primary} 1\n"
-            "sentinel down-after-milliseconds main 500\n"
+            f"sentinel down-after-milliseconds main {down_after}\n"
             "sentinel failover-timeout main 2000\n"
         )
 

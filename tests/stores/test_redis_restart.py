@@ -147,7 +147,7 @@ def _never() -> str:
 
 @pytest.mark.xdist_group("valkey_sentinel")
 def test_an_open_receiver_follows_a_failover(own_server: Callable[..., Any]) -> None:
-    pair = own_server("valkey_sentinel")
+    pair = own_server("valkey_sentinel", down_after="500")
     with Receiver.open(f"{pair.url}?wait_timeout=1", policy=POLICY) as receiver:
         with Receiver.open(f"{pair.url}?wait_replicas=1", policy=POLICY) as careful:
             careful.process("a", str, 1)
