@@ -12,6 +12,13 @@ from twicesafe.stores.mysql import AsyncMysqlStore, MysqlStore
 from twicesafe.stores.mysql.programs import MysqlPrograms
 from twicesafe.stores.mysql.settings import Settings
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
+from twicesafe.testing.conformance import (
+    BatchRules,
+    ClaimRules,
+    ConcurrencyRules,
+    LeaseRules,
+    RetentionRules,
+)
 
 
 class Mariadb(StoreUnderTest):
@@ -86,5 +93,9 @@ class TestMariadb(Mariadb, StoreConformance):
 
 @pytest.mark.xdist_group("mariadb")
 @pytest.mark.usefixtures("mariadb")
-class TestWithoutReturning(Mariadb, StoreConformance):
+class TestWithoutReturning(
+    Mariadb, ClaimRules, LeaseRules, RetentionRules, BatchRules, ConcurrencyRules
+):
+    """The rules of claims: nothing else is asked of MySQL in other words."""
+
     returning = False
