@@ -17,7 +17,6 @@ from pathlib import Path
 
 from . import imports, peers, size
 from .cases import all_cases
-from .measure import LAP
 from .report import (
     Row,
     as_json,
@@ -47,8 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.publish and (asked.quick or asked.only):
         print("only a full run is published: leave out --quick and --only", file=sys.stderr)
         return 2
-    rounds = asked.rounds or (5 if asked.quick else 25)
-    lap = LAP / 2 if asked.quick else LAP
+    rounds = asked.rounds or (5 if asked.quick else 21)
     if asked.quick:
         peers.leave_out(peers.DBOS, "left out by --quick, it takes a minute")
     rows: list[Row] = []
@@ -56,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=size.place()) as folder:
         for number, case in enumerate(cases):
             _say(f"{number + 1}/{len(cases)} {case.id}")
-            rows.append(row_of(case, case.run(Path(folder) / str(number), rounds, lap)))
+            rows.append(row_of(case, case.run(Path(folder) / str(number), rounds)))
     if "import" in extras:
         _say("import")
         rows.append(import_row(imports.measured(3 if asked.quick else 9)))

@@ -6,6 +6,7 @@ first contestant of a case is the floor that ratios refer to.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +78,14 @@ class Case:
     target: Target | None = None
     share: float = 1.0
     """Of the usual number of rounds: less for what takes long and varies little."""
+    waits: bool = True
+    """Else processor time is counted: what never waits is slowed by strangers alone."""
     gains: bool = False
     """Shown as how many times faster than the floor, not as a ratio of costs."""
 
     def run(self, folder: Path, rounds: int, lap: float = LAP) -> list[Measured]:
-        offer = Offer(self.colour, self.callers, self.batch, self.herd)
+        clock = time.perf_counter if self.waits else time.process_time
+        offer = Offer(self.colour, self.callers, self.batch, self.herd, clock)
         folder.mkdir(parents=True)
         try:
             return measure(
@@ -127,7 +131,15 @@ def receiving() -> Iterator[Case]:
                         callers,
                         fresh=what == "first",
                         target=TARGETS.get((store, colour, what, callers)),
+                        waits=_waits(store, colour, callers),
                     )
+
+
+def _waits(store: str, colour: str, callers: int = 1) -> bool:
+    """For a disk or for another thread. A lone caller on NORMAL writes to the page cache."""
+    if store == "sqlite-normal":
+        return colour == "async" or callers > 1
+    return store != "memory"
 
 
 def _receivers(store: str, colour: str, peers_too: bool) -> Callable[[Path], Entrants]:
@@ -192,6 +204,7 @@ def questions() -> Iterator[Case]:
         ],
         fresh=False,
         target=Target(6e-6, "seconds"),
+        waits=False,
     )
     yield Case(
         "sqlite-full/sync/first/32",
@@ -259,6 +272,7 @@ def batches() -> Iterator[Case]:
                     batch=size,
                     target=None if limit is None else Target(limit, "gain"),
                     share=0.4,
+                    waits=_waits(store, colour),
                     gains=True,
                 )
 

@@ -201,9 +201,13 @@ def as_markdown(rows: list[Row], about: dict[str, str]) -> str:
         if reasons:
             parts += ["A dash: " + "; ".join(sorted(reasons)) + ".", ""]
         known = [row for row in listed if row.met is False and row.id in remarks]
-        parts += [f"- **{row.title}**, missed: {remarks[row.id].strip()}" for row in known]
+        parts += [f"- **{row.title}**, missed: {_line(remarks[row.id])}" for row in known]
         parts += [""] if known else []
     return "\n".join([*parts, remarks["closing"].strip(), ""])
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _sentence(about: dict[str, str]) -> str:

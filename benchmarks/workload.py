@@ -101,8 +101,15 @@ class Keys:
 class Offer:
     """Offers keys to a contestant and says how many seconds passed until all were answered."""
 
-    def __init__(self, colour: str, callers: int = 1, batch: int = 0, herd: bool = False) -> None:
-        self.callers, self.batch, self.herd = callers, batch, herd
+    def __init__(
+        self,
+        colour: str,
+        callers: int = 1,
+        batch: int = 0,
+        herd: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.callers, self.batch, self.herd, self._clock = callers, batch, herd, clock
         self.is_async = colour == "async"
         self._pool = ThreadPoolExecutor(callers) if callers > 1 and not self.is_async else None
         self._loop = asyncio.Runner() if self.is_async else None
@@ -123,22 +130,22 @@ class Offer:
         if self._loop is not None:
             awork = _ask_many_async if contestant.many is not None else _ask_async
             return self._loop.run(self._tasks(awork, contestant, shares))
-        start = time.perf_counter()
+        start = self._clock()
         if self._pool is None:
             work(contestant, shares[0], self.batch)
         else:
             jobs = [self._pool.submit(work, contestant, share, self.batch) for share in shares]
             for job in jobs:
                 job.result()
-        return time.perf_counter() - start
+        return self._clock() - start
 
     async def _tasks(self, work: Any, contestant: Contestant, shares: list[list[str]]) -> float:
-        start = time.perf_counter()
+        start = self._clock()
         if self.callers == 1:
             await work(contestant, shares[0], self.batch)
         else:
             await asyncio.gather(*[work(contestant, share, self.batch) for share in shares])
-        return time.perf_counter() - start
+        return self._clock() - start
 
     def finish(self, contestant: Contestant) -> None:
         if asyncio.iscoroutinefunction(contestant.close):
