@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.servers import free_port
 from tests.stores.turns import Turns
 from twicesafe import (
     AsyncReceiver,
@@ -413,6 +417,14 @@ def test_nobody_there_is_told_at_once_and_without_the_password():
         open_store("redis+sentinel://127.0.0.1:1/main")
 
 
+def acl_of_the_page() -> list[str]:
+    """What docs/how-to/redis.md says that a user needs."""
+    page = (Path(__file__).parents[2] / "docs/how-to/redis.md").read_text()
+    words = page.partition("ACL SETUSER app on >password")[2].partition("```")[0].split()
+    assert len(words) > 20
+    return words
+
+
 def test_users_and_passwords(own_server: Callable[..., Any]):
     server = own_server("valkey", requirepass="s3cret")
     port = server.port
@@ -424,10 +436,21 @@ def test_users_and_passwords(own_server: Callable[..., Any]):
         with pytest.raises(ConfigurationError, match="password") as caught:
             open_store(wrong)
         assert "hush" not in str(caught.value)
-    rights = ["+@all", "-@all", "+evalsha", "+script|load", "+@connection", "+get", "+set", "+time"]
-    server.client().execute_command("ACL", "SETUSER", "app", "on", ">pw", "~ts:*", *rights)
-    with Receiver.open(f"redis://app:pw@127.0.0.1:{port}?wake=false") as receiver:
+    rights = acl_of_the_page()
+    server.client().execute_command("ACL", "SETUSER", "app", "on", ">pw", *rights)
+    url = f"redis://app:pw@127.0.0.1:{port}"
+    with Receiver.open(url) as receiver, Receiver.open(url) as other_receiver:
         assert receiver.process("b", str, 2).value == "2"
+        receiver.release("b", by="me", force=True)
+        assert [entry.action for entry in receiver.audit("b")] == ["release"]
+        assert receiver.stats().total == 2
+        receiver.sweep()
+        claim = receiver._runtime.store.perform(Claim(Key("w"), OWNER, 60_000))
+        end = Complete(Key("w").id, OWNER, claim.fence, 60_000, b"x")
+        threading.Timer(0.02, receiver._runtime.store.perform, (end,)).start()
+        other_receiver._runtime.store.watch(Key("w").id, 30)
+        assert other_receiver._runtime.store.ear.failures == 0
+        assert receiver._runtime.store.doctor()
     other = f"redis://app:pw@127.0.0.1:{port}?prefix=other"
     with Receiver.open(other) as receiver, pytest.raises(ConfigurationError, match="may not"):
         receiver.process("b", str, 2)
@@ -442,6 +465,85 @@ async def test_errors_of_the_awaited_store(own_server: Callable[..., Any]):
     with pytest.raises(StoreUnavailableError):
         await store.perform(Read(Key("a").id))
     assert isinstance((await store.perform_many([Read(Key("a").id)]))[0], StoreUnavailableError)
+
+
+def test_a_full_server_takes_results_and_no_claims(own_server: Callable[..., Any]):
+    server = own_server("valkey")
+    store = RedisStore.open(server.url)
+    won = store.perform(Claim(Key("a"), OWNER, 60_000))
+    store.perform(Claim(Key("b"), OWNER, 60_000))
+    server.client().config_set("maxmemory", "1")
+    with pytest.raises(StoreUnavailableError, match="memory"):
+        store.perform(Claim(Key("c"), OWNER, 60_000))
+    assert store.perform(Complete(Key("a").id, OWNER, won.fence, 60_000, b"x")) is Ack.OK
+    assert store.perform(Read(Key("a").id)).result == b"x"
+    assert store.perform(Release(Key("b").id, "me", "", 60_000)) is Ack.OK
+    assert store.perform(Read(Key("c").id)) is None
+    store.close()
+
+
+@pytest.fixture
+def tls(own_server: Callable[..., Any], tmp_path: Path) -> str:
+    """A server that speaks TLS only, and the options that trust it."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl command to make a certificate with")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            openssl,
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-keyout",
+            str(key),
+            "-out",
+            str(cert),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    port = free_port()
+    own_server(
+        "redis7",
+        tls_port=str(port),
+        tls_cert_file=str(cert),
+        tls_key_file=str(key),
+        tls_ca_cert_file=str(cert),
+        tls_auth_clients="no",
+    )
+    return f"rediss://127.0.0.1:{port}/0?ca_certs={cert}"
+
+
+async def test_tls(tls: str):
+    async def handle(number: int) -> int:
+        return number
+
+    store = RedisStore.open(tls)
+    won = store.perform(Claim(Key("w"), OWNER, 60_000))
+    end = Complete(Key("w").id, OWNER, won.fence, 60_000, b"x")
+    async with AsyncReceiver.open(tls) as receiver:
+        outcomes = await asyncio.gather(
+            *(receiver.process(f"k{number}", handle, number) for number in range(50))
+        )
+        watching = asyncio.ensure_future(receiver._runtime.store.watch(Key("w").id, 30))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(store.perform, end)
+        async with asyncio.timeout(10):
+            await watching
+    assert [outcome.value for outcome in outcomes] == list(range(50))
+    store.close()
+    with pytest.raises(StoreUnavailableError, match="certificate"):
+        RedisStore.open(tls.partition("?")[0])
+    RedisStore.open(tls.partition("?")[0] + "?verify=false").close()
 
 
 # --- the doctor --------------------------------------------------------------------------------

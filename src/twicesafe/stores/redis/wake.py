@@ -55,7 +55,7 @@ class Ear:
         self._jobs: deque[bytes | None] = deque()
         self._thread: threading.Thread | None = None
         self._bell: socket.socket | None = None
-        self._failures = 0
+        self.failures = 0
 
     # -- for those who wait ---------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Ear:
                 pass
         except Exception:
             # Whatever it was, those who wait are rung below; the next who comes starts us again.
-            self._failures += 1
+            self.failures += 1
         finally:
             with self._lock:
                 everyone = [waiter for group in self._waiters.values() for waiter in group]
