@@ -34,9 +34,11 @@ NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
 no hour is there twice."""
 
 _ANSWER: Final = (
-    "id, state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause,"
-    " fingerprint, result"
+    "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
+    " owner, fingerprint, result"
 )
+"""Numbers as one text: PyMySQL takes longer for a column than the server for the whole row."""
+
 _KNOWN: Final = 4096
 """Identities of which we remember that they have a record."""
 
@@ -88,7 +90,8 @@ class MysqlPrograms(SqlPrograms):
         """What we last saw of it: without RETURNING, the winner must know its fence beforehand."""
         self._known: dict[bytes, None] = {}
         self._load = self.mark(f"SELECT {self.columns}, {now} FROM {self.records} WHERE id = ?")
-        self._look = f"SELECT {_ANSWER}, {now} FROM {self.records} WHERE id IN "
+        self._answered = _ANSWER.format(now=now)
+        self._look = f"SELECT {self._answered} FROM {self.records} WHERE id IN "
         self._into = (
             f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
             " fence, state, attempt, created_at, changed_at, expires_at, cause, error) "
@@ -96,7 +99,7 @@ class MysqlPrograms(SqlPrograms):
         # Where there is a record it is left as it is, and locked for no longer than the statement.
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {self.records}.n"
         if returning:
-            self._or_look += f" RETURNING {_ANSWER}, {now}"
+            self._or_look += f" RETURNING {self._answered}"
             self._start = f"{self._into} VALUES {self._fresh(self._next_fence)}{self._or_look}"
         else:
             self._start = (
@@ -233,7 +236,7 @@ class MysqlPrograms(SqlPrograms):
             if (yield Change(self._start, (*_claim_values(ask), floor))):
                 return Claimed(Verdict.WON, floor + 1, 1)
             rows = yield Query(
-                f"SELECT {_ANSWER}, {self.now}, floor FROM {self.meta} LEFT JOIN {self.records} ON id = %s"
+                f"SELECT {self._answered}, floor FROM {self.meta} LEFT JOIN {self.records} ON id = %s"
                 " WHERE one = 1",
                 (ask.id,),
             )
@@ -255,15 +258,15 @@ class MysqlPrograms(SqlPrograms):
 
     def _answer(self, ask: Claim, columns: Any) -> Any:
         """What the record says to this claim; None: it must be decided under a lock."""
-        _, state, fence, attempt, owner, lease, changed, expires, hold, cause, *rest = columns
+        _, numbers, owner, fingerprint, result, *_ = columns
+        state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
         try:
             row = Row(
                 *(ask.id, (), "", STATES[state], fence, attempt, owner, lease, 0, changed, expires),
-                *(bool(hold), CAUSES[cause], rest[0], rest[1]),
+                *(bool(hold), CAUSES[cause], fingerprint, result),
             )
         except IndexError:
             return _corrupt()
-        now = rest[2]
         answer = None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
         if answer is not None and answer.verdict is not Verdict.WON:
             self._known[ask.id] = None

@@ -43,7 +43,7 @@ _ACTS: Final = frozenset({"release", "resolve", "forget"})
 
 
 class MysqlStore(Store):
-    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True)
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         """``now``: tests only; SQL for the milliseconds of the store's clock."""
