@@ -1,0 +1,239 @@
+"""What PostgreSQL pays: round trips, WAL, heap-only updates, bytes; and that waiters are woken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.stores.doors import KINDS, Door, url_for
+from tests.stores.turns import Turns
+from twicesafe import AsyncReceiver, Key, Receiver
+from twicesafe.core.protocol import Claim
+
+MESSAGES = [f"m{number}" for number in range(300)]
+
+
+def ask(url: str, sql: str) -> Any:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(sql).fetchone()  # type: ignore[arg-type]
+    assert row is not None
+    return row[0] if len(row) == 1 else row
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def door(kind: str, postgres_url: str) -> Iterator[Door]:
+    with Door(kind, postgres_url) as opened:
+        opened.process("warm", str, 1)
+        opened.process_many(["warm too", "and this"], str, key=str)
+        yield opened
+
+
+# --- round trips -----------------------------------------------------------------------------
+
+
+def spent(count: Callable[[], int], door: Door) -> list[int]:
+    """Trips of: a first call, a duplicate, a batch, the batch again."""
+    trips: list[int] = []
+    for act in (
+        lambda: door.process("k", str, 1),
+        lambda: door.process("k", str, 1),
+        lambda: door.process_many(MESSAGES, str, key=str),
+        lambda: door.process_many(MESSAGES, str, key=str),
+    ):
+        before = count()
+        act()
+        trips.append(count() - before)
+    return trips
+
+
+def test_statements_two_for_a_first_call_one_for_a_duplicate_two_for_a_batch(door: Door):
+    statements: list[str] = []
+    door.store._tap = lambda when, _: statements.append(when)
+    assert spent(lambda: statements.count("before"), door) == [2, 1, 2, 1]
+
+
+def test_the_same_counted_on_the_wire(kind: str, postgres: Any, postgres_url: str):
+    with Turns(postgres.port) as proxy:
+        url = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
+        with Door(kind, url) as door:
+            door.process("warm", str, 1)  # connections stand, statements are prepared
+            door.process_many(["warm too", "and this"], str, key=str)
+            assert spent(lambda: proxy.count, door) == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "asyncpg"])
+def test_the_same_on_the_older_server(kind: str, postgres16_url: str):
+    with Door(kind, postgres16_url) as door:
+        statements: list[str] = []
+        door.store._tap = lambda when, _: statements.append(when)
+        door.process("warm", str, 1)
+        assert spent(lambda: statements.count("before"), door)[:2] == [2, 1]
+
+
+# --- what is written -------------------------------------------------------------------------
+
+
+def test_a_duplicate_writes_no_wal(door: Door, postgres_url: str):
+    door.process("k", str, 1)
+    door.process("k", str, 1)  # the first reader may leave hints on the page
+    written = []
+    for _ in range(5):  # other databases of the server write too: once quiet is enough
+        before = ask(postgres_url, "SELECT pg_current_wal_insert_lsn()::text")
+        for _ in range(20):
+            assert door.process("k", str, 1).replayed
+        written.append(ask(postgres_url, f"SELECT pg_current_wal_insert_lsn() - '{before}'"))
+    assert 0 in written
+
+
+def test_completions_are_heap_only(kind: str, postgres_url: str):
+    with Door(kind, postgres_url) as door:
+        for number in range(200):
+            door.process(f"key-{number}", "x".join, "ab" * 50)
+    sql = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'twicesafe_records'"
+    until = time.monotonic() + 10
+    while (found := ask(postgres_url, sql))[0] < 200:
+        assert time.monotonic() < until, "the statistics never came"
+        time.sleep(0.02)
+    changed, hot = found
+    assert changed == 200
+    assert hot > 0.9 * changed
+
+
+def test_the_size_of_a_record(postgres_url: str):
+    with Receiver.open(postgres_url) as receiver:
+        for start in range(0, 20_000, 1000):
+            messages = [f"key-{number}" for number in range(start, start + 1000)]
+            receiver.process_many(messages, lambda _: "x" * 190, key=str)
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("VACUUM FULL twicesafe_records")
+    size = ask(postgres_url, "SELECT pg_total_relation_size('twicesafe_records') / 20000")
+    assert size <= 420  # rows of 200 bytes and their index, without the air between them
+
+
+# --- waking up -------------------------------------------------------------------------------
+
+
+class Rival:
+    """Another process, as far as a waiter can see: a receiver of its own, at work until told."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._started, self._go = threading.Event(), threading.Event()
+        self.ended = 0.0
+        self._receiver = Receiver.open(url)
+        self._thread = threading.Thread(target=self._work, args=(key,))
+        self._thread.start()
+        assert self._started.wait(5)
+
+    def _work(self, key: str) -> None:
+        self._receiver.process(key, self._handle)
+        self.ended = time.monotonic()
+
+    def _handle(self) -> str:
+        self._started.set()
+        assert self._go.wait(10)
+        return "the rival's"
+
+    def end_when_awaited(self, url: str) -> None:
+        """Finish as soon as somebody has marked the record, and is therefore asleep or about to."""
+        until = time.monotonic() + 5
+        while not ask(url, "SELECT bool_or(awaited) FROM twicesafe_records"):
+            assert time.monotonic() < until, "nobody waits"
+            time.sleep(0.005)
+        self.end()
+
+    def end(self) -> None:
+        self._go.set()
+        self._thread.join(10)
+        self._receiver.close()
+
+
+@pytest.fixture
+def slow_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not woken sleeps for long enough to be told apart."""
+    monkeypatch.setattr("twicesafe.core.exchange.LONGEST_WATCH", 20.0)
+
+
+@pytest.mark.usefixtures("slow_looks")
+def test_a_waiter_elsewhere_is_woken(kind: str, postgres_url: str):
+    rival = Rival(postgres_url, "k")
+    helper = threading.Thread(target=rival.end_when_awaited, args=(postgres_url,))
+    helper.start()
+    with Door(kind, postgres_url) as door:
+        outcome = door.process("k", str, "mine")
+        woken = time.monotonic()
+    helper.join()
+    assert outcome.value == "the rival's"
+    late = woken - rival.ended
+    print(f"{kind}: answered {late * 1000:.1f} ms after the end")
+    assert late < 1.0  # a poll would come 20 s later
+
+
+@pytest.mark.usefixtures("slow_looks")
+def test_a_lost_listener_wakes_everyone_and_is_replaced(kind: str, postgres_url: str):
+    rival = Rival(postgres_url, "k")
+
+    def cut_then_end() -> None:
+        sql = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+        until = time.monotonic() + 10
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            first = None
+            while first is None:
+                assert time.monotonic() < until, "nobody listens"
+                first = connection.execute(sql).fetchone()
+            connection.execute("SELECT pg_terminate_backend(%s)", first)
+            while connection.execute(sql).fetchone() in (None, first):
+                assert time.monotonic() < until, "nobody listens again"
+        rival.end_when_awaited(postgres_url)
+
+    helper = threading.Thread(target=cut_then_end)
+    helper.start()
+    with Door(kind, postgres_url) as door:
+        assert door.process("k", str, "mine").value == "the rival's"
+        assert time.monotonic() - rival.ended < 5.0
+    helper.join()
+
+
+def test_without_wake_waiters_poll_and_nobody_listens(kind: str, postgres_url: str):
+    rival = Rival(postgres_url, "k")
+    helper = threading.Timer(0.2, rival.end)
+    helper.start()
+    with Door(kind, f"{postgres_url}?wake=false") as door:
+        assert door.process("k", str, "mine").value == "the rival's"
+        listening = ask(
+            postgres_url,
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE query LIKE 'LISTEN%' AND datname = current_database()",
+        )
+    helper.join()
+    assert listening == 0
+    assert not ask(postgres_url, "SELECT bool_or(awaited) FROM twicesafe_records")
+
+
+def test_a_dead_workers_claim_is_taken_over_by_whoever_waits(kind: str, postgres_url: str):
+    with Door(kind, postgres_url) as door, Receiver.open(postgres_url) as dead:
+        dead.store.perform(Claim(Key("k"), b"the dead worker.", 300))
+        outcome = door.process("k", str, "mine")
+    assert (outcome.value, outcome.attempt) == ("mine", 2)
+
+
+# --- URLs ------------------------------------------------------------------------------------
+
+
+def test_both_colours_and_both_drivers_share_one_table(postgres_url: str):
+    for kind in KINDS:
+        with Door(kind, f"{postgres_url}?table=mine&schema=app") as door:
+            door.process(kind, str, kind)
+    with Receiver.open(f"{postgres_url}?table=mine&schema=app") as receiver:
+        assert [receiver.process(kind, str, "again").value for kind in KINDS] == list(KINDS)
+    assert ask(postgres_url, "SELECT count(*) FROM app.mine_records") == 3
+    assert isinstance(AsyncReceiver.open(url_for("asyncpg", postgres_url)), AsyncReceiver)
