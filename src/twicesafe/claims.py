@@ -11,6 +11,7 @@ claim back. A duplicate finds ``is_new`` false and ``result`` set. The twins sha
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Self
 
@@ -133,9 +134,11 @@ class _Claim:
         self._trip.end()
 
     def _step_out(self) -> None:
-        if self._token is not None:
-            active.reset(self._token)
-            self._token = None
+        token, self._token = self._token, None
+        if token is not None:
+            # Given up by a task or thread that the block started: its context is not the block's.
+            with contextlib.suppress(ValueError):
+                active.reset(token)
 
     def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
         self._step_out()

@@ -259,6 +259,16 @@ async def test_release_and_hold_async() -> None:
     assert record.state is State.HELD
 
 
+@pytest.mark.parametrize("way", ["release", "hold"])
+async def test_a_task_of_the_block_may_give_the_claim_up(way: str) -> None:
+    receiver = AsyncReceiver(AsyncMemoryStore())
+    async with receiver.claim("k") as claim:
+        await asyncio.create_task(getattr(claim, way)())
+    record = await receiver.record("k")
+    assert record is not None
+    assert record.state is (State.HELD if way == "hold" else State.RELEASED)
+
+
 def test_a_rich_result_needs_its_type() -> None:
     receiver = Receiver(MemoryStore())
     with receiver.claim("k", returns=Receipt) as claim:
