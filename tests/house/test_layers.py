@@ -24,7 +24,10 @@ LAYERS: dict[str, set[str]] = {
     "core": {"core"},
     "stores": {"stores"},
     "runtime": {"runtime"},
-    "facades": {"receiver", "calling", "claims", "handlers", "maintenance", "inbox", "outbox", "durable"},
+    "facades": {
+        "receiver", "calling", "claims", "handlers", "maintenance", "inbox", "outbox", "durable",
+        "http",
+    },
     "front": {""},  # twicesafe/__init__.py: the public names
     "edges": {
         "asgi", "wsgi", "proxy", "client", "brokers", "integrations", "observers", "cli",

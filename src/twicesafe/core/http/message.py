@@ -1,0 +1,62 @@
+"""Messages: a request and a response as plain data, the same for every edge and every hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+__all__ = ["Fields", "HttpRequest", "StoredResponse"]
+
+Fields = Sequence[tuple[bytes, bytes]]
+"""Field lines in order; names in lower case."""
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """A request as hooks see it (scope, key, fingerprint, replay)."""
+
+    method: str
+    path: str
+    """Decoded, as routers see it; what route patterns are matched with."""
+    target: bytes
+    """The path as it was sent, not decoded, where the server tells it."""
+    query: bytes
+    headers: Fields
+    body: bytes = b""
+    native: Any = None
+    """The ASGI scope or the WSGI environ, for what outer middleware left there."""
+
+    def values(self, name: str) -> list[bytes]:
+        """Every field line of this name, in order."""
+        wanted = name.lower().encode()
+        return [value for found, value in self.headers if found == wanted]
+
+    def header(self, name: str) -> str | None:
+        """The value of a field, its lines joined as HTTP allows; None if there is none."""
+        values = self.values(name)
+        return b", ".join(values).decode("latin-1") if values else None
+
+    def cookie(self, name: str) -> str | None:
+        """The first cookie of this name."""
+        for line in self.values("cookie"):
+            for pair in line.decode("latin-1").split(";"):
+                found, _, value = pair.partition("=")
+                if found.strip() == name:
+                    return value.strip()
+        return None
+
+    def json(self) -> Any:
+        """The body read as JSON; `ValueError` if it is none."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise ValueError("the body is not JSON") from error
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response that is kept and given again: status, end-to-end fields, body octets."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes

@@ -1,0 +1,177 @@
+"""The layer's own answers: problem documents (RFC 9457), one stable type per case.
+
+The type is how a client tells the layer's 409 and 422 from the application's own. A document never
+quotes the key, and nothing of a stored response.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ...errors import (
+    CorruptRecordError,
+    FingerprintMismatchError,
+    HeldError,
+    ParkedError,
+    ResultError,
+    StillInProgressError,
+    StoreError,
+    TooManyWaitersError,
+    TwicesafeError,
+)
+from .message import StoredResponse
+from .stored import expose
+
+__all__ = ["CASES", "Case", "Problem", "Refused", "problem_of", "problem_response"]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One kind of refusal: what a client sees, and whether the same request may succeed later."""
+
+    status: int
+    title: str
+    detail: str
+    retryable: bool
+
+
+CASES: Final[dict[str, Case]] = {
+    "key-missing": Case(
+        400,
+        "Idempotency-Key is missing",
+        "This operation is idempotent and requires a key; send one that is new for each operation "
+        "and the same for each retry.",
+        False,
+    ),
+    "key-invalid": Case(
+        400,
+        "Idempotency-Key cannot be used",
+        "The request was not run.",
+        False,
+    ),
+    "key-reused": Case(
+        422,
+        "Idempotency-Key is already used",
+        "This key was first used for a different request. Nothing was run; use a new key for a "
+        "new operation.",
+        False,
+    ),
+    "in-progress": Case(
+        409,
+        "A request is outstanding for this Idempotency-Key",
+        "The first request with this key is still being processed. Retry the same request later.",
+        True,
+    ),
+    "outcome-unknown": Case(
+        500,
+        "The outcome of this operation is unknown",
+        "The operation was started and its end was not recorded, so it may or may not have had its "
+        "effect. It will not be run again under this key until an operator has found out.",
+        False,
+    ),
+    "result-not-kept": Case(
+        410,
+        "The result of this operation was not kept",
+        "The operation is done, but its response was not kept and cannot be repeated. It is not run "
+        "again.",
+        False,
+    ),
+    "request-too-large": Case(
+        413,
+        "The request is too large",
+        "A request with a key must fit into memory to be compared with its repeats. It was not run.",
+        False,
+    ),
+    "request-incomplete": Case(
+        400,
+        "The request is incomplete",
+        "The body ended before its announced length. The request was not run; its key is unused.",
+        True,
+    ),
+    "store-unavailable": Case(
+        503,
+        "The store of keys cannot be reached",
+        "The request was not run, because a repeat could not be recognised. Retry it later.",
+        True,
+    ),
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One refusal: a case, and what is particular to it."""
+
+    case: str
+    status: int = 0
+    """0: the case's own."""
+    detail: str = ""
+    retry_after: int | None = None
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not an error of the program
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.case)
+        self.problem = problem
+
+
+_LATER: Final = 1
+"""Seconds of Retry-After where nothing better is known."""
+
+
+def problem_of(error: TwicesafeError) -> Problem:
+    """What a client is told about an error of the receiver."""
+    match error:
+        case StillInProgressError():
+            wait = error.retry_after or _LATER
+            return Problem("in-progress", retry_after=max(1, int(-(-wait // 1))))
+        case TooManyWaitersError():
+            return Problem("in-progress", retry_after=_LATER)
+        case FingerprintMismatchError():
+            return Problem("key-reused")
+        case HeldError() | ParkedError():
+            return Problem("outcome-unknown")
+        case CorruptRecordError():
+            return Problem("result-not-kept", 500)
+        case ResultError():
+            return Problem("result-not-kept")
+        case StoreError():
+            return Problem("store-unavailable", retry_after=_LATER)
+    return Problem("outcome-unknown")
+
+
+_json = msgspec.json.Encoder().encode
+
+
+def problem_response(
+    problem: Problem,
+    *,
+    statuses: dict[str, int],
+    base: str,
+    documentation: str,
+    exposes: bool,
+) -> StoredResponse:
+    """The response for a problem. `statuses`: what a policy changed."""
+    case = CASES[problem.case]
+    status = problem.status or statuses.get(problem.case, case.status)
+    body = _json(
+        {
+            "type": base + problem.case,
+            "title": case.title,
+            "status": status,
+            "detail": f"{problem.detail} {case.detail}" if problem.detail else case.detail,
+            "retryable": case.retryable,
+        }
+    )
+    lines = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-language", b"en"),
+        (b"cache-control", b"no-store"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if documentation:
+        lines.append((b"link", f'<{documentation}>; rel="describedby"'.encode()))
+    if problem.retry_after is not None:
+        lines.append((b"retry-after", str(problem.retry_after).encode()))
+    if exposes:
+        lines.append(expose(lines, (b"Retry-After", b"Link")))
+    return StoredResponse(status, tuple(lines), body)

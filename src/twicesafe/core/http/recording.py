@@ -1,0 +1,100 @@
+"""A recording: one response while it passes by, and how its key ends.
+
+    status                  ending
+    2xx, 3xx                KEEP      stored, replayed
+    4xx, 5xx                KEEP      unless the policy's `release` names it
+    in `release`            RELEASE   not executed: a retry runs
+    cut, short, never sent  UNKNOWN   nobody knows: held, or run again, as the policy says
+
+The body is kept up to a limit and then dropped: the client gets all of it, a repeat is told that it
+was not kept. No I/O, no time: an edge feeds it what it passes on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+
+from .message import StoredResponse
+from .stored import NOT_KEPT, NotKept
+
+__all__ = ["Ending", "Recording"]
+
+
+class Ending(enum.Enum):
+    KEEP = "keep"
+    RELEASE = "release"
+    UNKNOWN = "unknown"
+
+
+class Recording:
+    __slots__ = (
+        "_chunks",
+        "_declared",
+        "_fields",
+        "_keep",
+        "_most",
+        "_released",
+        "overflowed",
+        "size",
+        "status",
+        "trouble",
+    )
+
+    def __init__(
+        self,
+        most: int,
+        released: Callable[[int], bool],
+        keep: Callable[[int, Iterable[tuple[bytes, bytes]], bytes], StoredResponse],
+    ) -> None:
+        self._most, self._released, self._keep = most, released, keep
+        self._chunks: list[bytes] = []
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._declared: int | None = None
+        self.overflowed = False
+        """More than can be kept has passed."""
+        self.size = 0
+        self.status = 0
+        """0: no response has begun."""
+        self.trouble: Exception | None = None
+        """Why a policy's `redact` gave nothing to keep."""
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """The head passes. A second one, before any body, takes the place of the first."""
+        self.status = status
+        self._fields = list(headers)
+        self._declared = None if status in (204, 304) else _length(self._fields)
+
+    def feed(self, data: bytes) -> bool:
+        """A piece of the body passes. True: the announced length is reached, so it is the last."""
+        self.size += len(data)
+        if data and not self.overflowed:
+            if self.size > self._most:
+                self.overflowed = True
+                self._chunks.clear()
+            else:
+                self._chunks.append(bytes(data))
+        return self._declared is not None and self.size == self._declared and self.size > 0
+
+    def end(self) -> Ending:
+        """The handler says that this was all."""
+        if self.status < 200 or (self._declared is not None and self.size != self._declared):
+            return Ending.UNKNOWN
+        return Ending.RELEASE if self._released(self.status) else Ending.KEEP
+
+    def result(self) -> StoredResponse | NotKept:
+        """What is stored for `Ending.KEEP`."""
+        if self.overflowed:
+            return NOT_KEPT
+        try:
+            return self._keep(self.status, self._fields, b"".join(self._chunks))
+        except Exception as error:
+            self.trouble = error
+            return NOT_KEPT
+
+
+def _length(headers: list[tuple[bytes, bytes]]) -> int | None:
+    for name, value in headers:
+        if name.lower() == b"content-length":
+            return int(value) if value.isdigit() else None
+    return None

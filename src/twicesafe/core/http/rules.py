@@ -1,0 +1,228 @@
+"""The rules of one policy, compiled: what an edge asks, in the order in which it asks.
+
+    concerns(method, names)   most requests pass here, at the cost of a look at their field names
+    needs_body(request)       None: pass; False or True: keyed, or required and refused
+    admit(request)            the key, the fingerprint and the terms; or None: pass; or `Refused`
+    recording()               for the handler's response
+    replay(request, stored)   the answer to a repeat
+    refuse(request, problem)  the layer's own answer
+
+Whatever may be said about a request before its body arrived is said before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+import msgspec
+
+from ...errors import ConfigurationError, TwicesafeError
+from ...keys import Key
+from .fingerprint import http_fingerprint
+from .key_field import BadKey, parse_key, require_key
+from .message import Fields, HttpRequest, StoredResponse
+from .policy import HttpPolicy
+from .problems import Problem, Refused, problem_of, problem_response
+from .recording import Recording
+from .routes import Routes
+from .sources import reads_body
+from .stored import kept_fields, replay_fields
+
+__all__ = ["Admission", "Rules"]
+
+_SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
+ANONYMOUS = "anonymous"
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """A request that is protected: its key and what must be equal in its repeats."""
+
+    key: Key
+    fingerprint: bytes | None
+    reruns: bool
+    """On an unknown outcome a retry may run."""
+
+
+class Rules:
+    def __init__(self, policy: HttpPolicy, scope: tuple[str, ...] = ()) -> None:
+        self.policy = policy
+        self.methods = policy.methods
+        self.names = frozenset(n.lower().encode() for n in (policy.header, *policy.aliases))
+        """The key's field names, in lower case."""
+        self._outer_scope = scope
+        self._include = Routes(policy.include, "include")
+        self._exclude = Routes(policy.exclude, "exclude")
+        self._rerun = Routes(policy.rerun, "rerun")
+        required = policy.required
+        self._required = Routes(() if isinstance(required, bool) else required, "required")
+        self.by_name = not (policy.key_from or required)
+        """Only the key's field can make a request ours."""
+        self._reads_body = any(reads_body(source) for source in policy.key_from)
+        self._dropped = frozenset(name.lower().encode() for name in policy.drop_headers)
+        marker = policy.replay_header
+        self._marker = None if marker is None else marker.lower().encode()
+        self._exposed = () if marker is None else (marker.encode(), b"Retry-After", b"Link")
+        self._statuses = {
+            "key-reused": policy.mismatch_status,
+            "in-progress": policy.in_flight_status,
+            "result-not-kept": policy.not_kept_status,
+        }
+
+    # -- before the body ----------------------------------------------------------------------
+
+    def concerns(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Could this request be ours? Names in lower case."""
+        if method not in self.methods:
+            return False
+        if not self.by_name:
+            return True
+        names = self.names
+        for name, _ in headers:  # noqa: SIM110 - a generator would cost more than the look
+            if name in names:
+                return True
+        return False
+
+    def needs_body(self, request: HttpRequest) -> bool:
+        """False: let it pass. True: read the body, then `admit`. Refusals come at once."""
+        method, path = request.method, request.path
+        if self._exclude.match(method, path):
+            return False
+        if self._include and not self._include.match(method, path):
+            return False
+        if self._reads_body and not self._has_field(request):
+            return True
+        found = self._key(request)
+        if found is not None:
+            announced = request.header("content-length")
+            if announced is not None and announced.isdigit():
+                self.require_size(int(announced))
+            return True
+        self._require_key(request)
+        return False
+
+    def require_size(self, size: int) -> None:
+        """Refuse a body of this size, whether announced or arrived."""
+        if size > self.policy.max_body:
+            limit = f"The limit is {self.policy.max_body} bytes."
+            raise Refused(Problem("request-too-large", detail=limit))
+
+    # -- with the body ------------------------------------------------------------------------
+
+    def admit(self, request: HttpRequest) -> Admission | None:
+        found = self._key(request)
+        if found is None:
+            self._require_key(request)
+            return None
+        policy = self.policy
+        return Admission(
+            Key(found, (*self._outer_scope, *self.scope(request))),
+            http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
+            policy.on_unknown == "rerun" or self._rerun.match(request.method, request.path),
+        )
+
+    def scope(self, request: HttpRequest) -> tuple[str, ...]:
+        """Who a key belongs to. Credentials are hashed; none at all is a scope of its own."""
+        how = self.policy.scope
+        if callable(how):
+            named = how(request)
+            parts: tuple[str, ...] = (named,) if isinstance(named, str) else tuple(named)
+            if not parts or not all(parts) or {type(part) for part in parts} != {str}:
+                raise ConfigurationError("the scope function must return text, or several texts")
+        else:
+            parts = (self._principal(request, how),)
+        if self.policy.per_operation:
+            place = hashlib.sha256(request.target).hexdigest()
+            parts = (*parts, f"{request.method[:32]} {place}")
+        return ("http", *parts)
+
+    def _principal(self, request: HttpRequest, names: tuple[str, ...]) -> str:
+        digest = hmac.new(self.policy.scope_secret, _SCOPE_DOMAIN, "sha256")
+        empty = True
+        for name in names:
+            if name.startswith("cookie:"):
+                cookie = request.cookie(name.removeprefix("cookie:"))
+                values = [] if cookie is None else [cookie.encode("latin-1")]
+            else:
+                values = request.values(name)
+            empty = empty and not values
+            digest.update(len(values).to_bytes(4, "big"))
+            for value in values:
+                digest.update(len(value).to_bytes(8, "big") + value)
+        return ANONYMOUS if empty else digest.hexdigest()
+
+    def _has_field(self, request: HttpRequest) -> bool:
+        return any(name in self.names for name, _ in request.headers)
+
+    def _key(self, request: HttpRequest) -> str | None:
+        policy = self.policy
+        lines: dict[bytes, list[bytes]] = {}
+        for name, value in request.headers:
+            if name in self.names:
+                lines.setdefault(name, []).append(value)
+        try:
+            if lines:
+                found = {
+                    parse_key(values, strict=policy.strict, most=policy.max_key)
+                    for values in lines.values()
+                }
+                if len(found) > 1:
+                    raise BadKey("its names hold different keys")
+                key = found.pop()
+            else:
+                asked = (source(request) for source in policy.key_from)
+                other = next((text for text in asked if text is not None), None)
+                if other is None:
+                    return None
+                key = require_key(other, policy.max_key)
+            wish = policy.check_key(key) if policy.check_key is not None else None
+            if wish is not None:
+                raise BadKey(f"a key looks like this: {wish}")
+        except BadKey as bad:
+            detail = f"{policy.header}: {bad}."
+            raise Refused(Problem("key-invalid", detail=detail)) from None
+        return key
+
+    def _require_key(self, request: HttpRequest) -> None:
+        required = self.policy.required
+        if required is True or self._required.match(request.method, request.path):
+            raise Refused(Problem("key-missing", detail=f"Field: {self.policy.header}."))
+
+    # -- responses ----------------------------------------------------------------------------
+
+    def recording(self) -> Recording:
+        return Recording(self.policy.max_result, self.policy.release.__contains__, self._kept)
+
+    def _kept(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> StoredResponse:
+        policy = self.policy
+        lines = kept_fields(headers, cookies=policy.replay_cookies, never=self._dropped)
+        stored = StoredResponse(status, lines, b"" if status in (204, 304) else body)
+        return stored if policy.redact is None else policy.redact(stored)
+
+    def replay(self, request: HttpRequest, stored: StoredResponse) -> StoredResponse:
+        if self.policy.on_replay is not None:
+            stored = self.policy.on_replay(request, stored)
+        exposed = self._exposed if request.values("origin") else ()
+        lines = replay_fields(stored, self._marker, exposed)
+        return StoredResponse(stored.status, tuple(lines), stored.body)
+
+    def refuse(self, request: HttpRequest, problem: Problem) -> StoredResponse:
+        return problem_response(
+            problem,
+            statuses=self._statuses,
+            base=self.policy.problem_base,
+            documentation=self.policy.documentation,
+            exposes=bool(request.values("origin")),
+        )
+
+    def refuse_error(self, request: HttpRequest, error: TwicesafeError) -> StoredResponse:
+        return self.refuse(request, problem_of(error))
+
+    def forwarded(self, headers: Fields) -> Fields:
+        """The request's fields as the handler sees them."""
+        if self.policy.forward_key:
+            return headers
+        return [line for line in headers if line[0] not in self.names]

@@ -1,0 +1,163 @@
+"""What is kept of a response, as which bytes, and what a replay looks like.
+
+Kept: the status, the body octets, and every end-to-end field in order, except those that belong to
+one passage (Date, Server, Age, framing, hop-by-hop and what Connection names), to one client
+(Set-Cookie) or to one moment (rate limits, request ids). What is not kept cannot leak.
+
+    b"H" | version (1 byte) | MessagePack [status, [name, value, …], body]
+
+Field lines with CR, LF or NUL are refused when they are written, and again when they are read: a
+row that somebody changed answers nothing, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from ...errors import CorruptRecordError, NotStorableError, TooLargeError
+from .message import Fields, StoredResponse
+
+__all__ = [
+    "NOT_KEPT",
+    "RESPONSE_CODEC",
+    "NotKept",
+    "ResponseCodec",
+    "kept_fields",
+    "replay_fields",
+]
+
+_VERSION: Final = b"H\x01"
+_BY_HAND: Final = b"j"
+"""What `resolve` of the command line writes: the default codec's plain JSON."""
+
+HOP_BY_HOP: Final = frozenset(
+    b"connection proxy-connection keep-alive te transfer-encoding upgrade trailer proxy-authenticate "
+    b"proxy-authorization proxy-authentication-info".split()
+)
+OF_ONE_PASSAGE: Final = HOP_BY_HOP | {b"date", b"server", b"age", b"content-length"}
+OF_ONE_MOMENT: Final = frozenset(
+    b"authorization x-request-id x-correlation-id traceparent tracestate server-timing "
+    b"alt-svc via".split()
+)
+_RATE_LIMITS: Final = (b"ratelimit", b"x-ratelimit", b"x-rate-limit")
+_COOKIES: Final = frozenset((b"set-cookie", b"set-cookie2"))
+
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
+_BREAKS: Final = re.compile(rb"[\r\n\0]")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, list[bytes], bytes]).decode
+
+
+class NotKept:
+    """Instead of a response that was too large to keep: the key is done, its answer is gone."""
+
+    __slots__ = ()
+
+
+NOT_KEPT: Final = NotKept()
+
+
+def kept_fields(
+    headers: Iterable[tuple[bytes, bytes]], *, cookies: bool, never: frozenset[bytes]
+) -> tuple[tuple[bytes, bytes], ...]:
+    """The field lines of a response that are stored."""
+    lines = [(name.lower(), value) for name, value in headers]
+    dropped = OF_ONE_PASSAGE | OF_ONE_MOMENT | never
+    if not cookies:
+        dropped |= _COOKIES
+    for name, value in lines:
+        if name == b"connection":
+            dropped |= {option.strip().lower() for option in value.split(b",")}
+    return tuple(
+        (name, value)
+        for name, value in lines
+        if name not in dropped and not name.startswith(_RATE_LIMITS)
+    )
+
+
+def replay_fields(
+    response: StoredResponse, marker: bytes | None, exposed: tuple[bytes, ...]
+) -> list[tuple[bytes, bytes]]:
+    """The field lines of a replay. `exposed`: names that a browser's script may want to read."""
+    lines = list(response.headers)
+    if response.status not in (204, 304):
+        lines.append((b"content-length", str(len(response.body)).encode()))
+    if marker is not None:
+        lines.append((marker, b"true"))
+    if exposed:
+        lines.append(expose(lines, exposed))
+    return lines
+
+
+def expose(lines: Fields, names: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """R11: the names among these that are present, for scripts of another origin."""
+    present = {name.lower() for name, _ in lines}
+    listed = [name for name in names if name.lower() in present]
+    return b"access-control-expose-headers", b", ".join(listed)
+
+
+class ResponseCodec:
+    """`StoredResponse` to bytes and back: the codec of the HTTP layer."""
+
+    __slots__ = ()
+
+    def encode(self, value: Any, declared: Any = Any) -> bytes:
+        if isinstance(value, NotKept):
+            raise TooLargeError(
+                "the response is over max_result: it was delivered, and repeats get result-not-kept"
+            )
+        if not isinstance(value, StoredResponse):
+            raise NotStorableError(
+                f"only a StoredResponse can answer for a request, not {type(value).__name__}"
+            )
+        problem = _problem(value.status, value.headers)
+        if problem:
+            raise NotStorableError(f"the response cannot be kept: {problem}")
+        flat = [text for line in value.headers for text in line]
+        return _VERSION + _encode((value.status, flat, value.body))
+
+    def decode(self, payload: bytes, declared: Any = Any) -> StoredResponse:
+        if payload[:1] == _BY_HAND:
+            return StoredResponse(200, ((b"content-type", b"application/json"),), payload[1:])
+        if payload[:2] != _VERSION:
+            raise CorruptRecordError(
+                "the stored response has an unknown format; it may come from a newer version of "
+                "twicesafe or another codec; the request is not run again"
+            )
+        try:
+            status, flat, body = _decode(payload[2:])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise CorruptRecordError(
+                "the stored response is not what was written; the request is not run again"
+            ) from error
+        if len(flat) % 2:
+            raise CorruptRecordError("the stored response has a field without a value")
+        headers = tuple(zip(flat[::2], flat[1::2], strict=True))
+        problem = _problem(status, headers)
+        if problem:
+            raise CorruptRecordError(f"the stored response was changed: {problem}")
+        return StoredResponse(status, headers, body)
+
+
+def _problem(status: object, headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Why this must not be written to a client; empty if it may."""
+    if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status <= 599:
+        return "its status is not from 200 to 599"
+    for name, value in headers:
+        if {type(name), type(value)} != {bytes}:
+            return "a field is not bytes"
+        if _NAME.fullmatch(name) is None:
+            return "a field name is not a token"
+        if _BREAKS.search(value) is not None:
+            return "a field value has a line break or NUL"
+        if name.lower() in OF_ONE_PASSAGE:
+            return "it has a field that frames a message"
+    return ""
+
+
+RESPONSE_CODEC: Final = ResponseCodec()

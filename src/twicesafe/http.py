@@ -1,0 +1,25 @@
+"""The names of the HTTP layer that both middlewares share.
+
+from twicesafe.asgi import IdempotencyMiddleware      # or twicesafe.wsgi
+from twicesafe.http import HttpPolicy
+"""
+
+from __future__ import annotations
+
+from .core.http.message import HttpRequest, StoredResponse
+from .core.http.policy import NOT_EXECUTED, HttpPolicy
+from .core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
+from .core.http.stored import ResponseCodec
+
+__all__ = [
+    "NOT_EXECUTED",
+    "BodyHash",
+    "HeaderField",
+    "HttpPolicy",
+    "HttpRequest",
+    "JsonMember",
+    "KeySource",
+    "QueryParameter",
+    "ResponseCodec",
+    "StoredResponse",
+]
