@@ -1,7 +1,8 @@
-"""The awaited Redis store: concurrent calls of one event loop share round trips on one connection.
+"""The awaited Redis store: concurrent calls of one event loop share round trips.
 
-Each loop has two lanes, one for what workers ask and one for the rest. A lone call goes straight
-through; what gathers while it flies is packed into the next flight (`joining`). A flight that is
+Each loop has three lanes: claims, endings, and the rest; so the server decides one flight while we
+read and pack another. A lone call goes straight through; what gathers while it flies is packed into
+the next flight (`joining`). A flight that is
 cancelled drops its connection: what was on the wire is answered on a new one, by the owner token.
 """
 
@@ -122,16 +123,20 @@ class _Lanes:
 
     def __init__(self, store: AsyncRedisStore) -> None:
         self._store = store
-        self._work, self._rest = _Lane(store), _Lane(store)
-        self._joined = AsyncLane(
-            self._work.perform,
-            lambda requests: self._work.run(store.programs.perform_all(requests)),
-            BATCH,
+        self._claims, self._ends, self._rest = _Lane(store), _Lane(store), _Lane(store)
+        self._first, self._last = self._join(self._claims), self._join(self._ends)
+
+    def _join(self, lane: _Lane) -> AsyncLane:
+        programs = self._store.programs
+        return AsyncLane(
+            lane.perform, lambda requests: lane.run(programs.perform_all(requests)), BATCH
         )
 
     async def perform(self, request: Request) -> Any:
+        if request.op == "claim":
+            return await self._first.perform(request)
         if request.op in QUICK:
-            return await self._joined.perform(request)
+            return await self._last.perform(request)
         return await self.run(self._store.programs.perform(request))
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
@@ -145,8 +150,8 @@ class _Lanes:
         return await self._rest.run(program)
 
     async def close(self) -> None:
-        await self._work.close()
-        await self._rest.close()
+        for lane in (self._claims, self._ends, self._rest):
+            await lane.close()
 
 
 class _Lane:
