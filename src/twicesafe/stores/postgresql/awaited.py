@@ -32,7 +32,7 @@ from .blocking import (
 )
 from .listening import REST, cut
 from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
-from .settings import Settings, dollars, explain, percents
+from .settings import Settings, dollars, explain, percents, pooler_met
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
 
@@ -96,6 +96,8 @@ class _AwaitedStore(AsyncStore):
         """Once per store: the schema is there, and ours."""
         if self._checked:
             return
+        if not (self.settings.told or await wire.drive(self.programs.is_direct(wire.pid))):
+            raise pooler_met(self.url)
         if self.settings.migrate:
             await wire.drive(migrate(self._schema, PostgresPrograms.begin))
         check(self._schema, await wire.drive(self._schema.version()), self.url)
@@ -132,6 +134,11 @@ class _Wire(abc.ABC):
         if tap is not None:
             tap("after", command)
         return reply
+
+    @property
+    @abc.abstractmethod
+    def pid(self) -> int:
+        """Of the server process, as the connection was told."""
 
     @abc.abstractmethod
     async def open(self) -> None: ...
@@ -344,6 +351,10 @@ class AsyncPostgresStore(_AwaitedStore):
 class _Psycopg(_Wire):
     _connection: Any = None
 
+    @property
+    def pid(self) -> int:
+        return self._connection.info.backend_pid  # type: ignore[no-any-return]
+
     async def open(self) -> None:
         import psycopg
 
@@ -391,6 +402,10 @@ class AsyncpgStore(_AwaitedStore):
 
 class _Asyncpg(_Wire):
     _connection: Any = None
+
+    @property
+    def pid(self) -> int:
+        return self._connection.get_server_pid()  # type: ignore[no-any-return]
 
     async def open(self) -> None:
         import asyncpg

@@ -20,7 +20,7 @@ from ..pooling import Pool
 from ..sql import Query
 from .listening import Listener
 from .programs import NOW, PostgresPrograms, PostgresSchema
-from .settings import Settings, explain, percents
+from .settings import Settings, explain, percents, pooler_met
 
 if TYPE_CHECKING:
     import psycopg
@@ -52,6 +52,8 @@ class PostgresStore(Store):
         self._listener = Listener(self._connect_listener)
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
+        if not settings.told:
+            self._refuse_pooler()
         if settings.migrate:
             self.migrated = self.migrate()
         check(self._schema, self._run(self._schema.version()), self.url)
@@ -100,6 +102,12 @@ class PostgresStore(Store):
     def _run(self, program: Program[T]) -> T:
         with self._pool.connection() as connection:
             return drive(program, self._executor(connection))
+
+    def _refuse_pooler(self) -> None:
+        with self._pool.connection() as connection:
+            ask = self.programs.is_direct(connection.info.backend_pid)
+            if not drive(ask, self._executor(connection)):
+                raise pooler_met(self.url)
 
     def _executor(self, connection: psycopg.Connection[Any]) -> Callable[[Any], Any]:
         import psycopg

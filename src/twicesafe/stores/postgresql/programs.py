@@ -110,6 +110,10 @@ class PostgresSchema(Schema):
 
 class PostgresPrograms(SqlPrograms):
     begin: ClassVar[str] = "BEGIN"
+    place: str = ""
+    """Column of the part of the table that a row is in; only `generations` has parts."""
+    here: str = ""
+    """The part that is written to now, as SQL; every write brings its row there."""
 
     def __init__(self, table: str, mark: Callable[[str], str], now: str = NOW) -> None:
         self._mark = mark
@@ -119,11 +123,17 @@ class PostgresPrograms(SqlPrograms):
         self._complete = self._sources(_COMPLETE, self._complete_sql())
         self._fail = self._sources(_FAIL, self._fail_sql())
         self._renew = self._sources(_RENEW, self._renew_sql())
-        self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE id = ? AND state = 0")
+        self._await = mark(
+            f"UPDATE {self.records} SET {self._bring}awaited = true WHERE id = ? AND state = 0"
+        )
         self._tell = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
 
     def mark(self, sql: str) -> str:
         return self._mark(sql)
+
+    @property
+    def _bring(self) -> str:
+        return f"{self.place.rstrip(', ')} = {self.here}" if self.place else ""
 
     # -- rows: key text is bytes here -----------------------------------------------------------
 
@@ -140,6 +150,14 @@ class PostgresPrograms(SqlPrograms):
 
     def clock(self) -> Program[int]:
         return (yield Query(f"SELECT {self._now}"))[0][0]  # type: ignore[no-any-return]
+
+    def is_direct(self, pid: int) -> Program[bool]:
+        """Does the server that answers have the pid that the connection was told?
+
+        A pooler makes one up. Its clients share sessions, so a prepared name of ours may be
+        another client's statement: better known before than found out.
+        """
+        return (yield Query("SELECT pg_backend_pid()"))[0][0] == pid  # type: ignore[no-any-return]
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -302,14 +320,14 @@ class PostgresPrograms(SqlPrograms):
         return f"""
         , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {records} r ON r.id = a.id)
         , fresh AS (
-            INSERT INTO {records} (id, owner, lease_until, hold, fingerprint, scope, value, fence,
+            INSERT INTO {records} ({self.place}id, owner, lease_until, hold, fingerprint, scope, value, fence,
                 created_at, changed_at, expires_at, attempt, state, cause, error)
-            SELECT a.id, a.owner, a.now + a.lease, a.hold, a.fingerprint, a.scope, a.value,
+            SELECT {self.here}a.id, a.owner, a.now + a.lease, a.hold, a.fingerprint, a.scope, a.value,
                 m.floor + 1, a.now, a.now, 0, 1, 0, 0, ''
             FROM a, {meta} m WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
-            ON CONFLICT (id) DO NOTHING RETURNING id, fence)
+            ON CONFLICT DO NOTHING RETURNING id, fence)
         , taken AS (
-            UPDATE {records} r SET
+            UPDATE {records} r SET {self._bring}
                 state = 0, fence = r.fence + 1, owner = a.owner, lease_until = a.now + a.lease,
                 hold = a.hold, awaited = false, expires_at = 0, changed_at = a.now, result = NULL,
                 attempt = CASE WHEN {_EXPIRED} THEN 1 ELSE r.attempt + 1 END,
@@ -330,7 +348,7 @@ class PostgresPrograms(SqlPrograms):
     def _complete_sql(self) -> str:
         return f"""
         , done AS (
-            UPDATE {self.records} r SET state = a.state, result = a.result, error = a.error,
+            UPDATE {self.records} r SET {self._bring}state = a.state, result = a.result, error = a.error,
                 lease_until = 0, changed_at = a.now, expires_at = a.now + a.retention
             FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence
                 AND r.state IN (0, 4, 5)
@@ -341,7 +359,7 @@ class PostgresPrograms(SqlPrograms):
         released = "NOT a.hold AND r.attempt < a.max_attempts"
         return f"""
         , done AS (
-            UPDATE {self.records} r SET error = a.error, changed_at = a.now,
+            UPDATE {self.records} r SET {self._bring}error = a.error, changed_at = a.now,
                 state = CASE WHEN a.hold THEN 4 WHEN {released} THEN 3 ELSE 5 END,
                 cause = CASE WHEN {released} THEN 1 ELSE r.cause END,
                 lease_until = CASE WHEN {released} THEN a.now + a.delay ELSE 0 END,
@@ -352,7 +370,8 @@ class PostgresPrograms(SqlPrograms):
 
     def _renew_sql(self) -> str:
         return f"""
-        UPDATE {self.records} r SET lease_until = greatest(r.lease_until, a.now + a.lease)
+        UPDATE {self.records} r
+        SET {self._bring}lease_until = greatest(r.lease_until, a.now + a.lease)
         FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence AND r.state = 0
         RETURNING r.id"""
 

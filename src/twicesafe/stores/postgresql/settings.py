@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ..urls import identifier, mask, options_of
 
-__all__ = ["Settings", "dollars", "explain", "percents"]
+__all__ = ["Settings", "dollars", "explain", "percents", "pooler_met"]
 
 OPTIONS: Final = {
     "table": "twicesafe",
@@ -35,6 +35,8 @@ class Settings:
     prepare: bool
     wake: bool
     migrate: bool
+    told: bool = False
+    """The URL itself says whether to prepare statements: whoever wrote it knows of the pooler."""
 
     @classmethod
     def of(cls, url: str) -> Settings:
@@ -49,7 +51,8 @@ class Settings:
         if options["pool"] < 1:
             raise ConfigurationError("pool=0 makes no sense: use 1 or more connections")
         dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
-        return cls(url=mask(url), dsn=dsn, **options)
+        told = any(name == "prepare" for name, _ in pairs)
+        return cls(url=mask(url), dsn=dsn, told=told, **options)
 
 
 def percents(sql: str) -> str:
@@ -80,10 +83,7 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
             f"{where} is read-only (a replica, or a demoted primary); connect to the primary"
         )
     if code in ("26000", "42P05"):
-        return ConfigurationError(
-            f"{where} loses prepared statements, as poolers in transaction mode do; "
-            "say ?prepare=false&wake=false"
-        )
+        return pooler_met(where)
     if "invalid connection option" in text or "invalid URI" in text:
         return ConfigurationError(
             f"the URL of {where} has an option that the driver refuses: {text}"
@@ -91,6 +91,13 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
     if _is_our_fault(error, code):
         return StoreError(f"{where} refuses a value ({type(error).__name__}): {text}")
     return StoreUnavailableError(f"{where} did not answer ({type(error).__name__}): {text}")
+
+
+def pooler_met(where: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"between us and {where} stands a pooler; if it pools by transaction, add "
+        "?prepare=false&wake=false to the URL; if each client keeps its own session, ?prepare=true"
+    )
 
 
 def _is_our_fault(error: Exception, code: str) -> bool:

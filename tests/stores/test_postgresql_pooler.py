@@ -1,0 +1,88 @@
+"""Behind a pooler in transaction mode: ``prepare=false&wake=false``, and a clear word without it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.servers import NoServerError
+from tests.servers.pgbouncer import PgBouncer
+from tests.stores.doors import KINDS, Door
+from twicesafe import ConfigurationError, Receiver
+
+TOLD = "prepare=false&wake=false"
+CALLERS = 6
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres: Any) -> Iterator[PgBouncer]:
+    try:
+        server = PgBouncer(postgres)
+        server.start()
+    except NoServerError as reason:
+        pytest.skip(f"pgbouncer: {reason}")
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def pooled_url(pooler: PgBouncer, postgres_url: str) -> str:
+    return pooler.url_of(postgres_url.rpartition("/")[2])
+
+
+def crowd(kind: str, url: str) -> tuple[list[Any], list[BaseException]]:
+    """Six callers with connections of their own, ten keys each, every key asked by two of them."""
+    values: list[Any] = []
+    errors: list[BaseException] = []
+    start = threading.Barrier(CALLERS)
+
+    def call(number: int) -> None:
+        try:
+            with Door(kind, url) as door:
+                start.wait()
+                for key in range(10):
+                    own = f"{number // 2}-{key}"
+                    values.append((own, door.process(own, str, number).value))
+                door.process_many([f"{number}-m{each}" for each in range(20)], str, key=str)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return values, errors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_works_when_told(kind: str, pooled_url: str, postgres_url: str):
+    values, errors = crowd(kind, f"{pooled_url}?{TOLD}")
+    assert errors == []
+    assert len(values) == CALLERS * 10
+    assert len(set(values)) == CALLERS * 10 / 2  # both callers of a key got the same value
+    with Receiver.open(postgres_url) as receiver:
+        assert receiver.stats().total == CALLERS * 10 / 2 + CALLERS * 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pooler_that_nobody_spoke_of_is_refused(kind: str, pooled_url: str):
+    """Its clients share prepared names: a statement could be another client's."""
+    with (
+        pytest.raises(ConfigurationError, match=r"stands a pooler.*prepare=false&wake=false"),
+        Door(kind, pooled_url) as door,
+    ):
+        door.process("k", str, 1)
+
+
+def test_a_lost_prepared_statement_says_what_to_do(postgres_url: str):
+    with Receiver.open(f"{postgres_url}?pool=1") as receiver:
+        receiver.process("k", str, 1)
+        (connection,) = receiver.store._pool._idle  # type: ignore[attr-defined]
+        connection.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+        with pytest.raises(ConfigurationError, match="prepare=false&wake=false"):
+            receiver.process("k", str, 1)
+        assert receiver.process("k", str, 1).replayed  # on another connection
