@@ -133,7 +133,11 @@ def _source_of(function: FunctionType) -> Any:
     if function.__dict__ or function.__defaults__ or function.__kwdefaults__:
         return None  # decorators leave __wrapped__, whose signature is the one that counts
     code, declared = function.__code__, function.__annotations__.get("return")
-    if isinstance(declared, str) and any(name in declared for name in code.co_freevars):
+    if (
+        code.co_freevars
+        and isinstance(declared, str)
+        and any(name in declared for name in code.co_freevars)
+    ):
         return None  # the same word may mean another class in the next closure
     try:
         hash(declared)

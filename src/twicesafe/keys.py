@@ -32,7 +32,7 @@ __all__ = ["MAX_KEY_BYTES", "MAX_SCOPE_PARTS", "Key", "KeyLike", "as_key"]
 MAX_KEY_BYTES: Final = 255
 MAX_SCOPE_PARTS: Final = 8
 
-_DOMAIN = hashlib.sha256(b"twicesafe.key.1\0")
+_DOMAIN = b"twicesafe.key.1\0"
 
 
 class Key:
@@ -55,14 +55,12 @@ class Key:
             raise InvalidKeyError(
                 f"a scope has at most {MAX_SCOPE_PARTS} parts, this one has {len(scope)}"
             )
-        digest = _DOMAIN.copy()
-        for part in scope:
-            digest.update(_prefixed(part, "scope part"))
-        digest.update(b"\0" + _prefixed(value, "key"))
+        text = _prefixed(value, "key")
+        around = b"".join([_prefixed(part, "scope part") for part in scope]) if scope else b""
         put = object.__setattr__
         put(self, "value", value)
         put(self, "scope", scope)
-        put(self, "id", digest.digest())
+        put(self, "id", hashlib.sha256(_DOMAIN + around + b"\0" + text).digest())
 
     # -- makers -------------------------------------------------------------------------------
 
@@ -173,4 +171,7 @@ def _prefixed(text: str, what: str) -> bytes:
             f"a {what} must be 1 to {MAX_KEY_BYTES} bytes of UTF-8, this one has {size}"
             + ("" if size == 0 else ": keys are never cut; hash a long one with Key.from_content")
         )
-    return size.to_bytes(1, "big") + data
+    return _LENGTHS[size] + data
+
+
+_LENGTHS = [bytes((n,)) for n in range(256)]

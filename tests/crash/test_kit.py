@@ -237,7 +237,7 @@ def test_an_interrupt_in_the_lane_leaves_no_companion_unanswered():
             raise KeyboardInterrupt
         return [f"answer to {request}" for request in requests]
 
-    lane = Lane(perform_all)
+    lane = Lane(lambda request: perform_all([request])[0], perform_all)
     answers: dict[str, Any] = {}
 
     def call(name: str) -> None:
@@ -251,7 +251,7 @@ def test_an_interrupt_in_the_lane_leaves_no_companion_unanswered():
     flying.wait(5)
     for thread in threads[1:]:
         thread.start()
-    while len(lane._gathered) < 2:
+    while len(lane._line) < 2:
         threading.Event().wait(0.001)
     gathered.set()
     for thread in threads:

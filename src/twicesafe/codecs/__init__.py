@@ -36,8 +36,7 @@ __all__ = ["DEFAULT_CODEC", "MAX_DEPTH", "Codec", "JsonCodec", "resolve_return_t
 _PLAIN: Final = b"j"
 _TAGGED: Final = b"t"
 _TEXT: Final = frozenset((str,))
-_SCALARS: Final = frozenset((str, int, bool, float, NoneType))
-_NESTED: Final = _SCALARS | {list, dict}
+_EXACT: Final = frozenset((str, int, bool, NoneType))
 _DIGITS: Final = 4300  # msgspec reads no longer int; Python writes one only if that is raised
 
 _to_json = msgspec.json.Encoder().encode
@@ -115,24 +114,22 @@ def _is_plain(value: Any, depth: int) -> bool:
     if kind is dict:
         if not _TEXT.issuperset(map(type, value)):
             return False
-        items = value.values()
-    elif kind is list:
-        items = value
-    elif kind is float:
-        return isfinite(value)
-    else:
-        return kind in _SCALARS
-    kinds = set(map(type, items))
-    if not kinds <= _SCALARS:
-        if not kinds <= _NESTED or depth >= MAX_DEPTH:
+        value = value.values()
+    elif kind is not list:
+        return kind in _EXACT or (kind is float and isfinite(value))
+    for item in value:
+        kind = type(item)
+        if kind in _EXACT:
+            continue
+        if kind is float:
+            if not isfinite(item):  # JSON has no inf, no nan
+                return False
+        elif (
+            (kind is not dict and kind is not list)
+            or depth >= MAX_DEPTH
+            or not _is_plain(item, depth + 1)
+        ):
             return False
-        for item in items:
-            if type(item) in (dict, list) and not _is_plain(item, depth + 1):
-                return False
-    if float in kinds:
-        for item in items:
-            if type(item) is float and not isfinite(item):  # JSON has no inf, no nan
-                return False
     return True
 
 

@@ -9,7 +9,7 @@ protocol; the others are the store's.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import events as ev
 from ..context import ActiveClaim
@@ -32,8 +32,6 @@ from .settling import settle
 
 __all__ = ["admit", "exchange", "finish", "granted"]
 
-T = TypeVar("T")
-
 LONGEST_WATCH = 2.0
 """Seconds after which a waiter looks for itself, in case its wake-up was lost."""
 
@@ -54,21 +52,19 @@ def exchange(call: Call, began: float | None = None) -> Flow[Outcome[Any] | Rais
         if not call.terms.outage_runs:
             raise
         call.notify(ev.Unprotected(call.key))
-        return (yield from _patiently(call, _unprotected(call), None))
+        if call.terms.timeout is not None:
+            return (yield Detach(_unprotected(call), call.terms.timeout, None))  # type: ignore[no-any-return]
+        return (yield from _unprotected(call))
     if type(admitted) is Claimed:
         return outcome_of(call, admitted)
-    return (yield from _patiently(call, finish(call, admitted), admitted))
-
-
-def _patiently(call: Call, rest: Flow[T], claim: ActiveClaim | None) -> Flow[T]:
-    """The rest of a flow, for as long as ``timeout`` allows."""
-    timeout = call.terms.timeout
-    if timeout is None:
-        return (yield from rest)
-    return (yield Detach(rest, timeout, claim))  # type: ignore[no-any-return]
+    if call.terms.timeout is not None:
+        return (yield Detach(finish(call, admitted), call.terms.timeout, admitted))  # type: ignore[no-any-return]
+    reply: Reply = yield Invoke(admitted, call.run)
+    return (yield from settle(call, admitted, reply))
 
 
 def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
+    """Run, then record: what a detached thread does by itself."""
     reply: Reply = yield Invoke(claim, call.run, call.terms.timeout)
     return (yield from settle(call, claim, reply))
 
@@ -114,7 +110,10 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
             key, new_owner(), terms.lease_ms, terms.max_attempts, terms.hold, call.fingerprint
         )
         sent = clock()
-        answer: Claimed = yield from _ask(call, ask, sent)
+        try:
+            answer: Claimed = yield ask
+        except StoreUnavailableError as error:
+            answer = yield from _ask_again(call, ask, sent, error)
         verdict = answer.verdict
         if verdict is Verdict.WON:
             now = clock()
@@ -147,19 +146,20 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
             call.notify(ev.Waited(key, clock() - began))
 
 
-def _ask(call: Call, ask: Claim, sent: float) -> Flow[Claimed]:
+def _ask_again(call: Call, ask: Claim, sent: float, error: StoreUnavailableError) -> Flow[Claimed]:
     """P2 and P10: an unanswered claim is asked again with the same owner, never assumed."""
     tries = 0
     while True:
+        left = min(CLAIM_PATIENCE, call.terms.usable) - (call.clock() - sent)
+        pause = min(0.02 * 2**tries, 0.5)
+        if left <= pause:
+            raise error.about(call.key) from error.__cause__
+        tries += 1
+        yield Sleep(pause)
         try:
             return (yield ask)  # type: ignore[no-any-return]
-        except StoreUnavailableError as error:
-            left = min(CLAIM_PATIENCE, call.terms.usable) - (call.clock() - sent)
-            pause = min(0.02 * 2**tries, 0.5)
-            if left <= pause:
-                raise error.about(call.key) from error.__cause__
-            tries += 1
-            yield Sleep(pause)
+        except StoreUnavailableError as again:
+            error = again
 
 
 def granted(call: Call, ask: Claim, answer: Claimed, sent: float) -> ActiveClaim:

@@ -42,8 +42,11 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
     ask, problem = prepare(call, claim, reply)
     sent = call.clock()
     ack: Ack | None
-    if isinstance(ask, Complete):
-        ack = yield from _record(call, claim, ask)
+    if type(ask) is Complete:
+        try:
+            ack = yield ask
+        except StoreUnavailableError as error:
+            ack = yield from _record_again(call, claim, ask, error)
     else:
         ack = yield from _give_back(call, ask, reply)
     claim.settled = True
@@ -132,23 +135,26 @@ def conclude(
     return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
 
 
-def _record(call: Call, claim: ActiveClaim, ask: Complete) -> Flow[Ack]:
+def _record_again(
+    call: Call, claim: ActiveClaim, ask: Complete, error: StoreUnavailableError
+) -> Flow[Ack]:
     """P10: the same words again until the store answers or the claim is surely over."""
     tries = 0
     while True:
+        pause = min(0.02 * 2**tries, 1.0)
+        if claim.gone or call.clock() + pause >= claim.expires:
+            call.notify(ev.StoreFailed(call.key, "complete", cause_of(error)))
+            raise StoreUnavailableError(
+                "the handler finished, but the store did not answer while the claim lasted: "
+                "whether the result was recorded is unknown; deliver again to find out",
+                key=call.key,
+            ) from error
+        tries += 1
+        yield Sleep(pause)
         try:
             return (yield ask)  # type: ignore[no-any-return]
-        except StoreUnavailableError as error:
-            pause = min(0.02 * 2**tries, 1.0)
-            if claim.gone or call.clock() + pause >= claim.expires:
-                call.notify(ev.StoreFailed(call.key, "complete", cause_of(error)))
-                raise StoreUnavailableError(
-                    "the handler finished, but the store did not answer while the claim lasted: "
-                    "whether the result was recorded is unknown; deliver again to find out",
-                    key=call.key,
-                ) from error
-            tries += 1
-            yield Sleep(pause)
+        except StoreUnavailableError as again:
+            error = again
 
 
 def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:

@@ -8,7 +8,6 @@ cannot be stopped and its claim must be kept until it really ends.
 from __future__ import annotations
 
 import contextvars
-import os
 import queue
 import threading
 import time
@@ -39,6 +38,7 @@ from ..core.commands import (
 from ..core.driving import drive
 from ..core.protocol import Abandon, Claim
 from ..errors import LeaseLostError, UsageError
+from . import shared
 from .flights import Flight, Flights
 from .shared import Shared
 
@@ -129,7 +129,7 @@ class BlockingTrip:
 
     def hold(self, claim: ActiveClaim) -> None:
         """Keep this claim's lease alive until the trip ends."""
-        claim.pid = os.getpid()
+        claim.pid = shared.process()
         self._claims.append(claim)
         self._runtime.keeper.add(claim)
 
@@ -168,7 +168,7 @@ class BlockingTrip:
             reply = _call(command.run)
         finally:
             active.reset(token)
-        if claim.pid != os.getpid():
+        if claim.pid != shared.process():
             raise LeaseLostError(
                 "this process was forked inside the handler; the claim is its parent's",
                 key=claim.key,

@@ -45,7 +45,16 @@ class Shared:
             self.cache.put(flight.id, answer)
 
 
+_process = os.getpid()
+
+
+def process() -> int:
+    return _process
+
+
 def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
     for runtime in list(_everyone):
         runtime.flights.forget_all()
         runtime.keeper.forget_all()

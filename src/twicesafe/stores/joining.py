@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 
 from ..core.protocol import Request
@@ -31,41 +33,110 @@ _UNANSWERED: Final = object()
 
 
 class _Ticket:
-    __slots__ = ("answer", "request")
+    """One caller in front of the lane. Its bell rings when it is answered, or has to lead."""
 
-    def __init__(self, request: Request) -> None:
+    __slots__ = ("answer", "bell", "request")
+
+    def __init__(self, request: Request | None) -> None:
         self.request = request
+        """None: wants the lane for itself."""
         self.answer: Any = _UNANSWERED
+        self.bell = threading.Lock()
+        self.bell.acquire()
 
 
 class Lane:
-    """One at a time. Whoever holds the lane works for all who have gathered in front of it."""
+    """One at a time. Whoever leads works for all who have gathered; then the next one leads.
 
-    def __init__(self, perform_all: Callable[[list[Any]], list[Any]]) -> None:
-        self.alone = threading.Lock()
-        """Take it to work in the lane without a request."""
+    The answered go their way at once: they do not wait for the next write to end. The lane is
+    handed on without being let go, so nobody can overtake those who stand in line.
+    """
+
+    def __init__(
+        self,
+        perform_one: Callable[[Any], Any],
+        perform_all: Callable[[list[Any]], list[Any]],
+    ) -> None:
+        self._perform_one = perform_one
         self._perform_all = perform_all
-        self._gathered: deque[_Ticket] = deque()
+        self._taken = threading.Lock()
+        self._line: deque[_Ticket] = deque()
+
+    @property
+    def busy(self) -> bool:
+        return self._taken.locked()
 
     def perform(self, request: Request) -> Any:
+        if self._taken.acquire(blocking=False):
+            try:
+                return self._perform_one(request)
+            finally:
+                self._hand_on()
         ticket = _Ticket(request)
-        self._gathered.append(ticket)
-        with self.alone:
-            if ticket.answer is _UNANSWERED:
-                tickets = [self._gathered.popleft() for _ in range(len(self._gathered))]
-                try:
-                    answers = self._perform_all([each.request for each in tickets])
-                except BaseException:
-                    # An interrupt meets us alone. The others ask again; requests bear repeating.
-                    self._gathered.extendleft(
-                        each for each in reversed(tickets) if each is not ticket
-                    )
-                    raise
-                for each, answer in zip(tickets, answers, strict=True):
-                    each.answer = answer
+        if self._wait(ticket):
+            try:
+                self._lead(ticket)
+            finally:
+                self._hand_on()
         if isinstance(ticket.answer, Exception):
             raise ticket.answer
         return ticket.answer
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """The lane without a request: for what is no exchange."""
+        if not self._taken.acquire(blocking=False):
+            self._wait(_Ticket(None))
+        try:
+            yield
+        finally:
+            self._hand_on()
+
+    def _wait(self, ticket: _Ticket) -> bool:
+        """Stand in line. True: this ticket leads and has the lane; False: it was answered."""
+        self._line.append(ticket)
+        if self._taken.acquire(blocking=False):  # it was let go before we stood in line
+            if ticket.answer is _UNANSWERED:
+                self._line.remove(ticket)
+                return True
+            self._hand_on()
+            return False
+        try:
+            ticket.bell.acquire()
+        except BaseException:  # an interrupt: step out, or see it through
+            try:
+                self._line.remove(ticket)
+            except ValueError:
+                ticket.bell.acquire()
+                if ticket.answer is _UNANSWERED:
+                    self._hand_on()
+            raise
+        return ticket.answer is _UNANSWERED
+
+    def _lead(self, first: _Ticket) -> None:
+        tickets = [first]
+        while self._line and self._line[0].request is not None:
+            tickets.append(self._line.popleft())
+        try:
+            answers = self._perform_all([each.request for each in tickets])
+        except BaseException:
+            # An interrupt meets us alone. The others ask again; requests bear repeating.
+            self._line.extendleft(reversed(tickets[1:]))
+            raise
+        for each, answer in zip(tickets, answers, strict=True):
+            each.answer = answer
+            if each is not first:
+                each.bell.release()
+
+    def _hand_on(self) -> None:
+        """To the next in line, who is woken to lead; else let the lane go."""
+        while True:
+            if self._line:
+                self._line.popleft().bell.release()
+                return
+            self._taken.release()
+            if not self._line or not self._taken.acquire(blocking=False):
+                return
 
 
 class AsyncLane:
@@ -225,14 +296,12 @@ class _Worker:
     def __init__(self, store: weakref.WeakMethod[Callable[[], Store]]) -> None:
         self.pid = os.getpid()
         self._store = store
-        self._errands: deque[_Errand | None] = deque()
-        self._bell = threading.Semaphore(0)
+        self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="twicesafe-store", daemon=True)
         self._thread.start()
 
     def put(self, errand: _Errand | None) -> None:
-        self._errands.append(errand)
-        self._bell.release()
+        self._errands.put(errand)
 
     def stop(self) -> None:
         self.put(None)
@@ -240,10 +309,8 @@ class _Worker:
 
     def _work(self) -> None:
         while True:
-            self._bell.acquire()
-            errands = [self._errands.popleft() for _ in range(len(self._errands))]
-            for _ in errands[1:]:
-                self._bell.acquire()
+            errands = [self._errands.get()]
+            errands += [self._errands.get() for _ in range(self._errands.qsize())]
             self._run([errand for errand in errands if errand is not None])
             if None in errands:
                 return
@@ -256,7 +323,9 @@ class _Worker:
             beside = self._store()
             if beside is None:
                 return  # nobody waits any more
-            answers = beside().perform_many(requests)
+            store = beside()
+            alone = len(requests) == 1
+            answers = [store.perform(requests[0])] if alone else store.perform_many(requests)
         except Exception as error:
             answers = _for_each(error, len(requests))
         except BaseException as error:  # no answer to anything: it breaks every caller's wait

@@ -71,8 +71,8 @@ class SqlitePrograms(SqlPrograms):
         self._start = (
             f"INSERT INTO {self.records} (id, state, fence, attempt, owner, lease_until,"
             " created_at, changed_at, expires_at, hold, cause, scope, value, error, fingerprint)"
-            " SELECT ?1, 0, floor + 1, 1, ?2, ?3, ?4, ?4, 0, ?5, 0, ?6, ?7, '', ?8"
-            f" FROM {self.meta} WHERE true ON CONFLICT (id) DO NOTHING RETURNING fence"
+            f" VALUES (?1, 0, (SELECT floor + 1 FROM {self.meta}), 1, ?2, ?3, ?4, ?4, 0, ?5, 0,"
+            " ?6, ?7, '', ?8) ON CONFLICT (id) DO NOTHING RETURNING fence"
         )
         self._complete = (
             f"UPDATE {self.records} SET state=?, result=?, error=?, lease_until=0, changed_at=?,"
@@ -94,6 +94,15 @@ class SqlitePrograms(SqlPrograms):
             return None
         row, now = row_from(rows[0]), self.now()
         return None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
+
+    def lone(self, ask: Request) -> Program[Any]:
+        """A claim looks first, for a duplicate needs no write; the rest take their shortcut."""
+        if type(ask) is Claim:
+            rows = yield Query(self._load, (ask.key.id,))
+            if rows:
+                row, now = row_from(rows[0]), self.now()
+                return None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
+        return (yield from self.shortcut(ask))
 
     def shortcut(self, ask: Request) -> Program[Any]:
         now = self.now()
@@ -225,13 +234,14 @@ class SqliteStore(Store):
 
     def perform(self, request: Request) -> Any:
         op = request.op
-        if op == "claim":
+        if op == "claim" and self._lane.busy:  # others write: look beside them first
             answer = self._reading(self.programs.peek(request))  # type: ignore[arg-type]
-            return self._lane.perform(request) if answer is None else answer
+            if answer is not None:
+                return answer
         if op in READING:
             return self._reading(getattr(self.programs, op)(request))
         if op == "sweep":
-            with self._lane.alone, self._errors():
+            with self._lane.alone(), self._errors():
                 return self._alone(self.programs.sweep(request))  # type: ignore[arg-type]
         return self._lane.perform(request)
 
@@ -242,7 +252,7 @@ class SqliteStore(Store):
                 answers[index] = self._without_writing(request)
             writes = [index for index, answer in enumerate(answers) if answer is _TO_WRITE]
             if writes:
-                with self._lane.alone:
+                with self._lane.alone():
                     written = self._write_all([requests[index] for index in writes])
                 for index, answer in zip(writes, written, strict=True):
                     answers[index] = answer
@@ -271,32 +281,43 @@ class SqliteStore(Store):
         except IndexError:
             connection = self._connect()
         try:
-            with self._errors():
-                answer = drive(program, self._executor(connection))
+            answer = drive(program, self._executor(connection))
+        except sqlite3.Error as error:
+            connection.close()
+            raise self._trouble(error) from error
         except BaseException:
             connection.close()
             raise
         self._readers.append(connection)
         return answer
 
+    def _write_one(self, request: Any) -> Any:
+        """A lone call looks and writes on the writer: its pages are warm, a reader's are not."""
+        try:
+            answer = self._alone(self.programs.lone(request))
+            if answer is None:
+                decision = self.programs.decide(request)
+                answer = self._alone(atomically(decision, SqlitePrograms.begin))
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
+        return answer
+
     def _write_all(self, requests: list[Any]) -> list[Any]:
         try:
             with self._errors():
-                if len(requests) == 1:
-                    answer = self._alone(self.programs.shortcut(requests[0]))
-                    if answer is not None:
-                        return [answer]
                 together = self.programs.together(requests)
-                if len(requests) == 1:
-                    together = _as_list(self.programs.decide(requests[0]))
                 return self._alone(atomically(together, SqlitePrograms.begin))
         except StoreUnavailableError as error:
             return [error.again() for _ in requests]
-        except Exception as error:
-            if len(requests) == 1:
-                return [error]
+        except Exception:
             # One of them cannot be done and undid the others: alone, each gets its own answer.
-            return [answer for request in requests for answer in self._write_all([request])]
+            return [self._write_alone(request) for request in requests]
+
+    def _write_alone(self, request: Any) -> Any:
+        try:
+            return self._write_one(request)
+        except Exception as error:
+            return error
 
     def _alone(self, program: Program[T]) -> T:
         if self._writer is None:
@@ -327,7 +348,7 @@ class SqliteStore(Store):
     # -- connections --------------------------------------------------------------------------
 
     def _fresh(self) -> None:
-        self._lane = Lane(self._write_all)
+        self._lane = Lane(self._write_one, self._write_all)
         self._readers: deque[sqlite3.Connection] = deque()
         self._writer = None
 
@@ -377,18 +398,19 @@ class SqliteStore(Store):
         try:
             yield
         except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", type(error).__name__)
-            text = f"SQLite says {name} on {self.path}: {error}"
-            # Only what another try may cure is told as an outage.
-            hopeless = (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError)
-            raise (StoreError if isinstance(error, hopeless) else StoreUnavailableError)(
-                text
-            ) from error
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: sqlite3.Error) -> StoreError:
+        """Only what another try may cure is told as an outage."""
+        hopeless = (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError)
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        kind = StoreError if isinstance(error, hopeless) else StoreUnavailableError
+        return kind(f"SQLite says {name} on {self.path}: {error}")
 
     # -- upkeep -------------------------------------------------------------------------------
 
     def migrate(self) -> list[str]:
-        with self._lane.alone, self._errors():
+        with self._lane.alone(), self._errors():
             return self._alone(migrate(self._schema, SqlitePrograms.begin))
 
     def _check_schema(self) -> None:
@@ -413,7 +435,7 @@ class SqliteStore(Store):
         ]
 
     def close(self) -> None:
-        with self._lane.alone:
+        with self._lane.alone():
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
@@ -434,10 +456,6 @@ class AsyncSqliteStore(ThreadedStore):
 
 _TO_WRITE: Final = object()
 """In place of an answer: this item needs the lane."""
-
-
-def _as_list(program: Program[T]) -> Program[list[T]]:
-    return [(yield from program)]
 
 
 def _pragma(name: str) -> Program[Any]:
