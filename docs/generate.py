@@ -485,7 +485,7 @@ _JSON = [
     ("`stats`", "`store`, `total`, `by_state`, `stuck`, `expired`, `oldest_in_progress`"),
     ("`sweep`", "`removed`, `examined`, `more`"),
     ("`doctor`", "`store`, `source`, `healthy`, `findings`: a list of `level`, `what`, `remedy`"),
-    ("`migrate`", "`store`, `done`: what was done, in words"),
+    ("`migrate`", "`store`, `done`: what was done, in words; with `--sql`: `sql`"),
     ("`demo`", ("`seed`, `payments`, `planned_deliveries`, `workers`, `kill_every`, `held`, "
      "`broken`, `runs`: per mode its counts")),
     ("`version`", "`version`, `python`"),

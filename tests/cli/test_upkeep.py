@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +150,24 @@ def test_migrate_is_the_other_half_of_not_migrating(line: Line):
     assert line("stats", "--store", url, store=False).status == 0
     assert line("migrate", "--store", url, "--json", store=False).data["done"] == []
     assert "up to date" in line("migrate", "--store", url, store=False).out
+
+
+def test_migrate_can_print_its_sql_instead(line: Line, tmp_path: Path):
+    """What it prints makes a store that opens without migrating; it connects to nothing itself."""
+    script = line("migrate", "--sql").out
+    assert not (tmp_path / "keys.db").exists()
+    with sqlite3.connect(tmp_path / "keys.db") as connection:
+        connection.executescript(script)
+    connection.close()
+    with Receiver.open(f"{line.url}?migrate=false") as receiver:
+        assert receiver.process("k", str, 1).value == "1"
+    nowhere = "postgresql://u:secret@nowhere.invalid/db?schema=app&table=mine"
+    ran = line("migrate", "--sql", "--json", "--store", nowhere, store=False)
+    assert "CREATE TABLE app.mine_records" in ran.data["sql"]
+    assert "secret" not in ran.out + ran.err
+    refused = line("migrate", "--sql", "--json", "--store", "memory://", store=False)
+    assert refused.status == 2
+    assert refused.fault["type"] == "UsageError"
 
 
 # --- version, help, errors -------------------------------------------------------------------

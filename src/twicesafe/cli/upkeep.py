@@ -15,8 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from .. import Receiver, State
+from ..errors import UsageError
 from ..maintenance import RoundTimer, sweep_round
 from ..records import SweepReport
+from ..stores.urls import mask, script_of
 from .config import Settings, opened, settle
 from .exits import NO
 from .options import ConfigOption, JsonOption, StoreOption
@@ -112,7 +114,11 @@ def sweep(
             elif outcome is None or outcome.replayed:
                 screen.say("this round is another node's")
             else:
-                _say_swept(screen, SweepReport(**outcome.value, more=False), json)
+                swept = outcome.value
+                report = SweepReport(
+                    removed=swept["removed"], examined=swept["examined"], more=False
+                )
+                _say_swept(screen, report, json)
             if every is None or stop.wait(every):
                 return
 
@@ -204,7 +210,13 @@ def doctor(
 
 
 def migrate(
-    store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False
+    sql: Annotated[
+        bool,
+        typer.Option("--sql", help="Print the statements and change nothing; connects to nothing."),
+    ] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Bring the store's schema up to date.
 
@@ -213,6 +225,15 @@ def migrate(
     """
     screen = Screen(json)
     settings = settle(store, config)
+    if sql:
+        script = script_of(settings.url)
+        if not script:
+            raise UsageError("this store keeps its records without an SQL schema")
+        if json:
+            screen.data({"store": mask(settings.url), "sql": script})
+        else:
+            screen.out.print(Text(script), end="", soft_wrap=True)
+        return
     with opened(Settings(_migrating(settings.url), settings.source, settings.policy)) as receiver:
         opening = receiver.store
         done, url = [*opening.migrated, *opening.migrate()], opening.url

@@ -76,6 +76,11 @@ class Store(_Described, abc.ABC):
     def open(cls, url: str) -> Self:
         """Connect; raises `ConfigurationError` or `StoreUnavailableError` that says what to do."""
 
+    @classmethod
+    def script(cls, url: str) -> str:
+        """The SQL that makes the schema, for whoever migrates by hand; connects to nothing."""
+        return ""
+
     @abc.abstractmethod
     def perform(self, request: Request) -> Any:
         """Do one request atomically. Driver errors come out as `StoreUnavailableError`."""

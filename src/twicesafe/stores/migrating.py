@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import abc
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import ClassVar
 
 from ..errors import SchemaVersionError
 from .base import Program
 from .sql import Change, Query, atomically
 
-__all__ = ["Schema", "check", "migrate"]
+__all__ = ["Schema", "check", "files_of", "migrate"]
+
+
+def files_of(engine: str) -> list[Traversable]:
+    folder = resources.files(__package__) / "migrations" / engine
+    return sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
 
 
 class Schema(abc.ABC):
@@ -25,13 +31,9 @@ class Schema(abc.ABC):
     """The column that holds the version, as this engine writes it."""
 
     def __init__(self, engine: str, table: str) -> None:
-        folder = resources.files(__package__) / "migrations" / engine
-        files = sorted(
-            (f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name
-        )
         self.table = table
-        self._files = files
-        self.newest = len(files)
+        self._files = files_of(engine)
+        self.newest = len(self._files)
 
     @abc.abstractmethod
     def exists(self) -> Program[bool]:
@@ -44,17 +46,37 @@ class Schema(abc.ABC):
 
     def sql(self, version: int) -> str:
         """The statements that lead to this version, as an operator would run them."""
-        return self._files[version - 1].read_text().replace("{t}", self.table)
+        bare = self.table.rpartition(".")[2]
+        text = self.file(version).read_text()
+        return text.replace("{t}", self.table).replace("{bare}", bare)
+
+    def file(self, version: int) -> Traversable:
+        return self._files[version - 1]
+
+    def script(self) -> str:
+        """All steps for an empty database, each with the number that says it is done."""
+        steps = [
+            f"-- {self._files[version - 1].name}: schema {version - 1} → {version}\n"
+            f"{self.sql(version).rstrip()}\n"
+            f"UPDATE {self.table}_meta SET {self.number} = {version:d};\n"
+            for version in range(1, self.newest + 1)
+        ]
+        return "\n".join(steps)
 
     def step(self) -> Program[str | None]:
         """One migration, inside a transaction that locks others out; None: nothing to do."""
         version = yield from self.version()
         if version >= self.newest:
             return None
-        for statement in _statements(self.sql(version + 1)):
+        after = self.after(version)
+        for statement in _statements(self.sql(after)):
             yield Change(statement)
-        yield Change(f"UPDATE {self.table}_meta SET {self.number} = {version + 1:d}")
-        return f"{self.table}: schema {version} → {version + 1} ({self._files[version].name})"
+        yield Change(f"UPDATE {self.table}_meta SET {self.number} = {after:d}")
+        return f"{self.table}: schema {version} → {after} ({self.file(after).name})"
+
+    def after(self, version: int) -> int:
+        """The version that one step leads to."""
+        return version + 1
 
 
 def migrate(schema: Schema, begin: str) -> Program[list[str]]:

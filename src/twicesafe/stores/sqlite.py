@@ -202,6 +202,10 @@ class SqliteStore(Store):
     def open(cls, url: str) -> Self:
         return cls(_path_of(url), **options_of(url, OPTIONS))
 
+    @classmethod
+    def script(cls, url: str) -> str:
+        return SqliteSchema("sqlite", identifier(options_of(url, OPTIONS)["table"])).script()
+
     # -- the store's clock --------------------------------------------------------------------
 
     def _now(self) -> int:

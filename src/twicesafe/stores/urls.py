@@ -29,6 +29,7 @@ __all__ = [
     "open_async_store",
     "open_store",
     "options_of",
+    "script_of",
 ]
 
 SCHEMES: Final[dict[str, str]] = {
@@ -58,6 +59,12 @@ def open_store(url: str) -> Store:
 def open_async_store(url: str) -> AsyncStore:
     store: AsyncStore = _class_for(url, "Async").open(url)
     return store
+
+
+def script_of(url: str) -> str:
+    """The SQL that makes the schema of this store; empty: it has none. Connects to nothing."""
+    script: str = _class_for(url, "").script(url)
+    return script
 
 
 def default_url() -> str:

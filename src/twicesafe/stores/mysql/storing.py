@@ -63,6 +63,10 @@ class MysqlStore(Store):
     def open(cls, url: str) -> Self:
         return cls(Settings.of(url))
 
+    @classmethod
+    def script(cls, url: str) -> str:
+        return MysqlSchema("mysql", Settings.of(url).table).script()
+
     def perform(self, request: Request) -> Any:
         programs = self.programs
         if 2 * _size(request) + 4096 > self._most_bytes:  # bytes are written in hex

@@ -29,7 +29,7 @@ from ...core.protocol import (
     Sweep,
     Verdict,
 )
-from ...errors import StoreError, StoreUnavailableError
+from ...errors import ConfigurationError, StoreError, StoreUnavailableError
 from ...records import Row, SweepReport
 from ..base import Program
 from ..migrating import Schema
@@ -45,13 +45,16 @@ from ..sql import (
     scope_text,
 )
 
-__all__ = ["CHANNEL", "NOW", "PostgresPrograms", "PostgresSchema"]
+__all__ = ["AGAIN", "CHANNEL", "GENERATIONS", "NOW", "PostgresPrograms", "PostgresSchema"]
 
 CHANNEL: Final = "twicesafe"
 """NOTIFY goes here, with the hex of the key's identity."""
 
 NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
 """Milliseconds of the server's clock; `now()` would stand still inside a transaction."""
+
+GENERATIONS: Final = 1000
+"""Schema numbers from here on are of tables that keep generations."""
 
 _RACES: Final = 5
 """How often a lost race is run again before it is decided under a lock."""
@@ -99,6 +102,18 @@ class PostgresSchema(Schema):
         )
         bare = self.table.rpartition(".")[2]
         return bool((yield Query(query, (f"{bare}_meta", self._schema)))[0][0])
+
+    def script(self) -> str:
+        place = f"CREATE SCHEMA IF NOT EXISTS {self._schema};\n" if self._schema else ""
+        return place + super().script()
+
+    def version(self) -> Program[int]:
+        found = yield from super().version()
+        if found >= GENERATIONS:
+            raise ConfigurationError(
+                f"the tables {self.table}_… keep generations: say ?generations=… as the others do"
+            )
+        return found
 
     def step(self) -> Program[str | None]:
         # Whoever else migrates now waits here until we are done; then nothing is left to do.
@@ -177,7 +192,7 @@ class PostgresPrograms(SqlPrograms):
             for op, group in turn.items():
                 found = yield from self._group(op, [requests[index] for index in group])
                 for index, answer in zip(group, found, strict=True):
-                    if answer is _AGAIN:
+                    if answer is AGAIN:
                         waiting.append(index)
                     else:
                         answers[index] = answer
@@ -430,7 +445,8 @@ class PostgresPrograms(SqlPrograms):
         return Page(found, f"{found[-1].created_at}:{found[-1].id.hex()}" if more else "")
 
 
-_AGAIN: Final = object()
+AGAIN: Final = object()
+"""Not decided: the race was lost, ask again."""
 _ANNOUNCE: Final = f"""
         SELECT id, CASE WHEN awaited THEN pg_notify('{CHANNEL}', encode(id, 'hex'))::text END
         FROM done"""
@@ -470,10 +486,10 @@ def _answer(ask: Claim, row: Any) -> Any:
     if fence is not None:
         return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
     if state is None:
-        return _AGAIN  # another one inserted it after we looked
+        return AGAIN  # another one inserted it after we looked
     old_fence, old_attempt, owner, lease, changed, expires, hold, why, print_, result = present
     known = (state, old_fence, old_attempt, owner, lease, 0, changed, expires, hold, why, print_)
     seen = row_from((ask.key.id, "", "", *known, result, ""))
     if lifecycle.is_expired(seen, now):
-        return _AGAIN  # somebody else took it in the same moment
+        return AGAIN  # somebody else took it in the same moment
     return lifecycle.look(seen, ask, now)
