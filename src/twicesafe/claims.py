@@ -57,6 +57,8 @@ class _Claim:
             receiver._observed,
         )
         self._held: ActiveClaim | None = None
+        self._unsure = False
+        """The store was asked to end this claim, and did not say that it has."""
         self._done = self._completed_here = False
         self._result: Any = None
         self._attempt = self._fence = 0
@@ -113,13 +115,15 @@ class _Claim:
         return self._held
 
     def _completing(self, value: Any) -> Flow[Any]:
-        return settle(self._call, self._mine(), Returned(value))
+        mine, self._unsure = self._mine(), True
+        return settle(self._call, mine, Returned(value))
 
     def _releasing(self) -> Flow[None]:
         return _give_back(self._call, self._mine())
 
     def _holding(self, why: str) -> Flow[None]:
-        return _hold(self._call, self._mine(), why)
+        mine, self._unsure = self._mine(), True
+        return _hold(self._call, mine, why)
 
     def _completed(self, answer: Any, value: Any) -> None:
         self._done = self._completed_here = True
@@ -144,6 +148,8 @@ class _Claim:
         self._step_out()
         if self._held is None or self._done or self._held.pid != os.getpid():
             return None
+        if self._unsure:
+            return None  # whether it was recorded is unknown: only the lease may end this claim
         if error is not None:
             return settle(self._call, self._held, Raised(error))
         return _give_back(self._call, self._held)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.receiver.colours import LEAVE, Bench, Counter
+from tests.receiver.faults import FaultyStore, Outage
 from twicesafe import (
     AsyncReceiver,
     FingerprintMismatchError,
@@ -17,9 +19,11 @@ from twicesafe import (
     LeaseLostError,
     NotStorableError,
     ParkedError,
+    Policy,
     Receiver,
     ResultUnavailableError,
     State,
+    StoreUnavailableError,
     UsageError,
     current_claim,
     current_key,
@@ -267,6 +271,24 @@ async def test_a_task_of_the_block_may_give_the_claim_up(way: str) -> None:
     record = await receiver.record("k")
     assert record is not None
     assert record.state is (State.HELD if way == "hold" else State.RELEASED)
+
+
+@pytest.mark.parametrize("way", ["complete", "hold"])
+@pytest.mark.parametrize("swallowed", [True, False])
+def test_an_end_that_nobody_confirmed_gives_nothing_back(way: str, swallowed: bool) -> None:
+    store = FaultyStore(MemoryStore())
+    receiver = Receiver(store, policy=Policy(takeover="hold", lease=0.1, in_flight="reject"))
+    store.before = outage = Outage("complete", "fail")
+    with suppress(StoreUnavailableError), receiver.claim("k") as claim:
+        try:
+            getattr(claim, way)("x")
+        except StoreUnavailableError:
+            if not swallowed:
+                raise
+    outage.over()
+    record = receiver.record("k")
+    assert record is not None
+    assert record.state is State.IN_PROGRESS  # not released: the effect may have happened
 
 
 def test_a_rich_result_needs_its_type() -> None:
