@@ -122,14 +122,15 @@ class ResponseCodec:
         return _VERSION + _encode((value.status, flat, value.body))
 
     def decode(self, payload: bytes, declared: Any = Any) -> StoredResponse:
-        if payload[:1] == _BY_HAND:
-            return StoredResponse(200, ((b"content-type", b"application/json"),), payload[1:])
-        if payload[:2] != _VERSION:
-            raise CorruptRecordError(
-                "the stored response has an unknown format; it may come from a newer version of "
-                "twicesafe or another codec; the request is not run again"
-            )
         try:
+            if payload[:1] == _BY_HAND:
+                msgspec.json.decode(payload[1:])
+                return StoredResponse(200, ((b"content-type", b"application/json"),), payload[1:])
+            if payload[:2] != _VERSION:
+                raise CorruptRecordError(
+                    "the stored response has an unknown format; it may come from a newer version "
+                    "of twicesafe or another codec; the request is not run again"
+                )
             status, flat, body = _decode(payload[2:])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise CorruptRecordError(

@@ -1,0 +1,142 @@
+"""S: whose keys they are, and what nobody else may learn."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.http.stage import Answer, Seen, Stage
+from twicesafe.http import HttpRequest
+
+Play = Callable[..., Stage]
+
+
+def ask(stage: Stage, key: str, *fields: tuple[str, str], body: bytes = b"{}"):
+    return stage.send(key, body, "POST", "/charges", *fields)
+
+
+@pytest.mark.item("S1", "S2")
+def test_every_principal_has_keys_of_its_own(stage: Stage):
+    principals = [(), (("Authorization", "Bearer a"),), (("Authorization", "Bearer b"),)]
+    bodies = [ask(stage, "k", *who).body for who in principals]
+    assert len(set(bodies)) == 3
+    for who, body in zip(principals, bodies, strict=True):
+        reply = ask(stage, "k", *who)
+        assert (reply.replayed, reply.body) == (True, body)
+    assert len(stage.seen) == 3
+
+
+@pytest.mark.item("S3")
+def test_anothers_key_shows_neither_409_nor_422(stage: Stage):
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(seen: Seen) -> Answer:
+        if seen.headers["authorization"] == "a":
+            inside.set()
+            assert go.wait(10)
+        return Answer()
+
+    stage.handler = slow
+    first = stage.later("k", b"{}", "POST", "/charges", ("Authorization", "a"))
+    assert inside.wait(10)
+    for body in (b"{}", b"[]"):
+        assert (
+            ask(stage, "k" if body == b"{}" else "j", ("Authorization", "b"), body=body).status
+            == 201
+        )
+    go.set()
+    assert first.result().status == 201
+
+
+@pytest.mark.item("S4")
+def test_a_scope_of_your_own_survives_a_new_token(play: Play):
+    def tenant(request: HttpRequest) -> str:
+        return (request.header("authorization") or "?").split(":")[0]
+
+    stage = play(scope=tenant)
+    assert ask(stage, "k", ("Authorization", "ana:token-1")).status == 201
+    assert ask(stage, "k", ("Authorization", "ana:token-2")).replayed
+    assert not ask(stage, "k", ("Authorization", "bob:token-1")).replayed
+
+
+@pytest.mark.item("S4")
+def test_headers_and_cookies_can_be_the_scope(play: Play):
+    stage = play(scope=("X-Tenant", "cookie:session"))
+    who = (("X-Tenant", "1"), ("Cookie", "theme=dark; session=s1"))
+    assert ask(stage, "k", *who).status == 201
+    assert ask(stage, "k", ("X-Tenant", "1"), ("Cookie", "session=s1; theme=light")).replayed
+    assert not ask(stage, "k", ("X-Tenant", "1"), ("Cookie", "session=s2")).replayed
+    assert not ask(stage, "k", ("X-Tenant", "2"), ("Cookie", "session=s1")).replayed
+    assert not ask(stage, "k", ("Authorization", "1")).replayed
+    assert len(stage.seen) == 4
+
+
+@pytest.mark.item("S4")
+def test_parts_of_a_scope_do_not_run_together(play: Play):
+    stage = play(scope=lambda request: (request.header("a") or "-", request.header("b") or "-"))
+    assert not ask(stage, "k", ("A", "x"), ("B", "yz")).replayed
+    assert not ask(stage, "k", ("A", "xy"), ("B", "z")).replayed
+
+
+@pytest.mark.item("S5")
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_of_an_inner_login_is_not_kept(stage: Stage, status: int):
+    stage.handler = lambda _: Answer(status)
+    assert ask(stage, "k", ("Authorization", "a")).status == status
+    stage.handler = lambda _: Answer(201)
+    assert ask(stage, "k", ("Authorization", "a")).status == 201
+
+
+@pytest.mark.item("S5")
+def test_an_outer_login_is_asked_before_a_replay(play: Play, edge: str):
+    revoked: list[bool] = []
+
+    def around(app):
+        async def asgi(scope, receive, send):
+            if not revoked:
+                await app(scope, receive, send)
+            else:
+                await send({"type": "http.response.start", "status": 401, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+
+        def wsgi(environ, start_response):
+            if not revoked:
+                return app(environ, start_response)
+            start_response("401 No", [])
+            return [b""]
+
+        return asgi if edge == "asgi" else wsgi
+
+    stage = play(around=around)
+    assert [ask(stage, "k").status for _ in range(2)] == [201, 201]
+    revoked.append(True)
+    assert ask(stage, "k").status == 401
+
+
+@pytest.mark.item("S6")
+def test_credentials_are_stored_as_a_keyed_hash(play: Play):
+    shown = set()
+    for secret in (b"", b"one", b"two"):
+        stage = play(scope_secret=secret)
+        ask(stage, "k", ("Authorization", "Bearer canary-token"))
+        (row,) = stage.memory._rows.values()
+        assert "canary" not in repr(row)
+        shown.add(row.scope)
+    assert len(shown) == 3
+
+
+@pytest.mark.item("S6")
+def test_neither_keys_nor_bodies_nor_credentials_are_logged(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.DEBUG)
+    who = ("Authorization", "canary-1")
+    ask(stage, "canary-2", who, body=b"canary-3")
+    ask(stage, "canary-2", who, body=b"canary-4")
+    stage.handler = lambda _: Answer(200, [(b"x", b"canary-5")], [b"canary-6" * 200_000])
+    ask(stage, "canary-7", who)
+    ask(stage, "canary-7", who)
+    assert "canary" not in caplog.text
