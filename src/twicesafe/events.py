@@ -19,6 +19,7 @@ __all__ = [
     "Completed",
     "Event",
     "Failed",
+    "GivenUp",
     "LeaseLost",
     "Observer",
     "Refused",
@@ -126,6 +127,13 @@ class Unprotected(Event, frozen=True):
     key: Key
 
 
+class GivenUp(Event, frozen=True):
+    """Work that nobody finished or delivered again for long was parked, or is held."""
+
+    key: Key
+    attempt: int
+
+
 class Swept(Event, frozen=True):
     """A sweep ended."""
 
@@ -137,7 +145,7 @@ Observer: TypeAlias = Callable[[Event], object]
 
 _log = logging.getLogger("twicesafe")
 
-_WARNINGS = (LeaseLost, RenewalFailed, ResultNotKept, StoreFailed, Unprotected)
+_WARNINGS = (GivenUp, LeaseLost, RenewalFailed, ResultNotKept, StoreFailed, Unprotected)
 
 
 def log_warnings(event: Event) -> None:

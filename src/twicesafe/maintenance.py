@@ -3,9 +3,11 @@
     upkeep = receiver.maintain(every=300)     # a daemon thread; AsyncReceiver: a task
     upkeep.stop()                             # or let receiver.close() do it
 
-Who sweeps is decided the way everything is decided here: each round is a key, and whoever wins
-its claim does it. The others get its report as a replay. A round that fails is logged and the next
-one comes; a store that cannot keep up gets smaller bites (`core.operations.sweep`).
+Besides removing what is past its retention it parks what was claimed long ago and never ended or
+delivered again, so that somebody looks. Who does a round is decided the way everything is decided
+here: each round is a key, and whoever wins its claim does it; the others get its report as a
+replay. A round that fails is logged and the next one comes; a store that cannot keep up gets
+smaller bites (`core.operations.sweep`).
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ _log = logging.getLogger("twicesafe")
 class RoundTimer:
     """When the next round is, and under which key."""
 
-    def __init__(self, every: Duration, limit: int | None) -> None:
+    def __init__(
+        self, every: Duration, limit: int | None, park_after: Duration | None = None
+    ) -> None:
         self.every = seconds(every, "every")
         if self.every < 0.05:
             raise ConfigurationError(f"every={every!r} makes no sense: use at least 0.05 seconds")
         self.limit = limit
+        self._park_after = None if park_after is None else seconds(park_after, "park_after")
         self.policy = Policy(
             in_flight="reject",
             retention=max(60.0, 2 * self.every),
@@ -44,16 +49,23 @@ class RoundTimer:
             max_attempts=1_000_000,
         )
 
-    def key(self) -> Key:
+    def number(self) -> int:
         # The wall clocks of nodes may differ: then a round is swept twice, which harms nobody.
-        return Key(f"{int(time.time() / self.every)}", ("twicesafe", "maintenance"))
+        return int(time.time() / self.every)
+
+    def key(self) -> Key:
+        return Key(f"{self.number()}", ("twicesafe", "maintenance"))
+
+    def park_after(self) -> float | None:
+        """In every twelfth round: looking for stuck work reads what the sweep just read."""
+        return self._park_after if self.number() % 12 == 0 else None
 
 
 def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]] | None:
     """This round's report, swept now or replayed; None: another node is at it."""
     rounds = receiver.options(policy=timer.policy)
     try:
-        return rounds.process(timer.key(), _swept, receiver, timer.limit)
+        return rounds.process(timer.key(), _upkeep, receiver, timer.limit, timer.park_after())
     except StillInProgressError:
         return None
 
@@ -61,8 +73,10 @@ def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]
 class Maintenance:
     """The blocking twin, made by `Receiver.maintain`."""
 
-    def __init__(self, receiver: Receiver, every: Duration, limit: int | None) -> None:
-        self._timer = RoundTimer(every, limit)
+    def __init__(
+        self, receiver: Receiver, every: Duration, limit: int | None, park_after: Duration | None
+    ) -> None:
+        self._timer = RoundTimer(every, limit, park_after)
         # The thread must not keep a forgotten receiver alive.
         self._receiver = weakref.ref(receiver)
         self._stopped = threading.Event()
@@ -96,10 +110,16 @@ class Maintenance:
 class AsyncMaintenance:
     """The awaited twin, made by `AsyncReceiver.maintain`."""
 
-    def __init__(self, receiver: AsyncReceiver, every: Duration, limit: int | None) -> None:
+    def __init__(
+        self,
+        receiver: AsyncReceiver,
+        every: Duration,
+        limit: int | None,
+        park_after: Duration | None,
+    ) -> None:
         import asyncio
 
-        self._timer = RoundTimer(every, limit)
+        self._timer = RoundTimer(every, limit, park_after)
         self._receiver = weakref.ref(receiver)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="twicesafe-upkeep")
 
@@ -118,7 +138,11 @@ class AsyncMaintenance:
         rounds = receiver.options(policy=self._timer.policy)
         try:
             outcome = await rounds.process(
-                self._timer.key(), _swept_async, receiver, self._timer.limit
+                self._timer.key(),
+                _upkeep_async,
+                receiver,
+                self._timer.limit,
+                self._timer.park_after(),
             )
         except StillInProgressError:
             return False  # another node is at it
@@ -137,11 +161,15 @@ class AsyncMaintenance:
             await self.round()
 
 
-def _swept(receiver: Receiver, limit: int | None) -> dict[str, int]:
+def _upkeep(receiver: Receiver, limit: int | None, park_after: float | None) -> dict[str, int]:
     report = receiver.sweep(limit)
-    return {"removed": report.removed, "examined": report.examined}
+    parked = 0 if park_after is None else len(receiver.park_stuck(park_after))
+    return {"removed": report.removed, "examined": report.examined, "parked": parked}
 
 
-async def _swept_async(receiver: AsyncReceiver, limit: int | None) -> dict[str, int]:
+async def _upkeep_async(
+    receiver: AsyncReceiver, limit: int | None, park_after: float | None
+) -> dict[str, int]:
     report = await receiver.sweep(limit)
-    return {"removed": report.removed, "examined": report.examined}
+    parked = 0 if park_after is None else len(await receiver.park_stuck(park_after))
+    return {"removed": report.removed, "examined": report.examined, "parked": parked}

@@ -25,6 +25,7 @@ from .calling import (
     scope_of_function,
 )
 from .claims import AsyncClaim, Claim
+from .clocks import wall_clock
 from .context import scope_of_context
 from .core import operations
 from .core.answers import outcome_of
@@ -38,7 +39,7 @@ from .errors import ConfigurationError, UsageError
 from .keys import Key, KeyLike, as_key
 from .maintenance import AsyncMaintenance, Maintenance
 from .outcomes import Failure, Outcome
-from .policy import Duration, Policy
+from .policy import Duration, Policy, seconds
 from .records import AuditEntry, Record, State, Stats, SweepReport
 from .stores.base import AsyncStore, Finding, Store
 from .stores.urls import default_url, open_async_store, open_store
@@ -162,6 +163,15 @@ class _Settings:
 
     def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
         return self._operate(key, Forget(key.id, by, why, self._terms.retention_ms))
+
+    def _before(self, older_than: Duration) -> int:
+        # Hours, so the node's own clock will do: whoever is wrongly parked may still complete.
+        return wall_clock() - round(seconds(older_than, "older_than") * 1000)
+
+    def _told_given_up(self, records: list[Record]) -> list[Record]:
+        for record in records:
+            self._notify(events.GivenUp(Key(record.value, record.scope), record.attempt))
+        return records
 
     # -- decorating ---------------------------------------------------------------------------
 
@@ -407,12 +417,24 @@ class Receiver(_Settings):
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
-    def maintain(self, *, every: Duration = 300, limit: int | None = None) -> Maintenance:
+    def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
+        """Park work whose lease ended so long ago and that nobody delivered again; say which."""
+        flow = operations.park_stuck(self._before(older_than), self._terms.retention_ms)
+        return self._told_given_up(self._runtime.run(flow))
+
+    def maintain(
+        self,
+        *,
+        every: Duration = 300,
+        limit: int | None = None,
+        park_after: Duration | None = 7 * 86400,
+    ) -> Maintenance:
         """Sweep every so many seconds, by one of all the nodes that say so; until `close`.
 
-        ``limit``: remove at most so many in one round.
+        ``limit``: remove at most so many in one round. ``park_after``: every twelfth round also
+        parks what has been stuck for so long (`park_stuck`); None: never.
         """
-        upkeep = Maintenance(self, every, limit)
+        upkeep = Maintenance(self, every, limit, park_after)
         self._upkeep.append(upkeep)
         return upkeep
 
@@ -620,12 +642,24 @@ class AsyncReceiver(_Settings):
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
-    def maintain(self, *, every: Duration = 300, limit: int | None = None) -> AsyncMaintenance:
+    async def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
+        """Park work whose lease ended so long ago and that nobody delivered again; say which."""
+        flow = operations.park_stuck(self._before(older_than), self._terms.retention_ms)
+        return self._told_given_up(await self._runtime.run(flow))
+
+    def maintain(
+        self,
+        *,
+        every: Duration = 300,
+        limit: int | None = None,
+        park_after: Duration | None = 7 * 86400,
+    ) -> AsyncMaintenance:
         """Sweep every so many seconds, by one of all the nodes that say so; until `close`.
 
-        ``limit``: remove at most so many in one round.
+        ``limit``: remove at most so many in one round. ``park_after``: every twelfth round also
+        parks what has been stuck for so long (`park_stuck`); None: never.
         """
-        upkeep = AsyncMaintenance(self, every, limit)
+        upkeep = AsyncMaintenance(self, every, limit, park_after)
         self._upkeep.append(upkeep)
         return upkeep
 

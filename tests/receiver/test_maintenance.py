@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver, ConfigurationError, Policy, Receiver, StoreUnavailableError
+from twicesafe import (
+    AsyncReceiver,
+    ConfigurationError,
+    Policy,
+    Receiver,
+    State,
+    StoreUnavailableError,
+)
 from twicesafe import events as ev
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.testing import FakeClock
@@ -101,3 +108,41 @@ async def test_the_awaited_twin() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="every"):
         Receiver(MemoryStore()).maintain(every=0)
+
+
+def stuck(receiver: Receiver, key: str) -> None:
+    """A worker that died in mid-work: claimed, never ended."""
+    claim = receiver.claim(key)
+    claim.__enter__()
+    assert claim._trip is not None
+    claim._trip.end()
+
+
+@pytest.mark.parametrize("takeover, state", [("retry", State.PARKED), ("hold", State.HELD)])
+def test_work_that_nobody_finished_waits_for_somebody_to_look(takeover: Any, state: State) -> None:
+    receiver = Receiver(MemoryStore(), policy=Policy(lease=0.05, takeover=takeover))
+    stuck(receiver, "old")
+    assert receiver.park_stuck(older_than=3600) == []  # not long enough
+    assert receiver.park_stuck(older_than=-1)[0].value == "old"
+    record = receiver.record("old")
+    assert record is not None
+    assert record.state is state
+    receiver.release("old", by="ana")
+    assert receiver.process("old", lambda: 1).value == 1
+
+
+def test_an_owner_that_was_wrongly_parked_may_still_complete() -> None:
+    receiver = Receiver(MemoryStore(), policy=Policy(lease=0.05))
+    with receiver.claim("slow") as claim:
+        assert receiver.park_stuck(older_than=-60)
+        claim.complete("done after all")
+    assert receiver.process("slow", lambda: "again").value == "done after all"
+
+
+async def test_parking_in_the_awaited_twin() -> None:
+    store = MemoryStore()
+    stuck(Receiver(store, policy=Policy(lease=0.05)), "old")
+    seen: list[ev.Event] = []
+    receiver = AsyncReceiver(AsyncMemoryStore(store), observers=[seen.append])
+    assert [record.value for record in await receiver.park_stuck(older_than=-1)] == ["old"]
+    assert any(isinstance(event, ev.GivenUp) for event in seen)

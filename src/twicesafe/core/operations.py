@@ -9,6 +9,7 @@ from .commands import Flow
 from .protocol import (
     Ack,
     Browse,
+    Fail,
     Forget,
     History,
     Page,
@@ -19,7 +20,7 @@ from .protocol import (
     Sweep,
 )
 
-__all__ = ["audit", "browse", "operate", "read", "survey", "sweep"]
+__all__ = ["audit", "browse", "operate", "park_stuck", "read", "survey", "sweep"]
 
 BITE = 500
 """Records looked at in one short transaction of a sweep."""
@@ -79,6 +80,28 @@ def sweep(limit: int | None) -> Flow[SweepReport]:
         examined += report.examined
         if not after or (limit is not None and removed >= limit):
             return SweepReport(removed=removed, examined=examined, more=bool(after))
+
+
+def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
+    """Park work whose lease ended before that time and that nobody delivered again.
+
+    In the name of its owner, with its fence: whoever took over meanwhile is not touched, and the
+    owner itself, should it live, may still complete.
+    """
+    parked: list[Record] = []
+    after = ""
+    while True:
+        page: Page = yield Browse(BITE, State.IN_PROGRESS, (), after)
+        for row in page.rows:
+            if row.lease_until > before:
+                continue
+            give_up = Fail(row.id, row.owner, row.fence, 0, row.attempt, retention)
+            give_up.error, give_up.hold = row.error or "never finished", row.hold
+            if (yield give_up) is Ack.OK:
+                parked.append(row.view())
+        after = page.after
+        if not after:
+            return parked
 
 
 def survey() -> Flow[Stats]:
