@@ -99,7 +99,7 @@ class Stage:
         self.records = Receiver(self.memory, policy=self.policy.receiver_policy(rerun=False))
         """An operator's view on the same store."""
         self.server = SERVERS[edge]()
-        observers = kinds.get("observers", ())
+        observers = self.observers = kinds.get("observers", ())
         receiver: Any
         if edge == "asgi":
             store = kinds.get("store") or AsyncMemoryStore(self.memory)

@@ -1,0 +1,140 @@
+"""With a real framework: what Starlette does around and under the layer keeps working."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+
+from tests.http.stage import Stage
+from tests.http.test_outcomes import Heard
+from twicesafe import AsyncReceiver, current_key
+from twicesafe.asgi import IdempotencyMiddleware
+from twicesafe.stores.memory import AsyncMemoryStore
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage("asgi")
+    yield stage
+    stage.close()
+
+
+class Shop:
+    def __init__(self, stage: Stage, *outer: Any, observers: Any = ()) -> None:
+        self.effects: list[str] = []
+        self.background = threading.Event()
+        self.go = asyncio.Event()
+        self.file = ""
+        routes = [
+            Route(f"/{name}", getattr(self, name), methods=["POST"])
+            for name in ("echo", "stream", "busy", "missing", "later", "broken", "file_")
+        ]
+        app = Starlette(routes=routes)
+        receiver = AsyncReceiver(AsyncMemoryStore(stage.memory), observers=observers)
+        app.add_middleware(IdempotencyMiddleware, receiver=receiver)
+        for layer in outer:
+            app.add_middleware(layer)
+        stage.server.app = app
+
+    async def echo(self, request: Request) -> JSONResponse:
+        key = current_key()
+        self.effects.append("" if key is None else key.value)
+        return JSONResponse(await request.json(), 201)
+
+    async def stream(self, request: Request) -> StreamingResponse:
+        self.effects.append("stream")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"1"
+            await self.go.wait()
+            yield b"2"
+
+        return StreamingResponse(pieces())
+
+    async def busy(self, request: Request) -> StreamingResponse:
+        self.effects.append("busy")
+        return StreamingResponse(iter([b"try ", b"later"]), 429)
+
+    async def missing(self, request: Request) -> None:
+        self.effects.append("missing")
+        raise HTTPException(404, "no such thing")
+
+    async def later(self, request: Request) -> PlainTextResponse:
+        self.effects.append("later")
+        return PlainTextResponse("x", background=BackgroundTask(self.background.set))
+
+    async def broken(self, request: Request) -> None:
+        self.effects.append("broken")
+        raise RuntimeError("bug")
+
+    async def file_(self, request: Request) -> FileResponse:
+        self.effects.append("file")
+        return FileResponse(self.file)
+
+
+class Outer(BaseHTTPMiddleware):
+    async def dispatch(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+
+@pytest.mark.item("R1", "E4", "A8")
+def test_an_ordinary_application(stage: Stage):
+    shop = Shop(stage)
+    assert stage.send("k", b'{"a":1}', "POST", "/echo").body == b'{"a":1}'
+    assert stage.send("k", b'{"a":1}', "POST", "/echo").replayed
+    assert stage.send(None, b'{"a":2}', "POST", "/echo").body == b'{"a":2}'
+    assert shop.effects == ["k", ""]  # the handler knows the key that it runs under
+    assert [stage.send("m", b"", "POST", "/missing").status for _ in range(2)] == [404, 404]
+    assert [stage.send("b", b"", "POST", "/broken").problem for _ in range(2)] == [
+        "outcome-unknown"
+    ] * 2
+    assert shop.effects[2:] == ["missing", "broken"]
+
+
+@pytest.mark.item("E2", "T1")
+def test_a_streamed_refusal_is_released(stage: Stage):
+    shop = Shop(stage)
+    assert [stage.send("k", b"", "POST", "/busy").body for _ in range(2)] == [b"try later"] * 2
+    assert shop.effects == ["busy", "busy"]
+
+
+@pytest.mark.item("E5")
+@pytest.mark.parametrize("outer", [(), (Outer,), (GZipMiddleware,)])
+def test_a_stream_whose_client_went_away_is_recorded(stage: Stage, outer: Any):
+    heard = Heard()
+    shop = Shop(stage, *outer, observers=[heard])
+    with stage.connect() as connection:
+        connection.sendall(stage.request("k", b"", "POST", "/stream"))
+        got = b""
+        while b"1" not in got.partition(b"\r\n\r\n")[2]:
+            got += connection.recv(1000)
+    stage.server.loop.call_soon_threadsafe(shop.go.set)
+    heard.wait()
+    reply = stage.send("k", b"", "POST", "/stream")
+    assert (reply.replayed, reply.body) == (True, b"12")
+    assert shop.effects == ["stream"]
+
+
+@pytest.mark.item("T2")
+def test_background_tasks_and_files(stage: Stage, tmp_path: Any):
+    shop = Shop(stage)
+    assert [stage.send("k", b"", "POST", "/later").body for _ in range(2)] == [b"x", b"x"]
+    assert shop.background.wait(10)
+    large = tmp_path / "large"
+    large.write_bytes(bytes(range(256)) * 1000)
+    shop.file = str(large)
+    replies = [stage.send("f", b"", "POST", "/file_") for _ in range(2)]
+    assert {reply.body for reply in replies} == {large.read_bytes()}
+    assert shop.effects == ["later", "file"]
