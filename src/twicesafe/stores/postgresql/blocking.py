@@ -18,9 +18,8 @@ from ..base import Capabilities, Finding, Program, Store
 from ..migrating import check, migrate
 from ..pooling import Pool
 from ..sql import Query
-from .generations import layout
 from .listening import Listener
-from .programs import NOW, PostgresPrograms
+from .programs import NOW, PostgresPrograms, PostgresSchema
 from .settings import Settings, explain, percents, pooler_met
 
 if TYPE_CHECKING:
@@ -45,20 +44,23 @@ class PostgresStore(Store):
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         self.settings = settings
         self.url = settings.url
-        self._schema, self.programs = layout(
-            settings.table, settings.schema, settings.generations, percents, now
-        )
+        self._schema = PostgresSchema(settings.table, settings.schema, percents)
+        self.programs = PostgresPrograms(self._schema.table, percents, now)
         self._pool: Pool[psycopg.Connection[Any]] = Pool(
             self._connect, settings.pool, settings.timeout
         )
         self._listener = Listener(self._connect_listener)
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
-        if not settings.told:
-            self._refuse_pooler()
-        if settings.migrate:
-            self.migrated = self.migrate()
-        check(self._schema, self._run(self._schema.version()), self.url)
+        try:
+            if not settings.told:
+                self._refuse_pooler()
+            if settings.migrate:
+                self.migrated = self.migrate()
+            check(self._schema, self._run(self._schema.version()), self.url)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, url: str) -> Self:

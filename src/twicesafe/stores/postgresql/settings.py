@@ -66,8 +66,16 @@ def dollars(sql: str) -> str:
     return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
 
+_READ_ONLY: Final = ("read-only", "not read-write", "SessionAttribute.read_write")
+_BAD_OPTION: Final = (
+    "invalid connection option", "invalid URI", "unrecognized configuration parameter",
+)  # fmt: skip
+
+
 def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
     """A driver's error as ours: what happened, and whose move it is. Never shows a password."""
+    if getattr(error, "_pgconn", None) is not None:
+        error._pgconn = None  # type: ignore[attr-defined]  # psycopg keeps the password in there
     code = getattr(error, "sqlstate", None) or ""
     text = " ".join(str(error).split())[:300]
     if code[:2] == "28" or "password authentication failed" in text:
@@ -78,13 +86,13 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
         return SchemaVersionError(f"{where} has no twicesafe tables; run: twicesafe migrate")
     if code == "42501":
         return ConfigurationError(f"{where}: the role lacks a privilege: {text}")
-    if code == "25006" or "read-only" in text or "not read-write" in text:
+    if code == "25006" or any(sign in text for sign in _READ_ONLY):
         return StoreUnavailableError(
             f"{where} is read-only (a replica, or a demoted primary); connect to the primary"
         )
     if code in ("26000", "42P05"):
         return pooler_met(where)
-    if "invalid connection option" in text or "invalid URI" in text:
+    if any(sign in text for sign in _BAD_OPTION):
         return ConfigurationError(
             f"the URL of {where} has an option that the driver refuses: {text}"
         )

@@ -1,0 +1,220 @@
+"""Opening PostgreSQL: what is refused, how soon, in which words, and never with the password."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.servers import free_port
+from tests.servers.postgres import as_somebody
+from tests.servers.process import run
+from tests.stores.doors import KINDS, Door, url_for
+from twicesafe import (
+    AsyncReceiver,
+    ConfigurationError,
+    Receiver,
+    SchemaVersionError,
+    StoreUnavailableError,
+)
+
+SECRET = "hunter2-%40-x"
+SHOWN = ("hunter2", SECRET)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def met(kind: str, url: str) -> BaseException:
+    """What the first call meets, within the time-out of 5 s and a little."""
+    began = time.monotonic()
+    with pytest.raises(Exception) as caught, Door(kind, url) as door:  # noqa: PT011
+        door.process("k", str, 1)
+    assert time.monotonic() - began < 8
+    return caught.value
+
+
+def every_word(error: BaseException | None) -> str:
+    words = ""
+    while error is not None:
+        words += f"{error!r} {error} {error.__dict__}\n"
+        error = error.__cause__
+    return words
+
+
+# --- whose move is it? -----------------------------------------------------------------------
+
+
+def test_nobody_listens(kind: str):
+    error = met(kind, f"postgresql://me:{SECRET}@127.0.0.1:{free_port()}/db")
+    assert isinstance(error, StoreUnavailableError)
+    assert "did not answer" in str(error)
+    assert not any(secret in every_word(error) for secret in SHOWN)
+
+
+def test_an_unknown_host(kind: str):
+    error = met(kind, f"postgresql://me:{SECRET}@nowhere.invalid/db")
+    assert isinstance(error, StoreUnavailableError)
+    assert not any(secret in every_word(error) for secret in SHOWN)
+
+
+@pytest.fixture
+def black_hole() -> Iterator[int]:
+    """A port that takes every connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_a_server_that_never_answers(kind: str, black_hole: int):
+    url = f"postgresql://me:{SECRET}@127.0.0.1:{black_hole}/db?timeout=2"
+    error = met(kind, url)
+    assert isinstance(error, StoreUnavailableError)
+    assert not any(secret in every_word(error) for secret in SHOWN)
+
+
+def test_a_missing_database(kind: str, postgres: Any):
+    error = met(kind, postgres.url_of("not_there"))
+    assert isinstance(error, ConfigurationError)
+    assert "create it first" in str(error)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Any]:
+    """A server that asks for passwords."""
+    from tests.servers import launch
+
+    server = launch("postgres")
+    server.execute(f"ALTER ROLE postgres PASSWORD '{SECRET.replace('%40', '@')}'")
+    rules = server.folder / "data" / "pg_hba.conf"
+    rules.write_text(
+        "host all all 127.0.0.1/32 scram-sha-256\nhost replication all 127.0.0.1/32 trust\n"
+    )
+    server.execute("SELECT pg_reload_conf()")
+    yield server
+    server.remove()
+
+
+def test_a_wrong_password(
+    kind: str, guarded: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    caplog.set_level(logging.DEBUG)
+    right = f"postgresql://postgres:{SECRET}@127.0.0.1:{guarded.port}/postgres"
+    with Door(kind, right) as door:
+        assert door.process("k", str, 1).value == "1"
+        assert not any(secret in repr(door.store) + repr(door.receiver) for secret in SHOWN)
+    error = met(kind, right.replace("hunter2", "hunter3"))
+    assert isinstance(error, ConfigurationError)
+    assert "refuses the user or password" in str(error)
+    assert "hunter3" not in every_word(error) + caplog.text
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "query, says",
+    [
+        ("table=Robert'); DROP TABLE x;--", "is refused"),
+        ("table=", "is refused"),
+        ("schema=a.b", "schema name"),
+        ("table=" + "x" * 49, "is refused"),
+        ("pool=0", "pool=0"),
+        ("pool=many", "makes no sense"),
+        ("timeout=-1", "makes no sense"),
+        ("prepare=perhaps", "true or false"),
+        ("migrat=false", "migrat"),
+    ],
+)
+def test_a_bad_option_is_refused_by_name(kind: str, query: str, says: str, postgres_url: str):
+    error = met(kind, f"{postgres_url}?{query}")
+    assert isinstance(error, ConfigurationError), repr(error)
+    assert says in str(error)
+
+
+# --- read-only -------------------------------------------------------------------------------
+
+
+def test_a_read_only_server_is_refused(kind: str, postgres_url: str):
+    Receiver.open(postgres_url).close()
+    database = postgres_url.rpartition("/")[2]
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{database}" SET default_transaction_read_only = on')  # type: ignore[arg-type]
+    error = met(kind, postgres_url)
+    assert isinstance(error, StoreUnavailableError)
+    assert "connect to the primary" in str(error)
+
+
+def test_a_standby_is_refused_and_a_promoted_one_serves(own_server: Callable[..., Any]):
+    primary, standby = own_server("postgres"), own_server("postgres")
+    with Receiver.open(primary.url) as receiver:
+        receiver.process("k", str, "recorded")
+    standby.stop()
+    _copy(primary, standby)
+    standby.start()
+    for kind in KINDS:
+        error = met(kind, standby.url)
+        assert isinstance(error, StoreUnavailableError), repr(error)
+        assert "connect to the primary" in str(error)
+    primary.kill()
+    standby.execute("SELECT pg_promote()")
+    for kind in KINDS:
+        with Door(kind, standby.url) as door:
+            assert door.process("k", str, "again").value == "recorded"
+
+
+def _copy(primary: Any, standby: Any) -> None:
+    """A standby that has all that the primary has."""
+    data = Path(standby.folder) / "data"
+    data.rename(data.with_name("unused"))
+    program = str(primary._programs / "pg_basebackup")
+    source = f"host=127.0.0.1 port={primary.port} user=postgres"
+    settings = ["-R", "-X", "stream", "-c", "fast", "--no-sync"]
+    run([*as_somebody(), program, "-D", str(data), "-d", source, *settings], standby.folder)
+
+
+# --- schema ----------------------------------------------------------------------------------
+
+
+def test_a_newer_schema_is_refused(kind: str, postgres_url: str):
+    Receiver.open(postgres_url).close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE twicesafe_meta SET schema = schema + 1")
+    error = met(kind, postgres_url)
+    assert isinstance(error, SchemaVersionError)
+    assert "upgrade twicesafe" in str(error)
+
+
+def test_not_migrating_is_the_operators_choice(kind: str, postgres_url: str):
+    error = met(kind, f"{postgres_url}?migrate=false&schema=app")
+    assert isinstance(error, SchemaVersionError)
+    assert "twicesafe migrate" in str(error)
+    from twicesafe.stores.urls import script_of
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(script_of(f"{postgres_url}?schema=app"))  # type: ignore[arg-type]
+    with Door(kind, f"{postgres_url}?migrate=false&schema=app") as door:
+        assert door.process("k", str, 1).value == "1"
+
+
+async def test_an_awaited_receiver_opens_without_a_server():
+    receiver = AsyncReceiver.open(url_for("asyncpg", f"postgresql://127.0.0.1:{free_port()}/db"))
+    await receiver.close()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])
+def test_what_is_not_ours_goes_to_the_driver(scheme: str, postgres_url: str):
+    url = f"{scheme}:{postgres_url.partition(':')[2]}?application_name=shop"
+    kind = "asyncpg" if "asyncpg" in scheme else "psycopg-async"
+    with Door(kind, url) as door:
+        door.process("k", str, 1)
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'shop'"
+            found = connection.execute(sql).fetchone()
+    assert found is not None
+    assert found[0] >= 1
