@@ -134,6 +134,9 @@ class BlockingTrip:
         self._runtime.keeper.add(claim)
 
     def _board(self, command: Board) -> Flight | None:
+        if self._flight is not None:  # a batch goes on: its last exchange ended without an answer
+            self._flights.land(self._flight, None)
+            self._flight = None
         flight, leads = self._flights.board(command.id, command.fingerprint)
         if not leads:
             return flight

@@ -9,7 +9,6 @@ cancelled at once, and its claim is released, or held, before the caller sees th
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
@@ -37,6 +36,7 @@ from ..core.driving import drive_async
 from ..core.protocol import Abandon, Claim, Complete, Fail
 from ..core.settling import RELEASE_PATIENCE
 from ..errors import LeaseLostError, UsageError
+from . import shared
 from .blocking import NOT_A_RESULT, interrupts
 from .flights import Flight, Flights
 from .shared import Shared
@@ -103,19 +103,29 @@ class EventLoopTrip:
         self.cancelled: asyncio.CancelledError | None = None
         """A cancellation that came while a record was being written."""
 
-    async def perform(self, command: Any) -> Any:
+    def perform(self, command: Any) -> Any:
+        """The answer, or a coroutine that gives it."""
         kind = type(command)
         if kind is Claim:
             self._asked = command
-            answer = await self._perform(command)
-            self._asked = None
-            return answer
+            return self._perform(command)
+        self._asked = None  # whatever comes after a claim, its answer has arrived
         act = _ACTS.get(kind)
         if act is not None:
-            return await act(self, command)
+            return act(self, command)
         if self._immediate or kind not in _RECORDING:
-            return await self._perform(command)
-        return await self._to_its_end(self._perform(command))
+            return self._perform(command)
+        return self._recorded(self._store.submit(command))
+
+    async def _recorded(self, answer: Any) -> Any:
+        """An answer that no cancellation breaks off; that is kept for when the flow has ended."""
+        try:
+            return await answer
+        except asyncio.CancelledError as error:
+            if not answer.done():
+                raise
+            self.cancelled = error
+            return answer.result()
 
     async def interrupted(self, error: BaseException) -> None:
         """A claim was sent and its answer never used: give it back, by its owner token."""
@@ -152,13 +162,17 @@ class EventLoopTrip:
 
     def hold(self, claim: ActiveClaim) -> None:
         """Keep this claim's lease alive until the trip ends."""
-        claim.pid = os.getpid()
+        self._asked = None
+        claim.pid = shared.process()
         self._claims.append(claim)
         self._runtime.keeper.add(claim)
 
-    async def _board(self, command: Board) -> Flight | None:
+    def _board(self, command: Board) -> Flight | None:
         if self.cancelled is not None:
             raise self.cancelled  # a batch that was cancelled while it recorded starts no more
+        if self._flight is not None:  # a batch goes on: its last exchange ended without an answer
+            self._flights.land(self._flight, None)
+            self._flight = None
         flight, leads = self._flights.board(command.id, command.fingerprint)
         if not leads:
             return flight
@@ -189,7 +203,7 @@ class EventLoopTrip:
                 self._flights.leave(flight, wake)
         return flight.landing or True
 
-    async def _land(self, command: Land) -> None:
+    def _land(self, command: Land) -> None:
         self._runtime.remember(self._flight, command.answer)
         if self._flight is not None:
             self._flights.land(self._flight, command.answer)
@@ -209,7 +223,7 @@ class EventLoopTrip:
             reply = await _call(command.run, command.timeout)
         finally:
             active.reset(token)
-        if claim.pid != os.getpid():
+        if claim.pid != shared.process():
             raise LeaseLostError(
                 "this process was forked inside the handler; the claim is its parent's",
                 key=claim.key,
@@ -270,7 +284,7 @@ class EventLoopTrip:
 
 _RECORDING = frozenset({Complete, Fail, Abandon})
 
-_ACTS: dict[type, Callable[[EventLoopTrip, Any], Awaitable[Any]]] = {
+_ACTS: dict[type, Callable[[EventLoopTrip, Any], Any]] = {
     Board: EventLoopTrip._board,
     Ride: EventLoopTrip._ride,
     Land: EventLoopTrip._land,
