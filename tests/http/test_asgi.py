@@ -1,0 +1,185 @@
+"""What only an ASGI server can do to the layer: cancel it, hide the path, offer other ways to send."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from twicesafe import AsyncReceiver, State, asgi
+from twicesafe.http import HttpPolicy
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
+
+
+def scope_of(**more: Any) -> dict[str, Any]:
+    fields = [(b"idempotency-key", b"k")]
+    return {"type": "http", "method": "POST", "path": "/", "headers": fields, **more}
+
+
+class Server:
+    """A server of a few lines: an upload, what it sent, and when the client went away."""
+
+    def __init__(self, app: Any, policy: HttpPolicy | None = None) -> None:
+        self.memory = MemoryStore()
+        self.receiver = AsyncReceiver(AsyncMemoryStore(self.memory))
+        self.layer = asgi.IdempotencyMiddleware(app, receiver=self.receiver, policy=policy)
+        self.sent: list[Any] = []
+        self.gone = asyncio.Event()
+
+    async def call(self, **more: Any) -> list[Any]:
+        uploads = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> Any:
+            for message in uploads:
+                return message
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+
+        self.sent = []
+        await self.layer(scope_of(**more), receive, self.send)
+        return self.sent
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def state(self) -> State:
+        ((record,), _) = await self.receiver.records()
+        return record.state
+
+
+def start(status: int = 200) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": []}
+
+
+def body(data: bytes, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+@pytest.mark.item("E5")
+async def test_a_server_that_cancels_its_task_does_not_cancel_the_handler():
+    inside, go = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        inside.set()
+        await go.wait()
+        await send(start())
+        await send(body(b"done"))
+
+    server = Server(app)
+    task = asyncio.create_task(server.call())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await server.state() is State.IN_PROGRESS
+    go.set()
+    (handler,) = server.layer._running
+    await handler
+    assert server.sent == []  # nobody was there to send to
+    assert await server.state() is State.COMPLETED
+    assert (await server.call())[1]["body"] == b"done"
+
+
+@pytest.mark.item("E5")
+@pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("closed")])
+async def test_a_send_that_fails_loses_no_result(error: Exception):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await send(body(b"1", more=True))
+        await send(body(b"2"))
+
+    server = Server(app)
+
+    async def broken(message: Any) -> None:
+        raise error
+
+    server.send, works = broken, server.send  # type: ignore[method-assign]
+    if isinstance(error, OSError):
+        await server.call()
+    else:
+        with pytest.raises(RuntimeError):  # not a client's: the server shall see it
+            await server.call()
+    server.send = works  # type: ignore[method-assign]
+    assert (await server.call())[1]["body"] == b"12"
+
+
+@pytest.mark.item("E4")
+async def test_a_cancelled_handler_is_held():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise asyncio.CancelledError
+
+    server = Server(app)
+    with pytest.raises(asyncio.CancelledError):
+        await server.call()
+    assert await server.state() is State.HELD
+
+
+@pytest.mark.item("E4", "E7")
+@pytest.mark.parametrize("said", [[], [start()], [start(), body(b"1", more=True)]])
+async def test_a_handler_that_ends_before_its_response_is_held(said: list[Any]):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in said:
+            await send(message)
+
+    server = Server(app)
+    sent = await server.call()
+    assert sent == said or (not said and sent[0]["status"] == 500)
+    assert await server.state() is State.HELD
+    rerun = Server(app, HttpPolicy(on_unknown="rerun"))
+    with pytest.raises(Exception, match="in the middle"):
+        await rerun.call()
+    assert await rerun.state() is State.RELEASED
+
+
+async def test_after_its_response_the_application_hears_of_the_disconnect():
+    heard = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send(start())
+        await send(body(b""))
+        heard.append(await receive())
+
+    await Server(app).call()
+    assert heard == [{"type": "http.disconnect"}]
+
+
+@pytest.mark.item("A8")
+async def test_ways_to_send_that_cannot_be_recorded_are_not_offered():
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope)
+        await send(start())
+        await send(body(b""))
+
+    offered = {"http.response.pathsend": {}, "http.response.trailers": {}}
+    await Server(app).call(extensions=offered, state={"a": 1})
+    assert seen[0]["extensions"] == {"http.response.trailers": {}}
+    assert seen[0]["state"] == {"a": 1}
+
+
+@pytest.mark.item("F4")
+async def test_the_path_as_sent_counts_where_the_server_tells_it():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await send(body(b""))
+
+    server = Server(app)
+    await server.call(path="/a/b", raw_path=b"/a/b")
+    assert (await server.call(path="/a/b", raw_path=b"/a/b"))[0]["status"] == 200
+    assert (await server.call(path="/a/b", raw_path=b"/a%2Fb"))[0]["status"] == 422
+
+
+@pytest.mark.item("A4")
+async def test_a_request_without_a_key_meets_nothing_of_the_layer():
+    given: list[Any] = []
+
+    async def app(*words: Any) -> None:
+        given.extend(words)
+
+    server = Server(app)
+    words = (scope_of(headers=[(b"host", b"x")]), object(), object())
+    await server.layer(*words)
+    assert all(one is other for one, other in zip(given, words, strict=True))

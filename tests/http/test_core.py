@@ -1,0 +1,336 @@
+"""The rules alone, without a server: parsers, forms, codec, routes, recordings, settings."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+import pytest
+
+from twicesafe.core.http.fingerprint import http_fingerprint
+from twicesafe.core.http.json_form import json_form
+from twicesafe.core.http.key_field import BadKey, parse_key
+from twicesafe.core.http.policy import NOT_EXECUTED, HttpPolicy
+from twicesafe.core.http.problems import CASES
+from twicesafe.core.http.recording import Ending, Recording
+from twicesafe.core.http.routes import Routes
+from twicesafe.core.http.rules import Rules
+from twicesafe.core.http.stored import NOT_KEPT, ResponseCodec
+from twicesafe.errors import ConfigurationError, CorruptRecordError, NotStorableError, TooLargeError
+from twicesafe.http import BodyHash, HttpRequest, QueryParameter, StoredResponse
+
+
+def request(
+    body: bytes = b"",
+    kind: str = "application/json",
+    method: str = "POST",
+    target: bytes = b"/a",
+    query: bytes = b"",
+    *more: tuple[bytes, bytes],
+) -> HttpRequest:
+    headers = [(b"content-type", kind.encode()), *more]
+    return HttpRequest(method, target.decode(), target, query, headers, body)
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+@pytest.mark.item("K2", "K5")
+@pytest.mark.parametrize(
+    "parameters",
+    ["", ";a", "; a", ";a=1", ";a=-1.5", ';a="x;y"', ";a=tok/en:1", ";a=:aGk=:", ";a=?0", ";a=@1659578233",
+     ';a=%"f%c3%bc"', ";a;b;*c=1", ";a_-.*1=*t"],
+)  # fmt: skip
+def test_parameters_are_parsed_and_ignored(parameters: str):
+    assert parse_key([f'"k"{parameters}'.encode()]) == "k"
+
+
+@pytest.mark.item("K9")
+@pytest.mark.parametrize(
+    "tail",
+    [";", "; ", ";A", ";a=", ";a=;", ";1a", ";a=1.2345", ";a=1234567890123456", ";a=?2", ";a=:a!:",
+     ';a="', ";a=%x", ';a=%"%C3"', " ;a", ",", "x", '"', "\\"],
+)  # fmt: skip
+def test_malformed_parameters_are_an_error(tail: str):
+    with pytest.raises(BadKey):
+        parse_key([f'"k"{tail}'.encode()])
+
+
+@pytest.mark.item("K8")
+@pytest.mark.parametrize("octet", [*range(0x20), *range(0x7F, 0x100)])
+def test_no_octet_outside_printable_ascii(octet: int):
+    for value in (b"a%cb" % octet, b'"a%cb"' % octet):
+        with pytest.raises(BadKey):
+            parse_key([value])
+
+
+@pytest.mark.item("K3")
+@pytest.mark.parametrize("octet", range(0x21, 0x7F))
+def test_bare_keys_are_visible_characters_without_delimiters(octet: int):
+    value = b"a%cb" % octet
+    if octet in b'",;\\':
+        with pytest.raises(BadKey):
+            parse_key([value])
+    else:
+        assert parse_key([value]) == value.decode()
+
+
+@pytest.mark.item("P5")
+def test_what_is_said_about_a_bad_key_quotes_nothing_of_it():
+    for value in (b'"canary', b"canary,canary", b"canary" * 100, b"canary\xff"):
+        with pytest.raises(BadKey) as caught:
+            parse_key([value])
+        assert "canary" not in str(caught.value)
+
+
+# --- fingerprints ------------------------------------------------------------------------------
+
+
+@pytest.mark.item("F6", "F7")
+def test_json_forms():
+    same = json_form(b'{"a":[1,{"c":null,"b":"\\u0041"}]}')
+    assert same == json_form(b' {"a" : [ 1 , {"b":"A", "c":null} ] }\n')
+    different = [
+        b"1", b"1.0", b"1e0", b"10e-1", b"-0", b"0", b'"1"', b"true", b"null", b"[]", b"{}", b"[1]",
+        b"[[1]]", b'{"1":1}', b'{"a":1,"a":1}', b'{"a":1}', b'{"a":[1,2]}', b'{"a":[2,1]}', b'""',
+        b"123456789012345678901234567890", b"123456789012345678901234567891", b'["1"]',
+    ]  # fmt: skip
+    forms = [json_form(text) for text in different]
+    assert None not in forms
+    assert len(set(forms)) == len(different)
+
+
+@pytest.mark.item("F12")
+@pytest.mark.parametrize(
+    "asked, digest",
+    [
+        (request(b'{"b":1,"a":2.50}'), "JSON"),
+        (request(b"b=1&a=2&a=1", "application/x-www-form-urlencoded", "PATCH"), "FORM"),
+        (request(b"\x00\xff", "application/octet-stream", "POST", b"/x%2Fy", b"z=1&a=2"), "OCTETS"),
+        (request(b"--b\r\nA: 1\r\n\r\none\r\n--b--\r\n", "multipart/form-data; boundary=b"), "PARTS"),
+        (request(), "EMPTY"),
+    ],
+)  # fmt: skip
+def test_scheme_1_never_changes(asked: HttpRequest, digest: str):
+    """Golden: stored keys are compared with these for as long as they are kept."""
+    found = http_fingerprint(asked)
+    assert found is not None
+    assert found.hex() == GOLDEN[digest]
+
+
+GOLDEN = {
+    "JSON": "4801d8ba1b60ee7d75261dfa603a6f080e6243d75aac18ebb76eda0746961bee5454",
+    "FORM": "4801e2e478767e11f8b201be98e57775433f5f4d45edf7195b50dafdcbaf41242646",
+    "OCTETS": "480160b7e2c30db31ac2415327010cfd689d666fa13ed922e02216730378fc80dbb6",
+    "PARTS": "480125abf59a3cb37074956c3eb1a2ee94868caba03e61813b4f5ac960d2cb2f1170",
+    "EMPTY": "4801f88983fdca9ecccd85095b97f9d05bcfcf3ac6560a721a6a3285baadb0619427",
+}
+
+
+@pytest.mark.item("F1")
+def test_parts_of_a_request_do_not_run_together():
+    prints = {
+        http_fingerprint(one)
+        for one in (
+            request(b"x", "", "POST", b"/ab", b"c"),
+            request(b"x", "", "POST", b"/a", b"bc"),
+            request(b"", "", "POST", b"/ab", b"cx"),
+            request(b"x", "c", "POST", b"/ab", b""),
+            request(b"x", "", "POST/", b"ab", b"c"),
+        )
+    }
+    assert len(prints) == 5
+
+
+@pytest.mark.item("F8")
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"--b", b"--b--", b"x--b\r\n\r\n1\r\n--b--", b"--b\r\nno blank line\r\n--b--", b"--bx\r\n\r\n1\r\n--b--",
+     b"--b\r\n\r\n1\r\n--b--tail", b"--b\r\n\r\n1", b"--b\n\n1\n--b--"],
+)  # fmt: skip
+def test_odd_multipart_bodies_are_compared_as_octets(body: bytes):
+    kind = "multipart/form-data; boundary=b"
+    assert http_fingerprint(request(body, kind)) != http_fingerprint(request(body + b" ", kind))
+
+
+def test_a_key_of_the_body_itself():
+    first, other = BodyHash()(request(b'{"a":1,"b":2}')), BodyHash()(request(b'{"b":2, "a":1}'))
+    assert first == other
+    assert first != BodyHash()(request(b'{"a":1}'))
+    assert QueryParameter("a b")(request(query=b"x&a+b=%C3%A9")) == "é"
+
+
+# --- stored responses --------------------------------------------------------------------------
+
+
+@pytest.mark.item("R1", "R3")
+def test_a_stored_response_comes_back_the_same():
+    codec = ResponseCodec()
+    for response in (
+        StoredResponse(200, (), b""),
+        StoredResponse(599, ((b"a", b"1"), (b"b", b"\xff"), (b"a", b"2")), bytes(range(256))),
+    ):
+        assert codec.decode(codec.encode(response)) == response
+
+
+@pytest.mark.item("R5", "S6")
+@pytest.mark.parametrize(
+    "status, line",
+    [
+        (200, (b"a", b"1\r\nSet-Cookie: x")),
+        (200, (b"a", b"1\n")),
+        (200, (b"a", b"\0")),
+        (200, (b"a\r", b"1")),
+        (200, (b"a b", b"1")),
+        (200, (b"", b"1")),
+        (200, (b"content-length", b"1")),
+        (200, (b"Transfer-Encoding", b"chunked")),
+        (99, (b"a", b"1")),
+        (1000, (b"a", b"1")),
+    ],
+)
+def test_what_would_break_a_message_is_refused_both_ways(status: int, line: Any):
+    codec = ResponseCodec()
+    bad = StoredResponse(status, (line,), b"")
+    with pytest.raises(NotStorableError):
+        codec.encode(bad)
+    good = codec.encode(StoredResponse(200, ((b"a", b"1"),), b""))
+    row = good[:2] + msgspec.msgpack.encode((status, list(line), b""))
+    with pytest.raises(CorruptRecordError):
+        codec.decode(row)
+
+
+def test_only_responses_are_stored():
+    with pytest.raises(TooLargeError):
+        ResponseCodec().encode(NOT_KEPT)
+    with pytest.raises(NotStorableError):
+        ResponseCodec().encode({"status": 200})
+
+
+# --- recordings and routes -----------------------------------------------------------------------
+
+
+@pytest.mark.item("E1", "E2", "E3", "E7")
+def test_how_a_recording_ends():
+    def end(status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Ending:
+        recording = Recording(10, NOT_EXECUTED.__contains__, StoredResponse)  # type: ignore[arg-type]
+        recording.start(status, headers)
+        recording.feed(body)
+        return recording.end()
+
+    assert end(200, b"") is Ending.KEEP
+    assert end(500, b"") is Ending.KEEP
+    assert end(429, b"") is Ending.RELEASE
+    assert end(200, b"abc", (b"Content-Length", b"3")) is Ending.KEEP
+    assert end(200, b"abc", (b"content-length", b"4")) is Ending.UNKNOWN
+    assert end(200, b"abc", (b"content-length", b"2")) is Ending.UNKNOWN
+    assert end(304, b"", (b"content-length", b"4")) is Ending.KEEP
+    nothing = Recording(10, NOT_EXECUTED.__contains__, StoredResponse)  # type: ignore[arg-type]
+    assert nothing.end() is Ending.UNKNOWN
+
+
+@pytest.mark.item("A7")
+@pytest.mark.parametrize(
+    "pattern, yes, no",
+    [
+        ("POST", "POST /a", "PATCH /a"),
+        ("/a", "PUT /a", "PUT /a/"),
+        ("POST /a/*", "POST /a/b", "POST /a"),
+        ("/a/*/c", "POST /a/b/c", "POST /a/b/d"),
+        ("/a/**", "POST /a/b/c", "POST /ab"),
+        ("PUT /**", "PUT /", "POST /"),
+    ],
+)
+def test_route_patterns(pattern: str, yes: str, no: str):
+    routes = Routes([pattern])
+    assert routes.match(*yes.split(" "))
+    assert not routes.match(*no.split(" "))
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "setting, value",
+    [
+        ("header", "bad name"),
+        ("header", ""),
+        ("aliases", "X-Key"),
+        ("aliases", ("a:",)),
+        ("max_key", 0),
+        ("max_key", 256),
+        ("check_key", "uuid"),
+        ("key_from", ("query",)),
+        ("methods", ()),
+        ("methods", ("GET",)),
+        ("methods", ("post",)),
+        ("methods", "POST"),
+        ("required", ("charges",)),
+        ("required", "/charges"),
+        ("include", ("/a/b*",)),
+        ("exclude", ("POST charges",)),
+        ("rerun", (1,)),
+        ("scope", "Authorization"),
+        ("scope", ()),
+        ("scope_secret", "text"),
+        ("fingerprint", "exact"),
+        ("max_body", -1),
+        ("max_result", 1.5),
+        ("mismatch_status", 200),
+        ("in_flight_status", True),
+        ("wait", -1),
+        ("release", (200,)),
+        ("on_unknown", "retry"),
+        ("replay_header", "a b"),
+        ("redact", 1),
+        ("problem_base", "a b"),
+        ("documentation", '"'),
+        ("fail_open", "yes"),
+        ("lease", 0),
+        ("max_lease", 1),
+        ("retention", 0),
+        ("codec", "json"),
+    ],
+)
+def test_nonsense_is_refused_by_name(setting: str, value: Any):
+    with pytest.raises(ConfigurationError, match=setting):
+        HttpPolicy().but(**{setting: value})
+
+
+def test_unknown_settings_are_refused_with_a_hint():
+    with pytest.raises(ConfigurationError, match="did you mean 'retention'"):
+        HttpPolicy().but(retentoin=1)
+    with pytest.raises(ConfigurationError, match="github"):
+        HttpPolicy.webhook("gitlab")
+
+
+def test_every_setting_is_explained_and_profiles_differ():
+    source = inspect.getsource(HttpPolicy)
+    for field in fields(HttpPolicy):
+        assert f"    {field.name}: " in source
+    made = [
+        HttpPolicy.draft(),
+        HttpPolicy.stripe(),
+        HttpPolicy.paypal(),
+        HttpPolicy.webhook("github"),
+    ]
+    assert made[0] == HttpPolicy()
+    assert len({repr(policy) for policy in made}) == 4
+    assert HttpPolicy.stripe(mismatch_status=409).mismatch_status == 409
+
+
+@pytest.mark.item("P2")
+def test_the_cases_are_these():
+    assert set(CASES) == {
+        "key-missing", "key-invalid", "key-reused", "in-progress", "outcome-unknown",
+        "result-not-kept", "request-too-large", "request-incomplete", "store-unavailable",
+    }  # fmt: skip
+
+
+def test_a_scope_function_must_name_somebody():
+    for named in ("", (), ("a", ""), (1,)):
+        rules = Rules(HttpPolicy(scope=lambda _, named=named: named))
+        with pytest.raises(ConfigurationError, match="scope"):
+            rules.scope(request())
