@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from typing import Any
 
@@ -112,10 +113,14 @@ def test_nonsense_is_refused() -> None:
 
 def stuck(receiver: Receiver, key: str) -> None:
     """A worker that died in mid-work: claimed, never ended."""
-    claim = receiver.claim(key)
-    claim.__enter__()
-    assert claim._trip is not None
-    claim._trip.end()
+
+    def die() -> None:
+        claim = receiver.claim(key)
+        claim.__enter__()
+        assert claim._trip is not None
+        claim._trip.end()
+
+    contextvars.copy_context().run(die)
 
 
 @pytest.mark.parametrize("takeover, state", [("retry", State.PARKED), ("hold", State.HELD)])

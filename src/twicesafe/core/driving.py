@@ -7,7 +7,8 @@ straight up, and the generator is dropped where it stands.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
+from types import CoroutineType
 from typing import Any, TypeVar
 
 __all__ = ["drive", "drive_async"]
@@ -29,12 +30,15 @@ def drive(steps: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def drive_async(steps: Generator[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+async def drive_async(steps: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
+    """`perform` answers at once, or with a coroutine to await."""
     try:
         command = steps.send(None)
         while True:
             try:
-                reply = await perform(command)
+                reply = perform(command)
+                if type(reply) is CoroutineType:
+                    reply = await reply
             except Exception as error:
                 command = steps.throw(error)
             else:

@@ -9,7 +9,7 @@ store cannot do it declares, and the suite skips it by name.
 from __future__ import annotations
 
 import abc
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
@@ -121,6 +121,15 @@ class AsyncStore(_Described, abc.ABC):
 
     @abc.abstractmethod
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]: ...
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        """`perform` to its end, also when whoever awaits the answer is cancelled meanwhile.
+
+        The cancellation is then delivered with the answer (`joining.Unbroken`).
+        """
+        from .joining import unbroken
+
+        return unbroken(self.perform(request))
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         raise NotImplementedError

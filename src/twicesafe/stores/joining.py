@@ -17,15 +17,15 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 
 from ..core.protocol import Request
-from ..errors import TwicesafeError
+from ..errors import StoreUnavailableError, TwicesafeError
 from .base import AsyncStore, Finding, Store
 
-__all__ = ["AsyncLane", "Lane", "PerLoop", "ThreadedStore"]
+__all__ = ["AsyncLane", "Lane", "PerLoop", "ThreadedStore", "Unbroken", "unbroken"]
 
 T = TypeVar("T")
 
@@ -139,6 +139,34 @@ class Lane:
                 return
 
 
+class Unbroken(asyncio.Future[Any]):
+    """A future that whoever awaits it cannot cancel: the work goes on and so does the wait.
+
+    A task that is cancelled meanwhile gets its CancelledError when the answer is here, and finds
+    the answer in this future.
+    """
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
+
+
+def unbroken(work: Coroutine[Any, Any, Any]) -> Unbroken:
+    """This work in a task of its own, and its answer as an unbroken future."""
+    loop = asyncio.get_running_loop()
+    answer = Unbroken(loop=loop)
+
+    def arrive(task: asyncio.Task[Any]) -> None:
+        if task.cancelled():  # only a closing loop does that
+            answer.set_exception(StoreUnavailableError("the event loop ended before the answer"))
+        elif (error := task.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(task.result())
+
+    loop.create_task(work).add_done_callback(arrive)
+    return answer
+
+
 class AsyncLane:
     """A lone call goes straight through; calls that come while it flies share the next flight.
 
@@ -170,6 +198,13 @@ class AsyncLane:
         self._gathered.append((request, future))
         return await future
 
+    def submit(self, request: Any) -> Unbroken:
+        """The same, not in the caller's task: it cannot be broken off by a cancellation."""
+        future = Unbroken(loop=asyncio.get_running_loop())
+        self._gathered.append((request, future))
+        self._take_off()
+        return future
+
     def _take_off(self) -> None:
         if self._gathered and not self._flying:
             self._flying = True
@@ -181,7 +216,10 @@ class AsyncLane:
                 count = min(len(self._gathered), self._most)
                 batch = [self._gathered.popleft() for _ in range(count)]
                 try:
-                    answers = await self._all([request for request, _ in batch])
+                    if count == 1:
+                        answers = [await self._one(batch[0][0])]
+                    else:
+                        answers = await self._all([request for request, _ in batch])
                 except Exception as error:
                     answers = _for_each(error, count)
                 for (_, future), answer in zip(batch, answers, strict=True):
@@ -226,15 +264,16 @@ class PerLoop(Generic[T]):
 
 
 class _Errand:
-    __slots__ = ("answers", "broken", "future", "loop", "requests")
+    """What a worker thread is asked to do, and the future that waits for it on some loop."""
+
+    __slots__ = ("alone", "answers", "broken", "future", "loop", "requests")
 
     def __init__(
-        self,
-        requests: Sequence[Request],
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[list[Any]],
+        self, requests: Sequence[Request], future: asyncio.Future[Any], alone: bool = False
     ) -> None:
-        self.requests, self.loop, self.future = requests, loop, future
+        self.requests, self.future, self.loop = requests, future, future.get_loop()
+        self.alone = alone
+        """One request, whose answer or error the future gets as it is."""
         self.answers: list[Any] = []
         self.broken: BaseException | None = None
 
@@ -256,22 +295,28 @@ class ThreadedStore(AsyncStore):
             return self._opened
 
     async def perform(self, request: Request) -> Any:
-        (answer,) = await self.perform_many((request,))
-        if isinstance(answer, Exception):
-            raise answer
+        answer = asyncio.get_running_loop().create_future()
+        self._send(_Errand((request,), answer, alone=True))
+        return await answer
+
+    def submit(self, request: Request) -> Unbroken:
+        answer = Unbroken(loop=asyncio.get_running_loop())
+        self._send(_Errand((request,), answer, alone=True))
         return answer
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         if not requests:
             return []
+        answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._send(_Errand(requests, answers))
+        return await answers
+
+    def _send(self, errand: _Errand) -> None:
         worker = self._worker
         if worker is None or worker.pid != os.getpid():
             worker = self._worker = _Worker(weakref.WeakMethod(self.beside))
             weakref.finalize(self, worker.put, None).atexit = False
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Any]] = loop.create_future()
-        worker.put(_Errand(requests, loop, future))
-        return await future
+        worker.put(errand)
 
     async def doctor(self) -> list[Finding]:
         return await asyncio.to_thread(lambda: self.beside().doctor())
@@ -349,7 +394,10 @@ def _deliver(errands: list[_Errand]) -> None:
     for errand in errands:
         if errand.future.done():
             continue
+        answer = errand.answers[0] if errand.alone else errand.answers
         if errand.broken is not None:
             errand.future.set_exception(errand.broken)
+        elif isinstance(answer, Exception):
+            errand.future.set_exception(answer)
         else:
-            errand.future.set_result(errand.answers)
+            errand.future.set_result(answer)

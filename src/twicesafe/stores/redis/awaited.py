@@ -9,13 +9,13 @@ cancelled drops its connection: what was on the wire is answered on a new one, b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ...core.driving import drive_async
 from ...core.protocol import Request
 from ..base import AsyncStore, Capabilities, Finding, Program
-from ..joining import AsyncLane, PerLoop
+from ..joining import AsyncLane, PerLoop, unbroken
 from .blocking import BATCH, CAPABILITIES, QUICK, RedisStore, pauses, scripts_for
 from .doctor import examine
 from .programs import RedisPrograms
@@ -53,6 +53,9 @@ class AsyncRedisStore(AsyncStore):
 
     async def perform(self, request: Request) -> Any:
         return await self._lanes.here().perform(request)
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        return self._lanes.here().submit(request)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         return await self._lanes.here().perform_many(requests)
@@ -138,6 +141,11 @@ class _Lanes:
         if request.op in QUICK:
             return await self._last.perform(request)
         return await self.run(self._store.programs.perform(request))
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        if request.op in QUICK:
+            return self._last.submit(request)
+        return unbroken(self.perform(request))
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
