@@ -55,12 +55,15 @@ class Schema(abc.ABC):
 
     def script(self) -> str:
         """All steps for an empty database, each with the number that says it is done."""
-        steps = [
-            f"-- {self._files[version - 1].name}: schema {version - 1} → {version}\n"
-            f"{self.sql(version).rstrip()}\n"
-            f"UPDATE {self.table}_meta SET {self.number} = {version:d};\n"
-            for version in range(1, self.newest + 1)
-        ]
+        steps, before = [], 0
+        while before < self.newest:
+            version = self.after(before)
+            steps.append(
+                f"-- {self.file(version).name}: schema {before} → {version}\n"
+                f"{self.sql(version).rstrip()}\n"
+                f"UPDATE {self.table}_meta SET {self.number} = {version:d};\n"
+            )
+            before = version
         return "\n".join(steps)
 
     def step(self) -> Program[str | None]:

@@ -49,9 +49,12 @@ class SqlPrograms:
     lock: ClassVar[str] = " FOR UPDATE"
     """Appended to a load whose row will be written back."""
     columns: str = COLUMNS
+    holder: ClassVar[str] = "records"
+    """What the table of records is called, after the store's own name."""
 
     def __init__(self, table: str) -> None:
-        self.records, self.meta, self.audit = f"{table}_records", f"{table}_meta", f"{table}_audit"
+        self.records = f"{table}_{self.holder}"
+        self.meta, self.audit = f"{table}_meta", f"{table}_audit"
         mark = self.mark
         self._select = f"SELECT {self.columns} FROM {self.records}"
         self._load = mark(f"{self._select} WHERE id = ?")

@@ -30,8 +30,9 @@ from .blocking import (
     findings,
     settings_program,
 )
+from .generations import layout
 from .listening import REST, cut
-from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
+from .programs import CHANNEL, NOW, PostgresPrograms
 from .settings import Settings, dollars, explain, percents, pooler_met
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
@@ -51,8 +52,9 @@ class _AwaitedStore(AsyncStore):
         self.settings = settings
         self.url = settings.url
         self._now = now
-        self._schema = PostgresSchema(settings.table, settings.schema, self.mark)
-        self.programs = PostgresPrograms(self._schema.table, self.mark, now)
+        self._schema, self.programs = layout(
+            settings.table, settings.schema, settings.generations, self.mark, now
+        )
         self._tap: Callable[[str, Any], None] | None = None
         self._checked = False
         self._beside: PostgresStore | None = None

@@ -18,8 +18,9 @@ from ..base import Capabilities, Finding, Program, Store
 from ..migrating import check, migrate
 from ..pooling import Pool
 from ..sql import Query
+from .generations import layout
 from .listening import Listener
-from .programs import NOW, PostgresPrograms, PostgresSchema
+from .programs import NOW, PostgresPrograms
 from .settings import Settings, explain, percents, pooler_met
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class PostgresStore(Store):
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         self.settings = settings
         self.url = settings.url
-        self._schema = PostgresSchema(settings.table, settings.schema, percents)
-        self.programs = PostgresPrograms(self._schema.table, percents, now)
+        self._schema, self.programs = layout(
+            settings.table, settings.schema, settings.generations, percents, now
+        )
         self._pool: Pool[psycopg.Connection[Any]] = Pool(
             self._connect, settings.pool, settings.timeout
         )
@@ -69,7 +71,8 @@ class PostgresStore(Store):
     @classmethod
     def script(cls, url: str) -> str:
         settings = Settings.of(url)
-        return PostgresSchema(settings.table, settings.schema, percents).script()
+        schema, _ = layout(settings.table, settings.schema, settings.generations, percents)
+        return schema.script()
 
     def perform(self, request: Request) -> Any:
         return self._run(self.programs.perform(request))

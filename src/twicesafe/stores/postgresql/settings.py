@@ -19,6 +19,7 @@ OPTIONS: Final = {
     "prepare": True,
     "wake": True,
     "migrate": True,
+    "generations": "",
 }
 
 
@@ -35,6 +36,8 @@ class Settings:
     prepare: bool
     wake: bool
     migrate: bool
+    generations: float = 0.0
+    """Seconds that one generation of records is written to; 0: all are in one table."""
     told: bool = False
     """The URL itself says whether to prepare statements: whoever wrote it knows of the pooler."""
 
@@ -50,9 +53,32 @@ class Settings:
             identifier(options["schema"], "schema")
         if options["pool"] < 1:
             raise ConfigurationError("pool=0 makes no sense: use 1 or more connections")
+        options["generations"] = period(options["generations"])
         dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
         told = any(name == "prepare" for name, _ in pairs)
         return cls(url=mask(url), dsn=dsn, told=told, **options)
+
+
+SHORTEST: Final = 60.0
+"""Seconds. Each new generation makes claims wait for a moment and plan anew."""
+
+
+def period(text: str) -> float:
+    """``6h`` in seconds; nothing, or ``off``: 0."""
+    if text in ("", "0", "off", "false", "no"):
+        return 0.0
+    number, unit = text[:-1], _UNITS.get(text[-1])
+    if unit is not None and number.isascii() and number.isdigit() and len(number) < 8:
+        seconds = float(int(number) * unit)
+        if seconds >= SHORTEST:
+            return seconds
+    raise ConfigurationError(
+        f"option generations={text[:40]!r} makes no sense: use a time of a minute or more, "
+        "such as 30m, 6h or 1d; a quarter of the retention is a good choice"
+    )
+
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def percents(sql: str) -> str:

@@ -1,0 +1,23 @@
+-- The table of records becomes the first of many: each generation is a partition of its own, and goes by DROP.
+-- What is there already is the first generation. Its index is built again, which blocks claims meanwhile.
+-- The old name is given up on purpose: a worker that does not know of generations finds no table, and stops.
+ALTER TABLE {t}_records RENAME TO {bare}_g1;
+ALTER TABLE {t}_g1 ADD COLUMN generation integer NOT NULL DEFAULT 1;
+ALTER TABLE {t}_g1 ALTER COLUMN generation DROP DEFAULT;
+ALTER TABLE {t}_g1 DROP CONSTRAINT {bare}_records_pkey;
+ALTER TABLE {t}_g1 ADD PRIMARY KEY (id, generation);
+CREATE TABLE {t}_generations (LIKE {t}_g1 INCLUDING DEFAULTS) PARTITION BY LIST (generation);
+ALTER TABLE {t}_generations ADD PRIMARY KEY (id, generation);
+ALTER TABLE {t}_generations ATTACH PARTITION {t}_g1 FOR VALUES IN (1);
+ALTER TABLE {t}_meta
+    ADD COLUMN generation integer NOT NULL DEFAULT 1,
+    ADD COLUMN opened_at bigint NOT NULL DEFAULT 0;
+-- Generations that take no more rows, and how far each was looked through before it is dropped.
+CREATE TABLE {t}_closed (
+    generation integer PRIMARY KEY,
+    due_at bigint NOT NULL DEFAULT 0,
+    file oid,
+    pages bigint NOT NULL DEFAULT 0,
+    records bigint NOT NULL DEFAULT 0,
+    fence bigint NOT NULL DEFAULT 0
+);

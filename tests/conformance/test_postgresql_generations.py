@@ -1,0 +1,127 @@
+"""PostgreSQL with generations keeps every rule, although time moves the records' table on.
+
+The clock that the tests set moves generations too: each time it is advanced, the current one is
+closed. So whatever waits a moment in the suite meets records of an older generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import settings
+
+from tests.conformance.test_postgresql import Postgres
+from tests.servers import shared
+from twicesafe import Key
+from twicesafe.core.protocol import Request, Survey
+from twicesafe.records import State
+from twicesafe.stores.postgresql import PostgresStore
+from twicesafe.stores.postgresql.awaited import AsyncpgStore
+from twicesafe.stores.postgresql.generations import GenerationPrograms
+from twicesafe.stores.postgresql.settings import Settings
+from twicesafe.stores.programs import READING
+from twicesafe.testing import Place, StoreConformance, StoreModel
+from twicesafe.testing.conformance.bench import Advance, Script
+from twicesafe.testing.conformance.retention import expiring, sweep_all
+from twicesafe.testing.conformance.rules import rule
+
+ALWAYS = 0.0001
+"""Less than a millisecond: it is always time for the next generation."""
+
+
+class Generations(Postgres):
+    def _settings(self, place: Place) -> Settings:
+        return replace(super()._settings(place), generations=ALWAYS)
+
+    def advance(self, place: Place, ms: int) -> None:
+        super().advance(place, ms)
+        store = PostgresStore(self._settings(place), self._clock(place))
+        turn(store)
+        store.close()
+
+    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
+        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
+            connection.execute(
+                f"UPDATE {place.name}_generations SET state = 99 WHERE id = %s", (id,)
+            )
+
+    def tidy(self, place: Place) -> None:
+        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
+            for part in ("generations", "closed", "meta", "audit", "clock"):
+                connection.execute(f"DROP TABLE IF EXISTS {place.name}_{part}")
+
+
+def turn(store: PostgresStore) -> bool | None:
+    """Open the next generation now."""
+    programs = store.programs
+    assert isinstance(programs, GenerationPrograms)
+    return store._run(programs._when_free(programs.turn()))
+
+
+class GenerationConformance(StoreConformance):
+    @rule()
+    def test_a_sweep_takes_bites_and_goes_on_where_it_was(self) -> Script[None]:
+        """One DROP takes all, whatever the limit: that is what it is for."""
+        for number in range(7):
+            yield from expiring(State.COMPLETED, self.tick, Key(f"old-{number}"))
+        yield Advance(self.tick)
+        reports = yield from sweep_all(limit=3)
+        assert sum(report.removed for report in reports) == 7
+        assert (yield Survey()).total == 0
+
+
+@pytest.mark.xdist_group("postgres")
+@pytest.mark.usefixtures("postgres")
+class TestPsycopg(Generations, GenerationConformance):
+    pass
+
+
+@pytest.mark.xdist_group("postgres")
+@pytest.mark.usefixtures("postgres")
+class TestAsyncpg(Generations, GenerationConformance):
+    awaited = AsyncpgStore
+
+
+@pytest.mark.xdist_group("postgres16")
+@pytest.mark.usefixtures("postgres16")
+class TestPostgres16(Generations, GenerationConformance):
+    engine = "postgres16"
+
+
+# --- the model -------------------------------------------------------------------------------
+
+
+class Restless(PostgresStore):
+    """Every write finds that its record is in an older generation."""
+
+    def perform(self, request: Request) -> Any:
+        if request.op not in READING:
+            assert turn(self)
+        return super().perform(request)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        assert turn(self)
+        return super().perform_many(requests)
+
+
+class RestlessModel(Generations, StoreModel):
+    def open_store(self, place: Place) -> PostgresStore:
+        return Restless(self._settings(place), self._clock(place))
+
+
+class AsyncModel(Generations, StoreModel):
+    colour = "async"
+
+
+def tested(model: type[StoreModel]) -> Any:
+    case: Any = model.TestCase
+    case.settings = settings(max_examples=12, stateful_step_count=25)
+    return pytest.mark.xdist_group("postgres")(pytest.mark.usefixtures("postgres")(case))
+
+
+TestRestlessModel = tested(RestlessModel)
+TestAsyncModel = tested(AsyncModel)
