@@ -1,0 +1,223 @@
+"""The checklist of the HTTP layer, and the page that says which test holds which item.
+
+    python -m tests.http.items        writes docs/reference/http.md
+
+Status and test names come from the marks ``@pytest.mark.item("K2")``; settings and cases from the code.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from tests.house.test_reference import load
+from twicesafe.core.http.policy import HttpPolicy
+from twicesafe.core.http.problems import CASES
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "http.md"
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "Key": {
+        "K1": "The field is `Idempotency-Key`, without case; name and aliases are settings.",
+        "K2": "An RFC 9651 String; the key is its unescaped content.",
+        "K3": "A bare value is accepted too; `strict` refuses it.",
+        "K4": "With and without quotes it is the same key.",
+        "K5": "Parameters after the String are parsed and ignored.",
+        "K6": "An empty key is 400, never taken for none.",
+        "K7": "1 to 255 characters, never cut; the limit is a setting.",
+        "K8": "Octets outside printable ASCII are 400.",
+        "K9": "A malformed field is 400, never ignored.",
+        "K10": "The field twice is 400, also when a server has joined the lines.",
+        "K11": "Keys are opaque and case-sensitive.",
+        "K12": "Scope and key are hashed with their lengths: no gluing, no meaning of characters.",
+        "K13": "A check of your own, with the format told to the client.",
+        "K14": "A refused key leaves no record.",
+        "K15": "Keys that browsers add are like any others.",
+    },
+    "Which requests": {
+        "A1": "POST and PATCH are protected.",
+        "A2": "Safe methods pass, with any key, and are never answered from the store.",
+        "A3": "PUT and DELETE pass unless `methods` names them.",
+        "A4": "Without a key a request runs each time.",
+        "A5": "A required key that is missing is 400: for all, by route or by method.",
+        "A6": "A CORS preflight needs no key.",
+        "A7": "Routes are included and excluded; websockets and lifespan are untouched.",
+        "A8": "Request and first response pass unchanged.",
+        "A9": "The proxy itself never retries, and never follows redirects.",
+        "A10": "The handler sees the key, unless told not.",
+    },
+    "Fingerprint": {
+        "F1": "Method, path, query, media type and the whole body.",
+        "F2": "Another request under a known key is neither run nor answered: 422.",
+        "F3": "A mismatch changes nothing on record.",
+        "F4": "Another path, method or query never gets this one's response.",
+        "F5": "The order of query parameters counts only within a name.",
+        "F6": "JSON is compared by value; what does not parse, by octets.",
+        "F7": "Different values are never taken for equal: numbers are compared as written.",
+        "F8": "Multipart bodies are compared by their parts, forms by their parameters.",
+        "F9": "A body over the limit is 413, before anything runs.",
+        "F10": "Other fields and framing do not count.",
+        "F11": "A body with a Content-Encoding is compared as it came.",
+        "F12": "What counts can be chosen; the scheme is on record.",
+    },
+    "Replay": {
+        "R1": "The same status and octets, any number of times.",
+        "R2": "End-to-end fields are kept.",
+        "R3": "Repeated field lines stay apart and in order.",
+        "R4": "`Idempotent-Replayed: true`, on replays only.",
+        "R5": "No hop-by-hop fields, one Date, one Server, one Content-Length, no Age.",
+        "R6": "Set-Cookie: two stay two; replayed all or none, by default none.",
+        "R7": "204 and 304 without content; redirects are not followed.",
+        "R8": "Stored octets and their Content-Encoding belong together.",
+        "R9": "Another Accept gets the stored representation.",
+        "R10": "A response over the limit is delivered whole; its repeat is told that it was not kept.",
+        "R11": "With Origin, the mark is exposed to scripts.",
+        "R12": "Current state instead of the first response: a hook.",
+    },
+    "Concurrency": {
+        "C1": "Fifty at once: one effect, one result.",
+        "C2": "A repeat of running work is 409 at once, or waits, bounded, and is replayed.",
+        "C3": "The 409 says when to come back.",
+        "C4": "Another payload during execution is 422.",
+        "C5": "Different keys do not wait for each other.",
+        "C6": "A live request outlasts its lease and keeps its key.",
+    },
+    "Outcomes": {
+        "E1": "2xx and 3xx are stored.",
+        "E2": "4xx are stored, except those that mean 'not executed'.",
+        "E3": "5xx are stored, except 503.",
+        "E4": "An exception leaves the outcome unknown: held, and said so every time.",
+        "E5": "A client that goes away neither cancels the handler nor loses its result.",
+        "E6": "An incomplete upload is not run and leaves the key unused.",
+        "E7": "A cut response is cut, not stored, and not run again.",
+        "E8": "Records survive a restart; what was in flight is held.",
+        "E9": "Store unreachable: 503, nothing runs; otherwise only by setting.",
+        "E10": "The proxy gives the key back if nothing was sent upstream.",
+    },
+    "Scope": {
+        "S1": "Keys belong to the principal: by default a hash of Authorization.",
+        "S2": "No credentials is a scope of its own.",
+        "S3": "Another principal learns nothing.",
+        "S4": "A scope of your own: tenant, subject, cookie.",
+        "S5": "Logins outside are asked before a replay; those inside are not stored.",
+        "S6": "Redaction, a codec of your own, keyed hashes; nothing of it is logged.",
+    },
+    "Streaming": {
+        "T1": "A response in pieces is delivered whole and replayed.",
+        "T2": "It is recorded before its end is sent.",
+        "T3": "Event streams are not held back, not buffered without end, and not run twice.",
+    },
+    "Problems": {
+        "P1": "`application/problem+json`, with Content-Language.",
+        "P2": "One stable type per case.",
+        "P3": "A link to documentation; the base is a setting.",
+        "P4": "`Cache-Control: no-store`.",
+        "P5": "Nothing of the key or of a stored body is quoted.",
+        "P6": "`retryable` says whether the same request may succeed later.",
+    },
+    "Proxy": {
+        "H1": "Hop-by-hop fields are stripped.",
+        "H2": "Via and Forwarded.",
+        "H3": "Expect: 100-continue.",
+        "H4": "1xx are not final; HTTP/1.0 ends at a clean close.",
+        "H5": "Trailers are dropped on replay.",
+    },
+    "Operation": {
+        "O1": "Retention is a setting; after it a key is new.",
+        "O2": "A store of one process says so.",
+        "O3": "Every outcome is told to observers; operators resolve unknown ones.",
+        "O4": "Keys from query, JSON members and webhook headers.",
+        "O5": "425 is the handler's; the layer does not use it.",
+    },
+}  # fmt: skip
+
+LATER = dict.fromkeys(("A9", "E10", "H1", "H2", "H3", "H4", "H5"), "belongs to the proxy")
+
+LIMITS: dict[str, str] = {
+    "A8": "WSGI servers decode the path; the layer sees what the application sees",
+    "E7": "an HTTP/1.0 response without a length ends where its connection does: no client can tell",
+    "F12": "there is one scheme so far",
+    "O1": "the bare key is not kept longer than its response",
+    "O3": "a release has no event of its own",
+    "P5": "the layer answers no HEAD: safe methods pass",
+    "S6": "encryption is a codec of your own",
+    "T2": "if the store is away at the end, the client gets its answer and a retry `outcome-unknown`",
+}
+
+
+def marks() -> dict[str, list[str]]:
+    """Which tests hold which item, in the order of files and lines."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        for test, ids in _marked(ast.parse(path.read_text("utf-8"))):
+            for item in ids:
+                found.setdefault(item, []).append(f"{path.stem}::{test}")
+    return found
+
+
+def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+    for node in tree.body:
+        for mark in getattr(node, "decorator_list", ()):
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.item":
+                assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                yield node.name, [ast.literal_eval(word) for word in mark.args]
+
+
+def page() -> str:
+    generate = load()
+    notes = generate.notes_of(HttpPolicy)
+    settings = [
+        (generate.code(field.name), generate.code(_shown(field.default)), notes[field.name])
+        for field in fields(HttpPolicy)
+    ]
+    cases = [
+        (generate.code(name), str(case.status), "yes" if case.retryable else "no", case.title)
+        for name, case in CASES.items()
+    ]
+    text = f"""<!-- Made by `python -m tests.http.items` from code and tests: run it again. -->
+
+# HTTP
+
+How to use it: [Protect an HTTP API](../how-to/http.md).
+
+## Settings
+
+{generate.table("setting", "default", "meaning", rows=settings)}
+## Problem types
+
+The type of a document is `problem_base` and one of these.
+
+{generate.table("case", "status", "retryable", "title", rows=cases)}
+## Checklist
+
+What the layer promises, item by item, and the tests in `tests/http` that hold it. Each runs on ASGI and on WSGI unless it
+is about one of them.
+"""
+    held = marks()
+    for section, items in SECTIONS.items():
+        rows = [(name, said, _status(name, held)) for name, said in items.items()]
+        text += f"\n### {section}\n\n{generate.table('item', 'promise', 'held by', rows=rows)}"
+    return text
+
+
+def _status(name: str, held: dict[str, list[str]]) -> str:
+    tests = "<br>".join(f"`{test}`" for test in held.get(name, ()))
+    limit = f"<br>Limit: {LIMITS[name]}." if name in LIMITS else ""
+    return f"{tests}{limit}" if tests else f"not held: {LATER[name]}"
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, frozenset):
+        return "{" + ", ".join(repr(item) for item in sorted(default)) + "}"
+    return (
+        type(default).__name__ + "()"
+        if hasattr(default, "decode") and not isinstance(default, bytes)
+        else repr(default)
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
