@@ -183,10 +183,11 @@ class Dropping(PostgresPrograms):
         until = min(last, first + PAGES)
         where = f"ctid >= '({first:d},0)' AND ctid < '({until:d},0)'"
         brought = yield Change(
-            f"""UPDATE {self.records} r SET generation = {self.current}
-            FROM (SELECT id FROM {part} WHERE {where} AND {self._needed()}
-                LIMIT {limit:d} FOR UPDATE SKIP LOCKED) n
-            WHERE r.id = n.id AND r.generation = {generation:d}"""
+            f"""WITH n AS MATERIALIZED (
+                SELECT id FROM {part} WHERE {where} AND {self._needed()}
+                LIMIT {limit:d} FOR UPDATE SKIP LOCKED)
+            UPDATE {self.records} r SET generation = {self.current}
+            FROM n WHERE r.id = n.id AND r.generation = {generation:d}"""
         )
         over, needed, fence = (
             yield Query(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ..urls import identifier, mask, options_of
@@ -46,7 +46,8 @@ class Settings:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         ours = urlencode([(name, value) for name, value in pairs if name in OPTIONS])
-        theirs = urlencode([(name, value) for name, value in pairs if name not in OPTIONS])
+        rest = [(name, value) for name, value in pairs if name not in OPTIONS]
+        theirs = urlencode(rest, quote_via=quote)  # libpq takes "+" for a plus
         options: dict[str, Any] = options_of(f"postgresql:?{ours}", OPTIONS)
         identifier(options["table"])
         if options["schema"]:
