@@ -442,3 +442,49 @@ def test_a_period_that_makes_no_sense(text: str):
 )
 def test_a_period(text: str, seconds: float):
     assert Settings.of(f"postgresql://h/d?generations={text}").generations == seconds
+
+
+# --- what if a node dies here? ---------------------------------------------------------------
+
+
+class DeathError(BaseException):
+    """Nobody catches it: the connection ends, and with it the transaction."""
+
+
+def _dying_at(statement: int) -> Callable[[str, Any], None]:
+    seen: list[Any] = []
+
+    def die(when: str, command: Any) -> None:
+        if when == "before":
+            seen.append(command)
+        if len(seen) > statement:
+            raise DeathError
+
+    return die
+
+
+def test_a_node_that_dies_at_any_statement_of_a_sweep_leaves_nothing_half_done(
+    store: PostgresStore,
+):
+    deaths = 0
+    while True:
+        name = f"over-{deaths}"
+        fence = completed(store, name, 0)
+        running = store.perform(Claim(Key(f"running-{deaths}"), A, HOUR))
+        store._tap = _dying_at(deaths)
+        try:
+            store.perform(Sweep(500))
+        except DeathError:
+            died = True
+        else:
+            died = False
+        store._tap = None
+        store.perform(Sweep(500))
+        assert len(parts(store)) == 1, "the next sweep did not finish what the dead one began"
+        assert store.perform(Claim(Key(name), A, HOUR)).fence > fence
+        again = Complete(Key(f"running-{deaths}").id, A, running.fence, HOUR, b"x")
+        assert store.perform(again) is Ack.OK
+        if not died:
+            break
+        deaths += 1
+    assert deaths > 20

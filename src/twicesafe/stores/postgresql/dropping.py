@@ -20,7 +20,7 @@ from ..base import Program
 from ..sql import Change, Query, atomically
 from .programs import PostgresPrograms
 
-__all__ = ["Dropping", "code_of"]
+__all__ = ["MOVED", "Dropping", "code_of"]
 
 T = TypeVar("T")
 
@@ -35,6 +35,9 @@ SAMPLE: Final = 128
 
 FEW, SHARE = 1000, 0.05
 """So many records, or this share of a generation, are brought forward rather than waited for."""
+
+MOVED: Final = "40001"
+"""SQLSTATE: another one brought the row into the current generation while we waited for it."""
 
 NOT_FREE: Final = "55P03"
 """SQLSTATE: the lock was not to be had within our patience."""
@@ -104,7 +107,7 @@ class Dropping(PostgresPrograms):
         try:
             return (yield from atomically(self._alone_at_it(program, closed), self.begin))
         except StoreUnavailableError as error:
-            if code_of(error) != NOT_FREE:
+            if code_of(error) not in (NOT_FREE, MOVED):
                 raise
             return None
 

@@ -27,13 +27,10 @@ from ...errors import ConfigurationError, StoreUnavailableError
 from ..base import Program
 from ..migrating import Schema, files_of
 from ..sql import Query
-from .dropping import Dropping, code_of
+from .dropping import MOVED, Dropping, code_of
 from .programs import AGAIN, GENERATIONS, NOW, PostgresPrograms, PostgresSchema
 
 __all__ = ["GenerationPrograms", "GenerationSchema", "layout"]
-
-MOVED: Final = "40001"
-"""SQLSTATE: another one brought the row into the current generation while we waited for it."""
 
 _TRIES: Final = 5
 
