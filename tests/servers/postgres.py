@@ -6,10 +6,12 @@ refuses to run as root: there it is started in a user namespace in which it is s
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -87,6 +89,28 @@ class Postgres(Server):
         """Fast shut-down: clients are cut, data is written."""
         self._end(signal.SIGINT)
 
+    def kill(self) -> None:
+        """Postmaster and backends at once: backends that outlive it would keep its memory in use."""
+        family = self._backends() if self.running else []
+        super().kill()
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + 10
+        while any(_alive(pid) for pid in family) and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def pause(self) -> None:
+        for pid in (self.pid, *self._backends()):
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in (self.pid, *self._backends()):
+            os.kill(pid, signal.SIGCONT)
+
+    def _backends(self) -> list[int]:
+        return [int(path.parent.name) for path in _stats() if _parent(path) == self.pid]
+
     @contextmanager
     def fresh(self) -> Iterator[str]:
         """The URL of a database that nobody else uses."""
@@ -97,3 +121,23 @@ class Postgres(Server):
         finally:
             if self.running:
                 self.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
+
+
+def _stats() -> Iterator[Path]:
+    return Path("/proc").glob("[0-9]*/stat")
+
+
+def _parent(stat: Path) -> int:
+    return int(_fields(stat)[1])
+
+
+def _alive(pid: int) -> bool:
+    return _fields(Path(f"/proc/{pid}/stat"))[0] not in ("Z", "X")
+
+
+def _fields(stat: Path) -> list[str]:
+    """State, parent, …; of a process that has ended: dead, nobody's."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["X", "0"]

@@ -6,104 +6,15 @@ is another matter: see docs/how-to/redis.md.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import os
-import threading
+import functools
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from twicesafe import (
-    AsyncReceiver,
-    LeaseLostError,
-    Policy,
-    Receiver,
-    StoreUnavailableError,
-)
-
-RESTARTS = 20
-CALLERS = 8
-POLICY = Policy(lease=30, wait=20)
-
-
-class Load:
-    """Callers that deliver each key three times and remember every answer that they got."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.stop = threading.Event()
-        self.answers: dict[str, set[str]] = {}
-        self.errors: Counter[str] = Counter()
-        self.unexpected: list[BaseException] = []
-        self.runs: Counter[str] = Counter()
-        self._numbers = itertools.count()
-        self.progress = 0
-
-    def keys(self) -> Any:
-        while not self.stop.is_set():
-            key = f"key-{next(self._numbers)}"
-            yield from (key, key, key)
-
-    def handle(self, key: str) -> str:
-        self.runs[key] += 1
-        return f"{key} {os.urandom(8).hex()}"
-
-    async def handle_async(self, key: str) -> str:
-        return self.handle(key)
-
-    def note(self, key: str, value: str) -> None:
-        self.answers.setdefault(key, set()).add(value)
-        self.progress += 1
-
-    def failed(self, error: BaseException) -> None:
-        if isinstance(error, (StoreUnavailableError, LeaseLostError)):
-            self.errors[type(error).__name__] += 1
-        else:
-            self.unexpected.append(error)
-
-
-class Threads(Load):
-    def start(self) -> list[threading.Thread]:
-        self.receiver = Receiver.open(self.url, policy=POLICY)
-        threads = [threading.Thread(target=self._work) for _ in range(CALLERS)]
-        for thread in threads:
-            thread.start()
-        return threads
-
-    def _work(self) -> None:
-        for key in self.keys():
-            try:
-                self.note(key, self.receiver.process(key, self.handle, key).value)
-            except Exception as error:
-                self.failed(error)
-
-    def end(self) -> None:
-        self.receiver.close()
-
-
-class Tasks(Load):
-    def start(self) -> list[threading.Thread]:
-        thread = threading.Thread(target=lambda: asyncio.run(self._main()))
-        thread.start()
-        return [thread]
-
-    async def _main(self) -> None:
-        async with AsyncReceiver.open(self.url, policy=POLICY) as receiver:
-            await asyncio.gather(*(self._work(receiver) for _ in range(CALLERS)))
-
-    async def _work(self, receiver: AsyncReceiver) -> None:
-        for key in self.keys():
-            try:
-                self.note(key, (await receiver.process(key, self.handle_async, key)).value)
-            except Exception as error:
-                self.failed(error)
-
-    def end(self) -> None:
-        pass
+from tests.stores.load import POLICY, RESTARTS, Tasks, Threads, never, survive
+from twicesafe import Receiver, StoreUnavailableError
 
 
 @pytest.mark.xdist_group("valkey")
@@ -112,37 +23,13 @@ def test_twenty_restarts_lose_no_recorded_result(
     kind: type[Any], own_server: Callable[..., Any]
 ) -> None:
     server = own_server("valkey", appendonly="yes", appendfsync="everysec")
-    load = kind(server.url)
-    threads = load.start()
-    for number in range(RESTARTS):
-        _until_it_moves(load)
+
+    def restart(number: int) -> None:
         (server.kill if number % 2 else server.stop)()
         server.start()
-    _until_it_moves(load)
-    load.stop.set()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
-    load.end()
-    assert load.unexpected == []
-    assert len(load.answers) > RESTARTS
-    with Receiver.open(server.url) as receiver:
-        replayed = {key: receiver.process(key, _never).value for key in load.answers}
-    assert {key: {value} for key, value in replayed.items()} == load.answers
-    assert max(load.runs.values()) == 1, "a recorded claim or result was lost"
 
-
-def _until_it_moves(load: Load) -> None:
-    """The callers have recovered: some more answers came in."""
-    enough = load.progress + 3 * CALLERS
-    until = time.monotonic() + 20
-    while load.progress < enough:
-        assert time.monotonic() < until, f"nobody recovers: {load.errors} {load.unexpected[:3]}"
-        time.sleep(0.005)
-
-
-def _never() -> str:
-    raise AssertionError("a recorded result was lost")
+    restarts = [functools.partial(restart, number) for number in range(RESTARTS)]
+    survive(kind(server.url), restarts, server.url)
 
 
 @pytest.mark.xdist_group("valkey_sentinel")
@@ -159,4 +46,4 @@ def test_an_open_receiver_follows_a_failover(own_server: Callable[..., Any]) -> 
                 break
             except StoreUnavailableError:
                 assert time.monotonic() < until
-        assert receiver.process("a", _never).value == "1"
+        assert receiver.process("a", never).value == "1"

@@ -1,0 +1,158 @@
+"""PostgreSQL restarted, killed, frozen, its backends shot: callers recover by themselves, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.kill.gathering import crowd, runs
+from tests.stores.doors import KINDS, Door, url_for
+from tests.stores.load import RESTARTS, Tasks, Threads, survive
+from twicesafe import AsyncReceiver, Policy, Receiver, StoreUnavailableError
+
+LOADS = {"psycopg": Threads, "psycopg-async": Tasks, "asyncpg": Tasks}
+
+pytestmark = pytest.mark.xdist_group("postgres")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# --- under load ------------------------------------------------------------------------------
+
+
+def test_twenty_restarts_lose_no_recorded_result(kind: str, own_server: Callable[..., Any]):
+    server = own_server("postgres", fsync="on")
+
+    def restart(number: int) -> None:
+        (server.kill if number % 4 == 3 else server.stop)()
+        server.start()
+
+    restarts = [functools.partial(restart, number) for number in range(RESTARTS)]
+    survive(LOADS[kind](url_for(kind, server.url)), restarts, server.url)
+
+
+def test_every_backend_shot_again_and_again(kind: str, postgres_url: str):
+    everyone = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+    def shoot() -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(everyone)
+
+    survive(LOADS[kind](url_for(kind, postgres_url)), [shoot] * RESTARTS, postgres_url)
+
+
+def test_a_thousand_callers_of_one_key_by_asyncpg(postgres_url: str, tmp_path: Path):
+    url, ledger = url_for("asyncpg", postgres_url), tmp_path / "ledger"
+    with crowd(url, ledger, "tasks", processes=10, callers=100) as everyone:
+        for number in range(20):
+            values, errors = everyone.round(f"key-{number}")
+            assert not errors
+            assert list(values.values()) == [1000], values
+    assert runs(ledger) == {f"key-{number}": 1 for number in range(20)}
+
+
+# --- a server that hangs ---------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds backends by /proc")
+def test_a_frozen_server_is_not_waited_for_for_ever(kind: str, own_server: Callable[..., Any]):
+    server = own_server("postgres")
+    with Door(kind, f"{server.url}?timeout=1") as door:
+        door.process("before", str, 1)
+        began = time.monotonic()
+        server.pause()
+        try:
+            with pytest.raises(StoreUnavailableError):
+                door.process("k", str, 1)
+        finally:
+            server.resume()
+        assert time.monotonic() - began < 8
+        assert door.process("before", str, "again").value == "1"
+        # What was asked in vain may be done by the awakened server; then it is ours for a lease.
+        assert door.process("other", str, "after").value == "after"
+
+
+# --- pools, threads, loops, cancellation -----------------------------------------------------
+
+
+def test_many_threads_share_two_connections(postgres_url: str):
+    with Receiver.open(f"{postgres_url}?pool=2&wake=false") as receiver:
+        errors: list[BaseException] = []
+
+        def call(number: int) -> None:
+            try:
+                for key in range(20):
+                    receiver.process(f"{number}-{key}", str, key)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(40)]
+        for thread in threads:
+            thread.start()
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            sql = "SELECT count(*) - 1 FROM pg_stat_activity WHERE datname = current_database()"
+            most = 0
+            while any(thread.is_alive() for thread in threads):
+                row = connection.execute(sql).fetchone()
+                assert row is not None
+                most = max(most, row[0])
+        assert errors == []
+        assert most <= 2
+        assert receiver.stats().total == 40 * 20
+
+
+@pytest.mark.parametrize("kind", ["psycopg-async", "asyncpg"])
+def test_a_second_event_loop_gets_connections_of_its_own(kind: str, postgres_url: str):
+    receiver = AsyncReceiver.open(url_for(kind, postgres_url))
+
+    async def say(word: str) -> str:
+        return word
+
+    async def use(key: str, word: str) -> str:
+        async with receiver:
+            return (await receiver.process(key, say, word)).value
+
+    assert asyncio.run(use("a", "first")) == "first"
+    assert asyncio.run(use("a", "second")) == "first"
+    assert asyncio.run(use("b", "third")) == "third"
+
+
+@pytest.mark.parametrize("kind", ["psycopg-async", "asyncpg"])
+@pytest.mark.parametrize("together", [1, 20])
+async def test_cancelled_claims_are_given_back(kind: str, together: int, postgres_url: str):
+    """At every moment of a claim's way; nobody waits for the lease of a cancelled caller."""
+
+    async def stuck() -> None:
+        await asyncio.sleep(60)
+
+    async def say() -> str:
+        return "done"
+
+    policy = Policy(lease=30, wait=5)
+    async with AsyncReceiver.open(url_for(kind, postgres_url), policy=policy) as receiver:
+        await receiver.process("warm", say)
+        for number in range(30):
+            keys = [f"{number}-{each}" for each in range(together)]
+            tasks = [asyncio.ensure_future(receiver.process(key, stuck)) for key in keys]
+            await asyncio.sleep(number * 0.0002)
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+            async with AsyncReceiver.open(url_for(kind, postgres_url), policy=policy) as other:
+                again = await asyncio.gather(*(other.process(key, say) for key in keys))
+            assert {outcome.value for outcome in again} == {"done"}
