@@ -8,6 +8,7 @@
     programs    what is asked of the server, as data: one statement per phase
     blocking    threads: a pool of connections
     awaited     event loops: a few lanes, in which concurrent calls share statements
+    generations what changes with ?generations=6h: a day of records goes by one DROP
 
 Waiters are woken by NOTIFY, which only contended keys pay for: whoever waits marks the row, and
 only a marked row announces its end. Behind a pooler in transaction mode say
