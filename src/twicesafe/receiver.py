@@ -17,29 +17,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 from . import events
 from .calling import (
     FingerprintSetting,
-    Profile,
-    check_setting,
     profile_of,
     refuse_async,
     refuse_generator,
-    scope_of_function,
 )
 from .claims import AsyncClaim, Claim
-from .clocks import wall_clock
-from .context import scope_of_context
 from .core import operations
-from .core.answers import outcome_of
 from .core.batch import exchange_many
-from .core.calls import Call
-from .core.commands import Flow, Raised
 from .core.exchange import exchange
-from .core.protocol import Forget, Release, Resolve
-from .core.terms import Terms
-from .errors import ConfigurationError, UsageError
-from .keys import Key, KeyLike, as_key
+from .deliveries import Deliveries, merged, value_or_raise, whole
+from .errors import UsageError
+from .keys import KeyLike
 from .maintenance import AsyncMaintenance, Maintenance
 from .outcomes import Failure, Outcome
-from .policy import Duration, Policy, seconds
+from .policy import Duration, Policy
 from .records import AuditEntry, Record, State, Stats, SweepReport
 from .stores.base import AsyncStore, Finding, Store
 from .stores.urls import default_url, open_async_store, open_store
@@ -55,209 +46,7 @@ M = TypeVar("M")
 P = ParamSpec("P")
 
 
-class _Settings:
-    """What twins share: settings, and how a delivery becomes a call. No I/O."""
-
-    _runtime: Any
-    store: Any
-    _upkeep: Any
-
-    def _configure(
-        self,
-        policy: Policy | None,
-        scope: Iterable[str],
-        fingerprint: FingerprintSetting,
-        notify: Callable[[events.Event], None],
-        observed: bool,
-    ) -> None:
-        if policy is not None and not isinstance(policy, Policy):
-            raise ConfigurationError(f"policy must be a Policy(…), not {type(policy).__name__}")
-        self.policy = policy or Policy()
-        self._terms = Terms(self.policy)
-        self._scope = Key("-", scope).scope  # checked as any scope is
-        self._fingerprint = check_setting(fingerprint)
-        self._notify = notify
-        self._observed = observed
-
-    def options(
-        self,
-        *,
-        policy: Policy | None = None,
-        scope: Iterable[str] | None = None,
-        fingerprint: FingerprintSetting | Any = ...,
-    ) -> Self:
-        """A receiver with other settings on the same store. Cheap; nothing is reconfigured."""
-        other = object.__new__(type(self))
-        other._runtime, other.store, other._upkeep = self._runtime, self.store, self._upkeep
-        other._configure(
-            policy or self.policy,
-            self._scope if scope is None else scope,
-            self._fingerprint if fingerprint is ... else fingerprint,
-            self._notify,
-            self._observed,
-        )
-        return other
-
-    @property
-    def scope(self) -> tuple[str, ...]:
-        """What every plain key of this receiver begins with."""
-        return self._scope
-
-    def key(self, key: KeyLike | None) -> Key:
-        """The full key that this receiver makes of a plain one: its scope, and the context's."""
-        if isinstance(key, Key):
-            return key
-        around = scope_of_context()
-        return as_key(key, (*around, *self._scope) if around else self._scope)
-
-    def _call(
-        self,
-        key: Key,
-        run: Callable[[], Any],
-        profile: Profile,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Call:
-        setting = self._fingerprint
-        print_, names = (
-            (None, None) if setting is None else profile.fingerprint(setting, args, kwargs)
-        )
-        return Call(
-            key,
-            run,
-            self._terms,
-            profile.declared,
-            print_,
-            names,
-            self._runtime.clock,
-            self._notify,
-            self._observed,
-        )
-
-    def _cached(self, call: Call) -> Outcome[Any] | None:
-        cache = self._runtime.cache
-        if cache is None:
-            return None
-        answer = cache.get(call.key.id)
-        if answer is None or (
-            call.fingerprint is not None
-            and answer.fingerprint is not None
-            and call.fingerprint != answer.fingerprint
-        ):
-            return None  # a mismatch is the store's to say
-        return outcome_of(call, answer, cached=True)
-
-    # -- operator requests --------------------------------------------------------------------
-
-    def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-        yield from operations.operate(key, ask)
-        if self._runtime.cache is not None:
-            self._runtime.cache.drop(key.id)  # now that the store knows: nothing refills it
-
-    def _release(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
-        return self._operate(key, Release(key.id, by, why, self._terms.retention_ms, force))
-
-    def _resolve(self, key: Key, value: object, by: str, why: str, returns: Any) -> Flow[None]:
-        payload = self._terms.codec.encode(value, returns)
-        return self._operate(key, Resolve(key.id, by, why, self._terms.retention_ms, payload))
-
-    def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
-        return self._operate(key, Forget(key.id, by, why, self._terms.retention_ms))
-
-    def _before(self, older_than: Duration) -> int:
-        # Hours, so the node's own clock will do: whoever is wrongly parked may still complete.
-        return wall_clock() - round(seconds(older_than, "older_than") * 1000)
-
-    def _told_given_up(self, records: list[Record]) -> list[Record]:
-        for record in records:
-            self._notify(events.GivenUp(Key(record.value, record.scope), record.attempt))
-        return records
-
-    # -- decorating ---------------------------------------------------------------------------
-
-    def _decorated(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
-    ) -> tuple[Self, Profile, Callable[..., Key]]:
-        """The receiver, profile and key maker of one decorated function."""
-        if not callable(function):
-            raise ConfigurationError(f"idempotent decorates a function, not {function!r}")
-        owner = self.options(
-            policy=policy,
-            scope=(*self._scope, *scope_of_function(function)) if scope is None else scope,
-            fingerprint=self._fingerprint if fingerprint is None else fingerprint,
-        )
-        name = getattr(function, "__qualname__", "")
-        profile = profile_of(function, method="." in name.rpartition("<locals>.")[2])
-        if profile.problem == "generator":
-            raise refuse_generator(function)
-        if key is None and profile.is_method:
-            raise ConfigurationError(
-                f"{name} is a method, and equal arguments of two objects are not equal calls: "
-                "give key=, for example key=lambda self, order: order.id"
-            )
-
-        def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
-            if key is None:
-                return Key.from_content(profile.content(args, kwargs), scope=owner.key("-").scope)
-            if isinstance(key, str):
-                return owner.key(profile.named(args, kwargs).get(key))
-            return owner.key(key(*args, **kwargs))
-
-        if isinstance(key, str) and key not in profile.parameters:
-            raise ConfigurationError(
-                f"key={key!r} names no parameter of {name}: it has {', '.join(profile.parameters)}"
-            )
-        return owner, profile, key_of
-
-    def _calls(
-        self,
-        messages: Sequence[Any],
-        handler: Callable[..., Any],
-        key: Callable[[Any], KeyLike],
-        profile: Profile,
-    ) -> tuple[list[Call], dict[int, Failure]]:
-        """A call per message; a message without a usable key is a failure of its own."""
-        calls: list[Call] = []
-        bad: dict[int, Failure] = {}
-        for index, message in enumerate(messages):
-            full: Key | None = None
-            try:
-                full = self.key(key(message))
-                run = functools.partial(handler, message)
-                calls.append(self._call(full, run, profile, (message,), {}))
-            except Exception as error:
-                bad[index] = Failure(error, full)
-        return calls, bad
-
-
-def _value(answer: Outcome[Any] | Raised) -> Outcome[Any]:
-    if type(answer) is Raised:
-        raise answer.error
-    return answer  # type: ignore[return-value]
-
-
-def _merge(
-    count: int, calls: list[Call], answers: list[Outcome[Any] | Raised], bad: dict[int, Failure]
-) -> list[Outcome[Any] | Failure]:
-    good = (
-        Failure(answer.error, call.key) if isinstance(answer, Raised) else answer
-        for call, answer in zip(calls, answers, strict=True)
-    )
-    return [bad[index] if index in bad else next(good) for index in range(count)]
-
-
-def _whole(concurrency: object) -> int:
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise ConfigurationError(f"concurrency={concurrency!r} makes no sense: use 1 or more")
-    return concurrency
-
-
-class Receiver(_Settings):
+class Receiver(Deliveries):
     """The blocking twin. Thread-safe; one per process and store is enough."""
 
     _runtime: BlockingRuntime
@@ -315,7 +104,7 @@ class Receiver(_Settings):
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._cached(call) or _value(self._runtime.run(exchange(call)))
+        return self._cached(call) or value_or_raise(self._runtime.run(exchange(call)))
 
     def process_many(
         self,
@@ -331,9 +120,9 @@ class Receiver(_Settings):
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         batch = list(messages)
         calls, bad = self._calls(batch, handler, key, profile)
-        flow = exchange_many(calls, _whole(concurrency))
+        flow = exchange_many(calls, whole(concurrency))
         answers = self._runtime.run(flow) if calls else []
-        return _merge(len(batch), calls, answers, bad)
+        return merged(len(batch), calls, answers, bad)
 
     @overload
     def idempotent(self, function: Callable[P, T]) -> Callable[P, T]: ...
@@ -378,7 +167,7 @@ class Receiver(_Settings):
         def receive(*args: Any, **kwargs: Any) -> Any:
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return (owner._cached(call) or _value(owner._runtime.run(exchange(call)))).value
+            return (owner._cached(call) or value_or_raise(owner._runtime.run(exchange(call)))).value
 
         return receive
 
@@ -475,7 +264,7 @@ class Receiver(_Settings):
         self.close()
 
 
-class AsyncReceiver(_Settings):
+class AsyncReceiver(Deliveries):
     """The awaited twin. One per process and store is enough, for any number of tasks."""
 
     _runtime: EventLoopRuntime
@@ -538,7 +327,7 @@ class AsyncReceiver(_Settings):
             raise refuse_generator(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._cached(call) or _value(await self._runtime.run(exchange(call)))
+        return self._cached(call) or value_or_raise(await self._runtime.run(exchange(call)))
 
     async def process_many(
         self,
@@ -554,9 +343,9 @@ class AsyncReceiver(_Settings):
             raise refuse_generator(handler)
         batch = list(messages)
         calls, bad = self._calls(batch, handler, key, profile)
-        flow = exchange_many(calls, _whole(concurrency))
+        flow = exchange_many(calls, whole(concurrency))
         answers = await self._runtime.run(flow) if calls else []
-        return _merge(len(batch), calls, answers, bad)
+        return merged(len(batch), calls, answers, bad)
 
     @overload
     def idempotent(
@@ -603,7 +392,9 @@ class AsyncReceiver(_Settings):
         async def receive(*args: Any, **kwargs: Any) -> Any:
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return (owner._cached(call) or _value(await owner._runtime.run(exchange(call)))).value
+            return (
+                owner._cached(call) or value_or_raise(await owner._runtime.run(exchange(call)))
+            ).value
 
         return receive
 

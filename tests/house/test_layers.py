@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "stores": {"stores"},
     "runtime": {"runtime"},
     "facades": {
-        "receiver", "calling", "claims", "handlers", "maintenance", "inbox", "outbox", "durable",
+        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "outbox", "durable",
         "http",
     },
     "front": {""},  # twicesafe/__init__.py: the public names

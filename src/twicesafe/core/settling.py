@@ -42,7 +42,7 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
     ask, problem = prepare(call, claim, reply)
     sent = call.clock()
     ack: Ack | None
-    if type(ask) is Complete:
+    if isinstance(ask, Complete):
         try:
             ack = yield ask
         except StoreUnavailableError as error:
