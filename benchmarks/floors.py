@@ -14,14 +14,14 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from .workload import RESULT, Contestant
+from .workload import RESULT, Contestant, nothing
 
 LEASE, RETENTION = 30.0, 86_400.0
 RUNNING, DONE = 0, 1
@@ -144,7 +144,7 @@ class SqliteFloor:
         self._db.close()
 
 
-def blocking(floor: MemoryFloor | SqliteFloor, handler: Callable[[str], Any], name: str) -> Any:
+def blocking(floor: Any, handler: Callable[[str], Any], name: str) -> Contestant:
     """The call around a floor, in the caller's thread."""
 
     def call(key: str) -> Any:
@@ -152,10 +152,10 @@ def blocking(floor: MemoryFloor | SqliteFloor, handler: Callable[[str], Any], na
         if payload is not None:
             return decode(payload)
         value = handler(key)
-        floor.complete(key, owner, fence, encode(value))  # type: ignore[arg-type]
+        floor.complete(key, owner, fence, encode(value))
         return value
 
-    return Contestant(name, call, getattr(floor, "close", lambda: None))
+    return Contestant(name, call, getattr(floor, "close", nothing))
 
 
 def awaited(floor: MemoryFloor, handler: Callable[[str], Any], name: str) -> Contestant:
@@ -170,6 +170,36 @@ def awaited(floor: MemoryFloor, handler: Callable[[str], Any], name: str) -> Con
         return value
 
     return Contestant(name, call)
+
+
+def over_the_wire(floor: Any, handler: Callable[[str], Any], name: str) -> Contestant:
+    """The call around the floor of an async driver: each phase is awaited."""
+
+    async def call(key: str) -> Any:
+        owner, fence, payload = await floor.claim(key)
+        if payload is not None:
+            return decode(payload)
+        value = await handler(key)
+        await floor.complete(key, owner, fence, encode(value))
+        return value
+
+    return Contestant(name, call, floor.close)
+
+
+def batched(floor: Any, name: str) -> Contestant:
+    """The floor's own batch: two trips, and the handler's result encoded once per key."""
+
+    def many(keys: Sequence[str]) -> None:
+        floor.batch(keys, [encode(RESULT) for _ in keys])
+
+    return Contestant(name, close=floor.close, many=many)
+
+
+def batched_async(floor: Any, name: str) -> Contestant:
+    async def many(keys: Sequence[str]) -> None:
+        await floor.batch(keys, [encode(RESULT) for _ in keys])
+
+    return Contestant(name, close=floor.close, many=many)
 
 
 # --- SQLite under an event loop: where to hop to the thread? ------------------------------------

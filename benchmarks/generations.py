@@ -21,6 +21,7 @@ from tests.servers import launch
 from twicesafe import Key, Receiver
 from twicesafe.core.protocol import Claim, Complete, Sweep
 from twicesafe.stores.postgresql import PostgresStore
+from twicesafe.stores.postgresql.generations import GenerationPrograms
 
 FILL = """
 INSERT INTO {table} (fence, lease_until, created_at, changed_at, expires_at, attempt, state, cause,
@@ -68,7 +69,10 @@ class Load:
 
 
 class Locks:
-    """How long claims were locked out: from the lock's grant to the end of its transaction."""
+    """How long a lock that claims wait for was held before COMMIT, and how long COMMIT took.
+
+    COMMIT lets go of the lock first and deletes files afterwards: what claims felt is in `Load`.
+    """
 
     def __init__(self, store: PostgresStore) -> None:
         self.spans: dict[str, float] = {}
@@ -78,10 +82,14 @@ class Locks:
     def _heard(self, when: str, command: Any) -> None:
         if when == "after" and "LOCK TABLE" in command.sql and self._since is None:
             self._since = "drop" if "ACCESS" in command.sql else "turn", time.perf_counter()
-        elif when == "after" and command.sql == "COMMIT" and self._since is not None:
+        elif command.sql == "COMMIT" and self._since is not None:
             name, began = self._since
-            self.spans[name] = time.perf_counter() - began
-            self._since = None
+            held = time.perf_counter() - began
+            if when == "before":
+                self.spans[name] = held
+            else:
+                self.spans[f"COMMIT of the {name}"] = held - self.spans[name]
+                self._since = None
 
 
 def swept(store: PostgresStore) -> tuple[int, float, float]:
@@ -94,6 +102,23 @@ def swept(store: PostgresStore) -> tuple[int, float, float]:
         removed += report.removed
         if not after:
             return removed, time.perf_counter() - began, longest
+
+
+def costs_with(closed: int) -> None:
+    """Without fsync, which would hide the difference; with so many older generations."""
+    with launch("postgres") as server, server.fresh() as url:
+        urls = {"plain": f"{url}?table=plain", "generations": f"{url}?table=parted&generations=6h"}
+        store = PostgresStore.open(urls["generations"])
+        programs = store.programs
+        assert isinstance(programs, GenerationPrograms)
+        programs.period = 0
+        for _ in range(closed):
+            for _ in range(200):
+                store.perform(Claim(Key(os.urandom(8).hex()), b"o" * 16, 30_000))
+            store._run(programs._when_free(programs.turn()))
+        store.close()
+        print(f"{closed} older generations, fsync off")
+        costs(urls)
 
 
 def costs(urls: dict[str, str], calls: int = 1500) -> None:
@@ -113,16 +138,16 @@ def costs(urls: dict[str, str], calls: int = 1500) -> None:
         receiver.close()
 
 
-def main(records: int) -> None:
+def main(records: int, names: tuple[str, ...] = ("plain", "generations")) -> None:
     server = launch(
         "postgres", fsync="on", shared_buffers="1GB", max_wal_size="8GB", checkpoint_timeout="30min"
     )
     with server, server.fresh() as url:
         urls = {"plain": f"{url}?table=plain", "generations": f"{url}?table=parted&generations=6h"}
         stores = {name: PostgresStore.open(each) for name, each in urls.items()}
-        fill(url, records)
-        costs(urls)
-        for name, store in stores.items():
+        fill(url, records, names)
+        for name in names:
+            store = stores[name]
             with Load(store) as before:
                 time.sleep(6)
             sweeper = PostgresStore.open(urls[name])
@@ -132,22 +157,25 @@ def main(records: int) -> None:
                 time.sleep(max(0.0, 6 - seconds))
             sweeper.close()
             for what, held in locks.spans.items():
-                print(f"{name}: claims locked out by the {what} for {held * 1e3:.1f} ms")
+                print(f"{name}: {what} {held * 1e3:.1f} ms")
             print(
                 f"{name}: removed {removed:,} in {seconds:.2f} s, longest request {longest:.3f} s"
             )
             print(f"  quiet  {before.told()}\n  during {during.told()}", flush=True)
+        for store in stores.values():
             store.close()
 
 
-def fill(url: str, records: int) -> None:
+def fill(url: str, records: int, names: tuple[str, ...]) -> None:
     import psycopg
 
-    plain: dict[str, Any] = {"table": "plain_records", "column": "", "value": ""}
-    parted: dict[str, Any] = {"table": "parted_g1", "column": ", generation", "value": ", 1"}
+    tables: dict[str, dict[str, Any]] = {
+        "plain": {"table": "plain_records", "column": "", "value": ""},
+        "generations": {"table": "parted_g1", "column": ", generation", "value": ", 1"},
+    }
     began = time.perf_counter()
     with psycopg.connect(url, autocommit=True) as connection:
-        for each in (plain, parted):
+        for each in (tables[name] for name in names):
             connection.execute(FILL.format(records=records, **each))
             connection.execute(f"VACUUM ANALYZE {each['table']}")
         connection.execute("CHECKPOINT")
@@ -155,4 +183,6 @@ def fill(url: str, records: int) -> None:
 
 
 if __name__ == "__main__":
+    costs_with(1)
+    costs_with(5)
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000)

@@ -9,14 +9,13 @@ import waits for nothing, and others use the machine.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 
 from .measure import Spread, repeat
-from .peers import MODULES
+from .peers import MODULES, lacks
 
 PROGRAM = """
 import time
@@ -39,12 +38,11 @@ def seconds(module: str, bytecode: str) -> float:
 
 
 def measured(rounds: int) -> dict[str, Spread]:
-    modules = {"twicesafe": "twicesafe", **MODULES}
+    installed = {name: module for name, module in MODULES.items() if not lacks(name)}
+    modules = {"twicesafe": "twicesafe", **installed}
     with tempfile.TemporaryDirectory() as bytecode:
         present = {
-            name: functools.partial(seconds, module, bytecode)
-            for name, module in modules.items()
-            if importlib.util.find_spec(module) is not None
+            name: functools.partial(seconds, module, bytecode) for name, module in modules.items()
         }
         found = repeat(rounds + 1, present)
     return {name: Spread.of(values[1:]) for name, values in found.items()}

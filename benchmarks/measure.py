@@ -11,9 +11,9 @@ for another thread, processor time is counted instead of wall time.
 from __future__ import annotations
 
 import gc
-import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .workload import Absent, Contestant, Keys, Offer
@@ -60,6 +60,7 @@ class _Runner:
     keys: Keys
     size: int = 1
     every: int = 1
+    failed: str = ""
     laps: dict[int, float] = field(default_factory=dict)
 
 
@@ -72,24 +73,31 @@ def measure(
     lap: float = LAP,
 ) -> list[Measured]:
     """Interleaved rounds of all entrants; the first one present is what ratios refer to."""
-    runners = [_Runner(e, Keys(fresh=fresh)) for e in entrants if isinstance(e, Contestant)]
+    runners = [
+        _Runner(e, Keys(fresh=fresh, callers=offer.callers))
+        for e in entrants
+        if isinstance(e, Contestant)
+    ]
     collecting = gc.isenabled()
     gc.disable()
     try:
         for runner in runners:
-            _prepare(runner, offer, rounds, lap)
+            with _telling(runner):
+                _prepare(runner, offer, rounds, lap)
         runners[0].every = 1  # ratios need it in every round
         for turn in range(rounds):
             start = turn % len(runners)
             for runner in runners[start:] + runners[:start]:  # nobody is always first
-                if turn % runner.every == 0:
-                    runner.laps[turn] = _lap(runner, offer)
+                if turn % runner.every == 0 and not runner.failed:
+                    with _telling(runner):
+                        runner.laps[turn] = _lap(runner, offer)
             gc.collect()
     finally:
         if collecting:
             gc.enable()
         for runner in runners:
-            offer.finish(runner.contestant)
+            with _telling(runner):
+                offer.finish(runner.contestant)
     base = runners[0].laps
     found = {runner.contestant.name: _summed_up(runner, base) for runner in runners}
     return [
@@ -98,13 +106,23 @@ def measure(
     ]
 
 
+@contextmanager
+def _telling(runner: _Runner) -> Iterator[None]:
+    """A neighbour's failure is its result; anybody else's is ours."""
+    try:
+        yield
+    except Exception as error:
+        if not runner.contestant.guest:
+            raise
+        runner.failed = runner.failed or f"failed here ({type(error).__name__})"
+
+
 def _prepare(runner: _Runner, offer: Offer, rounds: int, lap: float) -> None:
     """Warm up; settle what duplicates will ask for; find the size of a lap."""
-    least = offer.least
+    least = offer.least(runner.contestant)
+    offer.alone(runner.contestant)
     if not runner.keys.fresh:
-        settled = runner.keys.settled
-        count = max(len(settled), least)
-        offer.seconds(runner.contestant, (settled * math.ceil(count / len(settled)))[:count])
+        offer.seconds(runner.contestant, runner.keys.settled)
     runner.size = least
     if offer.herd:
         _lap(runner, offer)
@@ -126,6 +144,8 @@ def _lap(runner: _Runner, offer: Offer) -> float:
 
 
 def _summed_up(runner: _Runner, base: dict[int, float]) -> Measured:
+    if runner.failed or not runner.laps:
+        return Measured(runner.contestant.name, absent=runner.failed)
     both = [turn for turn in runner.laps if turn in base]
     return Measured(
         runner.contestant.name,

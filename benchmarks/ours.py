@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,35 @@ def awaited(
         return await receiver.process(key, handler, key)
 
     return Contestant(name, call, receiver.close)
+
+
+def two_receivers(url: str, handler: Callable[[str], Any]) -> Contestant:
+    """Callers take turns at two receivers: half of them can only be woken through the store."""
+    both = [blocking(url, handler), blocking(url, handler)]
+    turn = itertools.cycle(both)
+
+    def call(key: str) -> Any:
+        return next(turn).call(key)
+
+    def close() -> None:
+        for each in both:
+            each.close()
+
+    return Contestant(NAME, call, close)
+
+
+def two_receivers_async(url: str, handler: Callable[[str], Any]) -> Contestant:
+    both = [awaited(url, handler), awaited(url, handler)]
+    turn = itertools.cycle(both)
+
+    async def call(key: str) -> Any:
+        return await next(turn).call(key)
+
+    async def close() -> None:
+        for each in both:
+            await each.close()
+
+    return Contestant(NAME, call, close)
 
 
 def batches(url: str, handler: Callable[[str], Any], name: str) -> Contestant:

@@ -19,8 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .cases import COLUMNS, FLOOR, Case
+from .case import COLUMNS, FLOOR, Case
+from .engines import ENGINES
+from .engines import about as servers
 from .measure import Measured, Spread
+from .peers import PACKAGES
+from .size_servers import AIMS
 
 OURS = "twicesafe"
 REMARKS = Path(__file__).with_name("remarks.toml")
@@ -82,8 +86,7 @@ def duration(seconds: float) -> str:
 
 
 def size_rows(disk: dict[str, float], memory: dict[str, float], count: int) -> list[Row]:
-    keys = f"{count // 1_000_000} M" if count >= 1_000_000 else f"{count:,}"
-    section = f"Size and upkeep at {keys} keys, results of 200 bytes"
+    section = _size_section(count)
     per_key, sweep = disk["bytes_per_key"], disk["sweep_seconds"]
     ratio = sweep / disk["floor_sweep_seconds"]
     return [
@@ -115,6 +118,43 @@ def size_rows(disk: dict[str, float], memory: dict[str, float], count: int) -> l
             sweep <= 30e-6,
         ),
     ]
+
+
+def server_size_rows(found: dict[str, dict[str, float]], count: int) -> list[Row]:
+    section = _size_section(count)
+    rows: list[Row] = []
+    for name, figures in found.items():
+        shown = ENGINES[name].shown
+        most, longest = AIMS[name]
+        per_key, sweep = figures["bytes_per_key"], figures.get("sweep_seconds")
+        rows.append(
+            Row(
+                f"size/{name}",
+                section,
+                f"{shown}, bytes per key with its index",
+                {OURS: f"{per_key:.0f} B"},
+                "" if most is None else f"≤ {most:g} B",
+                None if most is None else per_key <= most,
+                raw=figures,
+            )
+        )
+        if sweep is not None:
+            rows.append(
+                Row(
+                    f"sweep/{name}",
+                    section,
+                    f"{shown} sweep, per removed key",
+                    {OURS: duration(sweep)},
+                    "" if longest is None else f"≤ {longest * 1e6:g} µs",
+                    None if longest is None else sweep <= longest,
+                )
+            )
+    return rows
+
+
+def _size_section(count: int) -> str:
+    keys = f"{count // 1_000_000} M" if count >= 1_000_000 else f"{count:,}"
+    return f"Size and upkeep at {keys} keys, results of 200 bytes"
 
 
 def import_row(found: dict[str, Spread]) -> Row:
@@ -163,10 +203,12 @@ def _columns(rows: list[Row]) -> list[str]:
 
 
 def machine() -> dict[str, str]:
-    versions = {name: _version(name) for name in (OURS, "exactly-once", "idemkit", "dbos")}
+    drivers = ("psycopg", "asyncpg", "redis", "hiredis", "PyMySQL", "asyncmy")
+    versions = {name: _version(name) for name in (*drivers, OURS, *PACKAGES)}
     return {
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
+        **servers(),
         "system": platform.system(),
         "processors": str(os.cpu_count()),
         **{name: version for name, version in versions.items() if version},

@@ -27,7 +27,7 @@ BATCH = 2_000
 RETENTION_MS = 86_400_000
 
 
-def fill(store: object, count: int, due: int = 0) -> None:
+def fill(store: object, count: int, due: int = 0, batch: int = BATCH) -> None:
     """`count` completed records, through the store's own batch form; the first `due` are due."""
     from twicesafe.codecs import DEFAULT_CODEC
     from twicesafe.core.protocol import Claim, Complete
@@ -35,7 +35,7 @@ def fill(store: object, count: int, due: int = 0) -> None:
     from twicesafe.tokens import new_owner
 
     payload = DEFAULT_CODEC.encode(RESULT)
-    for numbers in _chunks(count):
+    for numbers in _chunks(count, batch):
         claims = [Claim(Key(key_of(n)), new_owner(), 30_000) for n in numbers]
         won = store.perform_many(claims)  # type: ignore[attr-defined]
         kept = (1 if n < due else RETENTION_MS for n in numbers)
@@ -46,9 +46,9 @@ def fill(store: object, count: int, due: int = 0) -> None:
         store.perform_many(done)  # type: ignore[attr-defined]
 
 
-def _chunks(count: int) -> Iterator[list[int]]:
+def _chunks(count: int, batch: int = BATCH) -> Iterator[list[int]]:
     numbers = iter(range(count))
-    while chunk := list(itertools.islice(numbers, BATCH)):
+    while chunk := list(itertools.islice(numbers, batch)):
         yield chunk
 
 

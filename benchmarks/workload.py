@@ -61,6 +61,8 @@ class Contestant:
     close: Callable[[], Any] = nothing
     many: Callable[[Sequence[str]], Any] | None = None
     """Takes a batch of keys at once; then ``call`` is not used."""
+    guest: bool = False
+    """A neighbour: if it fails in a case, that is told in its place, and the others go on."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,10 @@ class Keys:
 
     SETTLED = 100
 
-    def __init__(self, *, fresh: bool) -> None:
+    def __init__(self, *, fresh: bool, callers: int = 1) -> None:
         self.fresh = fresh
-        self.settled = [] if fresh else new_keys(self.SETTLED)
+        # One for each caller at least: nobody meets a key that is still being settled.
+        self.settled = [] if fresh else new_keys(max(self.SETTLED, callers))
         self._again = itertools.cycle(self.settled)
 
     def take(self, count: int) -> list[str]:
@@ -116,10 +119,9 @@ class Offer:
         if self._pool is not None:  # all threads exist before anything is measured
             list(self._pool.map(lambda _: time.sleep(0.002), range(callers)))
 
-    @property
-    def least(self) -> int:
-        """The smallest number of keys that makes sense."""
-        return self.batch or self.callers
+    def least(self, contestant: Contestant) -> int:
+        """The smallest number of keys that makes sense: a batch is for who takes batches."""
+        return self.batch if contestant.many is not None else self.callers
 
     def seconds(self, contestant: Contestant, keys: list[str]) -> float:
         if self.herd:  # everybody asks for the same key at once
@@ -147,6 +149,16 @@ class Offer:
             await asyncio.gather(*[work(contestant, share, self.batch) for share in shares])
         return self._clock() - start
 
+    def alone(self, contestant: Contestant) -> None:
+        """One call before all others: some open a connection for each who comes before the first."""
+        (key,) = new_keys(1)
+        work = contestant.call if contestant.many is None else contestant.many
+        given = key if contestant.many is None else [key]
+        if self._loop is not None:
+            self._loop.run(_awaited(work, given))
+        else:
+            work(given)
+
     def finish(self, contestant: Contestant) -> None:
         if asyncio.iscoroutinefunction(contestant.close):
             assert self._loop is not None
@@ -159,6 +171,10 @@ class Offer:
             self._pool.shutdown()
         if self._loop is not None:
             self._loop.close()
+
+
+async def _awaited(work: Any, given: Any) -> None:
+    await work(given)
 
 
 def _ask(contestant: Contestant, keys: list[str], batch: int) -> None:

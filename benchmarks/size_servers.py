@@ -1,0 +1,119 @@
+"""What a million keys weigh in a server, and what sweeping them costs.
+
+``python -m benchmarks.size_servers postgresql 1000000 URL`` prints one line of JSON. Records are made
+through the store's own batch form, 200 at a time, so that claims and completions follow each other as
+in a busy service. Nothing is vacuumed by hand: what autovacuum leaves is what an operator has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+from .size import fill
+
+CHUNK = 200
+AIMS: dict[str, tuple[float | None, float | None]] = {
+    "postgresql": (420, 3e-6),
+    "valkey": (380, None),
+    "mariadb": (None, None),
+}
+"""Bytes per key and seconds per swept key that are aimed at."""
+
+QUICKLY = "&options=-csynchronous_commit%3Doff%20-cenable_seqscan%3Doff"
+"""Only for filling: a table that grows from nothing in a minute is no service."""
+
+
+def postgresql(count: int, url: str) -> dict[str, float]:
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS size_records, size_meta, size_audit")
+    url += "?table=size"
+    due = count // 20
+    _filled(url + QUICKLY, count, due)
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        row = connection.execute("SELECT pg_total_relation_size('size_records')").fetchone()
+    assert row is not None
+    return {"bytes_per_key": row[0] / count, "sweep_seconds": _swept(url, due)}
+
+
+def mariadb(count: int, url: str) -> dict[str, float]:
+    import pymysql
+
+    due = count // 20
+    _filled(url + "?table=size", count, due)
+    port, database = int(url.rpartition(":")[2].split("/")[0]), url.rsplit("/", maxsplit=1)[-1]
+    with pymysql.connect(host="127.0.0.1", port=port, user="root") as connection:
+        cursor = connection.cursor()
+        cursor.execute(
+            "SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = %s",
+            (f"{database}/size_records",),
+        )
+        (size,) = cursor.fetchone()
+    return {"bytes_per_key": size / count, "sweep_seconds": _swept(url + "?table=size", due)}
+
+
+def valkey(count: int, url: str) -> dict[str, float]:
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        before: Any = client.info("memory")
+        _filled(url + "?prefix=size", count, 0)
+        after: Any = client.info("memory")
+    return {"bytes_per_key": (after["used_memory"] - before["used_memory"]) / count}
+
+
+def _filled(url: str, count: int, due: int) -> None:
+    from twicesafe.stores.urls import open_store
+
+    store = open_store(url)
+    fill(store, count, due, CHUNK)
+    store.close()
+
+
+def _swept(url: str, due: int) -> float:
+    from twicesafe import Receiver
+
+    with Receiver.open(url) as receiver:
+        start = time.perf_counter()
+        removed = receiver.sweep(limit=due).removed
+        seconds = time.perf_counter() - start
+    assert removed == due, (removed, due)
+    return seconds / due
+
+
+SERVERS = {"postgresql": postgresql, "valkey": valkey, "mariadb": mariadb}
+
+
+def measured(count: int, urls: dict[str, str]) -> dict[str, dict[str, float]]:
+    """Two at a time, each in a process of its own."""
+    found: dict[str, dict[str, float]] = {}
+    for pair in _pairs(urls):
+        started = {
+            name: subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.size_servers", name, str(count), url],
+                stdout=subprocess.PIPE,
+            )
+            for name, url in pair
+        }
+        found |= {name: json.loads(each.communicate()[0]) for name, each in started.items()}
+    return found
+
+
+def _pairs(urls: dict[str, str]) -> list[list[tuple[str, str]]]:
+    items = list(urls.items())
+    return [items[start : start + 2] for start in range(0, len(items), 2)]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.size_servers")
+    parser.add_argument("what", choices=SERVERS)
+    parser.add_argument("count", type=int)
+    parser.add_argument("url")
+    asked = parser.parse_args()
+    print(json.dumps(SERVERS[asked.what](asked.count, asked.url)))
