@@ -12,6 +12,7 @@ from twicesafe import events as ev
 KEY = Key("secret-key", ("secret-tenant",))
 
 WARNINGS = [
+    ev.GivenUp(KEY, 3),
     ev.LeaseLost(KEY),
     ev.RenewalFailed(KEY, "OSError"),
     ev.ResultNotKept(KEY, "TooLargeError"),
