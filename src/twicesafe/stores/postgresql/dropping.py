@@ -149,13 +149,13 @@ class Dropping(PostgresPrograms):
     def _ripe(self, generation: int) -> Program[bool]:
         """By a sample: is there little enough left in it? If not, it says when to ask again."""
         part = self._part(generation)
-        pages = (yield Query(f"SELECT {_pages(part)}"))[0][0]
+        pages, now = (yield Query(f"SELECT {_pages(part)}, {self._now}"))[0]
         share = min(100.0, 100.0 * SAMPLE / max(1, pages))
-        total, needed, over_at, now = (
+        total, needed, over_at = (
             yield Query(
-                f"""SELECT count(*), count(*) FILTER (WHERE {self._needed()}),
-                    percentile_disc({1 - SHARE}) WITHIN GROUP (ORDER BY nullif(expires_at, 0)),
-                    {self._now} FROM {part} TABLESAMPLE SYSTEM ({share:.6f})"""
+                f"""SELECT count(*), count(*) FILTER (WHERE {_needed(now)}),
+                percentile_disc({1 - SHARE}) WITHIN GROUP (ORDER BY nullif(expires_at, 0))
+                FROM {part} TABLESAMPLE SYSTEM ({share:.6f})"""
             )
         )[0]
         if needed * 100 / share <= max(FEW, SHARE * total * 100 / share):
@@ -171,10 +171,11 @@ class Dropping(PostgresPrograms):
     def _look(self, generation: int, limit: int) -> Program[tuple[int, int, bool] | None]:
         """The next pages: how many records and pages were seen, and whether that was all."""
         part = self._part(generation)
-        first, same, last = (
+        first, same, last, now = (
             yield Query(
                 f"""SELECT c.pages, c.file IS NOT DISTINCT FROM pg_relation_filenode('{part}'),
-                {_pages(part)} FROM {self.table}_closed c WHERE generation = {generation:d}"""
+                {_pages(part)}, {self._now}
+                FROM {self.table}_closed c WHERE generation = {generation:d}"""
             )
         )[0]
         if not same:
@@ -185,29 +186,30 @@ class Dropping(PostgresPrograms):
             )
         until = min(last, first + PAGES)
         where = f"ctid >= '({first:d},0)' AND ctid < '({until:d},0)'"
-        brought = yield Change(
-            f"""WITH n AS MATERIALIZED (
-                SELECT id FROM {part} WHERE {where} AND {self._needed()}
-                LIMIT {limit:d} FOR UPDATE SKIP LOCKED)
-            UPDATE {self.records} r SET generation = {self.current}
-            FROM n WHERE r.id = n.id AND r.generation = {generation:d}"""
-        )
-        over, needed, fence = (
+        total, needed, fence = (
             yield Query(
-                f"""SELECT count(*), count(*) FILTER (WHERE {self._needed()}),
+                f"""SELECT count(*), count(*) FILTER (WHERE {_needed(now)}),
                 coalesce(max(fence), 0) FROM {part} WHERE {where}"""
             )
         )[0]
+        brought = 0
         if needed:
-            return (brought, 1, False) if brought else None
+            brought = yield Change(
+                f"""WITH n AS MATERIALIZED (
+                    SELECT id FROM {part} WHERE {where} AND {_needed(now)}
+                    LIMIT {limit:d} FOR UPDATE SKIP LOCKED)
+                UPDATE {self.records} r SET generation = {self.current}
+                FROM n WHERE r.id = n.id AND r.generation = {generation:d}"""
+            )
+        if brought < needed:
+            # A full bite: go on. Otherwise somebody works on one of them: not now.
+            return (brought, 1, False) if brought == limit else None
         yield Change(
-            f"""UPDATE {self.table}_closed SET pages = {until:d}, records = records + {over:d},
-            fence = greatest(fence, {fence:d}) WHERE generation = {generation:d}"""
+            f"""UPDATE {self.table}_closed SET pages = {until:d},
+            records = records + {total - needed:d}, fence = greatest(fence, {fence:d})
+            WHERE generation = {generation:d}"""
         )
-        return brought + over, until - first, until == last
-
-    def _needed(self) -> str:
-        return f"NOT expires_at BETWEEN 1 AND {self._now}"
+        return total, until - first, until == last
 
     # -- drop ---------------------------------------------------------------------------------
 
@@ -257,6 +259,10 @@ class Dropping(PostgresPrograms):
             )
         yield Change(f"DROP TABLE {part}")
         return records  # type: ignore[no-any-return]
+
+
+def _needed(now: int) -> str:
+    return f"NOT expires_at BETWEEN 1 AND {now:d}"
 
 
 def _pages(part: str) -> str:
