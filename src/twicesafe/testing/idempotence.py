@@ -40,7 +40,7 @@ __all__ = ["assert_idempotent", "assert_idempotent_async"]
 
 START: Final = "handler starts"
 END: Final = "handler ended, nothing recorded"
-BRIEF: Final = 0.2
+BRIEF: Final = 0.5
 """Seconds of lease on a receiver of yours: a retry after a crash waits so long for real."""
 
 
