@@ -89,21 +89,41 @@ class IdempotencyMiddleware:
     async def _keyed(self, scope: Scope, receive: Receive, send: Send) -> None:
         rules, request = self._rules, _request_of(scope)
         try:
-            if not rules.needs_body(request):
+            looked = rules.look(request)
+            if looked is None:
                 return await self.app(scope, receive, send)
             body = await _body(receive, rules)
             if body is None:
                 return None  # the client went away in mid-upload: nothing was claimed
             request = _request_of(scope, body)
-            admission = rules.admit(request)
+            admission = rules.admit(request, looked)
         except Refused as refusal:
             return await _answer(send, rules.refuse(request, refusal.problem))
         if admission is None:
             return await self.app(scope, _again(body, receive), send)
         scope = _forwarded(scope, rules)
-        exchange = _Exchange(rules, admission, request, receive, send)
         receiver = self._rerunning if admission.reruns else self._holding
-        task = asyncio.ensure_future(exchange.run(self.app, scope, receiver))
+        claim = receiver.claim(
+            admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
+        )
+        try:
+            await claim.__aenter__()
+        except TwicesafeError as error:
+            if isinstance(error, StoreUnavailableError) and self.policy.fail_open:
+                receiver._notify(events.Unprotected(admission.key))
+                return await self.app(scope, _again(body, receive), send)
+            if isinstance(error, CorruptRecordError):
+                _log.error("%s", error)
+            return await _answer(send, rules.refuse_error(request, error))
+        if not claim.is_new:
+            stored: StoredResponse = claim.result
+            await claim.__aexit__(None, None, None)
+            return await _answer(send, rules.replay(request, stored))
+        return await self._work(_Exchange(rules, admission, request, claim, receive, send), scope)
+
+    async def _work(self, exchange: _Exchange, scope: Scope) -> None:
+        task = asyncio.ensure_future(exchange.run(self.app, scope))
+        exchange.claim._step_out()  # the claim goes on in the task's own context
         self._running.add(task)  # the loop itself would let it be collected
         task.add_done_callback(self._running.discard)
         try:
@@ -111,7 +131,6 @@ class IdempotencyMiddleware:
         except asyncio.CancelledError:
             exchange.client_left()  # it was us who were cancelled, or both: the handler goes on
             raise
-        return None
 
 
 class _Exchange:
@@ -119,7 +138,6 @@ class _Exchange:
 
     __slots__ = (
         "_admission",
-        "_claim",
         "_delivered",
         "_disconnected",
         "_dismissed",
@@ -134,6 +152,7 @@ class _Exchange:
         "_started",
         "_trouble",
         "_watch",
+        "claim",
     )
 
     def __init__(
@@ -141,13 +160,14 @@ class _Exchange:
         rules: Rules,
         admission: Admission,
         request: HttpRequest,
+        claim: AsyncClaim,
         receive: Receive,
         send: Send,
     ) -> None:
         self._rules, self._admission, self._request = rules, admission, request
+        self.claim = claim
         self._receive, self._send = receive, send
         self._recording = rules.recording()
-        self._claim: AsyncClaim
         self._delivered = self._gone = self._settled = self._started = False
         self._impatient = self._dismissed = False
         self._disconnected = asyncio.Event()
@@ -155,42 +175,19 @@ class _Exchange:
         self._watch: asyncio.Task[None] | None = None
         self._trouble: Exception | None = None
 
-    async def run(self, app: App, scope: Scope, receiver: AsyncReceiver) -> None:
-        key = self._admission.key
-        claim = self._claim = receiver.claim(
-            key, fingerprint=self._admission.fingerprint, returns=StoredResponse
-        )
-        try:
-            await claim.__aenter__()
-        except StoreUnavailableError as error:
-            if not self._rules.policy.fail_open:
-                return await self._refuse(error)
-            receiver._notify(events.Unprotected(key))
-            return await app(scope, _again(self._request.body, self._receive), self._send)
-        except TwicesafeError as error:
-            return await self._refuse(error)
-        if not claim.is_new:
-            stored: StoredResponse = claim.result
-            await claim.__aexit__(None, None, None)
-            return await _answer(self._send, self._rules.replay(self._request, stored))
+    async def run(self, app: App, scope: Scope) -> None:
         try:
             await self._work(app, scope)
         except BaseException as error:
-            await claim.__aexit__(type(error), error, None)
+            await self.claim.__aexit__(type(error), error, None)
             raise
         finally:
             self._disconnected.set()
             if self._watch is not None:
                 self._watch.cancel()
-        await claim.__aexit__(None, None, None)
+        await self.claim.__aexit__(None, None, None)
         if self._trouble is not None:
             raise self._trouble
-        return None
-
-    async def _refuse(self, error: TwicesafeError) -> None:
-        if isinstance(error, CorruptRecordError):
-            _log.error("%s", error)
-        await _answer(self._send, self._rules.refuse_error(self._request, error))
 
     async def _work(self, app: App, scope: Scope) -> None:
         trouble: BaseException | None = None
@@ -254,16 +251,16 @@ class _Exchange:
             if self._recording.trouble is not None:
                 _log.error("redact failed, so nothing was kept", exc_info=self._recording.trouble)
         elif ending is Ending.RELEASE:
-            await self._told(self._claim.release())
+            await self._told(self.claim.release())
         elif not self._admission.reruns:
             await self._hold(None)
 
     async def _record(self, result: object) -> None:
-        await self._told(self._claim.complete(result))
+        await self._told(self.claim.complete(result))
 
     async def _hold(self, trouble: BaseException | None) -> None:
         why = "response cut" if trouble is None else type(trouble).__qualname__
-        await self._told(self._claim.hold(why))
+        await self._told(self.claim.hold(why))
 
     async def _told(self, telling: Awaitable[None]) -> None:
         """The response is the client's, whether or not its record could be written."""

@@ -86,10 +86,11 @@ class IdempotencyMiddleware:
         fields = _fields(environ)
         request = _request_of(environ, fields)
         try:
-            if not rules.needs_body(request):
+            looked = rules.look(request)
+            if looked is None:
                 return self.app(environ, start_response)
             request = _request_of(environ, fields, _body(environ, rules))
-            admission = rules.admit(request)
+            admission = rules.admit(request, looked)
         except Refused as refusal:
             return _answer(start_response, rules.refuse(request, refusal.problem))
         environ = self._forwarded(environ, request.body)

@@ -1,8 +1,8 @@
 """The rules of one policy, compiled: what an edge asks, in the order in which it asks.
 
-    concerns(method, names)   most requests pass here, at the cost of a look at their field names
-    needs_body(request)       None: pass; False or True: keyed, or required and refused
-    admit(request)            the key, the fingerprint and the terms; or None: pass; or `Refused`
+    concerns(method, fields)  most requests pass here, at the cost of a look at their field names
+    look(request)             None: pass; else read the body, then `admit`; or `Refused`
+    admit(request, looked)    the key, the fingerprint and the terms; or None: pass; or `Refused`
     recording()               for the handler's response
     replay(request, stored)   the answer to a repeat
     refuse(request, problem)  the layer's own answer
@@ -30,10 +30,20 @@ from .routes import Routes
 from .sources import reads_body
 from .stored import kept_fields, replay_fields
 
-__all__ = ["Admission", "Rules"]
+__all__ = ["Admission", "Looked", "Rules"]
 
 _SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
 ANONYMOUS = "anonymous"
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a look at a request without its body has found."""
+
+    key: str | None
+    """None: it may be in the body."""
+
+
+_IN_THE_BODY = Looked(None)
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -84,23 +94,23 @@ class Rules:
                 return True
         return False
 
-    def needs_body(self, request: HttpRequest) -> bool:
-        """False: let it pass. True: read the body, then `admit`. Refusals come at once."""
+    def look(self, request: HttpRequest) -> Looked | None:
+        """None: let it pass. Otherwise read the body, then `admit`. Refusals come at once."""
         method, path = request.method, request.path
         if self._exclude.match(method, path):
-            return False
+            return None
         if self._include and not self._include.match(method, path):
-            return False
-        if self._reads_body and not self._has_field(request):
-            return True
+            return None
+        if self._reads_body and not any(name in self.names for name, _ in request.headers):
+            return _IN_THE_BODY
         found = self._key(request)
-        if found is not None:
-            announced = request.header("content-length")
-            if announced is not None and announced.isdigit():
-                self.require_size(int(announced))
-            return True
-        self._require_key(request)
-        return False
+        if found is None:
+            self._require_key(request)
+            return None
+        for name, value in request.headers:
+            if name == b"content-length" and value.isdigit():
+                self.require_size(int(value))
+        return Looked(found)
 
     def require_size(self, size: int) -> None:
         """Refuse a body of this size, whether announced or arrived."""
@@ -110,8 +120,8 @@ class Rules:
 
     # -- with the body ------------------------------------------------------------------------
 
-    def admit(self, request: HttpRequest) -> Admission | None:
-        found = self._key(request)
+    def admit(self, request: HttpRequest, looked: Looked) -> Admission | None:
+        found = self._key(request) if looked.key is None else looked.key
         if found is None:
             self._require_key(request)
             return None
@@ -138,7 +148,7 @@ class Rules:
         return ("http", *parts)
 
     def _principal(self, request: HttpRequest, names: tuple[str, ...]) -> str:
-        digest = hmac.new(self.policy.scope_secret, _SCOPE_DOMAIN, "sha256")
+        framed = _SCOPE_DOMAIN
         empty = True
         for name in names:
             if name.startswith("cookie:"):
@@ -147,13 +157,10 @@ class Rules:
             else:
                 values = request.values(name)
             empty = empty and not values
-            digest.update(len(values).to_bytes(4, "big"))
+            framed += len(values).to_bytes(4, "big")
             for value in values:
-                digest.update(len(value).to_bytes(8, "big") + value)
-        return ANONYMOUS if empty else digest.hexdigest()
-
-    def _has_field(self, request: HttpRequest) -> bool:
-        return any(name in self.names for name, _ in request.headers)
+                framed += len(value).to_bytes(8, "big") + value
+        return ANONYMOUS if empty else hmac.digest(self.policy.scope_secret, framed, "sha256").hex()
 
     def _key(self, request: HttpRequest) -> str | None:
         policy = self.policy
