@@ -37,6 +37,7 @@ class Load:
     def __init__(self, store: PostgresStore, workers: int = 2) -> None:
         self._store = store
         self.times: list[float] = []
+        self.began: list[float] = []
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._work) for _ in range(workers)]
 
@@ -48,6 +49,7 @@ class Load:
             began = time.perf_counter()
             won = self._store.perform(Claim(key, owner, 30_000))
             self.times.append(time.perf_counter() - began)
+            self.began.append(began)
             self._store.perform(Complete(key.id, owner, won.fence, 86_400_000, b"x" * 200))
 
     def __enter__(self) -> Self:
@@ -59,6 +61,15 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+    def worst_between(self, start: float, end: float) -> tuple[int, float]:
+        """Of the claims that were under way in this time: how many, and the slowest."""
+        met = [
+            took
+            for began, took in zip(self.began, self.times, strict=True)
+            if began < end and began + took > start
+        ]
+        return len(met), max(met, default=0.0)
 
     def told(self) -> str:
         cuts = statistics.quantiles(self.times, n=1000)
@@ -76,6 +87,7 @@ class Locks:
 
     def __init__(self, store: PostgresStore) -> None:
         self.spans: dict[str, float] = {}
+        self.moments: dict[str, tuple[float, float]] = {}
         self._since: tuple[str, float] | None = None
         store._tap = self._heard
 
@@ -87,6 +99,7 @@ class Locks:
             held = time.perf_counter() - began
             if when == "before":
                 self.spans[name] = held
+                self.moments[name] = began, began + held + 0.1
             else:
                 self.spans[f"COMMIT of the {name}"] = held - self.spans[name]
                 self._since = None
@@ -158,6 +171,9 @@ def main(records: int, names: tuple[str, ...] = ("plain", "generations")) -> Non
             sweeper.close()
             for what, held in locks.spans.items():
                 print(f"{name}: {what} {held * 1e3:.1f} ms")
+            for what, (start, end) in locks.moments.items():
+                met, worst = during.worst_between(start, end)
+                print(f"{name}: {met} claims met the {what}, the slowest took {worst * 1e3:.1f} ms")
             print(
                 f"{name}: removed {removed:,} in {seconds:.2f} s, longest request {longest:.3f} s"
             )
