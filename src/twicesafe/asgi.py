@@ -127,9 +127,9 @@ class IdempotencyMiddleware:
         self._running.add(task)  # the loop itself would let it be collected
         task.add_done_callback(self._running.discard)
         try:
-            await asyncio.shield(task)
+            await exchange.over  # not the task: who is cancelled here would cancel it
         except asyncio.CancelledError:
-            exchange.client_left()  # it was us who were cancelled, or both: the handler goes on
+            exchange.client_left()
             raise
 
 
@@ -153,6 +153,7 @@ class _Exchange:
         "_trouble",
         "_watch",
         "claim",
+        "over",
     )
 
     def __init__(
@@ -166,6 +167,7 @@ class _Exchange:
     ) -> None:
         self._rules, self._admission, self._request = rules, admission, request
         self.claim = claim
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._receive, self._send = receive, send
         self._recording = rules.recording()
         self._delivered = self._gone = self._settled = self._started = False
@@ -176,18 +178,24 @@ class _Exchange:
         self._trouble: Exception | None = None
 
     async def run(self, app: App, scope: Scope) -> None:
+        """All of it, in a task of its own; how it ended is told through `over`."""
+        trouble: BaseException | None = None
         try:
             await self._work(app, scope)
         except BaseException as error:
-            await self.claim.__aexit__(type(error), error, None)
-            raise
-        finally:
-            self._disconnected.set()
-            if self._watch is not None:
-                self._watch.cancel()
-        await self.claim.__aexit__(None, None, None)
-        if self._trouble is not None:
-            raise self._trouble
+            trouble = error
+        self._disconnected.set()
+        if self._watch is not None:
+            self._watch.cancel()
+        try:
+            await self.claim.__aexit__(None, trouble, None)
+        except BaseException as error:
+            trouble = trouble or error
+        trouble = trouble or self._trouble
+        if not self.over.done():
+            self.over.set_result(None) if trouble is None else self.over.set_exception(trouble)
+        elif trouble is not None:
+            _log.error("a handler failed after its client was gone", exc_info=trouble)
 
     async def _work(self, app: App, scope: Scope) -> None:
         trouble: BaseException | None = None

@@ -28,7 +28,7 @@ from .problems import Problem, Refused, problem_of, problem_response
 from .recording import Recording
 from .routes import Routes
 from .sources import reads_body
-from .stored import kept_fields, replay_fields
+from .stored import kept_fields, never_kept, replay_fields
 
 __all__ = ["Admission", "Looked", "Rules"]
 
@@ -70,7 +70,7 @@ class Rules:
         self.by_name = not (policy.key_from or required)
         """Only the key's field can make a request ours."""
         self._reads_body = any(reads_body(source) for source in policy.key_from)
-        self._dropped = frozenset(name.lower().encode() for name in policy.drop_headers)
+        self._dropped = never_kept(cookies=policy.replay_cookies, names=policy.drop_headers)
         marker = policy.replay_header
         self._marker = None if marker is None else marker.lower().encode()
         self._exposed = () if marker is None else (marker.encode(), b"Retry-After", b"Link")
@@ -205,7 +205,7 @@ class Rules:
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> StoredResponse:
         policy = self.policy
-        lines = kept_fields(headers, cookies=policy.replay_cookies, never=self._dropped)
+        lines = kept_fields(headers, self._dropped)
         stored = StoredResponse(status, lines, b"" if status in (204, 304) else body)
         return stored if policy.redact is None else policy.redact(stored)
 

@@ -27,6 +27,7 @@ __all__ = [
     "NotKept",
     "ResponseCodec",
     "kept_fields",
+    "never_kept",
     "replay_fields",
 ]
 
@@ -62,14 +63,17 @@ class NotKept:
 NOT_KEPT: Final = NotKept()
 
 
+def never_kept(*, cookies: bool, names: Iterable[str]) -> frozenset[bytes]:
+    """Names of fields that are not stored: those of one passage, one moment, one client, and these."""
+    named = {name.lower().encode() for name in names}
+    return OF_ONE_PASSAGE | OF_ONE_MOMENT | named | (frozenset() if cookies else _COOKIES)
+
+
 def kept_fields(
-    headers: Iterable[tuple[bytes, bytes]], *, cookies: bool, never: frozenset[bytes]
+    headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]
 ) -> tuple[tuple[bytes, bytes], ...]:
     """The field lines of a response that are stored."""
     lines = [(name.lower(), value) for name, value in headers]
-    dropped = OF_ONE_PASSAGE | OF_ONE_MOMENT | never
-    if not cookies:
-        dropped |= _COOKIES
     for name, value in lines:
         if name == b"connection":
             dropped |= {option.strip().lower() for option in value.split(b",")}
