@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "front": {""},  # twicesafe/__init__.py: the public names
     "edges": {
         "asgi", "wsgi", "proxy", "client", "brokers", "integrations", "observers", "cli",
-        "dashboard", "demo", "__main__",
+        "dashboard", "demo", "bench", "__main__",
     },
     "testing": {"testing"},
 }  # fmt: skip
@@ -45,6 +45,8 @@ HERMITS = {"edges"}
 # Importer, imported: what the rules above would forbid, and why it is right.
 ALLOWED = {
     ("cli", "demo"): "`twicesafe demo` is a command",
+    ("cli", "bench"): "`twicesafe bench` is a command",
+    ("bench.place", "stores.redis.routing"): "what a benchmark wrote goes by the engine's own means",
     ("cli.verify", "testing"): "`twicesafe verify` runs the shipped conformance suite",
     ("demo", "testing"): "the demo kills workers with the crash kit",
     ("__main__", "cli"): "`python -m twicesafe`",

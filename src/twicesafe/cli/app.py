@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from .. import __version__
-from . import acts, demo, keys, upkeep
+from . import acts, bench, demo, keys, upkeep
 from .exits import DONE, NO, complain
 from .options import JsonOption
 from .output import Screen
@@ -25,7 +25,7 @@ class _InOrder(typer.core.TyperGroup):
     """Commands in the order in which people need them."""
 
     def list_commands(self, _: Any) -> list[str]:
-        return ["keys", "stats", "sweep", "doctor", "migrate", "demo", "version"]
+        return ["keys", "stats", "sweep", "doctor", "migrate", "bench", "demo", "version"]
 
 
 app = typer.Typer(
@@ -89,6 +89,7 @@ app.command("stats")(upkeep.stats)
 app.command("sweep")(upkeep.sweep)
 app.command("doctor")(upkeep.doctor)
 app.command("migrate")(upkeep.migrate)
+app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 app.command("version")(_version)
 
