@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ...core.driving import drive_async
 from ...core.protocol import Request
 from ...errors import StoreError, StoreUnavailableError
 from ..base import AsyncStore, Capabilities, Finding, Program
-from ..joining import AsyncLane, PerLoop
+from ..joining import AsyncLane, PerLoop, unbroken
 from ..migrating import check, migrate
 from ..sql import Query
 from .blocking import (
@@ -71,6 +71,9 @@ class _AwaitedStore(AsyncStore):
 
     async def perform(self, request: Request) -> Any:
         return await self._lanes.here().perform(request)
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        return self._lanes.here().submit(request)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         return await self._lanes.here().perform_many(requests)
@@ -270,6 +273,10 @@ class _Lanes:
         if joined is not None:
             return await joined.perform(request)
         return await self.run_other(self._store.programs.perform(request))
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        joined = self._joined.get(request.op)
+        return unbroken(self.perform(request)) if joined is None else joined.submit(request)
 
     async def run_other(self, program: Program[T]) -> T:
         return await self.other.run(program)
