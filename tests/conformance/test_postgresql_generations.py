@@ -117,11 +117,11 @@ class AsyncModel(Generations, StoreModel):
     colour = "async"
 
 
-def tested(model: type[StoreModel]) -> Any:
+def on_postgres(model: type[StoreModel]) -> Any:
     case: Any = model.TestCase
     case.settings = settings(max_examples=12, stateful_step_count=25)
     return pytest.mark.xdist_group("postgres")(pytest.mark.usefixtures("postgres")(case))
 
 
-TestRestlessModel = tested(RestlessModel)
-TestAsyncModel = tested(AsyncModel)
+TestRestlessModel = on_postgres(RestlessModel)
+TestAsyncModel = on_postgres(AsyncModel)
