@@ -1,0 +1,167 @@
+"""``python -m lab``: the proof lab.
+
+prove                     everything below, with a table of what was tried and found
+  --full                  a million schedules instead of a hundred thousand
+  --publish               the numbers into lab/results/, the page into docs/
+simulate                  many schedules; or one of them, told line by line
+  --seed N [--trace]      run this one; bit for bit the same, every time
+  --shrink                leave out of it what its failure does not need
+  --mutant NAME           with this bug in the core
+mutants [NAME …]          every mutant must be found
+model                     the Promela model, checked exhaustively by spin
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+
+from . import model, report
+from .mutants import LIMIT, MUTANTS, mutated
+from .simulation.campaign import Hunt, Tally, campaign, cores, hunt_all, missing
+from .simulation.plan import draw
+from .simulation.shrinking import shrink, written
+from .simulation.world import run
+
+SCHEDULES = 100_000
+FULL = 1_000_000
+ENOUGH_TO_MEET_ALL = 20_000
+"""From so many schedules on, everything must have been visited."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    acts = {"prove": _prove, "simulate": _simulate, "mutants": _mutants, "model": _model}
+    return acts[asked.command](asked)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    prove = commands.add_parser("prove")
+    simulate = commands.add_parser("simulate")
+    mutants = commands.add_parser("mutants")
+    commands.add_parser("model")
+    for one in (prove, simulate, mutants):
+        one.add_argument("--jobs", type=int, default=cores())
+    for one in (prove, simulate):
+        one.add_argument("--schedules", type=int, default=None)
+        one.add_argument("--first", type=int, default=0, help="the first seed")
+    prove.add_argument("--full", action="store_true")
+    prove.add_argument("--publish", action="store_true")
+    simulate.add_argument("--seed", type=int)
+    simulate.add_argument("--trace", action="store_true")
+    simulate.add_argument("--shrink", action="store_true")
+    simulate.add_argument("--mutant", choices=MUTANTS)
+    mutants.add_argument("names", nargs="*", metavar="NAME")
+    return parser
+
+
+# --- one command each ------------------------------------------------------------------------
+
+
+def _prove(asked: argparse.Namespace) -> int:
+    schedules = asked.schedules or (FULL if asked.full else SCHEDULES)
+    print(f"simulation: {schedules:,} schedules on {asked.jobs} cores")
+    tally = campaign(asked.first, schedules, asked.jobs, _progress(schedules))
+    good = _told(tally)
+    print(f"mutants: {len(MUTANTS)}, each within {LIMIT:,} schedules")
+    hunts = list(hunt_all(list(MUTANTS), LIMIT, asked.jobs))
+    good &= _told_hunts(hunts)
+    print("model: Promela, by spin")
+    checks = model.check_all()
+    good &= model.told(checks)
+    proof = report.proof_of(tally, hunts, checks)
+    report.write(proof, publish=asked.publish)
+    print("the invariants held" if good else "SOMETHING BROKE: see above")
+    return 0 if good else 1
+
+
+def _simulate(asked: argparse.Namespace) -> int:
+    if asked.seed is None:
+        schedules = asked.schedules or SCHEDULES
+        tally = campaign(asked.first, schedules, asked.jobs, _progress(schedules))
+        return 0 if _told(tally) else 1
+    with mutated(asked.mutant) if asked.mutant else contextlib.nullcontext():
+        plan = draw(asked.seed)
+        world, violation = run(plan)
+        if violation is not None and asked.shrink:
+            plan = shrink(plan, violation.name)
+        if asked.trace:
+            print("\n".join(written(plan)))
+            run(plan, print)
+        print(f"{world.events} events: {violation or 'no invariant broke'}")
+    return 0 if violation is None else 1
+
+
+def _mutants(asked: argparse.Namespace) -> int:
+    names = asked.names or list(MUTANTS)
+    unknown = [name for name in names if name not in MUTANTS]
+    if unknown:
+        print(
+            f"no mutant is called {unknown[0]!r}; there are: {', '.join(MUTANTS)}", file=sys.stderr
+        )
+        return 2
+    return 0 if _told_hunts(list(hunt_all(names, LIMIT, asked.jobs))) else 1
+
+
+def _model(asked: argparse.Namespace) -> int:
+    return 0 if model.told(model.check_all()) else 1
+
+
+# --- telling ---------------------------------------------------------------------------------
+
+
+def _progress(schedules: int) -> object:
+    told = [time.monotonic()]
+
+    def progress(tally: Tally) -> None:
+        if time.monotonic() - told[0] < 10 and tally.schedules < schedules:
+            return
+        told[0] = time.monotonic()
+        rate = tally.schedules / tally.seconds
+        print(f"  {tally.schedules:,} schedules, {tally.events:,} events, {rate:,.0f} per second")
+
+    return progress
+
+
+def _told(tally: Tally) -> bool:
+    for found in tally.violations:
+        print(f"  ✗ seed {found.seed}: {found.invariant}: {found.how}")
+    if tally.violations:
+        seed, invariant = tally.violations[0].seed, tally.violations[0].invariant
+        print(
+            f"  the first one, made small (python -m lab simulate --seed {seed} --shrink --trace):"
+        )
+        plan = shrink(draw(seed), invariant)
+        print("\n".join(written(plan)))
+        run(plan, print)
+    unmet = missing(tally.seen) if tally.schedules >= ENOUGH_TO_MEET_ALL else []
+    for what in unmet:
+        print(f"  ✗ never met: {what}")
+    faults = sum(count for what, count in tally.seen.items() if what.startswith("fault: "))
+    print(
+        f"  {tally.schedules:,} schedules, {tally.events:,} events, {faults:,} network faults, "
+        f"{len(tally.violations)} violations, {tally.seconds:.0f} s "
+        f"({1000 * tally.cpu_seconds / max(1, tally.schedules):.2f} ms of processor each)"
+    )
+    return not tally.violations and not unmet
+
+
+def _told_hunts(hunts: list[Hunt]) -> bool:
+    for hunt in hunts:
+        end = "SURVIVED" if hunt.schedule is None else f"schedule {hunt.schedule}: {hunt.invariant}"
+        print(f"  {hunt.mutant:32} {end}")
+    survivors = [hunt for hunt in hunts if hunt.schedule is None]
+    print(f"  {len(hunts) - len(survivors)} of {len(hunts)} found")
+    return not survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Mutants of the worker: what it does with an answer, or without one; and of its lease keeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from twicesafe.context import ActiveClaim
+from twicesafe.core.commands import Invoke, Land, Sleep
+from twicesafe.core.protocol import Abandon, Ack, Claim, Claimed, Complete, Fail, Verdict
+from twicesafe.errors import StoreUnavailableError
+from twicesafe.runtime.flights import Flights
+from twicesafe.runtime.keeper import LeaseKeeper
+from twicesafe.tokens import new_owner
+
+from ..simulation import process as processes
+from ..simulation.terms import POLICIES
+from .registry import Patch, mutant
+
+
+@mutant("a claim answer that is older than its lease starts the handler")
+def late_answer_runs(patch: Patch) -> None:
+    for terms in POLICIES:
+        patch(terms, "usable", float("inf"))
+
+
+def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
+    """The exchange with its commands and replies tampered with: `handle` performs one of them."""
+    exchange = processes.exchange
+
+    def tampered(call: Any, began: float | None = None) -> Any:
+        flow = exchange(call, began)
+        reply: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                command = flow.send(reply) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return end.value
+            try:
+                reply, error = (yield from handle(call, command)), None
+            except StoreUnavailableError as trouble:
+                reply, error = None, trouble
+
+    return tampered
+
+
+@mutant("an unanswered claim is asked again with a new owner")
+def new_owner_on_retry(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        try:
+            return (yield command)
+        except StoreUnavailableError:
+            if type(command) is not Claim:
+                raise
+        yield Sleep(0.02)
+        return (yield replace(command, owner=new_owner()))
+
+    patch(processes, "exchange", _tampering(handle))
+
+
+@mutant("an unanswered claim is taken for won")
+def unanswered_is_won(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        try:
+            return (yield command)
+        except StoreUnavailableError:
+            if type(command) is not Claim:
+                raise
+        return Claimed(Verdict.WON, 1, 1)
+
+    patch(processes, "exchange", _tampering(handle))
+
+
+@mutant("an unanswered complete runs the handler again")
+def unknown_outcome_reruns(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        try:
+            return (yield command)
+        except StoreUnavailableError:
+            if type(command) is not Complete:
+                raise
+        claim = (call.key, command.owner, command.fence, 1, None, call.clock())
+        again = ActiveClaim(*claim, call.terms.lease, call.terms.max_lease, call.clock)
+        yield Invoke(again, call.run)
+        return (yield command)
+
+    patch(processes, "exchange", _tampering(handle))
+
+
+@mutant("the handler's value is handed to those who wait before it is recorded")
+def unrecorded_landing(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        if type(command) is Complete:
+            answer = Claimed(Verdict.REPLAY, command.fence, 1, state=command.state)
+            yield Land(replace(answer, result=command.result, expires_in=command.retention))
+        return (yield command)
+
+    patch(processes, "exchange", _tampering(handle))
+
+
+@mutant("a refused complete is reported as success")
+def lost_is_success(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        answer = yield command
+        return Ack.OK if type(command) is Complete else answer
+
+    patch(processes, "exchange", _tampering(handle))
+
+
+@mutant("an outage at the claim runs the handler unprotected without being told to")
+def fail_open(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        try:
+            return (yield command)
+        except StoreUnavailableError:
+            if type(command) is Claim:
+                yield Invoke(None, call.run)
+            raise
+
+    patch(processes, "exchange", _tampering(handle))
+
+
+@mutant("the claim of a handler that failed is given back as if it had never started")
+def abandon_after_start(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        if type(command) is Fail:
+            command = Abandon(command.id, command.owner, command.retention)
+        return (yield command)
+
+    patch(processes, "exchange", _tampering(handle))
+
+
+@mutant("the keeper renews past max_lease: a hung handler keeps its key")
+def renews_for_ever(patch: Patch) -> None:
+    renew_due = LeaseKeeper._renew_due
+
+    def renew_all(self: Any) -> None:
+        for claim in self._live:
+            claim.max_lease = float("inf")
+        renew_due(self)
+
+    patch(LeaseKeeper, "_renew_due", renew_all)
+
+
+@mutant(
+    "a flight that ends without an answer stays in the table: its process never runs the key again"
+)
+def flight_never_lands(patch: Patch) -> None:
+    land = Flights.land
+
+    def only_answers(self: Any, flight: Any, answer: Any) -> None:
+        if answer is not None:
+            land(self, flight, answer)
+
+    patch(Flights, "land", only_answers)
+
+
+@mutant("the keeper lets go of a claim after one failed renewal")
+def one_failed_renewal(patch: Patch) -> None:
+    postpone = LeaseKeeper._postpone
+
+    def give_up(self: Any, claim: Any, at: float) -> None:
+        if at - self._clock() < claim.lease / 5:
+            claim.gone = True
+            self._live.pop(claim, None)
+            return
+        postpone(self, claim, at)
+
+    patch(LeaseKeeper, "_postpone", give_up)

@@ -1,0 +1,58 @@
+"""The list of mutants, and the way to put one into the running core and to take it out again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from ..simulation import invariants
+
+__all__ = ["LIMIT", "MUTANTS", "Mutant", "Patch", "mutant", "mutated"]
+
+LIMIT: Final = 5_000
+"""Schedules within which a mutant must be found."""
+
+Patch = Callable[[Any, str, Any], None]
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    name: str
+    bug: str
+    patch: Callable[[Patch], None]
+    aside: tuple[str, ...] = ()
+    """Invariants not looked at, because a second bug is needed to make this one visible."""
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(bug: str, aside: tuple[str, ...] = ()) -> Callable[[Callable[[Patch], None]], Any]:
+    def enter(patch: Callable[[Patch], None]) -> Any:
+        name = patch.__name__.replace("_", " ")
+        MUTANTS[name] = Mutant(name, bug, patch, aside)
+        return patch
+
+    return enter
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The core with this bug, as long as the block lasts."""
+    bug = MUTANTS[name]
+    undo: list[tuple[Any, str, Any]] = []
+
+    def patch(where: Any, attribute: str, value: Any) -> None:
+        undo.append((where, attribute, getattr(where, attribute)))
+        setattr(where, attribute, value)
+
+    invariants.SET_ASIDE.update(bug.aside)
+    try:
+        bug.patch(patch)
+        yield
+    finally:
+        for where, attribute, value in reversed(undo):
+            setattr(where, attribute, value)
+        invariants.SET_ASIDE.clear()

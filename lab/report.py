@@ -1,0 +1,190 @@
+"""The report: numbers as JSON, and a page for readers made of nothing but these numbers."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import msgspec
+
+from twicesafe import __version__
+
+from .model import Check
+from .mutants import LIMIT
+from .simulation.campaign import Hunt, Tally
+from .simulation.invariants import INVARIANTS
+
+__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "proof_of", "read", "write"]
+
+ROOT = Path(__file__).parent.parent
+NUMBERS = ROOT / "lab" / "results" / "proof.json"
+PAGE = ROOT / "docs" / "explanation" / "proof.md"
+LAST = ROOT / ".dev" / "proof.json"
+
+
+class Proof(msgspec.Struct):
+    versions: dict[str, str]
+    simulation: Tally
+    mutants: list[Hunt]
+    model: list[Check]
+
+
+def proof_of(tally: Tally, hunts: list[Hunt], checks: list[Check]) -> Proof:
+    versions = {"twicesafe": __version__, "python": platform.python_version()}
+    return Proof(versions, tally, hunts, checks)
+
+
+def write(proof: Proof, *, publish: bool) -> None:
+    """The last run is kept beside the environments; a published one in the repository."""
+    text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
+    LAST.parent.mkdir(exist_ok=True)
+    LAST.write_bytes(text)
+    if publish:
+        NUMBERS.parent.mkdir(exist_ok=True)
+        NUMBERS.write_bytes(text)
+        PAGE.write_text(as_markdown(read(NUMBERS)), "utf-8")
+
+
+def read(file: Path) -> Proof:
+    return msgspec.json.decode(file.read_bytes(), type=Proof)
+
+
+def as_markdown(proof: Proof) -> str:
+    return "\n".join(
+        [
+            *_head(proof),
+            *_simulation(proof.simulation),
+            *_mutants(proof.mutants),
+            *_model(proof.model),
+            *_LIMITS,
+            "",
+        ]
+    )
+
+
+def _head(proof: Proof) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
+    return [
+        "# The proof lab",
+        "",
+        "This page is written by `make prove ARGS=--publish`; its numbers are those of that run",
+        f"({versions}). Everything below can be run again from a clone with `make prove`.",
+        "",
+    ]
+
+
+def _simulation(tally: Tally) -> list[str]:
+    last = tally.first_seed + tally.schedules - 1
+    each = 1000 * tally.cpu_seconds / max(1, tally.schedules)
+    lines = [
+        "## Simulation",
+        "",
+        "The exchange is written as generators that yield requests and commands as data. So a",
+        "worker can be simulated: its flow is stepped by a scheduler, on a virtual network, under",
+        "virtual time, against the memory store. What runs is the shipped code: flows, lifecycle,",
+        "store, flights, and the lease keeper without its thread.",
+        "",
+        f"**{tally.schedules:,} schedules** (seeds {tally.first_seed} to {last}),",
+        f"{tally.events:,} events: **{len(tally.violations)} violations**.",
+        f"{tally.seconds:.0f} s, {each:.2f} ms of processor per schedule.",
+        "",
+        "A seed replays bit for bit. A failing one is made small and told line by line:",
+        "",
+        "<!-- no-run: for a clone of the repository, not for users of the package -->",
+        "```console",
+        "$ python -m lab simulate --seed 9 --mutant 'takeover keeps fence' --shrink --trace",
+        "```",
+        "",
+        "What may never happen, looked for after every request that reaches the store and at every",
+        "start, effect and answer:",
+        "",
+        "| invariant | |",
+        "|---|---|",
+        *(f"| {name} | {text} |" for name, text in INVARIANTS.items()),
+        "",
+        "What the schedules met:",
+        "",
+        "| | |",
+        "|---|---|",
+    ]
+    for kind, title in _MET.items():
+        found = {
+            what.removeprefix(f"{kind}: ").replace(": ", " → "): count
+            for what, count in sorted(tally.seen.items())
+            if what.startswith(f"{kind}: ")
+        }
+        told = ", ".join(f"{what} {count:,}" for what, count in found.items())
+        lines.append(f"| {title} | {told} |")
+    return [*lines, ""]
+
+
+_MET = {
+    "fault": "faults of the network",
+    "incident": "incidents",
+    "verdict": "answers to claims",
+    "cause": "causes of starts",
+    "transition": "transitions",
+    "answer": "answers to callers",
+    "effect": "effects",
+}
+
+
+def _mutants(hunts: list[Hunt]) -> list[str]:
+    found = [hunt for hunt in hunts if hunt.schedule is not None]
+    return [
+        "## Mutants",
+        "",
+        "A lab that finds nothing may be blind. So the protocol is broken on purpose, one bug at a",
+        f"time, and the simulation must notice within {LIMIT:,} schedules.",
+        f"**{len(found)} of {len(hunts)} were found.** (For two of them an invariant that would see",
+        "a companion bug first is set aside, so that they are found for what they are.)",
+        "",
+        "| bug | found by schedule | broken invariant |",
+        "|---|---|---|",
+        *(
+            f"| {hunt.bug} | {'**not found**' if hunt.schedule is None else hunt.schedule} "
+            f"| {hunt.invariant} |"
+            for hunt in hunts
+        ),
+        "",
+    ]
+
+
+def _model(checks: list[Check]) -> list[str]:
+    lines = [
+        "## Model",
+        "",
+        "`lab/model/claims.pml` says the claim protocol of one key in Promela: claims, lost and late",
+        "messages, zombies, an operator's release. spin visits *every* interleaving of it. Ghost",
+        "variables see two live owners, a second result, a stale write and a fence given out twice.",
+        "",
+        "| | workers × claims | states | |",
+        "|---|---|---|---|",
+    ]
+    for one in checks:
+        said = "an assertion fails, as it must" if one.caught else "no assertion fails"
+        if one.skipped:
+            said = f"skipped: {one.skipped}"
+        elif not one.as_expected:
+            said = "**not as it must be**"
+        lines.append(f"| {one.what} | {one.workers} × {one.claims} | {one.states:,} | {said} |")
+    return [*lines, ""]
+
+
+_LIMITS = [
+    "## What this can show, and what it cannot",
+    "",
+    "- A simulation samples. No violation in many schedules is evidence, not a proof; the mutants",
+    "  say how good the evidence is. The model is exhaustive, but it is another page than the code,",
+    "  and of one key, few workers, and time that only ends leases.",
+    "- Both see the *protocol*: the core on a store that decides atomically. Whether SQLite,",
+    "  PostgreSQL, MariaDB or Redis decide so is the business of the conformance suite and of the",
+    "  tests with real servers, kills and cut connections.",
+    "- The two runtimes are simulated here, not run: threads, event loops, signals and forks have",
+    "  tests of their own. Manual claims, the local replay cache and the HTTP layer are not simulated.",
+    "- Effects *are* repeated in these schedules, always with a recorded cause: a worker that dies",
+    "  between its effect and its record leaves no other choice, unless the policy is `hold`. See",
+    "  [what we cannot promise](what-we-cannot-promise.md).",
+    "- Worker clocks run up to 2 % fast or slow here. A clock that is off by more than the margin of",
+    "  10 % can let a worker believe in a lease that is over; its writes are still refused.",
+]

@@ -1,0 +1,126 @@
+"""The ledger: handler starts, effects and answers, as the outside world sees them.
+
+Effects are only ever added. A *fenced resource* remembers the largest fence per key and refuses
+smaller ones: it must never refuse the claim that is live, and no two starts may share a fence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from twicesafe.context import ActiveClaim
+from twicesafe.core.commands import Raised
+from twicesafe.core.terms import Terms
+from twicesafe.keys import Key
+from twicesafe.outcomes import Outcome
+from twicesafe.records import State
+
+from .invariants import broken
+from .monitor import Monitor
+from .plan import Plan
+from .terms import MAX_LEASE
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["Ledger"]
+
+
+def _renewals_get_through(plan: Plan) -> bool:
+    """At most one of them fails, nobody stands still and nobody sets the clock."""
+    faults = [fault.kind for fault in plan.renewals]
+    return (
+        len(faults) <= 1
+        and set(faults) <= {"request lost", "refused", "reply lost"}
+        and not any(incident.kind in ("pause", "jump") for incident in plan.incidents)
+    )
+
+
+class Ledger:
+    def __init__(self, monitor: Monitor, seen: Counter[Any]) -> None:
+        self._monitor = monitor
+        self._seen = seen
+        self.started: dict[tuple[bytes, int], bytes] = {}
+        self.effects: list[tuple[bytes, int, int]] = []
+        """(key, fence, attempt), in the order in which they happened."""
+        self.spans: list[tuple[bytes, float, float]] = []
+        """(key, from, to) of every handler that ended or was planned to."""
+        self.running: dict[tuple[bytes, int], tuple[Process, ActiveClaim]] = {}
+        """(key, fence) → where and under which claim its handler runs."""
+        self._fences: dict[bytes, int] = {}
+
+    def start(self, claim: ActiveClaim, terms: Terms, worker_now: float) -> None:
+        past = self._monitor.past(claim.key.id)
+        if past.granted.get(claim.fence) != claim.owner:
+            broken("only winners start", f"fence {claim.fence} was never granted to this owner")
+        if (claim.key.id, claim.fence) in self.started:
+            broken("only winners start", f"two starts under fence {claim.fence}")
+        if claim.owner in past.abandoned:
+            broken("given back, not started", "started under a claim that was given back")
+        if worker_now - claim.renewed >= terms.lease:
+            broken("late answers start nothing", f"{worker_now - claim.renewed:.2f} s after asking")
+        self.started[claim.key.id, claim.fence] = claim.owner
+        self._seen["handler", "started"] += 1
+        if past.fence == claim.fence and past.hold:
+            past.starts += 1
+            if past.starts > 1:
+                broken("hold means once", f"{past.starts} starts and no operator's word")
+
+    def start_unprotected(self, terms: Terms) -> None:
+        if not terms.outage_runs:
+            broken("fail closed", "a handler started without a claim")
+        self._seen["handler", "unprotected"] += 1
+
+    def taken_over(self, id: bytes, fence: int, plan: Plan) -> None:  # noqa: A002
+        """A lease ran out. In a calm plan the only excuse is that nobody was there to renew it."""
+        process, claim = self.running.get((id, fence), (None, None))
+        if process is None or claim is None or not process.alive:
+            return
+        held = process.clock() - claim.started
+        if held < MAX_LEASE - 0.1 and _renewals_get_through(plan):
+            broken("leases are kept", f"taken over {held:.2f} s after its claim, in mid-work")
+
+    def abandon(self, id: bytes, owner: bytes) -> None:  # noqa: A002
+        """This owner was given back (and the store agreed): nothing may have started under it."""
+        past = self._monitor.past(id)
+        fences = [fence for fence, whose in past.granted.items() if whose == owner]
+        if any((id, fence) in self.started for fence in fences):
+            broken("given back, not started", "its handler had started")
+
+    def effect(self, claim: ActiveClaim, store_now: int) -> None:
+        key = claim.key.id
+        past = self._monitor.past(key)
+        if claim.fence >= self._fences.get(key, 0):
+            self._fences[key] = claim.fence
+            self._seen["effect", "applied"] += 1
+        else:
+            self._seen["effect", "refused by its fence"] += 1
+            live = past.state is State.IN_PROGRESS and past.lease > store_now
+            if live and past.fence == claim.fence:
+                broken("fenced effects", f"the live claim's fence {claim.fence} was refused")
+        if any(one[0] == key and one[1] != claim.fence for one in self.effects):
+            self._seen["effect", "repeated, with its cause"] += 1
+            if claim.cause is None and past.life == 1 and self._earlier_effect(claim):
+                broken("every start has its cause", "an effect was repeated without one")
+        self.effects.append((key, claim.fence, claim.attempt))
+
+    def _earlier_effect(self, claim: ActiveClaim) -> bool:
+        return any(key == claim.key.id and fence < claim.fence for key, fence, _ in self.effects)
+
+    def answered(self, key: Key, terms: Terms, answer: Any) -> None:
+        """A caller has its answer: was it recorded?"""
+        if isinstance(answer, Raised):
+            self._seen["answer", type(answer.error).__name__] += 1
+            return
+        assert isinstance(answer, Outcome)
+        if answer.attempt == 0:
+            self._seen["answer", "unprotected"] += 1
+            return
+        self._seen["answer", "replayed" if answer.replayed else "ran"] += 1
+        recorded = self._monitor.past(key.id).recorded
+        payload = terms.codec.encode(answer.value, None)
+        if payload not in recorded:
+            broken("answers are recorded", f"{answer.value!r} never was")
+        if not answer.replayed and recorded[payload] != answer.fence:
+            broken("answers are recorded", f"{answer.value!r} was, by another fence")

@@ -1,0 +1,154 @@
+"""A simulated process: its clock, its flights, its lease keeper, its trips. It can die and pause.
+
+The keeper is the shipped one without its thread: who is due, what is asked, what an answer means
+and when to look again are its own decisions. Only the trip to the store takes virtual time here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twicesafe.context import ActiveClaim
+from twicesafe.core.batch import exchange_many
+from twicesafe.core.calls import Call
+from twicesafe.core.exchange import exchange
+from twicesafe.core.terms import Terms
+from twicesafe.runtime.flights import Flights
+from twicesafe.runtime.keeper import LeaseKeeper
+
+from .invariants import broken
+from .network import unavailable
+from .plan import Delivery
+from .running import Errand
+from .terms import FINGERPRINTS, KEYS, POLICIES
+from .trip import Trip
+
+if TYPE_CHECKING:
+    from .world import World
+
+__all__ = ["Process"]
+
+
+def _ignore(event: Any) -> None:
+    """Nobody listens to the events of simulated work."""
+
+
+class Process:
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.alive = True
+        self.paused_until = 0.0
+        plan = world.plan
+        self.loop = plan.loops[number] if number < len(plan.loops) else True
+        self.rate = plan.rates[number] if number < len(plan.rates) else 1.0
+        self._since = 1000.0 * (number + 1)  # no two clocks read alike
+        self.flights = Flights()
+        self.keeper = SimulatedKeeper(self)
+        self.open: dict[Trip, None] = {}
+        """Trips under way."""
+
+    def clock(self) -> float:
+        return self._since + self.world.now * self.rate
+
+    def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
+        """In so many seconds of this process's own clock, if it lives."""
+        self.world.after(seconds / self.rate, self, act, *args)
+
+    def receive(
+        self,
+        delivery: Delivery,
+        terms: Terms | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
+        """A message arrives: one exchange, or that of a batch."""
+        terms = terms or POLICIES[delivery.policy]
+        fingerprint = FINGERPRINTS[delivery.fingerprint]
+        calls = [
+            Call(
+                KEYS[key],
+                Errand(self, KEYS[key], terms, behaviour),
+                terms,
+                None,
+                fingerprint,
+                None,
+                self.clock,
+                _ignore,
+                False,
+            )
+            for key, behaviour in zip(delivery.keys, delivery.handlers, strict=True)
+        ]
+        flow: Any = exchange(calls[0]) if len(calls) == 1 else exchange_many(calls, 2)
+        name = f"p{self.number}.{delivery.at:.3f}"
+        trip = Trip(self, name, flow, {fault.nth: fault for fault in delivery.faults})
+        trip.on_end = partial(self._answered, calls, ended)
+        if delivery.cancelled:
+            self.after(delivery.cancelled, trip.cancel)
+        trip.go()
+
+    def _answered(
+        self, calls: list[Call], ended: Callable[[], None] | None, trip: Trip, answer: Any
+    ) -> None:
+        answers: Sequence[Any] = answer if isinstance(answer, list) else [answer] * len(calls)
+        ledger = self.world.ledger
+        for call, one in zip(calls, answers, strict=False):
+            ledger.answered(call.key, call.terms, one)
+        if ended is not None:
+            name = type(getattr(answer, "error", None)).__name__
+            if name in ("StillInProgressError", "StoreUnavailableError", "LeaseLostError"):
+                broken("every key ends", f"the last delivery got {name}")
+            ended()
+
+
+class SimulatedKeeper(LeaseKeeper):
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._round_number = 0
+        self._flying = False
+        self._asks: Sequence[Any] = ()
+        self._answers: list[Any] | None = None
+        super().__init__(self._exchange, process.clock, _ignore)
+
+    def _exchange(self, asks: Sequence[Any]) -> list[Any]:
+        if self._answers is not None:
+            return self._answers
+        self._asks = asks
+        raise unavailable()  # not there yet: the answers come in a second call
+
+    def _rouse(self, pace: float) -> None:
+        self._pace = min(self._pace, pace)
+        self._awake = True
+        self._next(0.0)
+
+    def _next(self, seconds: float) -> None:
+        self._round_number += 1
+        self._process.after(seconds, self._wake, self._round_number)
+
+    def _wake(self, number: int) -> None:
+        if number != self._round_number or self._flying:
+            return
+        self._renew_due()
+        pause = self._next_round()
+        if pause is not None and not self._flying:
+            self._next(pause)
+
+    def _renew(self, due: list[ActiveClaim], sent: float) -> None:
+        super()._renew(due, sent)  # for what it asks
+        self._flying = True
+        process = self._process
+        world = process.world
+        faults = world.plan.renewals
+        nth = world.seen["keeper", "rounds"]
+        world.seen["keeper", "rounds"] += 1
+        fault = next((one for one in faults if one.nth == nth), None)
+        arrived = partial(self._arrived, due, sent)
+        world.network.carry(process, f"p{process.number}.keeper", self._asks, fault, arrived)
+
+    def _arrived(self, due: list[ActiveClaim], sent: float, answers: list[Any] | None) -> None:
+        self._flying = False
+        self._answers = [unavailable() for _ in due] if answers is None else answers
+        super()._renew(due, sent)  # for what the answers mean
+        self._answers = None
+        self._next(0.0)

@@ -1,0 +1,121 @@
+"""Handlers of the lab: they take their time, have their effect, and end in every way there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twicesafe.context import ActiveClaim
+from twicesafe.core.commands import Raised, Reply, Returned
+from twicesafe.core.terms import Terms
+from twicesafe.errors import LeaseLostError
+from twicesafe.keys import Key
+
+from .plan import Behaviour
+from .terms import RefusedError
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["Errand", "Run"]
+
+
+class Errand:
+    """What a call is to run. The lab never calls it: it makes a `Run` of it, which takes time."""
+
+    __slots__ = ("behaviour", "key", "process", "terms")
+
+    def __init__(self, process: Process, key: Key, terms: Terms, behaviour: Behaviour) -> None:
+        self.process = process
+        self.key = key
+        self.terms = terms
+        self.behaviour = behaviour
+
+    def __call__(self) -> Any:
+        raise AssertionError("the lab runs its handlers in virtual time")
+
+
+class Run:
+    """One start of one handler."""
+
+    __slots__ = ("_claim", "_done", "_ended", "_errand", "_number")
+
+    def __init__(
+        self, errand: Errand, claim: ActiveClaim | None, timeout: float | None,
+        done: Callable[[Reply], None],
+    ) -> None:  # fmt: skip
+        process, how = errand.process, errand.behaviour
+        world = process.world
+        self._errand = errand
+        self._claim = claim
+        self._done = done
+        self._ended = False
+        self._number = next(world.runs)
+        if world.say:
+            under = "without a claim" if claim is None else f"fence {claim.fence}"
+            world.say(f"▶  p{process.number}  handler {self._number} starts, {under}: {how.end}")
+        if claim is None:
+            world.ledger.start_unprotected(errand.terms)
+        else:
+            world.ledger.start(claim, errand.terms, process.clock())
+            world.ledger.running[claim.key.id, claim.fence] = process, claim
+        world.ledger.spans.append((errand.key.id, world.now, world.now + how.seconds))
+        world.after(how.seconds * how.effect, process, self._effect)
+        world.after(how.seconds, process, self._end)
+        if timeout is not None and timeout < how.seconds:
+            world.after(timeout, process, self.stop, TimeoutError())
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """Cancelled: a coroutine ends where it stands."""
+        self._finish(Raised(error or asyncio.CancelledError()))
+
+    def _effect(self) -> None:
+        claim = self._claim
+        if self._ended or claim is None:
+            return
+        if self._errand.behaviour.careful and claim.lost:
+            self._finish(Raised(LeaseLostError("a careful handler stops here", key=claim.key)))
+            return
+        process = self._errand.process
+        world = process.world
+        world.ledger.effect(claim, world.store_now())
+        if world.say:
+            world.say(
+                f"★  p{process.number}  effect of handler {self._number}, fence {claim.fence}"
+            )
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        process, key = self._errand.process, self._errand.key
+        value = f"{key.value}#{self._number}"
+        match self._errand.behaviour.end:
+            case "return":
+                reply: Reply = Returned(value)
+            case "fail":
+                reply = Raised(RuntimeError("try again"))
+            case "remember":
+                reply = Raised(RefusedError(value))
+            case "cancel":
+                reply = Raised(asyncio.CancelledError() if process.loop else KeyboardInterrupt())
+            case "unstorable":
+                reply = Returned(object())
+            case "large":
+                reply = Returned(value * 50)
+            case "crash" if process.world.network.faulty:
+                process.world.crash(process)
+                return
+            case "crash":  # faults are over
+                reply = Raised(RuntimeError("not any more"))
+            case other:
+                raise AssertionError(other)
+        self._finish(reply)
+
+    def _finish(self, reply: Reply) -> None:
+        if not self._ended:
+            self._ended = True
+            if self._claim is not None:
+                ledger = self._errand.process.world.ledger
+                ledger.running.pop((self._claim.key.id, self._claim.fence), None)
+            self._done(reply)

@@ -1,0 +1,339 @@
+"""A trip: one flow under way in a simulated process, performed as the two runtimes perform it.
+
+The differences between the colours that matter here are kept: a thread cannot be stopped (its
+time-out detaches it), a coroutine is cancelled where it stands; what decides may be cancelled and
+is then given back by its owner, what records runs to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twicesafe.context import ActiveClaim
+from twicesafe.core.commands import (
+    Board,
+    Detach,
+    Invoke,
+    Land,
+    Launch,
+    PerformMany,
+    Raised,
+    Reply,
+    Ride,
+    Sleep,
+    Watch,
+    Within,
+)  # fmt: skip
+from twicesafe.core.protocol import Abandon, Claim
+from twicesafe.errors import LeaseLostError, StoreUnavailableError
+from twicesafe.runtime.flights import Flight
+
+from .invariants import Violation, broken
+from .launching import Jobs
+from .network import unavailable
+from .running import Run
+
+if TYPE_CHECKING:
+    from .plan import Fault
+    from .process import Process
+
+__all__ = ["Trip"]
+
+WAIT = object()
+"""The reply comes later."""
+
+ABANDONED_KEPT = 60_000
+
+
+class Trip:
+    __slots__ = (
+        "_below", "_flow", "_jobs", "_run", "_turn", "_unanswered", "_waits", "alive", "asked",
+        "cancelled", "claims", "faults", "flight", "messages", "name", "on_end", "process",
+    )  # fmt: skip
+
+    def __init__(self, process: Process, name: str, flow: Any, faults: dict[int, Fault]) -> None:
+        self.process = process
+        self.name = name
+        self.faults = faults
+        self.messages = 0
+        self.alive = True
+        self.claims: list[ActiveClaim] = []
+        self.flight: Flight | None = None
+        self.asked: Claim | None = None
+        self.cancelled: BaseException | None = None
+        self.on_end: Callable[[Trip, Any], None] = lambda trip, answer: None
+        self._flow = flow
+        self._below: list[Any] = []
+        self._turn = 0
+        self._waits = ""
+        self._run: Run | None = None
+        self._jobs: Jobs | None = None
+        self._unanswered: Claim | None = None
+        process.open[self] = None
+
+    # -- the driver ---------------------------------------------------------------------------
+
+    def go(self, value: Any = None, error: BaseException | None = None) -> None:
+        self._turn += 1
+        self._waits = ""
+        while True:
+            try:
+                command = self._flow.send(value) if error is None else self._flow.throw(error)
+            except StopIteration as end:
+                if not self._below:
+                    self._finish(end.value)
+                    return
+                self._flow, value, error = self._below.pop(), end.value, None
+                continue
+            except Violation:
+                raise
+            except BaseException as problem:
+                if not self._below or not isinstance(problem, Exception):
+                    self._finish(Raised(problem))
+                    return
+                self._flow, error = self._below.pop(), problem
+                continue
+            error = None
+            try:
+                value = _ACTS.get(type(command), Trip._request)(self, command)
+            except OverflowError as crowd:
+                error = crowd
+            if value is WAIT or not self.alive:
+                return
+
+    def _finish(self, answer: Any) -> None:
+        self.end()
+        if self.cancelled is not None:
+            answer = Raised(self.cancelled)
+        world = self.process.world
+        if world.say:
+            told = repr(answer.error) if isinstance(answer, Raised) else answer
+            told = getattr(told, "value", told)
+            world.say(f"◀  {self.name}: {str(told)[:90]}")
+        self.on_end(self, answer)
+
+    def end(self) -> None:
+        self.alive = False
+        self.process.open.pop(self, None)
+        for claim in self.claims:
+            self.process.keeper.remove(claim)
+        if self.flight is not None:
+            flight, self.flight = self.flight, None
+            self.process.flights.land(flight, None)
+
+    def _later(self, waits: str) -> Callable[..., None]:
+        """What resumes this trip, unless something else did in the meantime."""
+        self._waits = waits
+        return partial(self._resume, self._turn)
+
+    def _resume(self, turn: int, value: Any = None, error: BaseException | None = None) -> None:
+        if self.alive and self._turn == turn:
+            self.go(value, error)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _carry(self, asks: list[Any], arrived: Callable[[Any], None]) -> None:
+        fault = self.faults.get(self.messages)
+        self.messages += 1
+        self.process.world.network.carry(self.process, self.name, asks, fault, arrived)
+
+    def _request(self, ask: Any) -> Any:
+        if type(ask) is Claim:
+            unanswered = self._unanswered
+            if unanswered is not None and unanswered.owner != ask.owner:
+                broken("same words again", "an unanswered claim was asked with another owner")
+            self._unanswered = self.asked = ask
+            resume = self._later("claim")
+        else:
+            resume = self._later("record")
+        self._carry([ask], partial(self._answered, resume))
+        return WAIT
+
+    def _answered(self, resume: Callable[..., None], answers: list[Any] | None) -> None:
+        if answers is None:
+            resume(None, unavailable())
+        else:
+            if self._waits == "claim":
+                self.asked = self._unanswered = None
+            resume(answers[0])
+
+    def _within(self, command: Within) -> Any:
+        resume = self._later("within")
+        self._carry([command.request], partial(self._answered, resume))
+        if self.process.loop:
+            self.process.after(command.seconds, resume, None)
+        return WAIT
+
+    def _perform_many(self, command: PerformMany) -> Any:
+        asks = command.requests
+        resume = self._later("claims" if asks and type(asks[0]) is Claim else "record")
+
+        def arrived(answers: list[Any] | None) -> None:
+            resume([unavailable() for _ in asks] if answers is None else answers)
+
+        self._carry(asks, arrived)
+        return WAIT
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _sleep(self, command: Sleep) -> Any:
+        self.process.after(command.seconds, self._later("sleep"))
+        return WAIT
+
+    def _watch(self, command: Watch) -> Any:
+        resume = self._later("watch")
+        process = self.process
+        world = process.world
+        if not world.plan.wakes:
+            process.after(command.poll, resume)
+            return WAIT
+        wake = partial(world.after, 0.001, process, resume)
+        world.network.watchers.setdefault(command.id, []).append(wake)
+        process.after(command.seconds, resume)
+        return WAIT
+
+    def _board(self, command: Board) -> Any:
+        if self.cancelled is not None and self.process.loop:
+            self._finish(Raised(self.cancelled))
+            return WAIT
+        self._unanswered = None  # another exchange begins
+        if self.flight is not None:  # a batch goes on: its last exchange ended without an answer
+            before, self.flight = self.flight, None
+            self.process.flights.land(before, None)
+        flight, leads = self.process.flights.board(command.id, command.fingerprint)
+        if not leads:
+            return flight
+        self.flight = flight
+        return None
+
+    def _ride(self, command: Ride) -> Any:
+        flight = command.flight
+        resume = self._later("ride")
+        process = self.process
+
+        def wake() -> None:
+            process.after(0.0, lambda: resume(flight.landing or True))
+
+        if not process.flights.ride(flight, wake, command.most):
+            return flight.landing or True
+
+        def leave() -> None:
+            if self._waits == "ride":
+                process.flights.leave(flight, wake)
+                resume(None)
+
+        process.after(command.seconds, partial(self._if_still, self._turn, leave))
+        return WAIT
+
+    def _if_still(self, turn: int, act: Callable[[], None]) -> None:
+        if self.alive and self._turn == turn:
+            act()
+
+    def _land(self, command: Land) -> None:
+        if self.flight is not None:
+            flight, self.flight = self.flight, None
+            self.process.flights.land(flight, command.answer)
+
+    # -- handlers -----------------------------------------------------------------------------
+
+    def hold(self, claim: ActiveClaim) -> None:
+        claim.pid = 1
+        self.claims.append(claim)
+        self.process.keeper.add(claim)
+
+    def _invoke(self, command: Invoke) -> Any:
+        resume = self._later("invoke")
+        reply = self.start(command, resume)
+        return WAIT if reply is None else reply
+
+    def start(self, command: Invoke, done: Callable[[Reply], None]) -> Reply | None:
+        claim = command.claim
+        if claim is not None:
+            if not claim.pid:
+                self.hold(claim)
+            elif claim.lost:
+                return Raised(LeaseLostError("the claim ended before its turn", key=claim.key))
+        timeout = command.timeout if self.process.loop else None
+        self._run = Run(command.run, claim, timeout, done)  # type: ignore[arg-type]
+        return None
+
+    def _detach(self, command: Detach) -> Any:
+        if self.process.loop:  # a coroutine can be stopped: it goes on here
+            self._below.append(self._flow)
+            self._flow = command.flow
+            return None
+        resume = self._later("detached")
+        rest = self.branch(command, lambda trip, answer: resume(*_as_reply(answer)))
+        self.process.after(command.timeout, resume, None, TimeoutError("it goes on in its thread"))
+        rest.go()
+        return WAIT
+
+    def branch(self, command: Detach, on_end: Callable[[Trip, Any], None]) -> Trip:
+        """The rest of a flow on its own, which takes flight and claim with it."""
+        rest = Trip(self.process, f"{self.name}/rest", command.flow, {})
+        rest.flight, self.flight = self.flight, None
+        rest.faults = {nth - self.messages: fault for nth, fault in self.faults.items()}
+        if command.claim in self.claims:
+            self.claims.remove(command.claim)
+            rest.claims.append(command.claim)
+        rest.on_end = on_end
+        return rest
+
+    def _launch(self, command: Launch) -> Any:
+        if self._jobs is None:
+            for _, job in command.jobs:
+                assert job.claim is not None
+                self.hold(job.claim)
+            self._jobs = Jobs(self, command)
+        self._jobs.ask(command, self._later("launch"))
+        return WAIT
+
+    # -- cancellation -------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """The caller is cancelled, or interrupted, wherever this trip stands."""
+        if not self.alive:
+            return
+        world = self.process.world
+        world.seen["incident", "cancel"] += 1
+        if world.say:
+            world.say(f"!! {self.name} is cancelled while: {self._waits}")
+        error = asyncio.CancelledError() if self.process.loop else KeyboardInterrupt()
+        if self._waits == "invoke" and self._run is not None:
+            self._run.stop(error)
+        elif self._waits == "launch" and self._jobs is not None:
+            self.cancelled = error
+            self._jobs.stop()
+        elif self._waits in ("record", "within") and self.process.loop:
+            self.cancelled = error
+        else:
+            if self.asked is not None:  # its answer was never used: given back by its owner
+                ask = Abandon(self.asked.key.id, self.asked.owner, ABANDONED_KEPT)
+                self._carry([ask], lambda answers: None)
+            self._finish(Raised(error))
+
+
+def _as_reply(answer: Any) -> tuple[Any, BaseException | None]:
+    """How the end of a branch looks from where it branched off: raised errors are raised there."""
+    if isinstance(answer, Raised) and isinstance(
+        answer.error, (LeaseLostError, StoreUnavailableError)
+    ):
+        return None, answer.error
+    return answer, None
+
+
+_ACTS: dict[type, Callable[[Trip, Any], Any]] = {
+    Board: Trip._board,
+    Ride: Trip._ride,
+    Land: Trip._land,
+    Invoke: Trip._invoke,
+    Detach: Trip._detach,
+    Launch: Trip._launch,
+    Watch: Trip._watch,
+    Sleep: Trip._sleep,
+    Within: Trip._within,
+    PerformMany: Trip._perform_many,
+}
