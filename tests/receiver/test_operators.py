@@ -186,3 +186,11 @@ def test_doctor_looks(bench: Bench) -> None:
     findings = bench.call(bench.store.inner.doctor)
     assert findings
     assert all(finding.level in ("ok", "warn", "refuse") for finding in findings)
+
+
+def test_a_state_may_be_named_by_its_word(bench: Bench) -> None:
+    bench.process("k", Counter().quick)
+    found, _ = bench.call(bench.receiver.records, state="completed")
+    assert [record.value for record in found] == ["k"]
+    with pytest.raises(UsageError, match="'done' is none of the states: in_progress"):
+        bench.call(bench.receiver.records, state="done")

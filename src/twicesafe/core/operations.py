@@ -117,6 +117,11 @@ def browse(
 ) -> Flow[tuple[list[Record], str]]:
     _check_limit(limit)
     try:
+        state = None if state is None else State(state)
+    except ValueError:
+        known = ", ".join(State)
+        raise UsageError(f"state={state!r} is none of the states: {known}") from None
+    try:
         page: Page = yield Browse(limit, state, scope, after)
     except ValueError as error:
         raise UsageError("after= is not a mark that this store gave out") from error
