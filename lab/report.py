@@ -9,7 +9,7 @@ import msgspec
 
 from twicesafe import __version__
 
-from .model import Check
+from .model import Check, version
 from .mutants import LIMIT
 from .simulation.campaign import Hunt, Tally
 from .simulation.invariants import INVARIANTS
@@ -30,7 +30,7 @@ class Proof(msgspec.Struct):
 
 
 def proof_of(tally: Tally, hunts: list[Hunt], checks: list[Check]) -> Proof:
-    versions = {"twicesafe": __version__, "python": platform.python_version()}
+    versions = {"twicesafe": __version__, "python": platform.python_version(), "spin": version()}
     return Proof(versions, tally, hunts, checks)
 
 

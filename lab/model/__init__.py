@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["VARIANTS", "Check", "check", "check_all", "reason_to_skip", "told"]
+__all__ = ["VARIANTS", "Check", "check", "check_all", "reason_to_skip", "told", "version"]
 
 MODEL = Path(__file__).parent / "claims.pml"
 
@@ -56,6 +56,14 @@ def reason_to_skip() -> str:
     if os.environ.get("CI") == "true":
         raise RuntimeError(f"no {lacking[0]} on this machine, and CI must check the model")
     return f"no {lacking[0]} on this machine (./dev servers installs spin)"
+
+
+def version() -> str:
+    """Which spin there is."""
+    if shutil.which("spin") is None:
+        return "none"
+    found = re.search(r"Version (\S+)", _run(["spin", "-V"], "."))
+    return found[1] if found else "unknown"
 
 
 def check_all() -> list[Check]:
