@@ -46,7 +46,10 @@ HERMITS = {"edges"}
 ALLOWED = {
     ("cli", "demo"): "`twicesafe demo` is a command",
     ("cli", "bench"): "`twicesafe bench` is a command",
-    ("bench.place", "stores.redis.routing"): "what a benchmark wrote goes by the engine's own means",
+    (
+        "bench.place",
+        "stores.redis.routing",
+    ): "what a benchmark wrote goes by the engine's own means",
     ("cli.verify", "testing"): "`twicesafe verify` runs the shipped conformance suite",
     ("demo", "testing"): "the demo kills workers with the crash kit",
     ("__main__", "cli"): "`python -m twicesafe`",

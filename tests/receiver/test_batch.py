@@ -174,7 +174,7 @@ def test_parked_items_fail_by_themselves(bench: Bench) -> None:
 def test_an_unreachable_store_fails_every_item_and_starts_none(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twicesafe.core.batch.Sleep", lambda seconds: Sleep(0))
+    monkeypatch.setattr("twicesafe.core.batch.Sleep", lambda seconds, firm=False: Sleep(0))
     bench.store.before = Outage("claim")
     counter = Counter()
     answers = bench.process_many(messages("a", "b"), counter.quick, key=by_id)

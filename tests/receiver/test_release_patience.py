@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver
+from twicesafe import AsyncReceiver, StoreUnavailableError
 from twicesafe.stores.memory import AsyncMemoryStore
 
 
@@ -33,3 +33,30 @@ async def test_a_store_that_hangs_delays_a_cancellation_by_a_second_at_most() ->
     async with asyncio.timeout(30):
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_cancelled_between_two_tries_to_record_still_records() -> None:
+    class Recovering(AsyncMemoryStore):
+        immediate = False
+        tries = 0
+
+        async def perform(self, request: Any) -> Any:
+            if request.op == "complete":
+                self.tries += 1
+                tried.set()
+                if self.tries < 4:
+                    raise StoreUnavailableError("down")
+            return await super().perform(request)
+
+    tried = asyncio.Event()
+    receiver = AsyncReceiver(Recovering())
+
+    async def handler() -> str:
+        return "done"
+
+    task = asyncio.create_task(receiver.process("k", handler))
+    await tried.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await receiver.process("k", handler)).replayed

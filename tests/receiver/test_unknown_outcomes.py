@@ -22,7 +22,7 @@ from twicesafe.core.commands import Sleep
 def impatient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Pauses between tries pass at once, on the worker's clock."""
 
-    def sleep(seconds: float) -> Sleep:
+    def sleep(seconds: float, firm: bool = False) -> Sleep:
         bench.clock.advance(seconds)
         return Sleep(0)
 

@@ -186,7 +186,7 @@ def _perform_all(asks: list[Any], clock: Any = None, until: float = 0.0) -> Flow
         open_ = [i for i, r in enumerate(replies) if isinstance(r, StoreUnavailableError)]
         if not open_ or (clock is not None and clock() + pause >= until):
             break
-        yield Sleep(pause)
+        yield Sleep(pause, firm=clock is not None)
         again = yield PerformMany([asks[i] for i in open_])
         for index, reply in zip(open_, again, strict=True):
             replies[index] = reply

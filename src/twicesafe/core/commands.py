@@ -63,6 +63,8 @@ class NotStarted(msgspec.Struct, gc=False):
 
 class Sleep(msgspec.Struct, gc=False):
     seconds: float
+    firm: bool = False
+    """A pause between two tries to record: a cancellation does not cut it short, it waits too."""
 
 
 class Watch(msgspec.Struct, gc=False):

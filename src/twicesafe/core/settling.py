@@ -150,7 +150,7 @@ def _record_again(
                 key=call.key,
             ) from error
         tries += 1
-        yield Sleep(pause)
+        yield Sleep(pause, firm=True)
         try:
             return (yield ask)  # type: ignore[no-any-return]
         except StoreUnavailableError as again:

@@ -262,7 +262,15 @@ class EventLoopTrip:
             await asyncio.sleep(command.poll)
 
     async def _sleep(self, command: Sleep) -> None:
-        await asyncio.sleep(command.seconds)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + command.seconds
+        while (left := until - loop.time()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError as error:
+                if not command.firm:
+                    raise
+                self.cancelled = error
 
     async def _within(self, command: Within) -> Any:
         recording = asyncio.ensure_future(self._perform(command.request))
