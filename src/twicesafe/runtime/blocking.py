@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, TypeVar
 
-from ..context import ActiveClaim, active
+from ..context import active
 from ..core.commands import (
     Board,
     Detach,
@@ -39,8 +39,8 @@ from ..core.driving import drive
 from ..core.protocol import Abandon, Claim
 from ..errors import LeaseLostError, UsageError
 from . import shared
-from .flights import Flight, Flights
 from .shared import Shared
+from .trips import Trip
 
 __all__ = ["BlockingRuntime", "BlockingTrip"]
 
@@ -70,32 +70,12 @@ class BlockingRuntime(Shared):
         return result
 
 
-class BlockingTrip:
-    """One flow under way: its flight, its claims, its outstanding claim request."""
+class BlockingTrip(Trip):
+    """One flow in the caller's own thread."""
 
-    __slots__ = (
-        "_asked",
-        "_claims",
-        "_flight",
-        "_flights",
-        "_jobs",
-        "_perform",
-        "_runtime",
-        "_store",
-        "cancelled",
-    )
+    __slots__ = ()
 
-    def __init__(self, runtime: BlockingRuntime) -> None:
-        self._runtime = runtime
-        self._store = runtime.store
-        self._perform = runtime.store.perform
-        self._flights: Flights = runtime.flights
-        self._flight: Flight | None = None
-        self._claims: list[ActiveClaim] = []
-        self._asked: Claim | None = None
-        self._jobs: _Jobs | None = None
-        self.cancelled: BaseException | None = None
-        """An interrupt that came while a batch was under way."""
+    _jobs: _Jobs | None
 
     def perform(self, command: Any) -> Any:
         kind = type(command)
@@ -116,32 +96,7 @@ class BlockingTrip:
             except Exception:
                 return  # the lease will end by itself
 
-    def end(self) -> None:
-        for claim in self._claims:
-            self._runtime.keeper.remove(claim)
-        if self._flight is not None:
-            self._flights.land(self._flight, None)
-            self._flight = None
-        if self._jobs is not None:
-            self._jobs.close()
-
     # -- one method per command ---------------------------------------------------------------
-
-    def hold(self, claim: ActiveClaim) -> None:
-        """Keep this claim's lease alive until the trip ends."""
-        claim.pid = shared.process()
-        self._claims.append(claim)
-        self._runtime.keeper.add(claim)
-
-    def _board(self, command: Board) -> Flight | None:
-        if self._flight is not None:  # a batch goes on: its last exchange ended without an answer
-            self._flights.land(self._flight, None)
-            self._flight = None
-        flight, leads = self._flights.board(command.id, command.fingerprint)
-        if not leads:
-            return flight
-        self._flight = flight
-        return None
 
     def _ride(self, command: Ride) -> Any:
         bell = threading.Event()
@@ -150,12 +105,6 @@ class BlockingTrip:
             self._flights.leave(flight, bell.set)
             return None
         return flight.landing or True
-
-    def _land(self, command: Land) -> None:
-        self._runtime.remember(self._flight, command.answer)
-        if self._flight is not None:
-            self._flights.land(self._flight, command.answer)
-            self._flight = None
 
     def _invoke(self, command: Invoke) -> Reply:
         claim = command.claim

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Any, TypeVar
 
-from ..context import ActiveClaim, active
+from ..context import active
 from ..core.commands import (
     Board,
     Detach,
@@ -38,8 +38,9 @@ from ..core.settling import RELEASE_PATIENCE
 from ..errors import LeaseLostError, UsageError
 from . import shared
 from .blocking import NOT_A_RESULT, interrupts
-from .flights import Flight, Flights
+from .flights import Flight
 from .shared import Shared
+from .trips import Trip
 
 __all__ = ["EventLoopRuntime", "EventLoopTrip"]
 
@@ -74,34 +75,16 @@ class EventLoopRuntime(Shared):
         return result
 
 
-class EventLoopTrip:
-    """One flow under way: its flight, its claims, its outstanding claim request."""
+class EventLoopTrip(Trip):
+    """One flow in the caller's own task."""
 
-    __slots__ = (
-        "_asked",
-        "_claims",
-        "_flight",
-        "_flights",
-        "_immediate",
-        "_jobs",
-        "_perform",
-        "_runtime",
-        "_store",
-        "cancelled",
-    )
+    __slots__ = ("_immediate",)
+
+    _jobs: _Jobs | None
 
     def __init__(self, runtime: EventLoopRuntime) -> None:
-        self._runtime = runtime
-        self._store = runtime.store
-        self._perform = runtime.store.perform
+        super().__init__(runtime)
         self._immediate = runtime.store.immediate
-        self._flights: Flights = runtime.flights
-        self._flight: Flight | None = None
-        self._claims: list[ActiveClaim] = []
-        self._asked: Claim | None = None
-        self._jobs: _Jobs | None = None
-        self.cancelled: asyncio.CancelledError | None = None
-        """A cancellation that came while a record was being written."""
 
     def perform(self, command: Any) -> Any:
         """The answer, or a coroutine that gives it."""
@@ -140,15 +123,6 @@ class EventLoopTrip:
         except asyncio.CancelledError:
             return  # cancelled twice: it goes on without us
 
-    def end(self) -> None:
-        for claim in self._claims:
-            self._runtime.keeper.remove(claim)
-        if self._flight is not None:
-            self._flights.land(self._flight, None)
-            self._flight = None
-        if self._jobs is not None:
-            self._jobs.close()
-
     async def _to_its_end(self, recording: Awaitable[T]) -> T:
         task = asyncio.ensure_future(recording)
         while not task.done():
@@ -160,24 +134,10 @@ class EventLoopTrip:
 
     # -- one method per command ---------------------------------------------------------------
 
-    def hold(self, claim: ActiveClaim) -> None:
-        """Keep this claim's lease alive until the trip ends."""
-        self._asked = None
-        claim.pid = shared.process()
-        self._claims.append(claim)
-        self._runtime.keeper.add(claim)
-
     def _board(self, command: Board) -> Flight | None:
         if self.cancelled is not None:
             raise self.cancelled  # a batch that was cancelled while it recorded starts no more
-        if self._flight is not None:  # a batch goes on: its last exchange ended without an answer
-            self._flights.land(self._flight, None)
-            self._flight = None
-        flight, leads = self._flights.board(command.id, command.fingerprint)
-        if not leads:
-            return flight
-        self._flight = flight
-        return None
+        return super()._board(command)
 
     async def _ride(self, command: Ride) -> Any:
         loop = asyncio.get_running_loop()
@@ -202,12 +162,6 @@ class EventLoopTrip:
             finally:
                 self._flights.leave(flight, wake)
         return flight.landing or True
-
-    def _land(self, command: Land) -> None:
-        self._runtime.remember(self._flight, command.answer)
-        if self._flight is not None:
-            self._flights.land(self._flight, command.answer)
-            self._flight = None
 
     async def _invoke(self, command: Invoke) -> Reply:
         claim = command.claim

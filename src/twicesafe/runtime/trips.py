@@ -1,0 +1,78 @@
+"""A trip: one flow under way, and what must be put back whatever becomes of it.
+
+Its flight (others of this process may ride on it), its claims (the keeper renews their leases),
+its outstanding claim request (to be given back if its answer is never used). The two runtimes
+perform commands in their own way; what they keep is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..context import ActiveClaim
+from ..core.commands import Board, Land
+from ..core.protocol import Claim
+from . import shared
+from .flights import Flight, Flights
+
+__all__ = ["Trip"]
+
+
+class Trip:
+    __slots__ = (
+        "_asked",
+        "_claims",
+        "_flight",
+        "_flights",
+        "_jobs",
+        "_perform",
+        "_runtime",
+        "_store",
+        "cancelled",
+    )
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._perform = runtime.store.perform
+        self._flights: Flights = runtime.flights
+        self._flight: Flight | None = None
+        self._claims: list[ActiveClaim] = []
+        self._asked: Claim | None = None
+        self._jobs: Any = None
+        self.cancelled: BaseException | None = None
+        """An interrupt or a cancellation that had to wait: it is raised when the flow has ended."""
+
+    def hold(self, claim: ActiveClaim) -> None:
+        """Keep this claim's lease alive until the trip ends."""
+        self._asked = None
+        claim.pid = shared.process()
+        self._claims.append(claim)
+        self._runtime.keeper.add(claim)
+
+    def end(self) -> None:
+        """Nothing of this flow is left behind: no lease renewed, nobody waiting for it in vain."""
+        for claim in self._claims:
+            self._runtime.keeper.remove(claim)
+        self._leave_flight()
+        if self._jobs is not None:
+            self._jobs.close()
+
+    def _leave_flight(self) -> None:
+        if self._flight is not None:
+            self._flights.land(self._flight, None)
+            self._flight = None
+
+    def _board(self, command: Board) -> Flight | None:
+        self._leave_flight()  # a batch goes on: its last exchange ended without an answer
+        flight, leads = self._flights.board(command.id, command.fingerprint)
+        if not leads:
+            return flight
+        self._flight = flight
+        return None
+
+    def _land(self, command: Land) -> None:
+        self._runtime.remember(self._flight, command.answer)
+        if self._flight is not None:
+            self._flights.land(self._flight, command.answer)
+            self._flight = None
