@@ -58,7 +58,8 @@ def test_the_table_fits_a_terminal_and_the_page_needs_nothing_else(line: Line, t
     page = tmp_path / "report.html"
     ran = line(*SHORT, "--html", str(page))
     assert ran.status == 0
-    assert max(map(len, ran.out.splitlines())) <= 80
+    shown = [line for line in ran.out.splitlines() if str(tmp_path) not in line]  # as long as it is
+    assert max(map(len, shown)) <= 80
     assert "█" in ran.out
     text = page.read_text("utf-8")
     assert text.count("<rect") == 10  # a herd has no throughput worth a bar
@@ -159,7 +160,13 @@ def test_on_mariadb(line: Line, mariadb: Any, mariadb_url: str):
 def test_an_interrupt_leaves_nothing(tmp_path: Path, kind: signal.Signals):
     command = [sys.executable, "-m", "twicesafe", "bench", "--seconds", "60"]
     command += ["--store", f"sqlite:///{tmp_path}/keys.db", "--callers", "8"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # A test run in the background may ignore SIGINT, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     until = time.monotonic() + 30
     while not list(tmp_path.glob("*_bench_*-wal")) and time.monotonic() < until:
         time.sleep(0.01)

@@ -26,8 +26,10 @@ TLS: Final = ("prefer", "off", "require", "verify")
 DUPLICATE: Final = 1062
 LOCK_WAIT: Final = 1205
 DEADLOCK: Final = 1213
+NO_NUMBER: Final = 1467
+"""The next auto-increment value could not be read: the wait for it was given up."""
 
-RIVALRY: Final = frozenset({DUPLICATE, LOCK_WAIT, DEADLOCK})
+RIVALRY: Final = frozenset({DUPLICATE, LOCK_WAIT, DEADLOCK, NO_NUMBER})
 """Another session was in the way and nothing was written: ask again."""
 
 _LOST: Final = frozenset(
