@@ -156,16 +156,22 @@ def test_on_mariadb(line: Line, mariadb: Any, mariadb_url: str):
 # --- ends ----------------------------------------------------------------------------------------
 
 
+# A test run in the background may ignore SIGINT, and its children would too.
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("twicesafe", run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing(tmp_path: Path, kind: signal.Signals):
-    command = [sys.executable, "-m", "twicesafe", "bench", "--seconds", "60"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "bench", "--seconds", "60"]
     command += ["--store", f"sqlite:///{tmp_path}/keys.db", "--callers", "8"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # A test run in the background may ignore SIGINT, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until = time.monotonic() + 30
     while not list(tmp_path.glob("*_bench_*-wal")) and time.monotonic() < until:
