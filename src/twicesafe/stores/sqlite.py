@@ -97,12 +97,8 @@ class SqlitePrograms(SqlPrograms):
 
     def lone(self, ask: Request) -> Program[Any]:
         """A claim looks first, for a duplicate needs no write; the rest take their shortcut."""
-        if type(ask) is Claim:
-            rows = yield Query(self._load, (ask.key.id,))
-            if rows:
-                row, now = row_from(rows[0]), self.now()
-                return None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
-        return (yield from self.shortcut(ask))
+        seen = (yield from self.peek(ask)) if type(ask) is Claim else None
+        return seen if seen is not None else (yield from self.shortcut(ask))
 
     def shortcut(self, ask: Request) -> Program[Any]:
         now = self.now()
