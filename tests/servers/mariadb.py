@@ -7,6 +7,7 @@ import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.servers.process import Server, find_program, run
 
@@ -37,14 +38,21 @@ class MariaDB(Server):
             [
                 *(self._installer, "--no-defaults", f"--datadir={self.folder / 'data'}"),
                 *("--auth-root-authentication-method=normal", "--skip-test-db"),
+                f"--tmpdir={self._own_tmp()}",  # two that share one mix up their temporary tables
                 f"--user={getpass.getuser()}",
             ],
             self.folder,
         )
 
+    def _own_tmp(self) -> Path:
+        folder = self.folder / "tmp"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def command(self) -> Sequence[str]:
         return [
             *(self._program, "--no-defaults", f"--user={getpass.getuser()}"),
+            f"--tmpdir={self._own_tmp()}",
             *(f"--datadir={self.folder / 'data'}", f"--socket={self.folder / 's.sock'}"),
             *("--bind-address=127.0.0.1", f"--port={self.port}"),
             *(f"--{name}={value}" for name, value in self._settings.items()),
