@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.cli.line import Line
 from twicesafe import Receiver
-from twicesafe.bench import scenarios
+from twicesafe.bench import scenarios, timing
 from twicesafe.bench.place import own_place
 from twicesafe.bench.timing import Seen, with_threads
 
@@ -164,14 +165,7 @@ runpy.run_module("twicesafe", run_name="__main__")
 """
 
 
-NOT_ALWAYS = pytest.mark.xfail(
-    strict=False, reason="known: a SIGINT at an unlucky moment sometimes does not end the run"
-)
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(signal.SIGINT, marks=NOT_ALWAYS), pytest.param(signal.SIGTERM)]
-)
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing(tmp_path: Path, kind: signal.Signals):
     command = [sys.executable, "-c", INTERRUPTIBLE, "bench", "--seconds", "60"]
     command += ["--store", f"sqlite:///{tmp_path}/keys.db", "--callers", "8"]
@@ -213,6 +207,23 @@ def test_one_failing_caller_ends_the_others():
 
     with pytest.raises(ZeroDivisionError):
         with_threads(4, 60, fails)
+
+
+def test_an_interrupt_before_all_callers_have_begun_ends_those_who_have(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    begun: list[int] = []
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            if len(begun) == 2:
+                raise KeyboardInterrupt
+            begun.append(1)
+            return super().submit(*args, **kwargs)
+
+    monkeypatch.setattr(timing, "ThreadPoolExecutor", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        with_threads(4, 60, lambda caller, turn: None)
 
 
 def test_percentiles_are_calls_that_happened():

@@ -63,11 +63,12 @@ def with_threads(callers: int, seconds: float, work: Callable[[int, int], Any]) 
         return Seen(call_on(0), time.perf_counter() - began)
     with ThreadPoolExecutor(callers) as pool:
         began = time.perf_counter()
-        jobs = [pool.submit(call_on, caller) for caller in range(callers)]
         try:
+            jobs = [pool.submit(call_on, caller) for caller in range(callers)]
             calls = [each for job in jobs for each in job.result()]
-        finally:
-            clock.stop()  # an interrupt, or a failure: nobody begins another call
+        finally:  # an interrupt, or a failure:
+            clock.stop()  # nobody begins another call,
+            gate.abort()  # or waits for callers who will not come
     return Seen(calls, time.perf_counter() - began)
 
 
