@@ -74,6 +74,7 @@ HOMES = {
     "rich": {"cli", "demo"},
     "pytest": {"testing"},
     "hypothesis": {"testing"},
+    "django": {"integrations"},
 }
 
 # The core decides; these act.

@@ -30,7 +30,7 @@ from .routes import Routes
 from .sources import reads_body
 from .stored import kept_fields, never_kept, replay_fields
 
-__all__ = ["Admission", "Looked", "Rules"]
+__all__ = ["Admission", "Looked", "Rules", "credentials"]
 
 _SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
 ANONYMOUS = "anonymous"
@@ -74,11 +74,23 @@ class Rules:
         marker = policy.replay_header
         self._marker = None if marker is None else marker.lower().encode()
         self._exposed = () if marker is None else (marker.encode(), b"Retry-After", b"Link")
-        self._statuses = {
+        self.statuses = {
             "key-reused": policy.mismatch_status,
             "in-progress": policy.in_flight_status,
             "result-not-kept": policy.not_kept_status,
         }
+        """What the policy made of the cases' own."""
+
+    def terms(self, method: str, path: str) -> bool | None:
+        """For documents about the policy: is a key required here? None: it is not looked at."""
+        if method not in self.methods or self._is_left_alone(method, path):
+            return None
+        return self.policy.required is True or self._required.match(method, path)
+
+    def _is_left_alone(self, method: str, path: str) -> bool:
+        if self._exclude.match(method, path):
+            return True
+        return bool(self._include) and not self._include.match(method, path)
 
     # -- before the body ----------------------------------------------------------------------
 
@@ -96,10 +108,7 @@ class Rules:
 
     def look(self, request: HttpRequest) -> Looked | None:
         """None: let it pass. Otherwise read the body, then `admit`. Refusals come at once."""
-        method, path = request.method, request.path
-        if self._exclude.match(method, path):
-            return None
-        if self._include and not self._include.match(method, path):
+        if self._is_left_alone(request.method, request.path):
             return None
         if self._reads_body and not any(name in self.names for name, _ in request.headers):
             return _IN_THE_BODY
@@ -141,26 +150,11 @@ class Rules:
             if not parts or not all(parts) or {type(part) for part in parts} != {str}:
                 raise ConfigurationError("the scope function must return text, or several texts")
         else:
-            parts = (self._principal(request, how),)
+            parts = (credentials(request, how, self.policy.scope_secret),)
         if self.policy.per_operation:
             place = hashlib.sha256(request.target).hexdigest()
             parts = (*parts, f"{request.method[:32]} {place}")
         return ("http", *parts)
-
-    def _principal(self, request: HttpRequest, names: tuple[str, ...]) -> str:
-        framed = _SCOPE_DOMAIN
-        empty = True
-        for name in names:
-            if name.startswith("cookie:"):
-                cookie = request.cookie(name.removeprefix("cookie:"))
-                values = [] if cookie is None else [cookie.encode("latin-1")]
-            else:
-                values = request.values(name)
-            empty = empty and not values
-            framed += len(values).to_bytes(4, "big")
-            for value in values:
-                framed += len(value).to_bytes(8, "big") + value
-        return ANONYMOUS if empty else hmac.digest(self.policy.scope_secret, framed, "sha256").hex()
 
     def _key(self, request: HttpRequest) -> str | None:
         policy = self.policy
@@ -219,7 +213,7 @@ class Rules:
     def refuse(self, request: HttpRequest, problem: Problem) -> StoredResponse:
         return problem_response(
             problem,
-            statuses=self._statuses,
+            statuses=self.statuses,
             base=self.policy.problem_base,
             documentation=self.policy.documentation,
             exposes=bool(request.values("origin")),
@@ -233,3 +227,20 @@ class Rules:
         if self.policy.forward_key:
             return headers
         return [line for line in headers if line[0] not in self.names]
+
+
+def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:
+    """A keyed hash of these fields (or ``cookie:NAME``); `ANONYMOUS` if none of them is there."""
+    framed = _SCOPE_DOMAIN
+    empty = True
+    for name in names:
+        if name.startswith("cookie:"):
+            cookie = request.cookie(name.removeprefix("cookie:"))
+            values = [] if cookie is None else [cookie.encode("latin-1")]
+        else:
+            values = request.values(name)
+        empty = empty and not values
+        framed += len(values).to_bytes(4, "big")
+        for value in values:
+            framed += len(value).to_bytes(8, "big") + value
+    return ANONYMOUS if empty else hmac.digest(secret, framed, "sha256").hex()

@@ -1,0 +1,284 @@
+"""The middleware: Django calls it, blocking under WSGI and awaited under ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.http import HttpRequest as DjangoRequest
+from django.http import HttpResponse
+
+from ... import events
+from ...core.http.message import Fields, HttpRequest, StoredResponse
+from ...core.http.problems import Problem, Refused
+from ...core.http.rules import Admission, Looked, Rules
+from ...errors import CorruptRecordError, ResultError, StoreUnavailableError, TwicesafeError
+from ...policy import seconds
+from .exchange import Exchange
+from .messages import fields_of, request_of, response_of
+from .settings import configured
+
+__all__ = ["IdempotencyMiddleware"]
+
+_log = logging.getLogger("twicesafe")
+
+
+class IdempotencyMiddleware:
+    """Made by Django, once for each handler, from the setting TWICESAFE."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[DjangoRequest], Any]) -> None:
+        self.get_response = get_response
+        self._awaits = iscoroutinefunction(get_response)
+        if self._awaits:
+            markcoroutinefunction(self)
+        self.policy, self.receiver = configured(awaits=self._awaits)
+        self._rules = Rules(self.policy, self.receiver.scope)
+        self._holding, self._rerunning = (
+            self.receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
+            for rerun in (False, True)
+        )
+        self._running: set[asyncio.Task[Any]] = set()
+        if not self.receiver.store.capabilities.shared:
+            _log.warning("%s knows the keys of this one process only", self.receiver.store.url)
+
+    def __call__(self, request: DjangoRequest) -> Any:
+        fields = fields_of(request)
+        if not self._rules.concerns(request.method, fields):
+            return self.get_response(request)
+        return (self._keyed_async if self._awaits else self._keyed)(request, fields)
+
+    # -- what both colours do -------------------------------------------------------------------
+
+    def _admit(
+        self, request: DjangoRequest, asked: HttpRequest, looked: Looked
+    ) -> tuple[HttpRequest, Admission | None]:
+        """The request with its body, and its admission."""
+        body: bytes = request.body
+        announced = asked.header("content-length") or ""
+        if announced.isdigit() and len(body) < int(announced):
+            raise Refused(Problem("request-incomplete"))
+        self._rules.require_size(len(body))
+        whole = request_of(request, asked.headers, body)
+        return whole, self._rules.admit(whole, looked)
+
+    def _claim(self, admission: Admission) -> Any:
+        receiver = self._rerunning if admission.reruns else self._holding
+        return receiver.claim(
+            admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
+        )
+
+    def _refusal(
+        self, asked: HttpRequest, admission: Admission, error: TwicesafeError
+    ) -> HttpResponse | None:
+        """The answer to a claim that failed; None: run unprotected, as the policy wishes."""
+        if isinstance(error, StoreUnavailableError) and self.policy.fail_open:
+            self._holding._notify(events.Unprotected(admission.key))
+            return None
+        if isinstance(error, CorruptRecordError):
+            _log.error("%s", error)
+        return response_of(self._rules.refuse_error(asked, error))
+
+    def _forward(self, request: DjangoRequest) -> None:
+        if not self.policy.forward_key:
+            for name in self._rules.names:
+                request.META.pop("HTTP_" + name.decode().upper().replace("-", "_"), None)
+            request.__dict__.pop("headers", None)  # what Django remembers of META
+
+    # -- blocking -------------------------------------------------------------------------------
+
+    def _keyed(self, request: DjangoRequest, fields: Fields) -> Any:
+        asked = request_of(request, fields)
+        try:
+            looked = self._rules.look(asked)
+            if looked is None:
+                return self.get_response(request)
+            asked, admission = self._admit(request, asked, looked)
+        except Refused as refusal:
+            return response_of(self._rules.refuse(asked, refusal.problem))
+        if admission is None:
+            return self.get_response(request)
+        self._forward(request)
+        claim = self._claim(admission)
+        try:
+            claim.__enter__()
+        except TwicesafeError as error:
+            answer = self._refusal(asked, admission, error)
+            return self.get_response(request) if answer is None else answer
+        if not claim.is_new:
+            stored = claim.result
+            claim.__exit__(None, None, None)
+            return response_of(self._rules.replay(asked, stored))
+        return self._work(request, Exchange(self._rules, admission, asked, request, claim))
+
+    def _work(self, request: DjangoRequest, exchange: Exchange) -> Any:
+        try:
+            response = self.get_response(request)
+        except BaseException as error:
+            exchange.noticed(error)
+            self.end(exchange)
+            raise
+        if exchange.begin(response):
+            exchange.claim._step_out()  # a stream may be taken, and closed, in another context
+            response.streaming_content = _Stream(self, exchange, iter(response))
+            return response
+        self.end(exchange)
+        return exchange.answer(response)
+
+    def tell(self, exchange: Exchange) -> None:
+        """The response is the client's, whether or not its record could be written."""
+        act = None if exchange.settled else exchange.settle()
+        try:
+            if act is not None:
+                act()
+        except ResultError:
+            return  # recorded as done without its result, and an event said so
+        except TwicesafeError as error:
+            _log.warning("a response was delivered that is not on record: %s", error)
+
+    def end(self, exchange: Exchange) -> None:
+        try:
+            self.tell(exchange)
+        finally:
+            exchange.claim.__exit__(None, exchange.failure, None)
+
+    # -- awaited --------------------------------------------------------------------------------
+
+    async def _keyed_async(self, request: DjangoRequest, fields: Fields) -> Any:
+        asked = request_of(request, fields)
+        try:
+            looked = self._rules.look(asked)
+            if looked is None:
+                return await self.get_response(request)
+            if hasattr(request, "auser"):
+                request.user = await request.auser()  # asked for later, it would block the loop
+            asked, admission = self._admit(request, asked, looked)
+        except Refused as refusal:
+            return response_of(self._rules.refuse(asked, refusal.problem))
+        if admission is None:
+            return await self.get_response(request)
+        self._forward(request)
+        claim = self._claim(admission)
+        try:
+            await claim.__aenter__()
+        except TwicesafeError as error:
+            answer = self._refusal(asked, admission, error)
+            return await self.get_response(request) if answer is None else answer
+        if not claim.is_new:
+            stored = claim.result
+            await claim.__aexit__(None, None, None)
+            return response_of(self._rules.replay(asked, stored))
+        exchange = Exchange(self._rules, admission, asked, request, claim)
+        task = asyncio.ensure_future(self._work_async(request, exchange))
+        claim._step_out()  # the claim goes on in the task's own context
+        self._running.add(task)  # the loop itself would let it be collected
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)  # Django cancels the wait, not the view
+
+    async def _work_async(self, request: DjangoRequest, exchange: Exchange) -> Any:
+        try:
+            response = await self.get_response(request)
+        except BaseException as error:
+            exchange.noticed(error)
+            await self._end_async(exchange)
+            raise
+        if exchange.begin(response):
+            response.streaming_content = self._stream_async(exchange, _parts(response))
+            return response
+        await self._end_async(exchange)
+        return exchange.answer(response)
+
+    async def _stream_async(
+        self, exchange: Exchange, parts: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        try:
+            async for part in parts:
+                if exchange.feed(part):
+                    await self._tell_async(exchange)
+                yield part
+            exchange.passed()
+        except BaseException as error:
+            exchange.noticed(error)
+            raise
+        finally:
+            await self._end_async(exchange)
+
+    async def _tell_async(self, exchange: Exchange) -> None:
+        act = None if exchange.settled else exchange.settle()
+        try:
+            if act is not None:
+                await act()
+        except ResultError:
+            return
+        except TwicesafeError as error:
+            _log.warning("a response was delivered that is not on record: %s", error)
+
+    async def _end_async(self, exchange: Exchange) -> None:
+        try:
+            await self._tell_async(exchange)
+        finally:
+            await exchange.claim.__aexit__(None, exchange.failure, None)
+
+
+class _Stream:
+    """The body of a streaming response under WSGI, recorded while the server takes it."""
+
+    def __init__(
+        self, layer: IdempotencyMiddleware, exchange: Exchange, parts: Iterator[bytes]
+    ) -> None:
+        self._layer, self._exchange, self._parts = layer, exchange, parts
+        self._ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            part = next(self._parts)
+        except StopIteration:
+            self._exchange.passed()
+            self._end()
+            raise
+        except BaseException as error:
+            self._exchange.noticed(error)
+            self._end()
+            raise
+        if self._exchange.feed(part):
+            self._layer.tell(self._exchange)
+        return part
+
+    def close(self) -> None:
+        """The server is done with it. A client that went away loses nothing: take the rest, as
+        long as it can be kept and comes in time."""
+        patience = time.monotonic() + seconds(self._layer.policy.linger)
+        while not self._ended and not self._exchange.settled:
+            if self._exchange.recording.overflowed or time.monotonic() > patience:
+                break
+            next(self, None)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._layer.end(self._exchange)
+
+
+def _parts(response: Any) -> AsyncIterator[bytes]:
+    """The parts of a stream. A blocking one is read beside the loop, as Django does."""
+    if response.is_async:
+        return response.streaming_content  # type: ignore[no-any-return]
+    return _beside(response.streaming_content)
+
+
+async def _beside(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    def taken() -> list[bytes]:
+        return list(parts)
+
+    for part in await sync_to_async(taken)():
+        yield part

@@ -1,0 +1,47 @@
+"""The setting TWICESAFE, read once for each handler, and whose a key is in Django."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from ... import AsyncReceiver, Receiver
+from ...core.http.message import HttpRequest
+from ...core.http.policy import HttpPolicy
+from ...core.http.rules import credentials
+
+__all__ = ["configured"]
+
+_UNSET: Final = HttpPolicy().scope
+
+
+def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
+    """The policy, and a receiver in the handler's colour."""
+    found = getattr(settings, "TWICESAFE", None)
+    if not isinstance(found, Mapping) or not isinstance(found.get("store"), str):
+        raise ImproperlyConfigured(
+            'twicesafe needs the setting TWICESAFE = {"store": "sqlite:///keys.db"}: the URL of a '
+            "store, and if need be a policy, a dict of HTTP settings or an HttpPolicy"
+        )
+    unknown = sorted(set(found) - {"store", "policy"})
+    if unknown:
+        raise ImproperlyConfigured(f"TWICESAFE knows no {unknown[0]!r}, only store and policy")
+    given = found.get("policy", {})
+    policy = given if isinstance(given, HttpPolicy) else HttpPolicy().but(**given)
+    if policy.scope == _UNSET:
+        policy = policy.but(scope=_user_or_client(policy.scope_secret))
+    return policy, (AsyncReceiver if awaits else Receiver).open(found["store"])
+
+
+def _user_or_client(secret: bytes) -> Callable[[HttpRequest], tuple[str, str]]:
+    def scope(request: HttpRequest) -> tuple[str, str]:
+        user = getattr(request.native, "user", None)
+        if user is not None and user.is_authenticated:
+            return "user", str(user.pk)
+        names = ("Authorization", f"cookie:{settings.SESSION_COOKIE_NAME}")
+        return "client", credentials(request, names, secret)
+
+    return scope

@@ -1,0 +1,143 @@
+"""FastAPI: the claim as a dependency, and the key with its answers in OpenAPI.
+
+    app = FastAPI()
+    app.add_middleware(IdempotencyMiddleware, receiver=receiver, policy=policy)    # twicesafe.asgi
+    describe(app, policy)
+
+    @app.post("/charges")
+    async def charge(order: Order, claim: RequestClaim) -> Charge: ...
+
+`RequestClaim` is the claim that the request runs under, or None if it came without a key. `describe`
+says in the OpenAPI document what the policy does, operation by operation: the header, whether it is
+required, the problem documents with their statuses, and the mark of a replay. Operations that the
+policy leaves alone stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI
+
+from ..context import ActiveClaim, current_claim
+from ..core.http.policy import HttpPolicy
+from ..core.http.problems import CASES
+from ..core.http.rules import Rules
+from ..errors import ConfigurationError
+
+__all__ = ["RequestClaim", "describe"]
+
+
+async def request_claim() -> ActiveClaim | None:
+    """The claim of this request: its key, fence, attempt, and whether it is lost."""
+    return current_claim()
+
+
+RequestClaim = Annotated[ActiveClaim | None, Depends(request_claim)]
+
+_CASES = (
+    "key-missing",
+    "key-invalid",
+    "key-reused",
+    "in-progress",
+    "outcome-unknown",
+    "result-not-kept",
+    "request-too-large",
+    "store-unavailable",
+)
+"""What the middleware answers by itself."""
+
+_SCHEMA = "IdempotencyProblem"
+_PROBLEM: dict[str, Any] = {
+    "title": _SCHEMA,
+    "description": "A problem document (RFC 9457) of the idempotency layer.",
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "retryable"],
+    "properties": {
+        "type": {"type": "string", "format": "uri-reference"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "retryable": {"type": "boolean"},
+    },
+}
+
+
+def describe(app: FastAPI, policy: HttpPolicy | None = None) -> None:
+    """Let the OpenAPI document of `app` tell what this policy does, the middleware's own."""
+    if not isinstance(app, FastAPI):
+        raise ConfigurationError(
+            f"describe({app!r}) makes no sense: it needs a FastAPI application"
+        )
+    rules = Rules(policy or HttpPolicy())
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = plain()
+            protected = list(_protected(document, rules))
+            for operation, required in protected:
+                _say(operation, required, rules)
+            if protected:
+                parts = document.setdefault("components", {}).setdefault("schemas", {})
+                parts.setdefault(_SCHEMA, _PROBLEM)
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi_schema = None
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
+
+
+def _protected(document: dict[str, Any], rules: Rules) -> Iterator[tuple[dict[str, Any], bool]]:
+    for path, operations in document.get("paths", {}).items():
+        for method, operation in operations.items():
+            terms = rules.terms(method.upper(), path)
+            if terms is not None:
+                yield operation, terms
+
+
+def _say(operation: dict[str, Any], required: bool, rules: Rules) -> None:
+    policy = rules.policy
+    mine = policy.header.lower()
+    parameters: list[dict[str, Any]] = [
+        each
+        for each in operation.get("parameters", ())
+        if each["in"] != "header" or each["name"].lower() != mine
+    ]
+    operation["parameters"] = [
+        *parameters,
+        {
+            "name": policy.header,
+            "in": "header",
+            "required": required and not policy.key_from,
+            "description": "New for each operation, the same for each retry of it: a repeat gets "
+            "the first answer.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": policy.max_key},
+        },
+    ]
+    responses = operation.setdefault("responses", {})
+    for status, titles in _answers(required, rules).items():
+        content = responses.setdefault(str(status), {}).setdefault("content", {})
+        content.setdefault(
+            "application/problem+json", {"schema": {"$ref": f"#/components/schemas/{_SCHEMA}"}}
+        )
+        said = responses[str(status)].get("description", "")
+        responses[str(status)]["description"] = ". ".join([said] * bool(said) + titles)
+    if policy.replay_header is not None:
+        for status, response in responses.items():
+            if status.startswith("2"):
+                response.setdefault("headers", {})[policy.replay_header] = {
+                    "description": "true: this is the first answer, given again.",
+                    "schema": {"type": "string", "enum": ["true"]},
+                }
+
+
+def _answers(required: bool, rules: Rules) -> dict[int, list[str]]:
+    """The layer's own answers: the titles of each status."""
+    found: dict[int, list[str]] = {}
+    for name in _CASES:
+        if name != "key-missing" or required:
+            case = CASES[name]
+            found.setdefault(rules.statuses.get(name, case.status), []).append(case.title)
+    return found
