@@ -16,7 +16,7 @@ from tests.crash import test_sweep as exchanges
 from tests.crash.stage import World
 from twicesafe import AsyncReceiver, Key, Policy, Receiver
 from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Verdict
-from twicesafe.stores.joining import Lane
+from twicesafe.stores.lane import Lane
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.stores.sqlite import SqliteStore
 from twicesafe.testing.clock import FakeClock

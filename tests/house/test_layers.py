@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"runtime"},
     "facades": {
         "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "outbox", "durable",
-        "http",
+        "http", "propagation",
     },
     "front": {""},  # twicesafe/__init__.py: the public names
     "edges": {
@@ -50,14 +50,14 @@ ALLOWED = {
         "bench.place",
         "stores.redis.routing",
     ): "what a benchmark wrote goes by the engine's own means",
-    ("cli.verify", "testing"): "`twicesafe verify` runs the shipped conformance suite",
+    ("cli.verify", "testing"): "`twicesafe verify` runs the shipped crash matrix",
     ("demo", "testing"): "the demo kills workers with the crash kit",
     ("__main__", "cli"): "`python -m twicesafe`",
 }
 
 # What of stores/ is not one engine.
 SHARED_STORE_MODULES = {
-    "stores", "stores.base", "stores.urls", "stores.joining", "stores.migrating", "stores.programs",
+    "stores", "stores.base", "stores.urls", "stores.joining", "stores.lane", "stores.migrating", "stores.programs",
     "stores.sql",
 }  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Joining: calls that wait for the same store travel together.
+"""Joining: calls of event loops that wait for the same store travel together.
 
 The rule is the same everywhere: send what has gathered, gather while it flies. There is no timer,
-so a lone call pays no delay; under load, fifty calls share one transaction or one round trip.
+so a lone call pays no delay; under load, fifty calls share one transaction or one round trip. Of
+threads that write through one connection, `lane` takes care.
 
-    Lane           threads that write through one connection (group commit)
     AsyncLane      tasks of one event loop, in front of an async driver
     PerLoop        what belongs to one event loop, kept apart for each
     ThreadedStore  event loops in front of a blocking store: one thread, whole batches
@@ -17,126 +17,16 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 from ..core.protocol import Request
 from ..errors import StoreUnavailableError, TwicesafeError
 from .base import AsyncStore, Finding, Store
 
-__all__ = ["AsyncLane", "Lane", "PerLoop", "ThreadedStore", "Unbroken", "unbroken"]
+__all__ = ["AsyncLane", "PerLoop", "ThreadedStore", "Unbroken", "unbroken"]
 
 T = TypeVar("T")
-
-_UNANSWERED: Final = object()
-
-
-class _Ticket:
-    """One caller in front of the lane. Its bell rings when it is answered, or has to lead."""
-
-    __slots__ = ("answer", "bell", "request")
-
-    def __init__(self, request: Request | None) -> None:
-        self.request = request
-        """None: wants the lane for itself."""
-        self.answer: Any = _UNANSWERED
-        self.bell = threading.Lock()
-        self.bell.acquire()
-
-
-class Lane:
-    """One at a time. Whoever leads works for all who have gathered; then the next one leads.
-
-    The answered go their way at once: they do not wait for the next write to end. The lane is
-    handed on without being let go, so nobody can overtake those who stand in line.
-    """
-
-    def __init__(
-        self,
-        perform_one: Callable[[Any], Any],
-        perform_all: Callable[[list[Any]], list[Any]],
-    ) -> None:
-        self._perform_one = perform_one
-        self._perform_all = perform_all
-        self._taken = threading.Lock()
-        self._line: deque[_Ticket] = deque()
-
-    @property
-    def busy(self) -> bool:
-        return self._taken.locked()
-
-    def perform(self, request: Request) -> Any:
-        if self._taken.acquire(blocking=False):
-            try:
-                return self._perform_one(request)
-            finally:
-                self._hand_on()
-        ticket = _Ticket(request)
-        if self._wait(ticket):
-            try:
-                self._lead(ticket)
-            finally:
-                self._hand_on()
-        if isinstance(ticket.answer, Exception):
-            raise ticket.answer
-        return ticket.answer
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """The lane without a request: for what is no exchange."""
-        if not self._taken.acquire(blocking=False):
-            self._wait(_Ticket(None))
-        try:
-            yield
-        finally:
-            self._hand_on()
-
-    def _wait(self, ticket: _Ticket) -> bool:
-        """Stand in line. True: this ticket leads and has the lane; False: it was answered."""
-        self._line.append(ticket)
-        if self._taken.acquire(blocking=False):  # it was let go before we stood in line
-            if ticket.answer is _UNANSWERED:
-                self._line.remove(ticket)
-                return True
-            self._hand_on()
-            return False
-        try:
-            ticket.bell.acquire()
-        except BaseException:  # an interrupt: step out, or see it through
-            try:
-                self._line.remove(ticket)
-            except ValueError:
-                ticket.bell.acquire()
-                if ticket.answer is _UNANSWERED:
-                    self._hand_on()
-            raise
-        return ticket.answer is _UNANSWERED
-
-    def _lead(self, first: _Ticket) -> None:
-        tickets = [first]
-        while self._line and self._line[0].request is not None:
-            tickets.append(self._line.popleft())
-        try:
-            answers = self._perform_all([each.request for each in tickets])
-        except BaseException:
-            # An interrupt meets us alone. The others ask again; requests bear repeating.
-            self._line.extendleft(reversed(tickets[1:]))
-            raise
-        for each, answer in zip(tickets, answers, strict=True):
-            each.answer = answer
-            if each is not first:
-                each.bell.release()
-
-    def _hand_on(self) -> None:
-        """To the next in line, who is woken to lead; else let the lane go."""
-        while True:
-            if self._line:
-                self._line.popleft().bell.release()
-                return
-            self._taken.release()
-            if not self._line or not self._taken.acquire(blocking=False):
-                return
 
 
 class Unbroken(asyncio.Future[Any]):

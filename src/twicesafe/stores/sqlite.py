@@ -35,7 +35,8 @@ from ..core.protocol import Ack, Claim, Claimed, Complete, Renew, Request, Verdi
 from ..errors import ConfigurationError, StoreError, StoreUnavailableError
 from ..records import Row
 from .base import Capabilities, Finding, Program, Store
-from .joining import Lane, ThreadedStore
+from .joining import ThreadedStore
+from .lane import Lane
 from .migrating import Schema, check, migrate
 from .programs import READING, SqlPrograms
 from .sql import COLUMNS, Change, Query, atomically, number_of, row_from, scope_text
@@ -241,8 +242,8 @@ class SqliteStore(Store):
         if op in READING:
             return self._reading(getattr(self.programs, op)(request))
         if op == "sweep":
-            with self._lane.alone(), self._errors():
-                return self._alone(self.programs.sweep(request))  # type: ignore[arg-type]
+            with self._errors():
+                return self._writing(self.programs.sweep(request))  # type: ignore[arg-type]
         return self._lane.perform(request)
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
@@ -252,8 +253,8 @@ class SqliteStore(Store):
                 answers[index] = self._without_writing(request)
             writes = [index for index, answer in enumerate(answers) if answer is _TO_WRITE]
             if writes:
-                with self._lane.alone():
-                    written = self._write_all([requests[index] for index in writes])
+                batch = [requests[index] for index in writes]
+                written = self._lane.alone(lambda: self._write_all(batch))
                 for index, answer in zip(writes, written, strict=True):
                     answers[index] = answer
         except StoreUnavailableError as error:
@@ -318,6 +319,10 @@ class SqliteStore(Store):
             return self._write_one(request)
         except Exception as error:
             return error
+
+    def _writing(self, program: Program[T]) -> T:
+        """A program that is no exchange, when the lane is free for it."""
+        return self._lane.alone(lambda: self._alone(program))
 
     def _alone(self, program: Program[T]) -> T:
         if self._writer is None:
@@ -410,8 +415,8 @@ class SqliteStore(Store):
     # -- upkeep -------------------------------------------------------------------------------
 
     def migrate(self) -> list[str]:
-        with self._lane.alone(), self._errors():
-            return self._alone(migrate(self._schema, SqlitePrograms.begin))
+        with self._errors():
+            return self._writing(migrate(self._schema, SqlitePrograms.begin))
 
     def _check_schema(self) -> None:
         check(self._schema, self._alone(self._schema.version()), str(self.path))
@@ -435,12 +440,14 @@ class SqliteStore(Store):
         ]
 
     def close(self) -> None:
-        with self._lane.alone():
-            if self._writer is not None:
-                self._writer.close()
-                self._writer = None
-            while self._readers:
-                self._readers.pop().close()
+        self._lane.alone(self._disconnect)
+
+    def _disconnect(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        while self._readers:
+            self._readers.pop().close()
 
 
 class AsyncSqliteStore(ThreadedStore):

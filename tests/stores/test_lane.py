@@ -1,0 +1,184 @@
+"""The lane: whoever gets it works for all in line, and no interrupt anywhere takes it away for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from twicesafe.stores import lane as module
+from twicesafe.stores.lane import Lane
+
+# Behind these CPython looks for a pending interrupt and raises it, as if they themselves had.
+CHECKING = {"RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"}
+FILES = {module.__file__, contextlib.__file__}
+
+
+class Sudden(BaseException):
+    """An interrupt, where we say."""
+
+
+class Places:
+    """Of one function: behind which instructions can an interrupt come out?"""
+
+    def __init__(self, code: Any) -> None:
+        read = dis.Bytecode(code)
+        instructions = list(read)
+        handlers = {
+            offset: entry.target
+            for entry in read.exception_entries
+            for offset in range(entry.start, entry.end + 2, 2)
+        }
+        # A tracer raises one instruction late. Where that one has another handler (`with` and
+        # `finally` end there) it would tell a story that cannot happen.
+        self.behind = {
+            after.offset
+            for before, after in itertools.pairwise(instructions)
+            if before.opname in CHECKING
+            and handlers.get(before.offset) == handlers.get(after.offset)
+        }
+
+
+def suddenly(moment: int, work: Callable[[], Any]) -> BaseException | None:
+    """Raise at the n-th moment at which an interrupt can come out of the lane's own code.
+
+    The error is kept in hand, as a caller does who cleans up before passing it on.
+    """
+    passed = itertools.count(1)
+    places: dict[Any, Places] = {}
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if code.co_filename not in FILES:
+            return None
+        frame.f_trace_opcodes = True
+        if code not in places:
+            places[code] = Places(code)
+        if event == "opcode" and frame.f_lasti in places[code].behind and next(passed) == moment:
+            raise Sudden
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    except Sudden as error:
+        return error
+    finally:
+        sys.settrace(None)
+    return None
+
+
+def echo(request: Any) -> Any:
+    return ("one", request)
+
+
+def echo_all(requests: list[Any]) -> list[Any]:
+    return [("all", request) for request in requests]
+
+
+def begin(work: Callable[[], Any]) -> Callable[[], Any]:
+    """In a thread of its own. Calling what this gives waits for it: not for ever, and tells."""
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(work()), daemon=True)
+    thread.start()
+
+    def end() -> Any:
+        thread.join(10)
+        assert not thread.is_alive(), "the lane is lost"
+        return got[0]
+
+    return end
+
+
+def until(condition: Callable[[], bool]) -> None:
+    patience = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < patience
+        time.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param(lambda lane: lane.perform("a"), id="with a request"),
+        pytest.param(lambda lane: lane.alone(int), id="for what is no exchange"),
+    ],
+)
+def test_an_interrupt_anywhere_leaves_the_lane_free(work: Callable[[Lane], Any]):
+    for moment in itertools.count(1):
+        lane = Lane(echo, echo_all)
+        error = suddenly(moment, lambda lane=lane: work(lane))
+        assert not lane.busy
+        assert begin(lambda lane=lane: lane.perform("b"))() == ("one", "b")
+        if error is None:
+            break
+    assert moment > 4  # there were such moments
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first in line", "second", "last"])
+def test_an_interrupt_of_one_in_company_costs_the_others_nothing_but_a_moment(place: int):
+    """Three stand in line behind a long write; one of them is interrupted, leading or led."""
+    for moment in itertools.count(1):
+        lane = Lane(echo, echo_all)
+        go = threading.Event()
+        long_write = begin(lambda lane=lane, go=go: lane.alone(go.wait))
+        until(lambda lane=lane: lane.busy)
+        ends = []
+        for at in range(3):
+            ends.append(
+                begin(
+                    (lambda lane=lane, at=at: lane.perform(at))
+                    if at != place
+                    else (
+                        lambda lane=lane, moment=moment: suddenly(
+                            moment, lambda: lane.perform("interrupted")
+                        )
+                    )
+                )
+            )
+            until(lambda lane=lane, at=at: len(lane._line) > at or at >= place)
+        go.set()
+        assert long_write()
+        got = [end() for end in ends]
+        error = got.pop(place)
+        assert [each[1] for each in got] == [at for at in range(3) if at != place]
+        assert not lane.busy
+        if error is None:
+            break
+    assert moment > 8
+
+
+def test_who_waits_travels_together():
+    batches: list[list[Any]] = []
+
+    def all_at_once(requests: list[Any]) -> list[Any]:
+        batches.append(requests)
+        return echo_all(requests)
+
+    lane = Lane(echo, all_at_once)
+    go = threading.Event()
+    long_write = begin(lambda: lane.alone(go.wait))
+    until(lambda: lane.busy)
+    ends = []
+    for at in range(5):
+        ends.append(begin(lambda at=at: lane.perform(at)))
+        until(lambda at=at: len(lane._line) == at + 1)
+    go.set()
+    long_write()
+    assert [end() for end in ends] == [("all", at) for at in range(5)]
+    assert batches == [[0, 1, 2, 3, 4]]
+
+
+def test_an_answer_that_is_an_error_is_its_callers_alone():
+    lane = Lane(echo, lambda requests: [ValueError(each) if each else each for each in requests])
+    lane._line.append(other := module._Ticket(0))
+    with pytest.raises(ValueError, match="1"):
+        lane._in_company(module._Ticket(1))
+    assert other.answer == 0
