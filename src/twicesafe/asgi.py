@@ -132,6 +132,18 @@ class IdempotencyMiddleware:
             exchange.client_left()
             raise
 
+    async def finish(self, grace: float) -> None:
+        """Before the loop ends: let handlers end whose clients are gone; then stop them.
+
+        A handler that is stopped leaves its outcome unknown, and that is recorded.
+        """
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
 
 class _Exchange:
     """One keyed request: between the server, the application and the claim."""
@@ -201,6 +213,12 @@ class _Exchange:
         trouble: BaseException | None = None
         try:
             await app(scope, self.receive, self.send)
+        except Refused as refusal:  # it says itself that it did nothing
+            if self._started:
+                trouble = refusal
+            else:
+                await self._told(self.claim.release())
+                return await self._pass_all(self._rules.refuse(self._request, refusal.problem))
         except BaseException as error:
             trouble = error
         if not self._settled:

@@ -46,6 +46,8 @@ HERMITS = {"edges"}
 ALLOWED = {
     ("cli", "demo"): "`twicesafe demo` is a command",
     ("cli", "bench"): "`twicesafe bench` is a command",
+    ("cli", "proxy"): "`twicesafe proxy` is a command",
+    ("proxy", "asgi"): "the proxy is the middleware in front of an upstream",
     (
         "bench.place",
         "stores.redis.routing",
@@ -72,6 +74,8 @@ HOMES = {
     "typer": {"cli"},
     "click": {"cli"},
     "rich": {"cli", "demo"},
+    "uvicorn": {"proxy"},
+    "h11": {"proxy"},
     "pytest": {"testing"},
     "hypothesis": {"testing"},
     "django": {"integrations"},

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from .. import __version__
-from . import acts, bench, demo, keys, upkeep
+from . import acts, bench, demo, keys, proxy, upkeep
 from .exits import DONE, NO, complain
 from .options import JsonOption
 from .output import Screen
@@ -25,7 +25,7 @@ class _InOrder(typer.core.TyperGroup):
     """Commands in the order in which people need them."""
 
     def list_commands(self, _: Any) -> list[str]:
-        return ["keys", "stats", "sweep", "doctor", "migrate", "bench", "demo", "version"]
+        return ["proxy", "keys", "stats", "sweep", "doctor", "migrate", "bench", "demo", "version"]
 
 
 app = typer.Typer(
@@ -85,6 +85,7 @@ key_commands.command("release")(acts.release_key)
 key_commands.command("resolve")(acts.resolve_key)
 key_commands.command("forget")(acts.forget_key)
 app.add_typer(key_commands, name="keys")
+app.command("proxy")(proxy.proxy)
 app.command("stats")(upkeep.stats)
 app.command("sweep")(upkeep.sweep)
 app.command("doctor")(upkeep.doctor)

@@ -12,6 +12,9 @@ The file is ``twicesafe.toml`` in the working directory, or the one that ``--con
     [policy.backoff]
     first = 0.5
 
+    [proxy]                  # of `twicesafe proxy`: twicesafe.proxy.settings
+    [http]                   # of its HttpPolicy
+
 It is checked as a whole whenever it is there: a name that nobody knows is refused, not ignored.
 """
 
@@ -28,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import Backoff, ConfigurationError, Policy, Receiver
+from ..proxy.settings import check_sections
 from ..stores.urls import default_url
 
 __all__ = ["FILE", "VARIABLE", "Settings", "opened", "settle"]
@@ -35,7 +39,7 @@ __all__ = ["FILE", "VARIABLE", "Settings", "opened", "settle"]
 FILE: Final = "twicesafe.toml"
 VARIABLE: Final = "TWICESAFE_STORE_URL"
 
-_SECTIONS: Final = ("store", "policy")
+_SECTIONS: Final = ("store", "policy", "proxy", "http")
 _IN_CODE_ONLY: Final = ("remember", "codec")
 _POLICY: Final = tuple(
     field.name for field in dataclasses.fields(Policy) if field.name not in _IN_CODE_ONLY
@@ -85,6 +89,7 @@ def _read(config: Path | None) -> tuple[str | None, Policy]:
         for name, section in document.items():
             if not isinstance(section, dict):
                 raise ConfigurationError(f"{name} is a section: write [{name}] and its settings")
+        check_sections(document)
         return _url(document.get("store", {})), _policy(document.get("policy", {}))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error.message}") from error

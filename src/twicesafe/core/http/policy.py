@@ -82,6 +82,8 @@ class HttpPolicy:
     """The answer to a repeat while the first is running."""
     not_kept_status: int = 410
     """The answer to a repeat whose response was not kept."""
+    unknown_status: int = 500
+    """The answer where nobody knows what happened; the proxy says 502."""
     wait: Duration = 0
     """How long a repeat waits for the first before it is told to come back."""
     release: frozenset[int] = NOT_EXECUTED
@@ -259,6 +261,7 @@ def _check_numbers(policy: HttpPolicy) -> None:
         ("mismatch_status", 400, 599),
         ("not_kept_status", 400, 599),
         ("in_flight_status", 400, 599),
+        ("unknown_status", 500, 599),
     ):
         value = getattr(policy, name)
         remedy = f"use a whole number from {least} to {most}"

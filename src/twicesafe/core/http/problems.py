@@ -95,6 +95,31 @@ CASES: Final[dict[str, Case]] = {
         "The request was not run, because a repeat could not be recognised. Retry it later.",
         True,
     ),
+    "upstream-unavailable": Case(
+        503,
+        "The service behind this proxy cannot be reached",
+        "Nothing of the request was sent to it, so nothing was run. Retry it later.",
+        True,
+    ),
+    "upstream-failed": Case(
+        502,
+        "The service behind this proxy gave no whole answer",
+        "The request was sent and may or may not have had its effect. With a key it could be retried "
+        "safely.",
+        False,
+    ),
+    "request-malformed": Case(
+        400,
+        "The request cannot be read in one way only",
+        "It was not passed on, and the connection is closed.",
+        False,
+    ),
+    "upgrade-refused": Case(
+        501,
+        "This proxy passes no other protocols",
+        "Websockets must be routed past it.",
+        False,
+    ),
 }
 
 

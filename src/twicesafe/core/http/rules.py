@@ -78,6 +78,7 @@ class Rules:
             "key-reused": policy.mismatch_status,
             "in-progress": policy.in_flight_status,
             "result-not-kept": policy.not_kept_status,
+            "outcome-unknown": policy.unknown_status,
         }
         """What the policy made of the cases' own."""
 

@@ -1,0 +1,149 @@
+"""Forwarding: which field lines a proxy hands on, in either direction.
+
+    to the upstream   no hop-by-hop fields, nor those that Connection names; Via; who asked
+                      (X-Forwarded-For, -Proto, -Host), as this proxy saw it
+    to the client     no hop-by-hop fields; one Date
+
+Who asked, and a tenant that `scope` names, are believed from trusted peers only. A client's own
+`X-Forwarded-For` is dropped, and so is a name that only some servers would read as one of ours
+(`X_Forwarded_For`). What a client must not take away from the upstream, it cannot name in Connection.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ...errors import ConfigurationError
+from .message import Fields
+from .policy import HttpPolicy
+from .problems import Problem, Refused
+from .stored import HOP_BY_HOP
+
+__all__ = ["Forwarding"]
+
+_FORWARDED: Final = b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port x-real-ip".split()
+_OUR_OWN: Final = frozenset(
+    (*_FORWARDED, b"via", b"host", b"content-length", b"content-type", b"content-encoding",
+     b"transfer-encoding", b"authorization", b"cookie")
+)  # fmt: skip
+_NOT_FORWARDED: Final = HOP_BY_HOP | {b"expect", b"te", b"http2-settings"}
+_VERIFIED: Final = frozenset({b"authorization", b"cookie"})
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Forwarding:
+    def __init__(
+        self, policy: HttpPolicy, *, trusted: Sequence[str] = (), forwarded: bool = True
+    ) -> None:
+        self._trusted = [_network(text) for text in trusted]
+        self._adds = forwarded
+        names = () if callable(policy.scope) else policy.scope
+        claimed = {name.lower().encode() for name in names if not name.startswith("cookie:")}
+        self._tenants = claimed - _VERIFIED
+        """Fields that say who asks, and that any client could send."""
+        if self._tenants and not self._trusted:
+            listed = ", ".join(sorted(name.decode() for name in self._tenants))
+            raise ConfigurationError(
+                f"scope names {listed}, which any client can send: say in `trusted` which peers "
+                "set it"
+            )
+        keys = {name.lower().encode() for name in (policy.header, *policy.aliases)}
+        self._guarded = _OUR_OWN | keys | self._tenants
+
+    def trusts(self, peer: str) -> bool:
+        if not self._trusted:
+            return False
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        return any(address in network for network in self._trusted)
+
+    def inbound(self, headers: Fields, peer: str) -> Fields:
+        """The request's fields, as far as this peer may say them; or `Refused`."""
+        dropped: set[bytes] = set() if self.trusts(peer) else {*_FORWARDED, *self._tenants}
+        doubtful = False
+        for name, value in headers:
+            if name == b"connection":
+                for option in _options(value):
+                    if option in self._guarded:
+                        raise Refused(
+                            Problem(
+                                "request-malformed",
+                                detail="Connection names a field of the message.",
+                            )
+                        )
+            elif name in dropped or b"_" in name:
+                doubtful = True
+        if not doubtful:
+            return headers
+        return [
+            line
+            for line in headers
+            if line[0] not in dropped
+            and line[0].replace(b"_", b"-") not in self._guarded - {line[0]}
+        ]
+
+    def outbound(
+        self, headers: Fields, peer: str, scheme: str, version: str, host: bytes
+    ) -> Fields:
+        """What the upstream gets of a request that `inbound` let pass."""
+        dropped = _NOT_FORWARDED
+        via, chain, named, seen = b"", b"", b"", set()
+        for name, value in headers:
+            seen.add(name)
+            if name == b"connection":
+                dropped = dropped | _options(value)
+            elif name == b"via":
+                via += value + b", "
+            elif name == b"x-forwarded-for":
+                chain += value + b", "
+            elif name == b"host":
+                named = value
+        dropped = (dropped - {b"transfer-encoding"}) | {b"via"}
+        if self._adds:
+            dropped = dropped | {b"x-forwarded-for"}
+        lines = [line for line in headers if line[0] not in dropped]
+        if not named:
+            lines.insert(0, (b"host", host))
+        if self._adds:
+            lines.append((b"x-forwarded-for", chain + peer.encode()))
+            if b"x-forwarded-proto" not in seen:
+                lines.append((b"x-forwarded-proto", scheme.encode()))
+            if named and b"x-forwarded-host" not in seen:
+                lines.append((b"x-forwarded-host", named))
+        lines.append((b"via", via + version.encode() + b" twicesafe"))
+        return lines
+
+    def back(self, status: int, headers: Iterable[tuple[bytes, bytes]], date: bytes) -> Fields:
+        """What the client gets of the upstream's response."""
+        lines = [(name.lower(), value) for name, value in headers]
+        dropped = set(HOP_BY_HOP)
+        names = {name for name, _ in lines}
+        for name, value in lines:
+            if name == b"connection":
+                dropped |= _options(value)
+        if b"transfer-encoding" in names or status == 204:
+            dropped.add(b"content-length")
+        else:
+            dropped.discard(b"content-length")
+        kept = [line for line in lines if line[0] not in dropped]
+        if b"date" not in names:
+            kept.append((b"date", date))
+        return kept
+
+
+def _options(value: bytes) -> set[bytes]:
+    return {option.strip(b" \t").lower() for option in value.split(b",")}
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ConfigurationError(
+            f"trusted={text!r} makes no sense: use addresses or networks like 10.0.0.0/8"
+        ) from None

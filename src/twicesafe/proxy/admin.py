@@ -1,0 +1,57 @@
+"""Health and metrics, for operators only: on a listener of its own, off unless a setting names it.
+
+GET /live      200 as long as the supervisor answers
+GET /ready     200 if every worker answers and reaches the store, else 503
+GET /metrics   Prometheus text, all workers added up
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from .metrics import page
+from .worker import Report
+
+__all__ = ["Admin"]
+
+_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Admin:
+    def __init__(
+        self, reports: Callable[[], Awaitable[list[Report]]], workers: Callable[[], int]
+    ) -> None:
+        self._reports, self._workers = reports, workers
+
+    async def __call__(self, scope: MutableMapping[str, Any], _: Any, send: Any) -> None:
+        status, kind, body = await self._answer(scope["method"], scope["path"])
+        lines = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": lines})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, method: str, path: str) -> tuple[int, bytes, bytes]:
+        if method not in ("GET", "HEAD"):
+            return 405, b"text/plain", b"only GET\n"
+        match path:
+            case "/live":
+                return 200, b"text/plain", b"alive\n"
+            case "/ready":
+                return await self._ready()
+            case "/metrics":
+                reports = await self._reports()
+                counts = [count for report in reports for count in report.counts]
+                return 200, _TEXT, page(counts, len(reports)).encode()
+        return 404, b"text/plain", b"there are /live, /ready and /metrics\n"
+
+    async def _ready(self) -> tuple[int, bytes, bytes]:
+        reports = await self._reports()
+        wanted, store = self._workers(), all(report.store for report in reports)
+        fine = len(reports) >= wanted and store
+        said = {"ready": fine, "workers": len(reports), "wanted": wanted, "store": store}
+        return 200 if fine else 503, b"application/json", json.dumps(said).encode() + b"\n"

@@ -1,0 +1,108 @@
+"""The front: what the server calls. It lets in what may pass, and ends what the upstream left open.
+
+    Front( IdempotencyMiddleware( Upstream ) )
+
+An upstream that gave no whole answer is no error of this program: a client without a key is told so
+(502), a response that has begun is cut, and one line goes to the log. Answers that are not the
+upstream's get a Date and a Server of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from typing import Any, TypeAlias
+
+from ..asgi import IdempotencyMiddleware
+from ..core.http.forwarding import Forwarding
+from ..core.http.message import HttpRequest
+from ..core.http.policy import HttpPolicy
+from ..core.http.problems import Problem, Refused
+from ..core.http.rules import Rules
+from ..receiver import AsyncReceiver
+from .metrics import Metrics
+from .upstream import Upstream, UpstreamLost, UpstreamTimedOut
+
+__all__ = ["Front"]
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+_log = logging.getLogger("twicesafe.proxy")
+
+
+class Front:
+    def __init__(
+        self,
+        upstream: Upstream,
+        receiver: AsyncReceiver,
+        policy: HttpPolicy,
+        forwarding: Forwarding,
+        metrics: Metrics,
+    ) -> None:
+        self._layer = IdempotencyMiddleware(upstream, receiver=receiver, policy=policy)
+        self._rules = Rules(policy, receiver.scope)
+        self._forwarding, self._metrics = forwarding, metrics
+        self.finish = self._layer.finish
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        peer = scope["client"][0] if scope.get("client") else "unknown"
+        out = _Out(send)
+        self._metrics.begin()
+        try:
+            fields = self._forwarding.inbound(scope["headers"], peer)
+            _refuse_websockets(fields)
+            await self._layer({**scope, "headers": fields}, receive, out)
+        except Refused as refusal:
+            await self._answer(scope, out, refusal.problem)
+        except UpstreamLost as lost:
+            _log.warning("the upstream gave no whole answer: %s", lost)
+            status = 504 if isinstance(lost, UpstreamTimedOut) else 502
+            self._metrics.count("upstream_failures", type(lost).__name__)
+            if out.status == 0:
+                await self._answer(scope, out, Problem("upstream-failed", status))
+            # What has begun is cut: the server closes a connection whose response did not end.
+        finally:
+            self._metrics.end(out.status)
+
+    async def _answer(self, scope: Message, out: _Out, problem: Problem) -> None:
+        request = HttpRequest(scope["method"], scope["path"], b"", b"", scope["headers"])
+        response = self._rules.refuse(request, problem)
+        if problem.case == "upstream-unavailable":
+            self._metrics.count("upstream_failures", "Unreachable")
+        await out(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": list(response.headers),
+            }
+        )
+        await out({"type": "http.response.body", "body": response.body})
+
+
+class _Out:
+    """The way to the client: knows what has begun, and completes answers of our own."""
+
+    __slots__ = ("_send", "status")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        """0: no response has begun."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if not any(name == b"date" for name, _ in message["headers"]):
+                date = formatdate(usegmt=True).encode()
+                own = [(b"date", date), (b"server", b"twicesafe")]
+                message = {**message, "headers": [*message["headers"], *own]}
+        await self._send(message)
+
+
+def _refuse_websockets(fields: Any) -> None:
+    for name, value in fields:
+        if name == b"upgrade" and b"websocket" in value.lower():
+            raise Refused(Problem("upgrade-refused"))

@@ -1,0 +1,144 @@
+"""The listening side: uvicorn's HTTP/1.1, with a guard before its parser and patience that ends.
+
+Each octet passes the `Guard` of its connection first. What could be read in two ways is answered with
+400, and the connection is closed; if an earlier request is still being answered, that answer is
+finished first. A client that does not finish its head, or stops in mid-body, is let go after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Generator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ..core.http.problems import Problem, problem_response
+from ..core.http.wire import Ambiguous, Guard
+
+__all__ = ["server"]
+
+_log = logging.getLogger("twicesafe.proxy")
+
+
+def server(
+    app: Any,
+    *,
+    read_timeout: float = 30,
+    keep_alive: float = 75,
+    max_head: int = 65536,
+    grace: float = 30,
+) -> uvicorn.Server:
+    """A server for this application; it never trusts or adds a field by itself."""
+
+    class Listening(_Listening):
+        patience, most = read_timeout, max_head
+
+    config = uvicorn.Config(
+        app,
+        http=Listening,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=keep_alive,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=grace,  # type: ignore[arg-type]
+        h11_max_incomplete_event_size=max_head + 1024,
+    )
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Signals are the process's, not the server's: whoever runs it sets `should_exit`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Listening(H11Protocol):
+    patience = 30.0
+    most = 65536
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self.access_log = False
+        self._guard = Guard(self.most)
+        self._alarm: asyncio.TimerHandle | None = None
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        guard = self._guard
+        was_in_head = guard.in_head and not guard.rests
+        try:
+            guard.feed(data)
+        except Ambiguous as finding:
+            self._refuse(finding)
+            return
+        if guard.rests:
+            self._relax()
+        elif not (was_in_head and guard.in_head):  # a head has one time for all of it
+            self._watch()
+        super().data_received(data)
+
+    def _refuse(self, finding: Ambiguous) -> None:
+        self._refused = True
+        self._relax()
+        _log.warning("a request was refused: %s", finding)
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            if self._guard.in_body:
+                self.transport.close()  # its own body is the one that cannot be read
+            else:
+                cycle.keep_alive = False
+            return
+        detail = f"{str(finding).capitalize()}."
+        response = problem_response(
+            Problem("request-malformed", detail=detail),
+            statuses={},
+            base="urn:twicesafe:problem:",
+            documentation="",
+            exposes=False,
+        )
+        lines = [b"HTTP/1.1 400 Bad Request", b"connection: close"]
+        lines += [name + b": " + value for name, value in response.headers]
+        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + response.body)
+        self.transport.close()
+
+    # -- patience -----------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self._relax()
+        self._alarm = self.loop.call_later(self.patience, self._impatient)
+
+    def _relax(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _impatient(self) -> None:
+        self._alarm = None
+        if self._guard.rests and self.cycle is not None:
+            return
+        if self._guard.in_body and self.flow.read_paused:
+            self._watch()  # it is us who do not read
+        else:
+            self.transport.close()
