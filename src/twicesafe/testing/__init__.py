@@ -21,21 +21,33 @@ if TYPE_CHECKING:
     from .crash import crash_points as crash_points
     from .idempotence import assert_idempotent as assert_idempotent
     from .idempotence import assert_idempotent_async as assert_idempotent_async
+    from .matrix import crash_matrix as crash_matrix
     from .model import StoreModel as StoreModel
+    from .repeating import Delivered as Delivered
+    from .repeating import assert_idempotent_for as assert_idempotent_for
+    from .repeating import deliver_at_least_once as deliver_at_least_once
+    from .repeating import run_twice as run_twice
+    from .report import Matrix as Matrix
 
 _HOMES: Final[dict[str, str]] = {
+    "Delivered": "repeating",
     "Died": "crash",
     "FakeClock": "clock",
     "Life": "crash",
+    "Matrix": "report",
     "Place": "conformance",
     "StoreConformance": "conformance",
     "StoreModel": "model",
     "StoreUnderTest": "conformance",
     "assert_idempotent": "idempotence",
     "assert_idempotent_async": "idempotence",
+    "assert_idempotent_for": "repeating",
     "check": "conformance",
+    "crash_matrix": "matrix",
     "crash_point": "crash",
     "crash_points": "crash",
+    "deliver_at_least_once": "repeating",
+    "run_twice": "repeating",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

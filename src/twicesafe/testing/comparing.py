@@ -25,6 +25,10 @@ class Trial:
     fault: str = ""
     note: str = ""
     error: BaseException | None = None
+    kind: str = "delivery"
+    """Or "crash", or "interleaving"."""
+    story: tuple[str, ...] = ()
+    """What happened, step by step; of interleavings."""
 
 
 def same(one: Any, other: Any) -> bool:

@@ -1,0 +1,158 @@
+"""``twicesafe verify``: where does your own handler double, lose or change its effect?"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from ..errors import UsageError
+from ..policy import Policy
+from ..testing.matrix import crash_matrix
+from .exits import NO, Ended
+from .options import JsonOption
+from .output import Screen, visible
+
+__all__ = ["verify"]
+
+
+def verify(
+    handler: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:HANDLER",
+            help="The handler, importable from this folder.",
+            show_default=False,
+        ),
+    ],
+    snapshot: Annotated[
+        str,
+        typer.Option(
+            "--snapshot",
+            metavar="MODULE:FUNCTION",
+            help="Returns what the effect is about, as a value to compare.",
+            show_default=False,
+        ),
+    ],
+    setup: Annotated[
+        str,
+        typer.Option(
+            "--setup",
+            metavar="MODULE:FUNCTION",
+            help="Puts the world back to its start; called before every trial. Not on production!",
+            show_default=False,
+        ),
+    ],
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="JSON",
+            help="An argument of the handler, as JSON; repeat it, in order.",
+            show_default=False,
+        ),
+    ] = None,
+    lines: Annotated[
+        bool,
+        typer.Option(
+            "--lines/--points",
+            help="Die before every line of the handler's file, or only where it says crash_point.",
+        ),
+    ] = True,
+    bare: Annotated[
+        bool,
+        typer.Option(
+            "--bare", help="Without a receiver: the handler receives by itself.", show_default=False
+        ),
+    ] = False,
+    hold: Annotated[
+        bool,
+        typer.Option(
+            "--hold",
+            help='Under takeover="hold": after a crash an operator decides.',
+            show_default=False,
+        ),
+    ] = False,
+    kill: Annotated[
+        bool,
+        typer.Option(
+            "--kill",
+            help="Also kill real processes, at every point; about a second each.",
+            show_default=False,
+        ),
+    ] = False,
+    interleavings: Annotated[
+        int | None,
+        typer.Option(
+            "--interleavings",
+            metavar="N",
+            min=0,
+            help="How many orders of two deliveries to try.",
+            show_default="300",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Crash your handler at every line, retry, and see what it does.
+
+    Status 1 if any trial did harm. Example: [cyan]twicesafe verify shop:charge --snapshot
+    shop:lines --setup shop:clear --input '"o-1"'[/]
+    """
+    screen = Screen(json)
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        report = crash_matrix(
+            _named(handler, "the handler"),
+            *map(_argument, given or ()),
+            snapshot=_named(snapshot, "--snapshot"),
+            setup=_named(setup, "--setup"),
+            policy=Policy(takeover="hold") if hold else None,
+            bare=bare,
+            lines=lines,
+            interleavings=interleavings,
+            kill=kill,
+        )
+    except AssertionError as error:  # the clean run itself failed: there is nothing to compare with
+        raise Ended(str(error), NO, "CleanRunFailed") from error
+    if json:
+        screen.data(report.as_data())
+    else:
+        *rows, verdict = str(report).splitlines()
+        for row in rows:
+            screen.say(Text(visible(row), "red" if "WRONG" in row else ""))
+        mark = Text("✓", "green") if report.ok else Text("✗", "red")
+        screen.say(mark, visible(verdict.removeprefix("verdict: ")))
+    if not report.ok:
+        raise typer.Exit(NO)
+
+
+def _named(target: str, what: str) -> Any:
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise UsageError(f"{what} must be MODULE:NAME, such as shop.orders:charge, not {target!r}")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{what}: no module {error.name!r} is found from this folder; go where it is, or install it"
+        ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"{what}: {module} has no function {name!r}")
+    return found
+
+
+def _argument(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"--input {text[:40]!r} is not JSON ({error}); text needs its quotes: '\"o-1\"'"
+        ) from error

@@ -1,0 +1,147 @@
+"""Two deliveries of one message at once, in an order that is chosen, not hoped for.
+
+Each delivery is a `Track`: a thread whose life stands still at a point until it is told to go on, so
+that only one of the two moves at any moment. A schedule says where they stop:
+
+    (3,)      A passes 3 points and stands still; B runs to its end; A goes on
+    (3, 5)    the same, but B stands still after 5 points, A runs to its end, and then B
+
+Through a receiver, a lease ends whenever somebody stands still: the other takes over, and the first
+is a zombie that does not know it. That is a paused machine, a long collection of garbage, a network
+that is cut; no receiver can prevent it, only the handler can make it harmless.
+
+What it shows: every order of at most two switches, at every point, as far as the bound goes. What it
+cannot show: switches inside a line, inside a library or inside the database, and what needs three.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .crash import Life
+from .lives import Stage
+
+__all__ = ["Played", "explore", "play"]
+
+PATIENCE: Final = 3.0
+"""Seconds after which a track that neither stops nor ends is taken to wait for the other one."""
+
+
+class Paced(Life):
+    """A life that stands still after so many points, until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stands_still = False
+        self.stop_after: int | None = None
+        self.halted = threading.Event()
+        self._go = threading.Event()
+
+    def reach(self, name: str) -> None:
+        super().reach(name)
+        if len(self.passed) == self.stop_after:
+            self.stands_still = True
+            self.halted.set()
+            self._go.wait()
+            self._go.clear()
+            self.stands_still = False
+
+    def go_on(self) -> None:
+        self._go.set()
+
+
+class Track:
+    def __init__(self, name: str, stage: Stage) -> None:
+        self.name, self.life = name, Paced()
+        self.answer: Any = None
+        self._ended = threading.Event()
+        self._told = 0
+
+        def run() -> None:
+            try:
+                self.answer = stage.deliver(self.life)
+            finally:
+                self._ended.set()
+                self.life.halted.set()
+
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(run,), daemon=True)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    def move(self, until: int | None, story: list[str]) -> bool:
+        """Run until it has passed so many points (None: to its end), or is stuck. True: it ended."""
+        self.life.halted.clear()
+        self.life.stop_after = until
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self.life.go_on()
+        stuck = not self.life.halted.wait(PATIENCE)
+        points = self.life.passed
+        story += [f"{self.name}  {point}" for point in points[self._told :]]
+        self._told = len(points)
+        if stuck:
+            story.append(f"{self.name}  waits for the other one")
+        return self.ended
+
+    def join(self) -> bool:
+        self._thread.join(PATIENCE)
+        return self.ended
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of one schedule."""
+
+    answers: tuple[Any, Any]
+    story: tuple[str, ...]
+    pauses: tuple[str, ...]
+    """Who stood still, and where."""
+    reached: bool
+    """False: somebody ended before the point at which it should have stood still."""
+    stuck: bool
+
+
+def play(stage: Stage, stops: tuple[int, ...]) -> Played:
+    """Two deliveries on this stage; A stands still after ``stops[0]`` points, B after ``stops[1]``."""
+    a, b = Track("A", stage), Track("B", stage)
+    story: list[str] = []
+    pauses: list[str] = []
+    reached = True
+    turns = [(a, stops[0]), (b, stops[1] if len(stops) > 1 else None), (a, None), (b, None)]
+    for track, until in turns:
+        if track.ended:
+            continue
+        if track.move(until, story):
+            reached = reached and until is None
+        elif until is not None:
+            pauses.append(f"{track.name} stands still {track.life.passed[-1]}")
+            stage.pass_time()
+            lease = "" if stage.case.bare else "; its lease ends"
+            story.append(f"-  {track.name} stands still{lease}")
+    stuck = not (a.join() and b.join())
+    return Played((a.answer, b.answer), tuple(story), tuple(pauses), reached, stuck)
+
+
+def explore(stages: Callable[[], Stage], points: int) -> Iterator[tuple[Stage, Played]]:
+    """Every schedule with one switch, then every one with two, each on a stage of its own."""
+    for first in range(1, points + 1):
+        stage = stages()
+        played = play(stage, (first,))
+        if played.reached:
+            yield stage, played
+    for first in range(1, points + 1):
+        for second in itertools.count(1):
+            stage = stages()
+            played = play(stage, (first, second))
+            if not played.reached:
+                break
+            yield stage, played

@@ -1,0 +1,242 @@
+"""One delivery as a process of its own: a life, a receiver, and an event loop if it needs one.
+
+A `Stage` is where one trial plays: a fresh store and a clock that stands still, or a receiver of
+the user's on a fresh key; or nothing at all, when the handler receives by itself (``bare``). What is
+delivered there is run in the thread that asks, under a `Life` that passes these points:
+
+    before and after every request to the store, except renewals, which come when they will
+    when the handler starts, and when it has ended and nothing is recorded yet
+    at every `crash_point`, at every await, and before every line, if lines are asked for
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from ..codecs import resolve_return_type
+from ..core.protocol import Request
+from ..errors import StillInProgressError, StoreUnavailableError
+from ..events import Event
+from ..keys import Key, KeyLike
+from ..policy import Policy, seconds
+from ..receiver import AsyncReceiver, Receiver
+from ..stores.base import AsyncStore, Store
+from ..stores.memory import MemoryStore
+from .clock import FakeClock
+from .crash import Life, _Mortal, crash_point
+from .tracing import Awaits, code_of, traced
+
+__all__ = ["END", "START", "Case", "Stage", "called"]
+
+START: Final = "as the handler starts"
+END: Final = "after the handler, with nothing recorded"
+
+BRIEF: Final = 0.5
+"""Seconds of lease on a receiver of yours: a retry after a crash waits so long for real."""
+
+REDELIVERIES: Final = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """The handler under trial, with its arguments and what is known of it."""
+
+    handler: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    receiver: Receiver | AsyncReceiver | None
+    policy: Policy | None
+    key: KeyLike | None
+    bare: bool
+    lines: bool
+    setup: Callable[[], Any] | None
+    snapshot: Callable[[], Any] | None
+    later: Callable[[], Any] | None
+
+    @property
+    def name(self) -> str:
+        inner = self.handler
+        while isinstance(inner, functools.partial):
+            inner = inner.func
+        return getattr(inner, "__qualname__", repr(inner))
+
+    @property
+    def awaited(self) -> bool:
+        return inspect.iscoroutinefunction(inspect.unwrap(self.handler))
+
+    @property
+    def file(self) -> str | None:
+        code = code_of(self.handler) if self.lines else None
+        return None if code is None else code.co_filename
+
+    def state(self) -> Any:
+        return None if self.snapshot is None else called(self.snapshot)
+
+
+def called(function: Callable[[], Any]) -> Any:
+    """What a function of the user's returns; awaited, if that is what it wants."""
+    found = function()
+    if not inspect.isawaitable(found):
+        return found
+
+    async def wait() -> Any:
+        return await found
+
+    return asyncio.run(wait())
+
+
+@dataclass
+class Stage:
+    """Where one trial plays: clean at first, and with one key."""
+
+    case: Case
+    starts: list[str] = field(default_factory=list)
+    """One entry per start of the handler."""
+    clock: FakeClock | None = None
+
+    def __post_init__(self) -> None:
+        case = self.case
+        if case.setup is not None:
+            called(case.setup)
+        own = case.receiver
+        policy = case.policy or (Policy() if own is None else own.policy)
+        # Without a time-out, which would take the handler, and its points, to another thread.
+        self.policy = policy.but(timeout=None)
+        if own is None:
+            # Refusals instead of waits: nobody but us moves this clock.
+            self.clock = FakeClock()
+            self.store: Store = MemoryStore(now=self.clock)
+            self.policy = self.policy.but(in_flight="reject")
+            chosen = "the call" if case.key is None else case.key
+            self.key = Receiver(self.store).key(chosen)
+        else:
+            self.store = own.store if isinstance(own.store, Store) else own.store.beside()
+            self.policy = self.policy.but(lease=BRIEF, in_flight="wait", wait=10.0)
+            self.key = Key.random(scope=("crash matrix",))
+
+    def pass_time(self) -> None:
+        """Let whatever lease there is run out. On a real clock the next delivery waits for it."""
+        if self.clock is not None and not self.case.bare:
+            self.clock.advance(
+                max(seconds(self.policy.lease), seconds(self.policy.backoff.most)) + 1
+            )
+        if self.case.later is not None:
+            called(self.case.later)
+
+    def deliver(self, life: Life | None = None) -> Any:
+        """The outcome (bare: the value), or the error. What the dead say is None."""
+        life = life or Life()
+        with life:
+            try:
+                return self._received(life)
+            except Exception as error:
+                return error
+        return None
+
+    def deliver_again(self) -> Any:
+        """As a broker would, that does not give up while somebody else seems to be at it."""
+        answer = self.deliver()
+        for _ in range(REDELIVERIES):
+            if not isinstance(answer, StillInProgressError):
+                break
+            self.pass_time()
+            answer = self.deliver()
+        return answer
+
+    # -- two colours --------------------------------------------------------------------------
+
+    def _received(self, life: Life) -> Any:
+        run = functools.partial(self.case.handler, *self.case.args, **self.case.kwargs)
+        with traced(self.case.file):
+            if self.case.awaited:
+                return asyncio.run(self._await(life, run))
+            if self.case.bare:
+                return self._started(run)
+            with Receiver(_Store(life, self.store), policy=self.policy) as receiver:
+                self._prepare(receiver)
+                return receiver.process(self.key, self._dressed(lambda: self._started(run)))
+
+    async def _await(self, life: Life, run: Callable[[], Any]) -> Any:
+        async def handler() -> Any:
+            self.starts.append(START)
+            crash_point(START)
+            value = await Awaits(run())
+            crash_point(END)
+            return value
+
+        if self.case.bare:
+            return await handler()
+        inline = _Inline(_Store(life, self.store))
+        async with AsyncReceiver(inline, policy=self.policy) as receiver:
+            self._prepare(receiver)
+            return await receiver.process(self.key, self._dressed(handler))
+
+    def _started(self, run: Callable[[], Any]) -> Any:
+        self.starts.append(START)
+        crash_point(START)
+        value = run()
+        crash_point(END)
+        return value
+
+    def _prepare(self, receiver: Receiver | AsyncReceiver) -> None:
+        """Zombies and lost leases are what trials are made of: nothing for a log. And the worker's
+        clock goes with the store's, so that `current_claim().lost` tells the truth."""
+        receiver._notify = _silent
+        if self.clock is not None:
+            receiver._runtime.clock = self.clock.worker
+
+    def _dressed(self, wrapper: Any) -> Any:
+        """With the handler's name and return type, so that results decode the same."""
+        functools.update_wrapper(wrapper, self.case.handler, ("__name__", "__qualname__"))
+        del wrapper.__wrapped__
+        wrapper.__annotations__ = {"return": resolve_return_type(self.case.handler)}
+        return wrapper
+
+
+def _silent(_: Event) -> None: ...
+
+
+class _Store(_Mortal):
+    """The stage's store as one life sees it. Renewals are not points: they come when they will."""
+
+    def perform(self, request: Request) -> Any:
+        if request.op != "renew":
+            return super().perform(request)
+        self._life.check()
+        if getattr(self._life, "stands_still", False):
+            raise StoreUnavailableError("this worker stands still: it renews nothing")
+        return self._store.perform(request)
+
+
+class _Inline(AsyncStore):
+    """A blocking store on an event loop that has nothing else to do."""
+
+    immediate = True
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.url = store, store.url
+        self.capabilities = store.capabilities  # type: ignore[misc]
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        raise NotImplementedError("made for one life of a trial")
+
+    async def perform(self, request: Request) -> Any:
+        return self._store.perform(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return self._store.perform_many(requests)
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await asyncio.to_thread(self._store.watch, id, seconds)
+
+    def beside(self) -> Store:
+        return self._store
+
+    async def close(self) -> None:
+        """The data belongs to the stage."""
