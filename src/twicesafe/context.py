@@ -40,6 +40,7 @@ class ActiveClaim:
     """One won claim, seen from the worker that holds it."""
 
     __slots__ = (
+        "__weakref__",
         "_clock",
         "attempt",
         "cause",

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["BadKey", "parse_key", "require_key"]
+__all__ = ["BadKey", "field_of", "parse_key", "require_key"]
 
 # Only runs of single characters are possessive: of groups, early 3.11 releases get that wrong.
 _STRING: Final = rb'"[\x20\x21\x23-\x5b\x5d-\x7e]*+(?:\\["\\][\x20\x21\x23-\x5b\x5d-\x7e]*+)*"'
@@ -61,6 +61,13 @@ def parse_key(lines: Sequence[bytes], *, strict: bool = False, most: int = 255) 
     else:
         key = text
     return require_key(key.decode("ascii"), most)
+
+
+def field_of(key: str, *, strict: bool = False) -> str:
+    """The field's value for a key: bare where that can be, as most servers expect it."""
+    if not strict and _BARE.fullmatch(key.encode("utf-8", "replace")) is not None:
+        return key
+    return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def require_key(key: str, most: int) -> str:

@@ -1,0 +1,102 @@
+"""aiohttp: a client middleware that retries. Give it to a session, and its calls are safe to repeat.
+
+    aiohttp.ClientSession(middlewares=[RetryMiddleware()])
+
+POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
+else passes untouched. `response.twicesafe`, or `sent_of`, tells how it went. The session's total
+time-out holds for the call with all its retries, as does the policy's deadline. An answer that does
+not announce its length is handed over as it comes: if it is cut, the caller sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+from aiohttp.base_protocol import BaseProtocol
+
+from ..core.driving import drive_async
+from .budget import Budget
+from .judging import Answer, Unanswered, read_ahead
+from .policy import RetryPolicy
+from .sending import Attempt, Pause, call_of, send
+from .sent import mark
+
+__all__ = ["RetryMiddleware"]
+
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_OURS = (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL)
+_CUT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+
+
+class RetryMiddleware:
+    """A middleware for `aiohttp.ClientSession`."""
+
+    def __init__(
+        self,
+        *,
+        policy: RetryPolicy | None = None,
+        budget: Budget | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.policy = policy or RetryPolicy()
+        self.budget = budget or Budget()
+        self._sleep = sleep
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        headers = list(request.headers.items())
+        call = call_of(self.policy, request.method, request.url.path, headers)
+        if call is None:
+            return await handler(request)
+        if call.field is not None:
+            request.headers[self.policy.http.header] = call.field
+
+        async def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
+            if isinstance(command, Attempt):
+                return await self._attempt(request, handler, command.seconds)
+            if command.answer is not None:
+                command.answer.native.close()
+            await self._sleep(command.seconds)
+            return None
+
+        flow = send(call, self.policy, self.budget, lambda: not _is_used_up(request))
+        ended = await drive_async(flow, perform)
+        if isinstance(ended.reply, Unanswered):
+            mark(ended.reply.error, ended.sent)
+            raise ended.reply.error
+        mark(ended.reply.native, ended.sent)
+        response: ClientResponse = ended.reply.native
+        return response
+
+    async def _attempt(
+        self, request: ClientRequest, handler: ClientHandlerType, left: float
+    ) -> Answer | Unanswered:
+        try:
+            async with asyncio.timeout(left):
+                response = await handler(request)
+                headers = {name.lower(): value for name, value in response.headers.items()}
+                body = b""
+                # What was read cannot be put back, so only what says its length, and refusals.
+                known = "content-length" in headers or response.status >= 400
+                if known and read_ahead(response.status, headers, self.policy):
+                    body = await response.read()  # closes it if that fails
+                    response.content = _as_stream(body)
+        except _CUT as error:
+            return Unanswered(error, not isinstance(error, _NOT_SENT), isinstance(error, _OURS))
+        return Answer(response.status, headers, body, response)
+
+
+def _is_used_up(request: ClientRequest) -> bool:
+    """The body was read from something that cannot be read again."""
+    return bool(getattr(request.body, "consumed", False))
+
+
+def _as_stream(body: bytes) -> aiohttp.StreamReader:
+    """What was read, for a caller who reads `response.content` and not `response.read()`."""
+    loop = asyncio.get_running_loop()
+    stream = aiohttp.StreamReader(BaseProtocol(loop), limit=len(body) + 1, loop=loop)
+    stream.feed_data(body)
+    stream.feed_eof()
+    return stream

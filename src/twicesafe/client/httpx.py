@@ -1,0 +1,276 @@
+"""httpx: transports that retry. Put one under a client, and its calls are safe to repeat.
+
+    client = httpx.Client(transport=RetryTransport())
+    client = httpx.AsyncClient(transport=AsyncRetryTransport(policy=RetryPolicy(deadline=10)))
+
+POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
+else passes untouched. The key is written into the request: one `httpx.Request` is one call, also when
+a redirect or a login sends it again. `response.extensions["twicesafe"]`, or `sent_of`, tells how it
+went. A client's own time-outs hold for each attempt, the policy's deadline for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import anyio
+import httpx
+
+from ..core.driving import drive, drive_async
+from .budget import Budget
+from .judging import Answer, Unanswered, read_ahead
+from .policy import RetryPolicy
+from .sending import Attempt, Call, Ended, Pause, call_of, send
+from .sent import EXTENSION, mark
+
+__all__ = ["AsyncRetryTransport", "RetryTransport"]
+
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_OURS = (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
+"""Errors of this side: another attempt would end the same."""
+
+
+class _Retrying:
+    """What the twins share: everything but the waiting."""
+
+    def __init__(self, policy: RetryPolicy | None, budget: Budget | None) -> None:
+        self.policy = policy or RetryPolicy()
+        self.budget = budget or Budget()
+
+    def _call(self, request: httpx.Request) -> Call | None:
+        headers = request.headers.multi_items()
+        call = call_of(self.policy, request.method, request.url.path, headers)
+        if call is not None and call.field is not None:
+            request.headers[self.policy.http.header] = call.field
+        return call
+
+    def _flow(self, call: Call, request: httpx.Request) -> Any:
+        return send(call, self.policy, self.budget, lambda: _is_replayable(request.stream))
+
+    def _room(self, response: httpx.Response) -> int:
+        return read_ahead(response.status_code, response.headers, self.policy)
+
+
+class RetryTransport(_Retrying, httpx.BaseTransport):
+    """A transport for `httpx.Client`, around another one."""
+
+    def __init__(
+        self,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        policy: RetryPolicy | None = None,
+        budget: Budget | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        super().__init__(policy, budget)
+        self._inner = transport or httpx.HTTPTransport()
+        self._sleep = sleep
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        call = self._call(request)
+        if call is None:
+            return self._inner.handle_request(request)
+        extensions = request.extensions
+
+        def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
+            if isinstance(command, Attempt):
+                request.extensions = _limited(extensions, command.seconds)
+                return self._attempt(request)
+            if command.answer is not None:
+                command.answer.native.close()
+            self._sleep(command.seconds)
+            return None
+
+        try:
+            return _result(drive(self._flow(call, request), perform))
+        finally:
+            request.extensions = extensions
+
+    def _attempt(self, request: httpx.Request) -> Answer | Unanswered:
+        try:
+            response = self._inner.handle_request(request)
+            room = self._room(response)
+            if not room:
+                return _answer(response)
+            stream = response.stream
+            assert isinstance(stream, httpx.SyncByteStream)
+            try:
+                pieces, rest = [], iter(stream)
+                for piece in rest:
+                    pieces.append(piece)
+                    room -= len(piece)
+                    if room < 0:
+                        return _answer(_with(response, _Longer(pieces, rest, stream)))
+            except BaseException:
+                response.close()
+                raise
+            response.close()
+        except httpx.TransportError as error:
+            return _unanswered(error)
+        return _answer(response, b"".join(pieces))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class AsyncRetryTransport(_Retrying, httpx.AsyncBaseTransport):
+    """A transport for `httpx.AsyncClient`, around another one."""
+
+    def __init__(
+        self,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        policy: RetryPolicy | None = None,
+        budget: Budget | None = None,
+        sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
+    ) -> None:
+        super().__init__(policy, budget)
+        self._inner = transport or httpx.AsyncHTTPTransport()
+        self._sleep = sleep
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        call = self._call(request)
+        if call is None:
+            return await self._inner.handle_async_request(request)
+        extensions = request.extensions
+
+        async def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
+            if isinstance(command, Attempt):
+                request.extensions = _limited(extensions, command.seconds)
+                return await self._attempt(request)
+            if command.answer is not None:
+                await command.answer.native.aclose()
+            await self._sleep(command.seconds)
+            return None
+
+        try:
+            return _result(await drive_async(self._flow(call, request), perform))
+        finally:
+            request.extensions = extensions
+
+    async def _attempt(self, request: httpx.Request) -> Answer | Unanswered:
+        try:
+            response = await self._inner.handle_async_request(request)
+            room = self._room(response)
+            if not room:
+                return _answer(response)
+            stream = response.stream
+            assert isinstance(stream, httpx.AsyncByteStream)
+            try:
+                pieces, rest = [], aiter(stream)
+                async for piece in rest:
+                    pieces.append(piece)
+                    room -= len(piece)
+                    if room < 0:
+                        return _answer(_with(response, _AsyncLonger(pieces, rest, stream)))
+            except BaseException:
+                await response.aclose()
+                raise
+            await response.aclose()
+        except httpx.TransportError as error:
+            return _unanswered(error)
+        return _answer(response, b"".join(pieces))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Longer(httpx.SyncByteStream):
+    """What was read of a long body, and the rest of it."""
+
+    def __init__(
+        self, pieces: list[bytes], rest: Iterator[bytes], whole: httpx.SyncByteStream
+    ) -> None:
+        self._pieces, self._rest, self._whole = pieces, rest, whole
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._pieces
+        yield from self._rest
+
+    def close(self) -> None:
+        self._whole.close()
+
+
+class _AsyncLonger(httpx.AsyncByteStream):
+    """What was read of a long body, and the rest of it."""
+
+    def __init__(
+        self, pieces: list[bytes], rest: AsyncIterator[bytes], whole: httpx.AsyncByteStream
+    ) -> None:
+        self._pieces, self._rest, self._whole = pieces, rest, whole
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        async for piece in self._rest:
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._whole.aclose()
+
+
+def _with(response: httpx.Response, stream: Any) -> httpx.Response:
+    """The same response with another stream, for those who want its raw octets."""
+    return httpx.Response(
+        response.status_code,
+        headers=response.headers.raw,
+        stream=stream,
+        extensions=response.extensions,
+    )
+
+
+def _answer(response: httpx.Response, body: bytes | None = None) -> Answer:
+    text = b""
+    if body is not None:
+        response = _with(response, httpx.ByteStream(body))
+        if response.status_code >= 400:
+            with contextlib.suppress(httpx.DecodingError):  # then its status alone is judged
+                text = _with(response, httpx.ByteStream(body)).read()
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, headers, text, response)
+
+
+def _unanswered(error: httpx.TransportError) -> Unanswered:
+    return Unanswered(error, not isinstance(error, _NOT_SENT), isinstance(error, _OURS))
+
+
+def _result(ended: Ended) -> httpx.Response:
+    if isinstance(ended.reply, Unanswered):
+        mark(ended.reply.error, ended.sent)
+        raise ended.reply.error
+    response: httpx.Response = ended.reply.native
+    response.extensions = {**response.extensions, EXTENSION: ended.sent}
+    return response
+
+
+def _limited(extensions: Mapping[str, Any], left: float) -> dict[str, Any]:
+    """The client's time-outs, but none beyond the deadline."""
+    limits = extensions.get("timeout") or {}
+    return {
+        **extensions,
+        "timeout": {
+            name: left if limits.get(name) is None else min(limits[name], left)
+            for name in ("connect", "read", "write", "pool")
+        },
+    }
+
+
+def _is_replayable(stream: object) -> bool:
+    """Bytes, and forms whose files can be rewound: httpx does that itself."""
+    if isinstance(stream, httpx.ByteStream):
+        return True
+    parts = getattr(stream, "fields", None)
+    return isinstance(parts, list) and all(
+        isinstance(part, (str, bytes)) or _can_seek(part)
+        for part in (getattr(field, "file", "") for field in parts)
+    )
+
+
+def _can_seek(file: Any) -> bool:
+    try:
+        return bool(file.seekable())
+    except (AttributeError, ValueError):
+        return False

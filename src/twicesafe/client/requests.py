@@ -1,0 +1,150 @@
+"""requests: an adapter that retries. Mount it, and the session's calls are safe to repeat.
+
+    session = requests.Session()
+    session.mount("https://", RetryAdapter())
+
+POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
+else goes as ever. The key is written into the prepared request: one `PreparedRequest` is one call,
+also when a redirect sends it again. `response.twicesafe`, or `sent_of`, tells how it went. The
+session's time-outs hold for each attempt, the policy's deadline for all of them. urllib3's own
+`max_retries` stays at 0: it would retry without knowing what an answer means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests import exceptions
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+from ..core.driving import drive
+from ..errors import ConfigurationError
+from .budget import Budget
+from .judging import Answer, Unanswered, read_ahead
+from .policy import RetryPolicy
+from .sending import Attempt, Pause, call_of, send
+from .sent import mark
+
+__all__ = ["RetryAdapter"]
+
+_CUT = (exceptions.ConnectionError, exceptions.Timeout, exceptions.ChunkedEncodingError)
+
+
+class RetryAdapter(HTTPAdapter):
+    """An adapter for `requests.Session`; what else `HTTPAdapter` takes (pools) may be given too."""
+
+    def __init__(
+        self,
+        *,
+        policy: RetryPolicy | None = None,
+        budget: Budget | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        **pools: Any,
+    ) -> None:
+        if pools.get("max_retries"):
+            raise ConfigurationError(
+                "max_retries makes no sense here: attempts=… of RetryPolicy says how often"
+            )
+        super().__init__(**pools)
+        self.policy = policy or RetryPolicy()
+        self.budget = budget or Budget()
+        self._sleep = sleep
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        """One call, with its retries; what a session calls."""
+        settings = {"stream": stream, "verify": verify, "cert": cert, "proxies": proxies}
+        path = urlsplit(request.url or "").path
+        headers = [(name, _text(value)) for name, value in request.headers.items()]
+        call = call_of(self.policy, request.method or "", path, headers)
+        if call is None:
+            return super().send(request, timeout=timeout, **settings)
+        if call.field is not None:
+            request.headers[self.policy.http.header] = call.field
+
+        def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
+            if isinstance(command, Attempt):
+                patience = _limited(timeout, command.seconds)
+                return self._attempt(request, {"timeout": patience, **settings})
+            if command.answer is not None:
+                command.answer.native.close()
+            self._sleep(command.seconds)
+            return None
+
+        flow = send(call, self.policy, self.budget, lambda: _rewind(request))
+        ended = drive(flow, perform)
+        if isinstance(ended.reply, Unanswered):
+            mark(ended.reply.error, ended.sent)
+            raise ended.reply.error
+        mark(ended.reply.native, ended.sent)
+        response: requests.Response = ended.reply.native
+        return response
+
+    def _attempt(
+        self, request: requests.PreparedRequest, settings: Mapping[str, Any]
+    ) -> Answer | Unanswered:
+        try:
+            response = super().send(request, **settings)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            # Without stream=True requests would read it all anyway, but then out of our reach. With
+            # it, only what says its length: what was read cannot be put back.
+            if settings["stream"] and not _is_short(response.status_code, headers, self.policy):
+                return Answer(response.status_code, headers, b"", response)
+            try:
+                body = response.content
+            except BaseException:
+                response.close()
+                raise
+        except exceptions.ContentDecodingError:
+            raise  # it has arrived; nobody can read it
+        except _CUT as error:
+            final = isinstance(error, exceptions.SSLError)
+            return Unanswered(error, not _never_left(error), final)
+        return Answer(response.status_code, headers, body or b"", response)
+
+
+def _is_short(status: int, headers: Mapping[str, str], policy: RetryPolicy) -> bool:
+    known = "content-length" in headers or status >= 400
+    return known and read_ahead(status, headers, policy) > 0
+
+
+def _never_left(error: exceptions.RequestException) -> bool:
+    if isinstance(error, (exceptions.ConnectTimeout, exceptions.ProxyError)):
+        return True
+    cause = error.args[0] if error.args else None
+    return isinstance(cause, MaxRetryError) and isinstance(cause.reason, NewConnectionError)
+
+
+def _rewind(request: requests.PreparedRequest) -> bool:
+    if request.body is None or isinstance(request.body, (str, bytes)):
+        return True
+    try:
+        requests.utils.rewind_body(request)
+    except exceptions.UnrewindableBodyError:
+        return False
+    return True
+
+
+def _limited(timeout: Any, left: float) -> Any:
+    """The session's time-outs, but none beyond the deadline."""
+    if timeout is None or isinstance(timeout, (int, float)):
+        timeout = (timeout, timeout)
+    if isinstance(timeout, tuple):
+        return tuple(left if part is None else min(part, left) for part in timeout)
+    return timeout  # urllib3's own object: whoever made it has thought of it
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -1,0 +1,38 @@
+"""Tests of the clients: each library over real sockets, against servers that fail on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.flaky import Flaky
+from tests.client.libraries import LIBRARIES, Library
+from tests.http.stage import Stage
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> Library:
+    return LIBRARIES[request.param]()
+
+
+@pytest.fixture
+def flaky() -> Iterator[Callable[..., Flaky]]:
+    opened: list[Flaky] = []
+
+    def make(*script: Any, behind: int = 0) -> Flaky:
+        opened.append(Flaky(*script, behind=behind))
+        return opened[-1]
+
+    yield make
+    for server in opened:
+        server.close()
+
+
+@pytest.fixture(params=["asgi", "wsgi"])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """Our own middleware, over real sockets."""
+    made = Stage(request.param)
+    yield made
+    made.close()

@@ -1,0 +1,364 @@
+"""httpx, requests and aiohttp over real sockets: one effect, however the network behaves."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.client.flaky import Flaky, response
+from tests.client.libraries import ERRORS, QUICK, Library
+from tests.http.stage import Answer, Stage
+from twicesafe.client import Budget, sent_of
+from twicesafe.http import HttpPolicy
+
+Make = Callable[..., Flaky]
+
+
+# --- against our own middleware ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["pass", "refuse pass", "lose lose pass", "drop pass", "cut pass", "refuse drop cut lose pass"],
+)
+def test_one_effect_and_the_whole_answer(library: Library, stage: Stage, flaky: Make, script: str):
+    if library.name == "aiohttp":  # what does not say its length it cannot read ahead
+        stage.handler = lambda _: Answer(headers=[(b"content-length", b"7")], body=[b'{"n":1}'])
+    replayed = "drop" in script or "cut" in script  # then the first one had arrived
+    deeds = script.split()
+    server = flaky(*deeds, behind=stage.server.port)
+    got = library.send(server.url)
+    assert (got.status, got.body) == (201, b'{"n":1}')
+    assert len(stage.seen) == 1
+    assert got.sent is not None
+    assert (got.sent.attempts, got.sent.replayed, got.sent.end) == (
+        len(deeds),
+        replayed,
+        "answered",
+    )
+    assert set(server.keys) == {got.sent.key}
+
+
+def test_while_the_first_is_running_the_client_waits_as_it_is_told(
+    library: Library, stage: Stage, flaky: Make
+):
+    go, begun = threading.Event(), threading.Event()
+
+    def slow(_: Any) -> Answer:
+        begun.set()
+        assert go.wait(20)
+        return Answer(body=[b"done"])
+
+    stage.handler = slow
+    server = flaky(behind=stage.server.port)
+    running = stage.later("given")
+    assert begun.wait(20)
+
+    plain = library.wait
+
+    def wait(seconds: float) -> None:
+        plain(seconds)
+        go.set()
+        running.result(20)
+
+    library.wait = wait  # type: ignore[method-assign]
+    got = library.send(server.url, headers={"Idempotency-Key": "given"})
+    assert (got.status, got.body, len(stage.seen)) == (201, b"done", 1)
+    assert got.sent is not None
+    assert (got.sent.replayed, got.sent.key, got.sent.attempts) == (True, "given", 2)
+    assert 1 <= library.waits[0] < 31  # Retry-After, and a little
+
+
+def test_another_request_under_the_key_stops_at_once(library: Library, stage: Stage):
+    stage.send("given", b"other")
+    got = library.send(f"http://127.0.0.1:{stage.server.port}/charges", headers={"Idempotency-Key": "given"})  # fmt: skip
+    assert got.status == 422
+    assert got.sent is not None
+    assert (got.sent.attempts, got.sent.end) == (1, "answered")
+
+
+def test_an_unknown_outcome_stops_at_once(library: Library, stage: Stage):
+    def broken(_: Any) -> Answer:
+        raise RuntimeError("in mid-work")
+
+    stage.handler = broken
+    got = library.send(f"http://127.0.0.1:{stage.server.port}/charges")
+    assert got.status == 500
+    assert b"outcome-unknown" in got.body
+    assert got.sent is not None
+    assert (got.sent.attempts, len(stage.seen)) == (1, 1)
+
+
+def test_a_refusal_that_did_nothing_is_tried_again(library: Library, stage: Stage):
+    answers = iter([429, 503, 201])
+    stage.handler = lambda _: Answer(next(answers))
+    got = library.send(f"http://127.0.0.1:{stage.server.port}/charges")
+    assert got.status == 201
+    assert got.sent is not None
+    assert (got.sent.attempts, got.sent.replayed) == (3, False)
+
+
+# --- against servers of another kind -----------------------------------------------------------
+
+
+def test_each_call_has_a_key_and_its_retries_the_same(library: Library, flaky: Make):
+    server = flaky(response(503), response(201), response(502), response(201))
+    first, second = library.send(server.url), library.send(server.url)
+    a, b, c, d = server.keys
+    assert a == b != c == d
+    assert first.sent is not None
+    assert second.sent is not None
+    assert (first.sent.key, second.sent.key) == (a, c)
+
+
+def test_the_same_octets_are_sent_again(library: Library, flaky: Make):
+    server = flaky("lose", response(201))
+    library.send(server.url, b"\x00\xff" * 500)
+    first, second = server.seen
+    assert first == second
+
+
+def test_safe_methods_are_untouched(library: Library, flaky: Make):
+    server = flaky(response(503))
+    got = library.send(server.url, None, "GET")
+    assert (got.status, got.sent, server.keys) == (503, None, [""])
+
+
+def test_retry_after_is_honoured(library: Library, flaky: Make):
+    server = flaky(response(503, b"", "Retry-After: 3"), response(201))
+    assert library.send(server.url).status == 201
+    assert 3 <= library.waits[0] < 3.1
+
+
+def test_a_wait_beyond_the_deadline_gives_the_answer_instead(library: Library, flaky: Make):
+    server = flaky(response(503, b"busy", "Retry-After: 30"))
+    got = library.send(server.url, policy=QUICK.but(deadline=10))
+    assert (got.status, got.body) == (503, b"busy")
+    assert got.sent is not None
+    assert (got.sent.attempts, got.sent.end) == (1, "deadline")
+
+
+def test_when_nothing_helps_the_librarys_own_error_is_raised_with_the_key(
+    library: Library, flaky: Make
+):
+    server = flaky("lose")
+    with pytest.raises(ERRORS) as caught:
+        library.send(server.url, policy=QUICK.but(attempts=3))
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert (sent.attempts, sent.end, server.keys) == (3, "attempts", [sent.key] * 3)
+
+
+def test_nobody_listens(library: Library):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ERRORS) as caught:
+        library.send(f"http://127.0.0.1:{port}/", policy=QUICK.but(attempts=2))
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert (sent.attempts, len(library.waits)) == (2, 1)
+
+
+def test_a_server_that_says_nothing_is_asked_again_after_the_time_out(
+    library: Library, stage: Stage, flaky: Make
+):
+    go = threading.Event()
+
+    def slow(_: Any) -> Answer:
+        assert go.wait(20)
+        return Answer(body=[b"done"])
+
+    stage.handler = slow
+    plain = library.wait
+
+    def wait(seconds: float) -> None:
+        plain(seconds)
+        if len(library.waits) == 2:  # after the time-out, and a 409
+            go.set()
+
+    library.wait = wait  # type: ignore[method-assign]
+    server = flaky(behind=stage.server.port)
+    got = library.send(server.url, timeout=0.2)
+    assert (got.body, len(stage.seen)) == (b"done", 1)
+    assert got.sent is not None
+    assert got.sent.replayed
+    assert got.sent.attempts >= 3
+
+
+def test_the_deadline_ends_an_attempt_too(library: Library, flaky: Make, stage: Stage):
+    go = threading.Event()
+    stage.handler = lambda _: Answer(body=[b"x" if go.wait(20) else b"y"])
+    server = flaky(behind=stage.server.port)
+    with pytest.raises(ERRORS) as caught:
+        library.send(server.url, policy=QUICK.but(deadline=0.2))
+    go.set()
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert sent.end == "deadline"
+
+
+def test_a_problem_document_without_a_length_is_read(library: Library, flaky: Make):
+    body = b'{"type":"urn:x:in-progress"}'
+    head = b"HTTP/1.1 409 C\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    server = flaky(chunked, response(201))
+    assert library.send(server.url).status == 201
+
+
+CHUNKED = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+
+
+def test_an_answer_without_a_length_that_is_cut_is_asked_for_again(library: Library, flaky: Make):
+    server = flaky(CHUNKED.format("application/json").encode(), response(201, b"again"))
+    if library.name == "aiohttp":  # what it has read it cannot put back
+        with pytest.raises(ERRORS):
+            library.send(server.url)
+    else:
+        assert library.send(server.url).body == b"again"
+
+
+def test_an_event_stream_that_is_cut_is_the_callers_to_see(library: Library, flaky: Make):
+    server = flaky(CHUNKED.format("text/event-stream").encode(), response(201, b"again"))
+    if library.name == "requests":  # it reads all, unless it is told stream=True
+        assert library.send(server.url).body == b"again"
+    else:
+        with pytest.raises(ERRORS):
+            library.send(server.url)
+        assert len(server.seen) == 1
+
+
+# --- bodies ------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_sent_once_and_it_is_said(library: Library, flaky: Make):
+    server = flaky("lose", response(201))
+    with pytest.raises(ERRORS) as caught:
+        library.send(server.url, lambda: iter([b"a", b"b"]))
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert (sent.attempts, sent.end, len(server.seen)) == (1, "body", 1)
+
+
+def test_a_stream_that_gets_an_answer_is_fine(library: Library, flaky: Make):
+    server = flaky(response(201))
+    got = library.send(server.url, lambda: iter([b"a", b"b"]))
+    assert got.status == 201
+    assert b"a" in server.seen[0].partition(b"\r\n\r\n")[2]
+
+
+def test_files_are_rewound_where_the_library_can(flaky: Make):
+    import httpx
+    import requests
+
+    from twicesafe.client.httpx import RetryTransport
+    from twicesafe.client.requests import RetryAdapter
+
+    server = flaky("lose", response(201))
+    with requests.Session() as session:
+        session.mount("http://", RetryAdapter(policy=QUICK))
+        file = io.BytesIO(b"skipped and sent")
+        file.seek(12)
+        assert session.post(server.url, data=file).status_code == 201
+    assert [request.rpartition(b"\r\n")[2] for request in server.seen] == [b"sent"] * 2
+
+    server = flaky("lose", response(201), "lose", response(201))
+    with httpx.Client(transport=RetryTransport(policy=QUICK)) as client:
+        assert client.post(server.url, files={"f": io.BytesIO(b"content")}).status_code == 201
+        assert server.seen[0] == server.seen[1]
+        assert b"content" in server.seen[1]
+
+        class Pipe(io.BytesIO):
+            def seekable(self) -> bool:
+                return False
+
+        with pytest.raises(httpx.ReadError) as caught:
+            client.post(server.url, files={"f": Pipe(b"content")})
+        sent = sent_of(caught.value)
+        assert sent is not None
+        assert sent.end == "body"
+
+
+# --- the rest of what a library does -------------------------------------------------------------
+
+
+def test_profiles_are_those_of_the_server(library: Library, flaky: Make):
+    server = flaky(response(201))
+    library.send(server.url, policy=QUICK.but(http=HttpPolicy.paypal()))
+    assert b"paypal-request-id: " in server.seen[0].lower()
+    assert server.keys == [""]
+
+
+def test_a_redirect_keeps_the_key(flaky: Make):
+    import httpx
+
+    from twicesafe.client.httpx import RetryTransport
+
+    there = flaky("lose", response(201))
+    here = flaky(response(307, b"", f"Location: {there.url}"))
+    with httpx.Client(transport=RetryTransport(policy=QUICK), follow_redirects=True) as client:
+        assert client.post(here.url).status_code == 201
+    assert len({*here.keys, *there.keys}) == 1
+
+
+def test_a_streamed_answer_can_be_streamed(flaky: Make):
+    import httpx
+
+    from twicesafe.client.httpx import RetryTransport
+
+    large = b"x" * 300_000
+    unannounced = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large
+    announced = response(200, large)
+    server = flaky(*[announced] * 3, *[unannounced] * 3)
+    for buffer in (0, 1000, 1_000_000) * 2:
+        transport = RetryTransport(policy=QUICK.but(buffer=buffer))
+        with (
+            httpx.Client(transport=transport) as client,
+            client.stream("POST", server.url) as made,
+        ):
+            assert b"".join(made.iter_raw()) == large
+
+
+async def test_a_streamed_answer_can_be_awaited_in_pieces(flaky: Make):
+    import httpx
+
+    from twicesafe.client.httpx import AsyncRetryTransport
+
+    large = b"x" * 300_000
+    server = flaky(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large)
+    for buffer in (0, 1000, 1_000_000):
+        transport = AsyncRetryTransport(policy=QUICK.but(buffer=buffer))
+        async with (
+            httpx.AsyncClient(transport=transport) as client,
+            client.stream("POST", server.url) as made,
+        ):
+            assert b"".join([piece async for piece in made.aiter_raw()]) == large
+
+
+def test_a_budget_may_be_shared(flaky: Make):
+    import httpx
+
+    from twicesafe.client.httpx import RetryTransport
+
+    budget = Budget(ratio=0, reserve=1)
+    server = flaky(response(503))
+    ends = []
+    for _ in range(2):
+        transport = RetryTransport(policy=QUICK.but(attempts=2), budget=budget)
+        with httpx.Client(transport=transport) as client:
+            sent = sent_of(client.post(server.url))
+            assert sent is not None
+            ends.append(sent.end)
+    assert ends == ["attempts", "budget"]
+
+
+def test_urllib3_is_not_to_retry_as_well():
+    from twicesafe import ConfigurationError
+    from twicesafe.client.requests import RetryAdapter
+
+    with pytest.raises(ConfigurationError, match="attempts"):
+        RetryAdapter(max_retries=3)
