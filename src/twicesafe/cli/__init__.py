@@ -1,4 +1,4 @@
-"""The command line: ``twicesafe keys|stats|sweep|doctor|migrate|demo|version``.
+"""The command line: ``twicesafe keys|stats|sweep|doctor|migrate|bench|verify|demo|version``.
 
 It stands on typer and rich, which come with the extra ``cli``; without them this says what to
 install. Exit status, everywhere:

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from .. import __version__
-from . import acts, bench, demo, keys, proxy, upkeep
+from . import acts, bench, demo, keys, proxy, upkeep, verify
 from .exits import DONE, NO, complain
 from .options import JsonOption
 from .output import Screen
@@ -25,7 +25,18 @@ class _InOrder(typer.core.TyperGroup):
     """Commands in the order in which people need them."""
 
     def list_commands(self, _: Any) -> list[str]:
-        return ["proxy", "keys", "stats", "sweep", "doctor", "migrate", "bench", "demo", "version"]
+        return [
+            "proxy",
+            "keys",
+            "stats",
+            "sweep",
+            "doctor",
+            "migrate",
+            "bench",
+            "verify",
+            "demo",
+            "version",
+        ]
 
 
 app = typer.Typer(
@@ -91,6 +102,7 @@ app.command("sweep")(upkeep.sweep)
 app.command("doctor")(upkeep.doctor)
 app.command("migrate")(upkeep.migrate)
 app.command("bench")(bench.bench)
+app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 app.command("version")(_version)
 
