@@ -205,10 +205,13 @@ class Rules:
         return stored if policy.redact is None else policy.redact(stored)
 
     def replay(self, request: HttpRequest, stored: StoredResponse) -> StoredResponse:
+        marker = self._marker
         if self.policy.on_replay is not None:
             stored = self.policy.on_replay(request, stored)
+            if stored.status in (401, 403):  # never stored: a hook's refusal is no replay
+                marker = None
         exposed = self._exposed if request.values("origin") else ()
-        lines = replay_fields(stored, self._marker, exposed)
+        lines = replay_fields(stored, marker, exposed)
         return StoredResponse(stored.status, tuple(lines), stored.body)
 
     def refuse(self, request: HttpRequest, problem: Problem) -> StoredResponse:

@@ -1,0 +1,228 @@
+"""Django and its REST framework: the layer as a line in MIDDLEWARE, under WSGI and under ASGI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http import django_site
+from tests.http.django_site import Site, entered, gate, seen, tokens
+from tests.servers import launch
+from twicesafe.http import HttpRequest, StoredResponse
+
+Serve = Callable[..., Site]
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def edge(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def serve(edge: str, tmp_path: Path) -> Iterator[Serve]:
+    opened: list[Site] = []
+
+    def make(**policy: Any) -> Site:
+        opened.append(Site(edge, tmp_path, **policy))
+        return opened[-1]
+
+    yield make
+    for site in opened:
+        site.close()
+
+
+@pytest.fixture
+def site(serve: Serve) -> Site:
+    return serve()
+
+
+@pytest.mark.item("R1", "R2", "R4", "R6", "A10", "F2")
+def test_an_ordinary_view(site: Site):
+    first, again = site.twice("/charges")
+    assert (first.status, first.replayed, first.body) == (201, False, b'{"key": "k", "n": 1}')
+    assert (again.status, again.replayed, again.body) == (201, True, first.body)
+    assert (again["x-own"], again["content-type"]) == ("kept", "application/json")
+    assert len(first.all("set-cookie")) == 1
+    assert again.all("set-cookie") == []
+    assert site.send("k", "/charges", body=b'{"other":1}').problem == "key-reused"
+    assert not any(site.send(None, "/charges").replayed for _ in range(2))
+    assert site.send('"', "/charges").problem == "key-invalid"
+    assert len(seen) == 3
+
+
+@pytest.mark.item("R6", "A10")
+def test_settings_of_the_policy_are_obeyed(serve: Serve):
+    site = serve(replay_cookies=True, forward_key=False, required=("POST /charges",), max_body=5)
+    assert len(site.twice("/charges")[1].all("set-cookie")) == 1
+    assert seen == [""]
+    assert site.send(None, "/charges").problem == "key-missing"
+    assert site.send("l", "/charges", body=b"123456").problem == "request-too-large"
+
+
+@pytest.mark.item("K10", "E6")
+def test_two_keys_are_refused(site: Site):
+    assert site.send("a", "/charges", ("Idempotency-Key", "b")).problem == "key-invalid"
+    assert seen == []
+
+
+@pytest.mark.item("E2", "E4")
+def test_exceptions_that_django_answers_and_those_that_it_did_not_expect(site: Site):
+    missing, again = site.twice("/fail/missing", "m")
+    assert (missing.status, again.status, again.replayed) == (404, 404, True)
+    assert [reply.status for reply in site.twice("/fail/denied", "d")] == [403, 403]
+    assert [reply.problem for reply in site.twice("/fail/bug", "b")] == ["outcome-unknown"] * 2
+    assert seen == ["missing", "denied", "denied", "bug"]
+    assert site.state("b") == "held"
+
+
+@pytest.mark.item("E4")
+def test_an_exception_of_a_middleware_inside_is_unknown_too(site: Site):
+    replies = site.twice("/charges", "k", ("X-Fail-Inside", "yes"))
+    assert [reply.problem for reply in replies] == ["outcome-unknown"] * 2
+    assert seen == []
+
+
+@pytest.mark.item("E4")
+def test_a_transaction_that_was_rolled_back_may_run_again(serve: Serve):
+    site = serve(rerun=("POST /write",))
+    first, again = site.twice("/write")
+    assert first.status == 500
+    assert first.problem == ""  # Django's own page
+    assert (again.status, again.body) == (200, b"written")
+    assert site.send("k", "/write").replayed
+    assert (seen, site.rows()) == (["write", "write"], 1)
+
+
+@pytest.mark.item("E4")
+def test_without_that_setting_it_is_held(site: Site):
+    assert [reply.problem for reply in site.twice("/write")] == ["outcome-unknown"] * 2
+    assert (seen, site.rows()) == (["write"], 0)
+
+
+@pytest.mark.item("D1", "S1", "S2", "S4")
+def test_a_key_belongs_to_the_user_or_else_to_the_client(site: Site):
+    whose: list[Any] = [
+        ("X-User", "1"),
+        ("X-User", "2"),
+        ("Authorization", "Bearer 1"),
+        ("Cookie", "sessionid=1"),
+        ("Cookie", "sessionid=2"),
+        ("X-Nobody", "1"),
+    ]
+    for owner in whose:
+        first, again = site.twice("/charges", "same", owner)
+        assert (first.replayed, again.replayed) == (False, True)
+    renewed = site.send("same", "/charges", ("X-User", "1"), ("Cookie", "sessionid=new"))
+    assert renewed.replayed  # a user is the same with another session
+    assert len(seen) == len(whose)
+
+
+def kinds(edge: str) -> list[str]:
+    return ["stream", "stream-async"] if edge == "asgi" else ["stream"]
+
+
+@pytest.mark.item("T1", "T2", "E7")
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_streams(site: Site, edge: str):
+    for kind in kinds(edge):
+        seen.clear()
+        first, again = site.twice(f"/{kind}/whole", kind)
+        assert (first.body, again.body, again.replayed) == (b"12", b"12", True)
+        cut = site.send(f"{kind}-cut", f"/{kind}/cut")
+        assert b"2" not in cut.body
+        assert site.send(f"{kind}-cut", f"/{kind}/cut").problem == "outcome-unknown"
+        assert seen == ["whole", "cut"]
+
+
+@pytest.mark.item("T1", "R10")
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_files_and_what_is_too_large_to_keep(serve: Serve):
+    content = Path(django_site.__file__).read_bytes()
+    site = serve()
+    assert {reply.body for reply in site.twice("/file")} == {content}
+    site = serve(max_result=1)
+    assert site.send("l", "/file").body == content
+    assert site.send("l", "/file").problem == "result-not-kept"
+    assert seen == ["file"]
+
+
+@pytest.mark.item("E5")
+def test_a_client_that_goes_away_loses_nothing(site: Site, edge: str):
+    for path in ("/slow", "/slow-async") if edge == "asgi" else ("/slow", "/stream/gated"):
+        seen.clear(), entered.clear(), gate.clear()
+        with site.stage.connect() as connection:
+            connection.sendall(site.stage.request(path, b"{}", "POST", path))
+            assert entered.wait(20)
+        gate.set()
+        while site.state(path) == "in_progress":  # until the view has come to its end
+            pass
+        reply = site.send(path, path)
+        assert (reply.replayed, reply.body) == (True, b"12" if "stream" in path else b"slow")
+        assert len(seen) == 1
+
+
+@pytest.mark.item("E7")
+def test_asgi_a_stream_whose_client_went_away_is_held(tmp_path: Path):
+    site = Site("asgi", tmp_path)
+    with site.stage.connect() as connection:
+        connection.sendall(site.stage.request("k", b"{}", "POST", "/stream-async/gated"))
+        assert entered.wait(20)
+    while site.state("k") == "in_progress":
+        pass
+    assert site.send("k", "/stream-async/gated").problem == "outcome-unknown"
+    assert seen == ["gated"]
+    site.close()
+
+
+@pytest.mark.item("E9")
+def test_a_store_that_is_away_runs_nothing(edge: str):
+    with launch("valkey") as server:
+        sites = [Site(edge, server.url), Site(edge, server.url, fail_open=True)]
+    for site, status in zip(sites, (503, 201), strict=True):
+        site.stage.server.app = site.handler
+        reply = site.send("k", "/charges")
+        assert (reply.status, reply.problem) == (status, "store-unavailable" * (status == 503))
+        site.close()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "setting", [None, {}, {"store": 5}, {"store": "memory://", "polcy": {}}], ids=repr
+)
+def test_a_wrong_setting_is_told_when_django_starts(setting: Any):
+    from django.core.exceptions import ImproperlyConfigured
+    from django.test import override_settings
+
+    from twicesafe.integrations.django import IdempotencyMiddleware
+
+    with (
+        override_settings(TWICESAFE=setting),
+        pytest.raises(ImproperlyConfigured, match="TWICESAFE"),
+    ):
+        IdempotencyMiddleware(lambda request: None)
+
+
+@pytest.mark.item("S5", "D4", "E2", "E4")
+def test_rest_framework(serve: Serve):
+    def still_allowed(request: HttpRequest, stored: StoredResponse) -> StoredResponse:
+        allowed = request.header("authorization") in tokens
+        return stored if allowed else StoredResponse(401, (), b"")
+
+    site = serve(on_replay=still_allowed)
+    ana = ("Authorization", "Token a")
+    tokens.clear()
+    assert site.send("k", "/rest", ana, body=b'{"cents":5}').status in (401, 403)
+    tokens.add("Token a")
+    first, again = site.twice("/rest", "k", ana, body=b'{"cents":5}')
+    assert (first.status, again.status, again.replayed) == (201, 201, True)
+    assert first.body == again.body == b'{"cents":5}'
+    assert [r.status for r in site.twice("/rest", "v", ana, body=b'{"cents":"x"}')] == [400, 400]
+    bugs = site.twice("/rest", "b", ana, body=b'{"cents":13}')
+    assert [reply.problem for reply in bugs] == ["outcome-unknown"] * 2
+    tokens.clear()
+    revoked = site.send("k", "/rest", ana, body=b'{"cents":5}')
+    assert (revoked.status, revoked.replayed) == (401, False)
+    assert len(seen) == 2
