@@ -8,12 +8,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
+import requests
 
 from tests.client.flaky import Flaky, response
 from tests.client.libraries import ERRORS, QUICK, Library
 from tests.http.stage import Answer, Stage
+from twicesafe import ConfigurationError
 from twicesafe.client import Budget, sent_of
+from twicesafe.client.httpx import AsyncRetryTransport, RetryTransport
+from twicesafe.client.requests import RetryAdapter
 from twicesafe.http import HttpPolicy
 
 Make = Callable[..., Flaky]
@@ -252,12 +257,6 @@ def test_a_stream_that_gets_an_answer_is_fine(library: Library, flaky: Make):
 
 
 def test_files_are_rewound_where_the_library_can(flaky: Make):
-    import httpx
-    import requests
-
-    from twicesafe.client.httpx import RetryTransport
-    from twicesafe.client.requests import RetryAdapter
-
     server = flaky("lose", response(201))
     with requests.Session() as session:
         session.mount("http://", RetryAdapter(policy=QUICK))
@@ -294,10 +293,6 @@ def test_profiles_are_those_of_the_server(library: Library, flaky: Make):
 
 
 def test_a_redirect_keeps_the_key(flaky: Make):
-    import httpx
-
-    from twicesafe.client.httpx import RetryTransport
-
     there = flaky("lose", response(201))
     here = flaky(response(307, b"", f"Location: {there.url}"))
     with httpx.Client(transport=RetryTransport(policy=QUICK), follow_redirects=True) as client:
@@ -306,10 +301,6 @@ def test_a_redirect_keeps_the_key(flaky: Make):
 
 
 def test_a_streamed_answer_can_be_streamed(flaky: Make):
-    import httpx
-
-    from twicesafe.client.httpx import RetryTransport
-
     large = b"x" * 300_000
     unannounced = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large
     announced = response(200, large)
@@ -324,10 +315,6 @@ def test_a_streamed_answer_can_be_streamed(flaky: Make):
 
 
 async def test_a_streamed_answer_can_be_awaited_in_pieces(flaky: Make):
-    import httpx
-
-    from twicesafe.client.httpx import AsyncRetryTransport
-
     large = b"x" * 300_000
     server = flaky(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large)
     for buffer in (0, 1000, 1_000_000):
@@ -340,10 +327,6 @@ async def test_a_streamed_answer_can_be_awaited_in_pieces(flaky: Make):
 
 
 def test_a_budget_may_be_shared(flaky: Make):
-    import httpx
-
-    from twicesafe.client.httpx import RetryTransport
-
     budget = Budget(ratio=0, reserve=1)
     server = flaky(response(503))
     ends = []
@@ -357,8 +340,5 @@ def test_a_budget_may_be_shared(flaky: Make):
 
 
 def test_urllib3_is_not_to_retry_as_well():
-    from twicesafe import ConfigurationError
-    from twicesafe.client.requests import RetryAdapter
-
     with pytest.raises(ConfigurationError, match="attempts"):
         RetryAdapter(max_retries=3)

@@ -1,0 +1,151 @@
+"""gRPC with the real library, over real sockets: keys in metadata, found by the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from twicesafe import ConfigurationError, Receiver
+from twicesafe.client.grpc import KeyInterceptor, async_interceptors
+from twicesafe.propagation import extract, inject
+
+CHARGE = "/shop.Bank/Charge"
+LIST = "/shop.Bank/List"
+
+
+class Bank:
+    """A service that is unavailable as often as it is told, after its work is done."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        self.effects: list[bytes] = []
+        self.failures = 0
+        self.receiver = Receiver.open("memory://", scope=("Charge",))
+        handlers = {
+            "Charge": grpc.unary_unary_rpc_method_handler(self.charge),
+            "List": grpc.unary_stream_rpc_method_handler(self.list),
+        }
+        self.server = grpc.server(ThreadPoolExecutor(4))
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("shop.Bank", handlers),)
+        )
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def charge(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        key = extract(context.invocation_metadata())
+        self.keys.append(key)
+        answer = self.receiver.process(key, self._charge, request).value
+        if self.failures:
+            self.failures -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the answer got lost")
+        return answer
+
+    def _charge(self, request: bytes) -> bytes:
+        self.effects.append(request)
+        return b"charge %d" % len(self.effects)
+
+    def list(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self.keys.append(extract(context.invocation_metadata()))
+        yield b"one"
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    made = Bank()
+    yield made
+    made.server.stop(0).wait()
+    made.receiver.close()
+
+
+RETRIES = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{"service": "shop.Bank"}],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.01s",
+                    "maxBackoff": "0.02s",
+                    "backoffMultiplier": 1,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+OPTIONS = [("grpc.service_config", RETRIES), ("grpc.enable_retries", 1)]
+
+
+def charge(channel: Any, request: bytes = b"500", **more: Any) -> bytes:
+    return channel.unary_unary(CHARGE)(request, timeout=20, **more)
+
+
+def test_the_channels_own_retries_carry_one_key(bank: Bank):
+    bank.failures = 2
+    with grpc.insecure_channel(bank.address, OPTIONS) as plain:
+        channel = grpc.intercept_channel(plain, KeyInterceptor())
+        assert charge(channel) == b"charge 1"
+        assert charge(channel) == b"charge 2"
+    first, second, third, other = bank.keys
+    assert first == second == third != other
+    assert bank.effects == [b"500", b"500"]
+
+
+async def test_the_same_awaited(bank: Bank):
+    bank.failures = 2
+    async with grpc.aio.insecure_channel(
+        bank.address, OPTIONS, interceptors=async_interceptors()
+    ) as channel:
+        assert await channel.unary_unary(CHARGE)(b"500", timeout=20) == b"charge 1"
+        pieces = [piece async for piece in channel.unary_stream(LIST)(b"", timeout=20)]
+        assert pieces == [b"one"]
+        given = await channel.unary_unary(CHARGE)(
+            b"7", metadata=(("idempotency-key", "mine"),), timeout=20
+        )
+        assert given == b"charge 2"
+    first, second, third, listed, mine = bank.keys
+    assert first == second == third
+    assert listed is not None
+    assert mine == "mine"
+
+
+def test_inside_protected_work_keys_are_derived(bank: Bank):
+    with (
+        grpc.insecure_channel(bank.address) as plain,
+        Receiver.open("memory://") as receiver,
+    ):
+        channel = grpc.intercept_channel(plain, KeyInterceptor())
+
+        def handler() -> list[str]:
+            named = inject([], step="charge-card")
+            return [charge(channel).decode(), charge(channel, metadata=named).decode()]
+
+        one = receiver.process("root", handler).value
+        receiver.release("root", by="test", why="again", force=True)
+        assert receiver.process("root", handler).value == one == ["charge 1", "charge 2"]
+    assert bank.keys[:2] == bank.keys[2:]
+    assert len(bank.effects) == 2
+
+
+def test_other_metadata_and_other_methods_are_left_alone(bank: Bank):
+    with grpc.insecure_channel(bank.address) as plain:
+        channel = grpc.intercept_channel(plain, KeyInterceptor(methods=[CHARGE]))
+        assert list(channel.unary_stream(LIST)(b"", metadata=[("a", "b")], timeout=20)) == [b"one"]
+        charge(channel, metadata=[("a", "b"), ("idempotency-key", '"given"')])
+    assert bank.keys == [None, "given"]
+
+
+def test_a_method_alone_is_not_several():
+    with pytest.raises(ConfigurationError, match="methods"):
+        KeyInterceptor(CHARGE)
