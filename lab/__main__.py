@@ -1,14 +1,19 @@
 """``python -m lab``: the proof lab.
 
 prove                     everything below, with a table of what was tried and found
-  --full                  a million schedules instead of a hundred thousand
+  --full                  a million schedules instead of a hundred thousand, and long trials
   --publish               the numbers into lab/results/, the page into docs/
+  --only PART …           simulation, mutants, model, field: some parts (nothing is published)
 simulate                  many schedules; or one of them, told line by line
   --seed N [--trace]      run this one; bit for bit the same, every time
   --shrink                leave out of it what its failure does not need
   --mutant NAME           with this bug in the core
 mutants [NAME …]          every mutant must be found
 model                     the Promela model, checked exhaustively by spin
+field [TRIAL …]           real servers and processes, mistreated; all trials, or these
+  --engine NAME           sqlite, postgres, valkey or mariadb; else all
+  --seed N                the chances of an earlier run again
+  --list                  what trials there are
 """
 
 from __future__ import annotations
@@ -17,8 +22,13 @@ import argparse
 import contextlib
 import sys
 import time
+from pathlib import Path
+
+import msgspec
 
 from . import model, report
+from .field import TRIALS
+from .field import running as fields
 from .mutants import LIMIT, MUTANTS, mutated
 from .simulation.campaign import Hunt, Tally, campaign, cores, hunt_all, missing
 from .simulation.plan import draw
@@ -27,13 +37,20 @@ from .simulation.world import run
 
 SCHEDULES = 100_000
 FULL = 1_000_000
+PARTS = ("simulation", "mutants", "model", "field")
 ENOUGH_TO_MEET_ALL = 20_000
 """From so many schedules on, everything must have been visited."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
-    acts = {"prove": _prove, "simulate": _simulate, "mutants": _mutants, "model": _model}
+    acts = {
+        "prove": _prove,
+        "simulate": _simulate,
+        "mutants": _mutants,
+        "model": _model,
+        "field": _field,
+    }
     return acts[asked.command](asked)
 
 
@@ -48,18 +65,26 @@ def _parser() -> argparse.ArgumentParser:
     simulate = commands.add_parser("simulate")
     mutants = commands.add_parser("mutants")
     commands.add_parser("model")
+    field = commands.add_parser("field")
     for one in (prove, simulate, mutants):
         one.add_argument("--jobs", type=int, default=cores())
     for one in (prove, simulate):
         one.add_argument("--schedules", type=int, default=None)
         one.add_argument("--first", type=int, default=0, help="the first seed")
-    prove.add_argument("--full", action="store_true")
+    for one in (prove, field):
+        one.add_argument("--full", action="store_true")
+        one.add_argument("--seed", type=int, default=None, help="the chances of the field")
+    prove.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     prove.add_argument("--publish", action="store_true")
     simulate.add_argument("--seed", type=int)
     simulate.add_argument("--trace", action="store_true")
     simulate.add_argument("--shrink", action="store_true")
     simulate.add_argument("--mutant", choices=MUTANTS)
     mutants.add_argument("names", nargs="*", metavar="NAME")
+    field.add_argument("names", nargs="*", metavar="TRIAL")
+    field.add_argument("--engine", choices=fields.ENGINES, nargs="+", default=fields.ENGINES)
+    field.add_argument("--list", action="store_true")
+    field.add_argument("--into", type=Path, help="write what was found here, as JSON")
     return parser
 
 
@@ -67,20 +92,51 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _prove(asked: argparse.Namespace) -> int:
-    schedules = asked.schedules or (FULL if asked.full else SCHEDULES)
-    print(f"simulation: {schedules:,} schedules on {asked.jobs} cores")
-    tally = campaign(asked.first, schedules, asked.jobs, _progress(schedules))
-    good = _told(tally)
-    print(f"mutants: {len(MUTANTS)}, each within {LIMIT:,} schedules")
-    hunts = list(hunt_all(list(MUTANTS), LIMIT, asked.jobs))
-    good &= _told_hunts(hunts)
-    print("model: Promela, by spin")
-    checks = model.check_all()
-    good &= model.told(checks)
-    proof = report.proof_of(tally, hunts, checks)
-    report.write(proof, publish=asked.publish)
+    began = time.monotonic()
+    good = True
+    tally, hunts, checks, trials = None, None, None, None
+    if "simulation" in asked.only:
+        schedules = asked.schedules or (FULL if asked.full else SCHEDULES)
+        print(f"simulation: {schedules:,} schedules on {asked.jobs} cores")
+        tally = campaign(asked.first, schedules, asked.jobs, _progress(schedules))
+        good &= _told(tally)
+    if "mutants" in asked.only:
+        print(f"mutants: {len(MUTANTS)}, each within {LIMIT:,} schedules")
+        hunts = list(hunt_all(list(MUTANTS), LIMIT, asked.jobs))
+        good &= _told_hunts(hunts)
+    if "model" in asked.only:
+        print("model: Promela, by spin")
+        checks = model.check_all()
+        good &= model.told(checks)
+    if "field" in asked.only:
+        seed = fields.a_seed() if asked.seed is None else asked.seed
+        print(f"field: {len(TRIALS)} trials on {len(fields.ENGINES)} engines, seed {seed}")
+        trials = fields.in_processes(seed, asked.full, asked.jobs)
+        print(f"  {fields.totals(trials)}")
+        good &= not any(done.broken for done in trials)
+    if tally is not None and hunts is not None and checks is not None and trials is not None:
+        proof = report.proof_of(tally, hunts, checks, trials)
+        report.write(proof, publish=asked.publish)
+    print(f"{time.monotonic() - began:.0f} s")
     print("the invariants held" if good else "SOMETHING BROKE: see above")
     return 0 if good else 1
+
+
+def _field(asked: argparse.Namespace) -> int:
+    if asked.list:
+        for name, entry in TRIALS.items():
+            print(f"{entry.method:4} {name:26} {entry.question}")
+        return 0
+    unknown = [name for name in asked.names if name not in TRIALS]
+    if unknown:
+        known = ", ".join(TRIALS)
+        print(f"no trial is called {unknown[0]!r}; there are: {known}", file=sys.stderr)
+        return 2
+    seed = fields.a_seed() if asked.seed is None else asked.seed
+    trials = fields.run_here(asked.names, asked.engine, seed, asked.full)
+    if asked.into is not None:
+        asked.into.write_bytes(msgspec.json.encode(trials))
+    return 1 if any(done.broken for done in trials) else 0
 
 
 def _simulate(asked: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ import msgspec
 
 from twicesafe import __version__
 
+from .field import Trial
 from .model import Check, version
 from .mutants import LIMIT
 from .simulation.campaign import Hunt, Tally
@@ -27,11 +28,12 @@ class Proof(msgspec.Struct):
     simulation: Tally
     mutants: list[Hunt]
     model: list[Check]
+    field: list[Trial] = []
 
 
-def proof_of(tally: Tally, hunts: list[Hunt], checks: list[Check]) -> Proof:
+def proof_of(tally: Tally, hunts: list[Hunt], checks: list[Check], trials: list[Trial]) -> Proof:
     versions = {"twicesafe": __version__, "python": platform.python_version(), "spin": version()}
-    return Proof(versions, tally, hunts, checks)
+    return Proof(versions, tally, hunts, checks, trials)
 
 
 def write(proof: Proof, *, publish: bool) -> None:

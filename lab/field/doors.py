@@ -1,0 +1,75 @@
+"""A receiver in any colour, through any driver, used in the same blocking words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from twicesafe import AsyncReceiver, Outcome, Policy, Receiver
+
+__all__ = ["DRIVERS", "Door", "through"]
+
+DRIVERS: Final = {
+    "sqlite": ("sqlite3", "sqlite3 awaited"),
+    "postgres": ("psycopg", "psycopg awaited", "asyncpg awaited"),
+    "valkey": ("redis-py", "redis-py awaited"),
+    "mariadb": ("PyMySQL", "PyMySQL awaited"),
+}
+
+
+def through(url: str, port: int) -> str:
+    """The same store behind another port of this machine."""
+    head, _, tail = url.partition("127.0.0.1:")
+    return f"{head}127.0.0.1:{port}{tail.lstrip('0123456789')}"
+
+
+class Door:
+    """An awaited one runs its event loop for the length of each call, in the caller's own thread."""
+
+    def __init__(self, driver: str, url: str, policy: Policy | None = None) -> None:
+        if driver.startswith("asyncpg"):
+            url = url.replace("postgresql:", "postgresql+asyncpg:", 1)
+        self._runner = asyncio.Runner() if driver.endswith("awaited") else None
+        kind: Any = Receiver if self._runner is None else AsyncReceiver
+        try:
+            self.receiver: Any = kind.open(url, policy=policy)
+        except BaseException:
+            if self._runner is not None:
+                self._runner.close()
+            raise
+
+    def process(self, key: str, handler: Callable[..., Any], *args: Any) -> Outcome[Any]:
+        outcome: Outcome[Any] = self._end(self.receiver.process(key, self._own(handler), *args))
+        return outcome
+
+    def process_many(self, keys: list[str], handler: Callable[[str], Any]) -> list[Any]:
+        return list(self._end(self.receiver.process_many(keys, self._own(handler), key=str)))
+
+    def perform(self, request: Any) -> Any:
+        """One request, straight to the store."""
+        return self._end(self.receiver.store.perform(request))
+
+    def _own(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        if self._runner is None:
+            return handler
+
+        async def handle(*args: Any) -> Any:
+            return handler(*args)
+
+        return handle
+
+    def _end(self, found: Any) -> Any:
+        return found if self._runner is None else self._runner.run(_awaited(found))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end(self.receiver.close())
+        if self._runner is not None:
+            self._runner.close()
+
+
+async def _awaited(found: Any) -> Any:
+    return await found

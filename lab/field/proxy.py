@@ -1,0 +1,190 @@
+"""A TCP proxy that misbehaves on purpose: what a network can do to a reply, at a chosen byte.
+
+    with Proxy(server_port) as proxy:
+        proxy.arm(Fault("reply", after=17, act="close"))   # the next reply ends after 17 bytes
+
+A fault happens once, on whichever connection speaks first, and is then gone: whoever connects anew
+gets through. Without a fault every byte passes.
+
+    close        both ends are told (FIN)                    reset    they are told rudely (RST)
+    half-close   the client is told, its words still pass    silence  nobody is told, nothing passes
+    delay        the rest comes ``seconds`` later            throttle the rest comes byte by byte
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+__all__ = ["ACTS", "Fault", "Proxy"]
+
+Act = Literal["close", "reset", "half-close", "silence", "delay", "throttle"]
+ACTS: Final[tuple[Act, ...]] = ("close", "reset", "half-close", "silence", "delay", "throttle")
+
+RUDELY: Final = struct.pack("ii", 1, 0)
+
+
+@dataclass
+class Fault:
+    way: Literal["reply", "request"]
+    after: int = 1 << 60
+    """Bytes that pass, on all connections together, before it happens."""
+    act: Act = "close"
+    seconds: float = 0.2
+    passed: int = 0
+    happened: bool = False
+
+
+class _Link:
+    """One client, one server."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client, self.server = client, server
+        self.silent = False
+
+    def end(self, rudely: bool = False) -> None:
+        for writer in (self.client, self.server):
+            if rudely:
+                plug = writer.get_extra_info("socket")
+                with contextlib.suppress(OSError):
+                    plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RUDELY)
+                writer.transport.abort()
+            else:
+                writer.close()
+
+
+class Proxy:
+    def __init__(self, behind: int) -> None:
+        self.behind = behind
+        """The server's port; a change is for whoever connects next."""
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port: int = self._listener.getsockname()[1]
+        self._fault: Fault | None = None
+        self._links: set[_Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self.faults = 0
+        """That happened."""
+        self.held = False
+        """Bytes are taken and not passed on, in both ways, until this is False again."""
+
+    def arm(self, fault: Fault) -> Fault:
+        self._fault = fault
+        return fault
+
+    def disarm(self) -> None:
+        self._fault = None
+
+    def cut(self) -> None:
+        """End every connection now."""
+        self._call(self._cut())
+
+    async def _cut(self) -> None:
+        for link in list(self._links):
+            link.end()
+
+    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    # -- its thread ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        serving = self._loop.run_until_complete(
+            asyncio.start_server(self._accept, sock=self._listener)
+        )
+        self._loop.run_forever()
+        serving.close()
+        for link in list(self._links):
+            link.end(rudely=True)
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            replies, server = await asyncio.open_connection("127.0.0.1", self.behind)
+        except OSError:
+            writer.transport.abort()
+            return
+        link = _Link(writer, server)
+        self._links.add(link)
+        try:
+            await asyncio.gather(
+                self._pump(link, "request", reader, server),
+                self._pump(link, "reply", replies, writer),
+            )
+        except asyncio.CancelledError:  # the proxy is closed; asyncio's own callback would complain
+            return
+        finally:
+            link.end()
+            self._links.discard(link)
+
+    async def _pump(
+        self, link: _Link, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                while self.held:  # noqa: ASYNC110 - let go by another thread
+                    await asyncio.sleep(0.002)
+                fault = self._fault
+                if fault is not None and fault.way == way:
+                    data = await self._through(link, fault, data, writer)
+                if link.silent:
+                    continue
+                writer.write(data)
+                await writer.drain()
+            if not link.silent:
+                writer.write_eof() if writer.can_write_eof() else writer.close()
+
+    async def _through(
+        self, link: _Link, fault: Fault, data: bytes, writer: asyncio.StreamWriter
+    ) -> bytes:
+        """What is left to be passed on after the fault had its say."""
+        head, rest = data[: fault.after - fault.passed], data[fault.after - fault.passed :]
+        fault.passed += len(head)
+        if fault.passed < fault.after:
+            return data
+        self._fault = None
+        writer.write(head)
+        await writer.drain()
+        self.faults += 1
+        fault.happened = True
+        match fault.act:
+            case "close" | "reset":
+                link.end(rudely=fault.act == "reset")
+            case "half-close":
+                link.client.write_eof()
+                link.silent = fault.way == "reply"
+            case "silence":
+                link.silent = True
+            case "delay":
+                await asyncio.sleep(fault.seconds)
+                return rest
+            case "throttle":
+                for index in range(len(rest)):
+                    if writer.is_closing():
+                        break
+                    writer.write(rest[index : index + 1])
+                    await asyncio.sleep(min(0.02, fault.seconds / len(rest)))
+        return b""

@@ -1,0 +1,88 @@
+"""All trials of all engines: each engine in a process of its own, two or more at a time.
+
+A process per engine keeps servers, threads and crashes apart, and the command that it runs is the one
+that repeats a failure.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from .trial import TRIALS, Trial, run_trial
+
+__all__ = ["ENGINES", "a_seed", "in_processes", "run_here", "told", "totals"]
+
+ENGINES: Final = ("mariadb", "postgres", "valkey", "sqlite")
+"""The slowest first: what is started last should end soon."""
+
+ROOT: Final = Path(__file__).parent.parent.parent
+
+
+def a_seed() -> int:
+    return random.SystemRandom().randrange(10**6)
+
+
+def in_processes(seed: int, full: bool, jobs: int, names: Sequence[str] = ()) -> list[Trial]:
+    """Everything, told line by line as it ends."""
+    telling = threading.Lock()
+
+    def one(engine: str) -> list[Trial]:
+        with tempfile.NamedTemporaryFile(suffix=".json") as into:
+            words = ["-m", "lab", "field", *names, "--engine", engine, "--seed", str(seed)]
+            words += [*(["--full"] if full else []), "--into", into.name]
+            with subprocess.Popen(
+                [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            ) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    with telling:
+                        print(line, end="", flush=True)
+            written = Path(into.name).read_bytes()
+        if not written:
+            lost = Trial("all", "", engine, seed, full, broken=[])
+            lost.broke(f"the trials of {engine} ended with status {process.returncode}")
+            return [lost]
+        return msgspec.json.decode(written, type=list[Trial])
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        return [done for some in pool.map(one, ENGINES) for done in some]
+
+
+def run_here(names: Iterable[str], engines: Iterable[str], seed: int, full: bool) -> list[Trial]:
+    done = []
+    for engine in engines:
+        for name in names or TRIALS:
+            if engine in TRIALS[name].engines:
+                found = run_trial(name, engine, seed, full)
+                told(found)
+                done.append(found)
+    return done
+
+
+def told(done: Trial) -> bool:
+    """One line; more when something broke."""
+    counts = ", ".join(f"{what} {count:,}" for what, count in done.counts.items() if count)
+    mark = "·" if done.skipped else "✗" if done.broken else "✓"
+    text = f"skipped: {done.skipped}" if done.skipped else f"{done.tried:,} {done.unit}; {counts}"
+    lines = [f"  {mark} {done.engine:9} {done.name:24} {done.seconds:5.0f} s  {text}"]
+    lines += [f"      {how}" for how in done.broken[:10]]
+    if done.broken:
+        lines.append(f"      again: {done.words}")
+    print("\n".join(lines), flush=True)
+    return not done.broken
+
+
+def totals(trials: Sequence[Trial]) -> str:
+    broken = sum(bool(done.broken) for done in trials)
+    skipped = sum(bool(done.skipped) for done in trials)
+    return f"{len(trials)} trials, {broken} of them broken, {skipped} skipped"

@@ -1,0 +1,155 @@
+"""A trial: one way to mistreat one engine, with what it counted and what it found broken.
+
+A trial is a function that is given a `Trial` to fill in. It draws all its chances from the trial's
+seed, so that the words it prints on a failure repeat it (where in the work a blow falls is up to
+the machine, as ever with real processes).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tests.servers import NoServerError
+
+__all__ = ["SERVERS", "TRIALS", "Absent", "Trial", "run_trial", "trial"]
+
+SERVERS: Final = ("postgres", "valkey", "mariadb")
+
+LIMIT: Final = 1200
+"""Seconds after which a trial that hangs shows where, and ends."""
+
+
+class Absent(Exception):  # noqa: N818 - no error: the trial does not apply here
+    """There is nothing to try here; the reason is shown."""
+
+
+class Trial(msgspec.Struct):
+    name: str
+    method: str
+    """Its number in the list of methods."""
+    engine: str
+    seed: int
+    full: bool
+    tried: int = 0
+    unit: str = ""
+    counts: dict[str, int | float] = {}
+    broken: list[str] = []
+    """What may never happen and did."""
+    notes: list[str] = []
+    """What a reader must know to judge the numbers."""
+    seconds: float = 0.0
+    skipped: str = ""
+
+    @property
+    def rng(self) -> random.Random:
+        """Always the same chances from the start."""
+        return random.Random(f"{self.name}/{self.engine}/{self.seed}")
+
+    @property
+    def words(self) -> str:
+        """The command that runs this trial again."""
+        full = " --full" if self.full else ""
+        return f"python -m lab field {self.name!r} --engine {self.engine} --seed {self.seed}{full}"
+
+    def size(self, small: int, full: int) -> int:
+        return full if self.full else small
+
+    def count(self, what: str, how_many: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + how_many
+
+    def most(self, what: str, value: float) -> None:
+        self.counts[what] = round(max(float(self.counts.get(what, 0)), value), 3)
+
+    def broke(self, how: str) -> None:
+        self.broken.append(how)
+
+    def expect(self, true: Any, how: str) -> None:
+        if not true:
+            self.broke(how)
+
+    def at_once(self, parts: Iterable[Callable[[Trial], None]]) -> None:
+        """Several parts in threads of their own, each with a page of its own; then all is added."""
+
+        def go(part: Callable[[Trial], None]) -> Trial:
+            page = replace(self, counts={}, broken=[], notes=[], tried=0)
+            part(page)
+            return page
+
+        with ThreadPoolExecutor() as pool:
+            for page in list(pool.map(go, parts)):
+                self.tried += page.tried
+                self.broken += page.broken
+                self.notes += page.notes
+                for what, how_many in page.counts.items():
+                    if isinstance(how_many, float):
+                        self.most(what, how_many)
+                    else:
+                        self.count(what, how_many)
+
+
+Run = Callable[[Trial], None]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    method: str
+    unit: str
+    engines: tuple[str, ...]
+    run: Run
+    question: str
+
+
+TRIALS: dict[str, _Entry] = {}
+
+
+def trial(
+    name: str, method: str, unit: str, engines: tuple[str, ...] = SERVERS
+) -> Callable[[Run], Run]:
+    """Enter a function into the list; its docstring is the question that it answers."""
+
+    def enter(run: Run) -> Run:
+        question = " ".join((run.__doc__ or "").split())
+        TRIALS[name] = _Entry(method, unit, engines, run, question)
+        return run
+
+    return enter
+
+
+def run_trial(name: str, engine: str, seed: int, full: bool) -> Trial:
+    entry = TRIALS[name]
+    done = Trial(name, entry.method, engine, seed, full, unit=entry.unit, counts={}, broken=[])
+    began = time.monotonic()
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    try:
+        entry.run(done)
+    except NoServerError as reason:
+        if os.environ.get("CI") == "true":
+            raise
+        done.skipped = str(reason).splitlines()[0]
+    except Absent as reason:
+        done.skipped = str(reason)
+    except Exception as error:  # a trial that cannot be finished has shown nothing
+        where = _place_of(error)
+        done.broke(f"{type(error).__name__}: {error} ({where})")
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    done.seconds = round(time.monotonic() - began, 1)
+    return done
+
+
+def _place_of(error: BaseException) -> str:
+    trace = error.__traceback__
+    place = "?"
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
