@@ -15,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.conformance.broken import (
     BROKEN,
     Broken,
+    Misled,
     claims,
     completion,
     operators,
@@ -22,11 +23,14 @@ from tests.conformance.broken import (
     retention,
 )
 from tests.conformance.lasting import LOSING, Lasting, Waking
-from tests.conformance.stores import Memory
+from tests.conformance.stores import Memory, Sqlite
+from tests.conformance.test_mysql import Mariadb
+from tests.conformance.test_postgresql import Postgres
+from tests.stores.test_redis_conformance import Redis
 from twicesafe.core.lifecycle import TRANSITIONS, Event
 from twicesafe.records import State
 from twicesafe.stores.memory import AsyncMemoryStore
-from twicesafe.testing import Place, StoreConformance, StoreModel, check
+from twicesafe.testing import Place, StoreConformance, StoreModel, StoreUnderTest, check
 from twicesafe.testing.conformance import Checked, rules_of
 from twicesafe.testing.conformance.transitions import ALLOWED, REFUSED, UNASKED
 
@@ -35,10 +39,10 @@ BLOCKING = ["blocking"]
 
 
 class OnMemory(StoreConformance):
-    def __init__(self, kind: type[Broken]) -> None:
+    def __init__(self, kind: type[Broken | Misled]) -> None:
         self.kind = kind
 
-    def open_store(self, place: Place) -> Broken:
+    def open_store(self, place: Place) -> Broken | Misled:
         return self.kind(now=place.clock)
 
     def open_async_store(self, place: Place) -> AsyncMemoryStore:
@@ -47,6 +51,35 @@ class OnMemory(StoreConformance):
 
 class RightMemory(Memory, StoreConformance):
     pass
+
+
+ENGINES: dict[str, type[StoreUnderTest]] = {
+    "sqlite": Sqlite,
+    "postgres": Postgres,
+    "valkey": Redis,
+    "mariadb": Mariadb,
+}
+MISLED = [kind for kind in BROKEN if issubclass(kind, Misled)]
+
+
+def misled(kind: type[Misled], engine: str) -> StoreConformance:
+    """The suite on this engine's own store, with this one standing in front of it."""
+    hooks = ENGINES[engine]
+
+    class Suite(hooks, StoreConformance):
+        def open_store(self, place: Place) -> Misled:
+            return kind(hooks.open_store(self, place))
+
+    return Suite()
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES]
+)
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param != "sqlite":
+        request.getfixturevalue(request.param)
+    return request.param
 
 
 def rejections(outcomes: Iterable[Checked]) -> dict[str, str]:
@@ -63,8 +96,23 @@ def rejections(outcomes: Iterable[Checked]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
-def test_a_broken_store_is_rejected(kind: type[Broken], tmp_path: Path):
+def test_a_broken_store_is_rejected(kind: type[Broken | Misled], tmp_path: Path):
     assert kind.rejected_by in rejections(check(OnMemory(kind), tmp_path, BLOCKING))
+
+
+@pytest.mark.parametrize("kind", MISLED, ids=lambda kind: kind.__name__)
+def test_a_broken_store_is_rejected_on_every_engine(
+    kind: type[Misled], engine: str, tmp_path: Path
+):
+    """By its test; the suite on the same store as it is keeps that rule (test_postgresql, …)."""
+    suite = misled(kind, engine)
+    found = list(check(suite, tmp_path, BLOCKING, [kind.rejected_by]))
+    assert [(checked.name, checked.verdict) for checked in found] == [(kind.rejected_by, "broken")]
+    assert "StoreUnavailable" not in found[0].why
+
+
+def test_enough_of_them_are_tried_everywhere():
+    assert len(MISLED) >= 20
 
 
 @pytest.mark.parametrize("kind", LOSING, ids=lambda kind: kind.__name__)
@@ -100,9 +148,9 @@ def test_what_a_store_cannot_do_is_skipped_and_says_so(tmp_path: Path):
     ],
     ids=lambda kind: kind.__name__,
 )
-def test_the_model_rejects_a_broken_store(kind: type[Broken]):
+def test_the_model_rejects_a_broken_store(kind: type[Broken | Misled]):
     class Model(StoreModel):
-        def open_store(self, place: Place) -> Broken:
+        def open_store(self, place: Place) -> Broken | Misled:
             return kind(now=place.clock)
 
     searching = settings(

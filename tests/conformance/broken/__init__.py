@@ -1,6 +1,6 @@
 """Stores that break one rule each, as real ones did: the suite is worth what it finds in these.
 
-Each is the memory store with one thing wrong, and names the test that must reject it. Where such a
+Each is a right store with one thing wrong, and names the test that must reject it. Where such a
 thing was seen in the field, the text says at whom.
 """
 
@@ -16,11 +16,12 @@ from tests.conformance.broken import (
     owners,
     retention,
 )
-from tests.conformance.broken.base import BROKEN, Broken
+from tests.conformance.broken.base import BROKEN, Broken, Misled
 
 __all__ = [
     "BROKEN",
     "Broken",
+    "Misled",
     "batches",
     "claims",
     "completion",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.conformance.broken.base import Broken
+from tests.conformance.broken.base import Broken, Misled
 from twicesafe.core.protocol import Ack
 
 
@@ -40,10 +40,10 @@ class ReleasesWithoutATrace(Broken):
         return self._decide(ask)
 
 
-class ReleasesWhatIsDone(Broken):
+class ReleasesWhatIsDone(Misled):
     """Without being told to use force."""
 
     rejected_by = "test_a_completed_key_is_released_by_force_only"
 
     def release(self, ask):
-        return self._operate(replace(ask, force=True))
+        return self.right.perform(replace(ask, force=True))

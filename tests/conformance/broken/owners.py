@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.conformance.broken.base import Broken
+from tests.conformance.broken.base import Broken, Misled
 from twicesafe.core.protocol import Ack
 from twicesafe.records import State
 
 
-class CompletesForAnyone(Broken):
+class CompletesForAnyone(Misled):
     """No fence, no owner: a stale commit wins (exactly-once)."""
 
     rejected_by = "test_after_a_takeover_the_old_owner_can_do_nothing[complete]"
 
     def complete(self, ask):
         row = self.row(ask)
-        return super().complete(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
+        return self.right.perform(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
 
 
-class RenewsForAnyone(Broken):
+class RenewsForAnyone(Misled):
     rejected_by = "test_after_a_takeover_the_old_owner_can_do_nothing[renew]"
 
     def renew(self, ask):
         row = self.row(ask)
-        return self._decide(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
+        return self.right.perform(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
 
 
-class FailsForAnyone(Broken):
+class FailsForAnyone(Misled):
     """The late owner fails and deletes the winner's record: three executions (powertools)."""
 
     rejected_by = "test_after_a_takeover_the_old_owner_can_do_nothing[fail]"
 
     def fail(self, ask):
         row = self.row(ask)
-        return self._decide(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
+        return self.right.perform(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
 
 
-class AbandonsForAnyone(Broken):
+class AbandonsForAnyone(Misled):
     """Ownerless remove (Camel)."""
 
     rejected_by = "test_the_fence_alone_is_not_enough[abandon]"
 
     def abandon(self, ask):
         row = self.row(ask)
-        return self._decide(replace(ask, owner=row.owner) if row else ask)
+        return self.right.perform(replace(ask, owner=row.owner) if row else ask)
 
 
-class ChecksTheOwnerOnly(Broken):
+class ChecksTheOwnerOnly(Misled):
     rejected_by = "test_the_owner_alone_is_not_enough[complete]"
 
     def _with_fence(self, ask):
@@ -55,15 +55,15 @@ class ChecksTheOwnerOnly(Broken):
         return replace(ask, fence=row.fence) if row else ask
 
     def complete(self, ask):
-        return super().complete(self._with_fence(ask))
+        return self.right.perform(self._with_fence(ask))
 
     def renew(self, ask):
-        return self._decide(self._with_fence(ask))
+        return self.right.perform(self._with_fence(ask))
 
     fail = renew
 
 
-class ChecksTheFenceOnly(Broken):
+class ChecksTheFenceOnly(Misled):
     """ABA, as soon as a fence restarts."""
 
     rejected_by = "test_the_fence_alone_is_not_enough[complete]"
@@ -73,10 +73,10 @@ class ChecksTheFenceOnly(Broken):
         return replace(ask, owner=row.owner) if row else ask
 
     def complete(self, ask):
-        return super().complete(self._with_owner(ask))
+        return self.right.perform(self._with_owner(ask))
 
     def renew(self, ask):
-        return self._decide(self._with_owner(ask))
+        return self.right.perform(self._with_owner(ask))
 
     fail = renew
 

@@ -7,7 +7,7 @@ for checked in check(Sqlite(), folder):
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,15 +30,25 @@ class Checked:
     why: str = ""
 
 
-def check(suite: Rules, folder: Path, colours: Sequence[str] = COLOURS) -> Iterator[Checked]:
-    """Try every rule, each on a store of its own below `folder`; hand over the outcomes."""
+def check(
+    suite: Rules,
+    folder: Path,
+    colours: Sequence[str] = COLOURS,
+    only: Collection[str] | None = None,
+) -> Iterator[Checked]:
+    """Try every rule, each on a store of its own below `folder`; hand over the outcomes.
+
+    ``only``: those of these names, written as `Checked.name` is: with the case in brackets.
+    """
     for name, rule in rules_of(type(suite)).items():
         test = getattr(suite, name)
         for case in rule.cases or [""]:
             arguments = {"case": rule.cases[case]} if case else {}
+            label = f"{name}[{case}]" if case else name
+            if only is not None and label not in only:
+                continue
             for colour in colours:
                 where = Path(tempfile.mkdtemp(dir=folder))
-                label = f"{name}[{case}]" if case else name
                 try:
                     with open_bench(suite, colour, where) as bench:
                         test(bench, **arguments)
