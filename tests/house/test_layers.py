@@ -23,6 +23,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "core": {"core"},
     "stores": {"stores"},
+    "transactions": {"transactions"},
     "runtime": {"runtime"},
     "facades": {
         "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "outbox", "durable",

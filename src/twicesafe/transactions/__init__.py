@@ -1,0 +1,92 @@
+"""Transactions: the caller's own open transaction, whatever driver or framework it comes from.
+
+    transaction = of(connection)          # AsyncTransaction: async_of(connection)
+    transaction.check()                   # open? autocommit is refused, with the remedy
+    transaction.run(program)              # statements of ours, inside the caller's transaction
+
+Which file knows the object is found by the module names of its classes, so no driver is loaded
+that the caller did not load. Nothing here begins, commits or rolls back: the caller does.
+
+    sqlite      sqlite3, aiosqlite
+    psycopg     psycopg 3, both colours
+    asyncpg     asyncpg, pooled or not
+    mysql       PyMySQL, asyncmy, aiomysql
+    sqlalchemy  Connection, Session, AsyncConnection, AsyncSession, scoped or not
+    django      a connection, or the alias of one
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from ..errors import UsageError
+from .base import AsyncTransaction, Dialect, Style, Transaction
+
+__all__ = ["AsyncTransaction", "Dialect", "Style", "Transaction", "async_of", "of"]
+
+# Module and class, as the driver names them → our module and class.
+_BLOCKING: Final = {
+    "sqlite3.Connection": "sqlite:SqliteTransaction",
+    "psycopg.Connection": "psycopg:PsycopgTransaction",
+    "pymysql.connections.Connection": "mysql:PymysqlTransaction",
+    "sqlalchemy.engine.base.Connection": "sqlalchemy:ConnectionTransaction",
+    "sqlalchemy.orm.session.Session": "sqlalchemy:SessionTransaction",
+    "sqlalchemy.orm.scoping.scoped_session": "sqlalchemy:SessionTransaction",
+    "django.db.backends.base.base.BaseDatabaseWrapper": "django:DjangoTransaction",
+    "django.utils.connection.ConnectionProxy": "django:DjangoTransaction",
+    "builtins.str": "django:DjangoTransaction",
+}
+_AWAITED: Final = {
+    "aiosqlite.core.Connection": "sqlite:AiosqliteTransaction",
+    "psycopg.AsyncConnection": "psycopg:AsyncPsycopgTransaction",
+    "asyncpg.connection.Connection": "asyncpg:AsyncpgTransaction",
+    "asyncpg.connection._ConnectionProxy": "asyncpg:AsyncpgTransaction",
+    "asyncmy.connection.Connection": "mysql:AsyncmyTransaction",
+    "aiomysql.connection.Connection": "mysql:AiomysqlTransaction",
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": "sqlalchemy:AsyncConnectionTransaction",
+    "sqlalchemy.ext.asyncio.session.AsyncSession": "sqlalchemy:AsyncSessionTransaction",
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "sqlalchemy:AsyncSessionTransaction",
+}
+
+_found: dict[type, Any] = {}
+
+
+def of(connection: Any) -> Transaction:
+    """The caller's transaction behind a blocking connection or session."""
+    found: Transaction = _class_for(connection, _BLOCKING, _AWAITED)(connection)
+    return found
+
+
+def async_of(connection: Any) -> AsyncTransaction:
+    """The caller's transaction behind an awaited connection or session."""
+    found: AsyncTransaction = _class_for(connection, _AWAITED, _BLOCKING)(connection)
+    return found
+
+
+def _class_for(connection: Any, wanted: dict[str, str], other: dict[str, str]) -> Any:
+    kind = type(connection)
+    known = _found.get(kind)
+    if known is not None and known[0] is wanted:
+        return known[1]
+    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in kind.__mro__]
+    target = next((wanted[name] for name in names if name in wanted), None)
+    if target is None:
+        raise _unknown(names, wanted, any(name in other for name in names))
+    module, _, name = target.partition(":")
+    cls = getattr(importlib.import_module(f".{module}", __package__), name)
+    _found[kind] = (wanted, cls)
+    return cls
+
+
+def _unknown(names: list[str], wanted: dict[str, str], colour: bool) -> UsageError:
+    what = names[0].removeprefix("builtins.")
+    if colour:
+        twin = "AsyncInbox and AsyncOutbox" if wanted is _BLOCKING else "Inbox and Outbox"
+        return UsageError(f"a {what} is of the other colour: it goes to {twin}")
+    first = "sqlite3, psycopg, PyMySQL, SQLAlchemy (Connection, Session) or Django (a connection, or its alias)"
+    second = "psycopg, asyncpg, asyncmy, aiomysql, aiosqlite or SQLAlchemy (AsyncConnection, AsyncSession)"
+    return UsageError(
+        f"a {what} is no connection that is known here: pass an open connection or session of "
+        + (first if wanted is _BLOCKING else second)
+    )

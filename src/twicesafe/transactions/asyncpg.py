@@ -1,0 +1,29 @@
+"""PostgreSQL by asyncpg, on a connection or on one taken from a pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..stores.sql import Change, Query
+from .base import AsyncTransaction, Dialect, Style, plain
+
+__all__ = ["AsyncpgTransaction"]
+
+
+class AsyncpgTransaction(AsyncTransaction):
+    dialect: Dialect = "postgresql"
+    style: Style = "$1"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def check(self) -> None:
+        if not self._connection.is_in_transaction():
+            raise self.refuse("use `async with connection.transaction():`")
+
+    async def execute(self, statement: Query | Change) -> Any:
+        if type(statement) is Query:
+            return plain(await self._connection.fetch(statement.sql, *statement.args))
+        status = await self._connection.execute(statement.sql, *statement.args)
+        last = status.rpartition(" ")[2]  # "UPDATE 1"
+        return int(last) if last.isdigit() else 0

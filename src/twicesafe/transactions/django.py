@@ -1,0 +1,64 @@
+"""Django: a database connection, or its alias, inside ``atomic()``.
+
+The statements go through Django's own cursor, in the caller's thread, so its thread-local
+connection, `atomic` and query log are what they were.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final, cast
+
+from ..errors import UsageError
+from ..stores.sql import Change, Query
+from .base import Dialect, Style, Transaction, plain
+
+__all__ = ["DjangoTransaction"]
+
+_VENDORS: Final[dict[str, Dialect]] = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "mysql": "mysql",
+}
+
+
+class DjangoTransaction(Transaction):
+    style: Style = "%s"  # Django's, whatever the driver
+
+    def __init__(self, connection: Any) -> None:
+        if isinstance(connection, str):
+            connection = _named(connection)
+        vendor = connection.vendor
+        if vendor not in _VENDORS:
+            raise UsageError(
+                f"this Django database is {vendor}, but a record can join only a transaction of "
+                "SQLite, PostgreSQL, MySQL or MariaDB"
+            )
+        self.dialect = _VENDORS[vendor]
+        self._connection = connection
+
+    def check(self) -> None:
+        connection = self._connection
+        if connection.in_atomic_block:
+            if connection.needs_rollback:
+                raise self.failed()
+        elif connection.get_autocommit():
+            raise self.refuse("use `with transaction.atomic():`")
+
+    def execute(self, statement: Query | Change) -> Any:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement.sql, statement.args)
+            if type(statement) is not Query:
+                return cast("int", cursor.rowcount)
+            return plain(cursor.fetchall()) if cursor.description else []
+
+
+def _named(alias: str) -> Any:
+    if "django.db" not in sys.modules:
+        raise UsageError(
+            "a text is taken for the alias of a Django database, but Django is not loaded; pass the "
+            "connection itself"
+        )
+    from django.db import connections
+
+    return connections[alias]

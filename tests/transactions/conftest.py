@@ -1,0 +1,54 @@
+"""A door of every kind, each on a database of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.transactions.kinds import ALL, Door, open_door
+
+NAMED = [
+    pytest.param(kind, id=kind.replace("postgresql", "pg"), marks=pytest.mark.xdist_group(engine))
+    for engine, kind in ALL
+]
+ENGINE_OF = {kind: engine for engine, kind in ALL}
+
+
+@pytest.fixture
+def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """The database of this test, by engine."""
+
+    def url(engine: str) -> str:
+        if engine == "sqlite":
+            return f"sqlite:///{tmp_path / 'shop.db'}"
+        found: str = request.getfixturevalue(f"{engine}_url")
+        return found
+
+    return url
+
+
+@pytest.fixture
+def open_kind(url_of: Callable[[str], str]) -> Iterator[Callable[[str], Any]]:
+    opened: list[Door] = []
+
+    def open_one(kind: str) -> Door:
+        opened.append(open_door(kind, url_of(ENGINE_OF[kind])))
+        return opened[-1]
+
+    yield open_one
+    for door in opened:
+        door.close()
+
+
+@pytest.fixture(params=NAMED)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def door(kind: str, open_kind: Callable[[str], Door]) -> Door:
+    return open_kind(kind)
