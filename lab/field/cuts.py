@@ -195,14 +195,16 @@ class Bench:
 
 
 @contextmanager
-def bench_for(t: Trial, driver: str, way: str, **options: object) -> Iterator[Bench]:
+def bench_for(
+    t: Trial, driver: str, way: str, policy: Policy = POLICY, **options: object
+) -> Iterator[Bench]:
     """A fresh store behind a proxy, and a door of this driver to it."""
     server = shared(t.engine)
     with server.fresh() as fresh, Proxy(server.port) as proxy:
         url = through(fresh, proxy.port)
         for name, value in options.items():
             url += f"{'&' if '?' in url else '?'}{name}={value}"
-        with Door(driver, url, POLICY) as door:
+        with Door(driver, url, policy) as door:
             yield Bench(t, driver, door, proxy, way)
 
 
