@@ -154,9 +154,11 @@ class HttpPolicy:
 
     @classmethod
     def paypal(cls, **changes: Any) -> Self:
-        """`PayPal-Request-Id`, at most 108 characters, kept for 45 days."""
+        """`PayPal-Request-Id` on POST. PayPal's APIs differ: 108 characters is the limit of its orders
+        (kept for 6 hours there), 45 days is how long its payments are kept."""
         settings: dict[str, Any] = {
             "header": "PayPal-Request-Id",
+            "methods": {"POST"},
             "max_key": 108,
             "retention": 45 * 86400,
         }
@@ -166,7 +168,8 @@ class HttpPolicy:
     def webhook(cls, sender: str, **changes: Any) -> Self:
         """Events by their ids ("stripe", "github", "shopify"). Only 2xx is kept, so that a request
         with a bad signature cannot use up an event's id; the body is not compared, because
-        senders change it between deliveries."""
+        senders change it between deliveries. Kept for 30 days: Stripe retries for three, and its
+        events can be sent again by hand for as long as that."""
         source = WEBHOOKS.get(sender)
         if source is None:
             raise ConfigurationError(
@@ -179,6 +182,7 @@ class HttpPolicy:
             "methods": {"POST"},
             "fingerprint": lambda _: b"",
             "release": range(300, 600),
+            "retention": 30 * 86400,
         }
         return cls().but(**{**settings, **changes})
 

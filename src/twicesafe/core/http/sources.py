@@ -91,7 +91,11 @@ WEBHOOKS: Final[dict[str, KeySource]] = {
     "github": HeaderField("X-GitHub-Delivery"),
     "shopify": HeaderField("X-Shopify-Webhook-Id"),
 }
-"""Where these senders put the id of an event, which stays the same when they deliver it again."""
+"""Where these senders put the id of an event, which stays the same when they deliver it again.
+
+GitHub's is one per event, not per hook: two hooks on one address need a scope (X-GitHub-Hook-ID).
+Shopify's is one per subscription; X-Shopify-Event-Id is shared by all that an action triggers, so it
+would drop a second topic."""
 
 
 def reads_body(source: KeySource) -> bool:

@@ -1,0 +1,155 @@
+"""Webhook senders over real sockets: a signature outside of the layer, an event's id as the key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.http.stage import Answer, Reply, Seen, Stage
+from twicesafe.http import HeaderField, HttpPolicy
+
+Play = Callable[..., Stage]
+
+SECRET = b"shared"
+SIGNATURE = "X-Signature"
+DAY = 86400
+
+
+def sign(body: bytes) -> str:
+    return hmac.new(SECRET, body, hashlib.sha256).hexdigest()
+
+
+def verified(app: Any) -> Any:
+    """What a sender's library does: 401 before the layer sees the request. Either colour."""
+
+    def wsgi(environ: Any, start_response: Any) -> Any:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        if not hmac.compare_digest(sign(body), environ.get("HTTP_X_SIGNATURE", "")):
+            start_response("401 No", [("Content-Length", "0")])
+            return [b""]
+        return app({**environ, "wsgi.input": io.BytesIO(body)}, start_response)
+
+    async def asgi(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        given = dict(scope["headers"]).get(SIGNATURE.lower().encode(), b"").decode()
+        if not hmac.compare_digest(sign(body), given):
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def again() -> Any:
+            return next(messages, None) or await receive()
+
+        await app(scope, again, send)
+
+    return wsgi if type(app).__module__ == "twicesafe.wsgi" else asgi
+
+
+@pytest.fixture(params=["stripe", "github", "shopify"])
+def sender(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def deliver(
+    stage: Stage, sender: str, event: str, attempt: int = 1, *, forged: bool = False
+) -> Reply:
+    """A delivery as the sender makes it: the id stays, the rest may change."""
+    body = {"attempt": attempt} | ({"id": event} if sender == "stripe" else {})
+    text = json.dumps(body).encode()
+    fields = [(SIGNATURE, sign(b"x" if forged else text))]
+    if sender == "github":
+        fields.append(("X-GitHub-Delivery", event))
+    if sender == "shopify":
+        fields += [("X-Shopify-Webhook-Id", event), ("X-Shopify-Event-Id", "the same for all")]
+    return stage.send(None, text, "POST", "/hook", *fields)
+
+
+@pytest.mark.item("O4", "S5")
+def test_a_forged_delivery_uses_up_nothing_and_learns_nothing(play: Play, sender: str):
+    stage = play(HttpPolicy.webhook(sender), around=verified)
+    assert deliver(stage, sender, "e-1", forged=True).status == 401
+    assert deliver(stage, sender, "e-1").status == 201
+    assert deliver(stage, sender, "e-1", 2).replayed
+    assert deliver(stage, sender, "e-1", 3, forged=True).status == 401
+    assert deliver(stage, sender, "e-2").status == 201
+    assert len(stage.seen) == 2
+
+
+@pytest.mark.item("O4", "E3")
+@pytest.mark.parametrize("status", [302, 400, 404, 500, 503])
+def test_only_a_success_is_kept(play: Play, sender: str, status: int):
+    stage = play(HttpPolicy.webhook(sender))
+    stage.handler = lambda _: Answer(status if len(stage.seen) == 1 else 200, [], [b""])
+    answers = [deliver(stage, sender, "e-1", n) for n in range(3)]
+    assert [(reply.status, reply.replayed) for reply in answers] == [
+        (status, False),
+        (200, False),
+        (200, True),
+    ]
+
+
+@pytest.mark.item("O4", "C2")
+def test_a_delivery_beside_the_first_comes_back_later(play: Play, sender: str):
+    stage = play(HttpPolicy.webhook(sender))
+    go, begun = threading.Event(), threading.Event()
+
+    def slow(_: Seen) -> Answer:
+        begun.set()
+        assert go.wait(20)
+        return Answer()
+
+    stage.handler = slow
+    first = stage.pool.submit(deliver, stage, sender, "e-1")
+    assert begun.wait(20)
+    assert deliver(stage, sender, "e-1", 2).problem == "in-progress"
+    go.set()
+    assert first.result(20).status == 201
+    assert deliver(stage, sender, "e-1", 3).replayed
+
+
+@pytest.mark.item("O4", "O1")
+def test_an_event_is_known_for_as_long_as_it_may_be_sent_again(play: Play, sender: str):
+    now = [1_000_000_000]
+    stage = play(HttpPolicy.webhook(sender), now=lambda: now[0])
+    deliver(stage, sender, "e-1")
+    now[0] += 29 * DAY * 1000
+    assert deliver(stage, sender, "e-1", 2).replayed
+
+
+@pytest.mark.item("O4", "S4")
+@pytest.mark.parametrize("edge", ["asgi", "wsgi"])  # a proxy asks first who may set such a field
+def test_two_hooks_of_github_share_an_id_and_are_both_meant(play: Play):
+    stage = play(HttpPolicy.webhook("github", scope=("X-GitHub-Hook-ID",)))
+    for hook in ("1", "2", "1", "2"):
+        stage.send(None, b"{}", "POST", "/hook", ("X-GitHub-Delivery", "g"), ("X-GitHub-Hook-ID", hook))  # fmt: skip
+    assert [seen.headers["x-github-hook-id"] for seen in stage.seen] == ["1", "2"]
+
+
+@pytest.mark.item("O4")
+def test_a_sender_without_a_profile(play: Play):
+    stage = play(HttpPolicy.webhook("github", key_from=(HeaderField("webhook-id"),)))
+    for _ in range(2):
+        stage.send(None, b"{}", "POST", "/hook", ("webhook-id", "msg_35bE2UOtsaBIqUl7VW4mLuR9q2B"))
+    assert len(stage.seen) == 1
+
+
+@pytest.mark.item("K1", "K7", "A1")
+def test_the_paypal_profile_is_that_of_its_orders_and_payments(play: Play):
+    stage = play(HttpPolicy.paypal())
+    name = "PayPal-Request-Id"
+    assert stage.send(None, b"{}", "POST", "/", (name, "x" * 108)).status == 201
+    assert stage.send(None, b"{}", "POST", "/", (name, "x" * 109)).problem == "key-invalid"
+    for _ in range(2):  # the header is for POST
+        assert not stage.send(None, b"{}", "PATCH", "/", (name, "p")).replayed
+    assert HttpPolicy.paypal().retention == 45 * DAY
