@@ -1,0 +1,236 @@
+"""Files: one file per key, in a folder of one machine; one lock makes every request atomic.
+
+    files:///var/lib/keys        Receiver.open finds this by the package's entry point
+
+What is decided is decided by `twicesafe.core.lifecycle`; a store only loads a row, asks it, and saves.
+A request changes one file, by writing a new one and renaming it: a reader, or a process that comes
+after a crash, finds the old record or the new one, never half of one. Time is the machine's wall
+clock, so a step of that clock reaches leases (``server_clock=False``); the fence still allows one
+result only. Needs a local disk: locks of network file systems are not to be trusted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
+from twicesafe.clocks import wall_clock
+from twicesafe.core import lifecycle
+from twicesafe.core.protocol import (
+    Browse,
+    Claim,
+    Forget,
+    History,
+    Page,
+    Read,
+    Release,
+    Request,
+    Resolve,
+    Survey,
+    Sweep,
+)  # fmt: skip
+from twicesafe.records import AuditEntry, Row, State, Stats, SweepReport, moment
+from twicesafe.stores.base import Capabilities, Store
+from twicesafe.stores.joining import ThreadedStore
+
+
+class Kept(msgspec.Struct):
+    """One file: the row, its place in the order of arrival, and what operators did to it."""
+
+    row: Row
+    number: int
+    audit: list[AuditEntry] = []
+
+
+class Meta(msgspec.Struct):
+    floor: int = 0
+    """The highest fence of what was swept: fences of a key go on from there."""
+    newest: int = 0
+
+
+class FilesStore(Store):
+    capabilities: ClassVar[Capabilities] = Capabilities(server_clock=False)
+
+    def __init__(self, folder: str | Path, now: Callable[[], int] = wall_clock) -> None:
+        self.folder, self.url, self._now = Path(folder), f"files://{folder}", now
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailableError(f"the folder {folder} cannot be made: {error}") from error
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(_folder_of(url))
+
+    def perform(self, request: Request) -> Any:
+        try:
+            with self._alone():
+                act = _ACTS.get(type(request))
+                return self._decide(request) if act is None else act(self, request)
+        except OSError as error:
+            raise StoreUnavailableError(f"{self.url}: {error}") from error
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for request in requests:  # one item's error stands in its place
+            try:
+                answers.append(self.perform(request))
+            except Exception as error:
+                answers.append(error)
+        return answers
+
+    def close(self) -> None:
+        """Nothing is open between two requests; so a fork does no harm either."""
+
+    # -- the one decision, for nine kinds of requests -------------------------------------------
+
+    def _decide(self, ask: Any) -> Any:
+        before, now = self._load(ask.id), self._now()
+        row = None if before is None else before.row
+        if isinstance(ask, Claim):
+            meta = self._meta()
+            answer, after = lifecycle.claim(row, ask, now, meta.floor)
+        else:
+            answer, after = getattr(lifecycle, ask.op)(row, ask, now)
+        if after is None:
+            return answer
+        if before is None:
+            meta.newest += 1
+            self._write("meta", meta)  # dying here wastes a number, nothing else
+            before = Kept(after, meta.newest)
+        elif isinstance(ask, Release | Resolve | Forget):
+            act = AuditEntry(
+                id=ask.id, at=moment(now), action=ask.op, by=ask.by, why=ask.why,
+                state_before=before.row.state,
+            )  # fmt: skip
+            before.audit.append(act)
+        before.row = after
+        self._write(ask.id.hex(), before)
+        return answer
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def _read(self, ask: Read) -> Row | None:
+        kept = self._load(ask.id)
+        return None if kept is None or lifecycle.is_expired(kept.row, self._now()) else kept.row
+
+    def _history(self, ask: History) -> list[AuditEntry]:
+        kept = self._load(ask.id)
+        return [] if kept is None else kept.audit
+
+    def _sweep(self, ask: Sweep) -> tuple[SweepReport, str]:
+        start, now = int(ask.after or 0), self._now()
+        rest = [kept for kept in self._all() if kept.number > start]
+        bite = rest[: ask.limit]
+        gone = [kept.row for kept in bite if lifecycle.is_expired(kept.row, now)]
+        if gone:
+            meta = self._meta()
+            meta.floor = max(meta.floor, *(row.fence for row in gone))
+            self._write("meta", meta)  # first: dying here raises a floor, which harms nobody
+        for row in gone:
+            (self.folder / row.id.hex()).unlink()
+        after = str(bite[-1].number) if len(rest) > len(bite) else ""
+        return SweepReport(removed=len(gone), examined=len(bite), more=bool(after)), after
+
+    def _survey(self, _: Survey) -> Stats:
+        now, rows = self._now(), [kept.row for kept in self._all()]
+        running = [row for row in rows if row.state is State.IN_PROGRESS]
+        states = [row.state for row in rows]
+        return Stats(
+            by_state={state: states.count(state) for state in set(states)},
+            stuck=sum(row.lease_until <= now for row in running),
+            expired=sum(lifecycle.is_expired(row, now) for row in rows),
+            oldest_in_progress=moment(min(r.changed_at for r in running)) if running else None,
+        )
+
+    def _browse(self, ask: Browse) -> Page:
+        found = [
+            kept
+            for kept in reversed(self._all())
+            if (not ask.after or kept.number < int(ask.after))
+            and (ask.state is None or kept.row.state is ask.state)
+            and kept.row.scope[: len(ask.scope)] == ask.scope
+            and not lifecycle.is_expired(kept.row, self._now())
+        ]
+        page = found[: ask.limit]
+        return Page(
+            [kept.row for kept in page], str(page[-1].number) if len(found) > len(page) else ""
+        )
+
+    # -- files ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One request at a time, of all threads and processes; the lock goes with its process."""
+        with open(self.folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _load(self, id_: bytes) -> Kept | None:
+        return self._decoded(self.folder / id_.hex(), Kept)
+
+    def _meta(self) -> Meta:
+        return self._decoded(self.folder / "meta", Meta) or Meta()
+
+    def _all(self) -> list[Kept]:
+        """All that is kept, oldest first; names of 64 digits are records."""
+        found = [self._decoded(path, Kept) for path in self.folder.glob("?" * 64)]
+        return sorted((kept for kept in found if kept), key=lambda kept: kept.number)
+
+    def _decoded(self, path: Path, kind: Any) -> Any:
+        try:
+            return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise CorruptRecordError(
+                f"{path} is not a record of this version; nothing was run: look at it by hand"
+            ) from error
+
+    def _write(self, name: str, what: Any) -> None:
+        """Whole or not at all, and on the disk before anybody is told."""
+        draft = self.folder / f"{name}.new"
+        with open(draft, "wb") as file:
+            file.write(msgspec.msgpack.encode(what))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, self.folder / name)
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+_ACTS: dict[type, Callable[[FilesStore, Any], Any]] = {
+    Read: FilesStore._read,
+    History: FilesStore._history,
+    Sweep: FilesStore._sweep,
+    Survey: FilesStore._survey,
+    Browse: FilesStore._browse,
+}
+
+
+class AsyncFilesStore(ThreadedStore):
+    """The same behind one worker thread: a lock or a slow disk stops no event loop."""
+
+    capabilities: ClassVar[Capabilities] = FilesStore.capabilities
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        folder = _folder_of(url)
+        return cls(lambda: FilesStore(folder), f"files://{folder}")
+
+
+def _folder_of(url: str) -> str:
+    folder = url.removeprefix("files://")
+    if not folder.startswith("/"):
+        raise ConfigurationError("a files URL is files:///absolute/folder")
+    return folder
