@@ -132,12 +132,27 @@ SECTIONS: dict[str, dict[str, str]] = {
         "O4": "Keys from query, JSON members and webhook headers.",
         "O5": "425 is the handler's; the layer does not use it.",
     },
+    "Attacks": {
+        "D1": "Another principal's key, with any body: a run of one's own, never the other's answer.",
+        "D4": "A token that was revoked gets no stored answer: logins outside, or `on_replay`, see to it.",
+        "D5": "Cookies, credentials, rate limits, request ids and hop-by-hop fields are not replayed.",
+        "D6": "CR, LF and NUL in a stored field are refused when written and when read; nothing runs.",
+        "D7": 'JSON tricks: duplicate members, `1`, `1.0`, `true`, `"1"`, NaN, NFC and NFD stay apart.',
+        "D11": "Huge keys and bodies, many fields, keys and waiters are refused early, or bounded.",
+        "D12": "A mebibyte of hostile input is read in linear time.",
+        "D14": "No key, two, empty, quoted, not ASCII, on GET: each has its answer.",
+        "D16": "Errors, cuts and clients that leave: nothing short is stored as whole.",
+        "D21": "JSON of any depth and numbers of any length are no error of the layer.",
+        "D24": "A million mutated inputs to each reader: no crash, no hang.",
+    },
 }  # fmt: skip
 
 LATER = dict.fromkeys(("A9", "E10", "H1", "H2", "H3", "H4", "H5"), "belongs to the proxy")
 
 LIMITS: dict[str, str] = {
     "A8": "WSGI servers decode the path; the layer sees what the application sees",
+    "D5": "`WWW-Authenticate` is kept (R2), but 401 is not; other fields are kept unless `drop_headers` names them",
+    "D11": "quotas of keys per principal and slow bodies belong to a rate limiter and the server, outside",
     "E7": "an HTTP/1.0 response without a length ends where its connection does: no client can tell",
     "F12": "there is one scheme so far",
     "O1": "the bare key is not kept longer than its response",

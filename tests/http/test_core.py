@@ -175,7 +175,7 @@ def test_a_stored_response_comes_back_the_same():
         assert codec.decode(codec.encode(response)) == response
 
 
-@pytest.mark.item("R5", "S6")
+@pytest.mark.item("R5", "S6", "D6")
 @pytest.mark.parametrize(
     "status, line",
     [

@@ -23,7 +23,7 @@ def multipart(boundary: str, *parts: tuple[str, str]) -> bytes:
     return f"{text}--{boundary}--\r\n".encode()
 
 
-@pytest.mark.item("F1", "F2", "F4")
+@pytest.mark.item("F1", "F2", "F4", "D7")
 @pytest.mark.parametrize(
     "other",
     [
@@ -100,7 +100,7 @@ def test_bodies_that_do_not_parse_are_compared_as_octets(stage: Stage, bad: byte
     assert len(stage.seen) == 1
 
 
-@pytest.mark.item("F7")
+@pytest.mark.item("F7", "D7")
 @pytest.mark.parametrize(
     "one, other",
     [
@@ -141,7 +141,7 @@ def test_a_reordered_form_is_the_same_request(stage: Stage):
     assert len(stage.seen) == 1
 
 
-@pytest.mark.item("F9")
+@pytest.mark.item("F9", "D11")
 def test_the_whole_body_counts_up_to_its_limit(play: Play):
     stage = play(max_body=100_000)
     start = b"x" * 99_999
@@ -154,7 +154,7 @@ def test_the_whole_body_counts_up_to_its_limit(play: Play):
     assert stage.send(None, start * 3).status == 201  # without a key there is nothing to compare
 
 
-@pytest.mark.item("F9")
+@pytest.mark.item("F9", "D11")
 def test_a_chunked_body_over_the_limit_is_refused_too():
     stage = Stage("asgi")
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"

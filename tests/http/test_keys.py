@@ -44,7 +44,7 @@ def test_a_string_is_unescaped_and_its_parameters_are_ignored(stage: Stage, agai
     assert len(stage.seen) == 1
 
 
-@pytest.mark.item("K3", "K4")
+@pytest.mark.item("K3", "K4", "D14")
 def test_with_and_without_quotes_it_is_the_same_key(stage: Stage):
     key = "8e03978e-40d5-43e8-bc93-6894a57f9324"
     assert stage.send(key).status == 201
@@ -60,7 +60,7 @@ def test_strict_wants_the_quotes(play: Play):
     assert len(stage.seen) == 1
 
 
-@pytest.mark.item("K6")
+@pytest.mark.item("K6", "D14")
 @pytest.mark.parametrize("empty", ["", "   ", "\t", '""'])
 def test_an_empty_key_is_no_missing_key(stage: Stage, empty: str):
     reply = stage.send(empty)
@@ -84,7 +84,7 @@ def test_the_longest_key_is_a_setting(play: Play):
     assert stage.send("k" * 64).status == 201
 
 
-@pytest.mark.item("K8")
+@pytest.mark.item("K8", "D14")
 @pytest.mark.parametrize("octet", [b"\x01", b"\t", b"\x7f", b"\x80", b"\xc3\xa9", b"\xff"])
 def test_octets_outside_printable_ascii_are_refused(stage: Stage, octet: bytes):
     for value in (b"a" + octet + b"b", b'"a' + octet + b'b"'):
@@ -103,7 +103,7 @@ def test_a_malformed_field_is_an_error_and_never_ignored(stage: Stage, bad: str)
     assert stage.seen == []
 
 
-@pytest.mark.item("K10")
+@pytest.mark.item("K10", "D14")
 @pytest.mark.parametrize("other", ["k", "other", '"k"', ""])
 def test_the_field_twice_is_refused(stage: Stage, other: str):
     reply = stage.send("k", b"{}", "POST", "/", ("Idempotency-Key", other))

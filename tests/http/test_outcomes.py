@@ -35,7 +35,7 @@ def states(stage: Stage) -> list[State]:
     return [record.state for record in stage.records.records()[0]]
 
 
-@pytest.mark.item("E1", "E2", "E3")
+@pytest.mark.item("E1", "E2", "E3", "D16")
 @pytest.mark.parametrize(
     "status", [*range(200, 209), 301, 302, 307, *range(400, 430), 451, *range(500, 512)]
 )
@@ -143,7 +143,7 @@ def test_an_operator_resolves_an_unknown_outcome(stage: Stage):
     assert stage.send("b").status == 202
 
 
-@pytest.mark.item("E5")
+@pytest.mark.item("E5", "D16")
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_client_that_goes_away_loses_nothing(play: Play, streams: bool):
     heard = Heard()
@@ -175,7 +175,7 @@ def test_a_client_that_goes_away_loses_nothing(play: Play, streams: bool):
     assert len(stage.seen) == 1
 
 
-@pytest.mark.item("E6", "K14")
+@pytest.mark.item("E6", "K14", "D16")
 def test_an_incomplete_upload_is_not_run_and_leaves_the_key_unused(stage: Stage):
     request = stage.request("k", b'{"amount":5}')
     with stage.connect() as connection:
@@ -202,7 +202,7 @@ def test_a_chunked_upload_without_its_end_is_not_run():
     stage.close()
 
 
-@pytest.mark.item("E7")
+@pytest.mark.item("E7", "D16")
 @pytest.mark.parametrize(
     "headers, body",
     [
@@ -280,7 +280,7 @@ def test_a_store_lost_at_the_end_takes_no_answer_away(play: Play, edge: str):
     assert len(stage.seen) == 1
 
 
-@pytest.mark.item("S6")
+@pytest.mark.item("S6", "D6")
 @pytest.mark.parametrize(
     "row",
     [b"", b"junk", b"H\x01\xc1", b"H\x02", b"H\x01\x93\xcc\xc8\x92\xc4\x01x\xc4\x03a\r\n\xc4\x00"],

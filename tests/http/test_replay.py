@@ -70,7 +70,7 @@ def test_the_mark_is_on_replays_only_and_its_name_is_a_setting(play: Play):
     assert {n for n, _ in again.fields} - {n for n, _ in first.fields} <= {"content-length"}
 
 
-@pytest.mark.item("R5")
+@pytest.mark.item("R5", "D5")
 def test_what_belongs_to_one_passage_is_not_replayed(stage: Stage):
     of_one = [
         (b"keep-alive", b"timeout=5"),
@@ -102,7 +102,7 @@ def test_fields_that_connection_names_are_not_replayed():
     stage.close()
 
 
-@pytest.mark.item("R6")
+@pytest.mark.item("R6", "D5")
 @pytest.mark.parametrize("keep", [False, True])
 def test_cookies_are_replayed_all_or_none(play: Play, keep: bool):
     stage = play(replay_cookies=keep)

@@ -22,7 +22,7 @@ def test_post_and_patch_are_protected(stage: Stage, method: str):
     assert len(stage.seen) == 1
 
 
-@pytest.mark.item("A2")
+@pytest.mark.item("A2", "D14")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("key", ["k", '"malformed', ""])
 def test_safe_methods_pass_with_any_key(stage: Stage, method: str, key: str):
@@ -55,7 +55,7 @@ def test_without_a_key_equal_requests_run_each_time(stage: Stage):
     assert stage.records.stats().total == 0
 
 
-@pytest.mark.item("A5")
+@pytest.mark.item("A5", "D14")
 def test_a_required_key_that_is_missing_is_refused(play: Play):
     stage = play(required=True)
     reply = stage.send(None)

@@ -18,7 +18,7 @@ def ask(stage: Stage, key: str, *fields: tuple[str, str], body: bytes = b"{}"):
     return stage.send(key, body, "POST", "/charges", *fields)
 
 
-@pytest.mark.item("S1", "S2")
+@pytest.mark.item("S1", "S2", "D1")
 def test_every_principal_has_keys_of_its_own(stage: Stage):
     principals = [(), (("Authorization", "Bearer a"),), (("Authorization", "Bearer b"),)]
     bodies = [ask(stage, "k", *who).body for who in principals]
@@ -29,7 +29,7 @@ def test_every_principal_has_keys_of_its_own(stage: Stage):
     assert len(stage.seen) == 3
 
 
-@pytest.mark.item("S3")
+@pytest.mark.item("S3", "D1")
 def test_anothers_key_shows_neither_409_nor_422(stage: Stage):
     inside, go = threading.Event(), threading.Event()
 
@@ -90,7 +90,7 @@ def test_a_refusal_of_an_inner_login_is_not_kept(stage: Stage, status: int):
     assert ask(stage, "k", ("Authorization", "a")).status == 201
 
 
-@pytest.mark.item("S5")
+@pytest.mark.item("S5", "D4")
 def test_an_outer_login_is_asked_before_a_replay(play: Play, edge: str):
     revoked: list[bool] = []
 

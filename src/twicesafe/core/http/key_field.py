@@ -28,6 +28,8 @@ _ITEM: Final = re.compile(
     rb"(" + _STRING + rb")(?:; *+[a-z*][a-z0-9_\-.*]*+(?:=" + _BARE_ITEM + rb")?)*"
 )
 _BARE: Final = re.compile(rb"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]++")
+_LONGEST: Final = 4096
+"""Octets of a field, with its parameters and escapes."""
 _TEXT: Final = re.compile(r"[\x20-\x7e]++")
 _ESCAPED: Final = re.compile(rb"\\(.)")
 
@@ -40,6 +42,10 @@ def parse_key(lines: Sequence[bytes], *, strict: bool = False, most: int = 255) 
     """The key of a field's lines, or `BadKey`."""
     if len(lines) > 1:
         raise BadKey("the field must be sent once, and was sent more than once")
+    if len(lines[0]) > _LONGEST:  # before anything looks at it
+        raise BadKey(
+            f"the field is longer than {_LONGEST} octets, and a key than {most} characters"
+        )
     text = lines[0].strip(b" \t")
     if not text:
         raise BadKey("the field is empty")

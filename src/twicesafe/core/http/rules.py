@@ -235,7 +235,7 @@ class Rules:
 
 def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:
     """A keyed hash of these fields (or ``cookie:NAME``); `ANONYMOUS` if none of them is there."""
-    framed = _SCOPE_DOMAIN
+    framed = [_SCOPE_DOMAIN]
     empty = True
     for name in names:
         if name.startswith("cookie:"):
@@ -244,7 +244,7 @@ def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> st
         else:
             values = request.values(name)
         empty = empty and not values
-        framed += len(values).to_bytes(4, "big")
+        framed.append(len(values).to_bytes(4, "big"))
         for value in values:
-            framed += len(value).to_bytes(8, "big") + value
-    return ANONYMOUS if empty else hmac.digest(secret, framed, "sha256").hex()
+            framed += len(value).to_bytes(8, "big"), value
+    return ANONYMOUS if empty else hmac.digest(secret, b"".join(framed), "sha256").hex()

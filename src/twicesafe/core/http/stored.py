@@ -2,7 +2,8 @@
 
 Kept: the status, the body octets, and every end-to-end field in order, except those that belong to
 one passage (Date, Server, Age, framing, hop-by-hop and what Connection names), to one client
-(Set-Cookie) or to one moment (rate limits, request ids). What is not kept cannot leak.
+(Set-Cookie, CSRF tokens, credentials) or to one moment (rate limits, request ids). What is not kept
+cannot leak.
 
     b"H" | version (1 byte) | MessagePack [status, [name, value, …], body]
 
@@ -41,8 +42,9 @@ HOP_BY_HOP: Final = frozenset(
 )
 OF_ONE_PASSAGE: Final = HOP_BY_HOP | {b"date", b"server", b"age", b"content-length"}
 OF_ONE_MOMENT: Final = frozenset(
-    b"authorization x-request-id x-correlation-id traceparent tracestate server-timing "
-    b"alt-svc via".split()
+    b"authorization authentication-info x-auth-token x-csrf-token x-csrftoken x-xsrf-token "
+    b"x-request-id x-correlation-id traceparent tracestate x-amzn-trace-id server-timing "
+    b"clear-site-data alt-svc via".split()
 )
 _RATE_LIMITS: Final = (b"ratelimit", b"x-ratelimit", b"x-rate-limit")
 _COOKIES: Final = frozenset((b"set-cookie", b"set-cookie2"))
