@@ -27,7 +27,6 @@ from twicesafe import AsyncReceiver, Policy, Receiver, StillInProgressError, Sto
 from .cuts import bench_for
 from .doors import DRIVERS
 from .proxy import Fault
-from .running import ROOT
 from .trial import SERVERS, Trial, trial
 
 __all__ = ["blocked_loops", "fresh_url", "late_answers", "zombies"]
@@ -48,10 +47,9 @@ def fresh_url(engine: str) -> Iterator[str]:
 
 class Worker:
     def __init__(self, url: str, kind: str) -> None:
-        words = ["-m", "lab.field.zombie", url, kind, str(LEASE)]
+        words = [str(Path(__file__).with_name("zombie.py")), url, kind, str(LEASE)]
         self._process = subprocess.Popen(
             [sys.executable, *words],
-            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
