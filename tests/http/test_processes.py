@@ -1,6 +1,6 @@
 """Several worker processes on one store: storms of one key, and workers killed in mid-request.
 
-``TWICESAFE_KILLS=200`` kills that many; by default a few.
+``TWICESAFE_KILLS=200`` kills that many, ``TWICESAFE_STORMS=50`` has that many storms; by default a few.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,22 @@ from tests.http.stage import Reply, Stage, read
 from twicesafe import Receiver, State
 
 KILLS = int(os.environ.get("TWICESAFE_KILLS", "4"))
+STORMS = int(os.environ.get("TWICESAFE_STORMS", "2"))
+STORMY = {"wait": 30, "max_waiters": 1000}
 
 
 class Workers:
     """Processes that accept from one socket. What was killed is started again."""
 
-    def __init__(self, edge: str, folder: Path, count: int, **settings: Any) -> None:
+    def __init__(self, edge: str, folder: Path, count: int, url: str = "", **settings: Any) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.socket.setblocking(False)
-        self.database, self.ledger = folder / "keys.db", folder / "ledger"
+        self.url, self.ledger = url or f"sqlite:///{folder / 'keys.db'}", folder / "ledger"
         self.ledger.touch()
         fd = self.socket.fileno()
         script = Path(__file__).with_name("worker.py")
         self._words = [
-            sys.executable, str(script), edge, str(fd), str(self.database), str(self.ledger),
+            sys.executable, str(script), edge, str(fd), self.url, str(self.ledger),
             json.dumps(settings),
         ]  # fmt: skip
         self.processes: dict[int, subprocess.Popen[str]] = {}
@@ -92,11 +95,11 @@ def workers(edge: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterat
     made.close()
 
 
-@pytest.mark.item("C1", "O2", "E8")
-@pytest.mark.parametrize("workers", [(4, {"wait": 30, "max_waiters": 1000})], indirect=True)
-def test_a_storm_over_four_processes_has_one_effect_and_one_answer(workers: Workers):
+def storm(workers: Workers) -> None:
+    """Fifty requests with one key, let go by their last bytes; and again with the next key."""
+    keys = [f"storm-{number}" for number in range(STORMS)]
     with ThreadPoolExecutor(50) as pool:
-        for key in ("a", "b", "c"):
+        for key in keys:
             connections = [workers.connect() for _ in range(50)]
             request = workers.request(key)
             for connection in connections:
@@ -109,13 +112,31 @@ def test_a_storm_over_four_processes_has_one_effect_and_one_answer(workers: Work
             assert {reply.status for reply in replies} == {201}
             assert len({reply.body for reply in replies}) == 1
             assert sum(not reply.replayed for reply in replies) == 1
-    assert workers.effects() == {"a": 1, "b": 1, "c": 1}
-    before = workers.send("a")
+    assert workers.effects() == dict.fromkeys(keys, 1)
+
+
+@pytest.mark.item("C1", "O2", "E8")
+@pytest.mark.parametrize("workers", [(4, STORMY)], indirect=True)
+def test_a_storm_over_four_processes_has_one_effect_and_one_answer(workers: Workers):
+    storm(workers)
+    before = workers.send("storm-0")
     for pid in list(workers.processes):  # E8: the records are not the workers'
         workers.kill(pid)
-    after = workers.send("a")
+    after = workers.send("storm-0")
     assert after.replayed
     assert after.body == before.body
+
+
+@pytest.mark.item("C1", "O2")
+def test_a_storm_on_postgresql(edge: str, tmp_path: Path, postgres_url: str):
+    with closing(Workers(edge, tmp_path, 4, postgres_url, **STORMY)) as workers:
+        storm(workers)
+
+
+@pytest.mark.item("C1", "O2")
+def test_a_storm_on_valkey(edge: str, tmp_path: Path, valkey_url: str):
+    with closing(Workers(edge, tmp_path, 4, valkey_url, **STORMY)) as workers:
+        storm(workers)
 
 
 @pytest.mark.item("E8", "E4")
@@ -136,7 +157,7 @@ def test_a_killed_worker_leaves_no_second_effect(workers: Workers):
         assert problems[-1] == "outcome-unknown"
         assert workers.send(key).problem == "outcome-unknown"
     assert workers.effects() == {f"k{number}": 1 for number in range(1, KILLS, 2)}
-    with Receiver.open(f"sqlite:///{workers.database}") as operator:
+    with Receiver.open(workers.url) as operator:
         held, _ = operator.records(state=State.HELD, limit=1000)
     assert {record.value for record in held} == {f"k{number}" for number in range(KILLS)}
 

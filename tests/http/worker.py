@@ -1,6 +1,6 @@
 """One worker process behind a shared listening socket. Run as a script by the tests.
 
-    worker.py asgi|wsgi FD DATABASE LEDGER SETTINGS
+    worker.py asgi|wsgi FD URL LEDGER SETTINGS
 
 The handler's effect is a line in the ledger, `key pid`; its answer is random, so that only a replay
 can give it twice. With ``X-Hang: before`` or ``after`` it stops for ever before or after the effect,
@@ -76,13 +76,13 @@ def wsgi(shop: Shop, url: str, policy: Any, listening: socket.socket) -> None:
 
 
 def main() -> None:
-    edge, fd, database, ledger, settings = sys.argv[1:]
+    edge, fd, url, ledger, settings = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from twicesafe.http import HttpPolicy
 
     policy = HttpPolicy(**json.loads(settings))
     serve = asgi if edge == "asgi" else wsgi
-    serve(Shop(ledger), f"sqlite:///{database}", policy, socket.socket(fileno=int(fd)))
+    serve(Shop(ledger), url, policy, socket.socket(fileno=int(fd)))
 
 
 if __name__ == "__main__":
