@@ -23,6 +23,7 @@
     │   ├── TooLargeError
     │   └── ResultUnavailableError
     ├── AtomicityBrokenError        the handler ended the transaction it was given
+    ├── BrokerUnavailableError      come back later (503); no message is to blame
     └── StepError
         ├── StepMismatchError
         └── CompensationFailedError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AtomicityBrokenError",
+    "BrokerUnavailableError",
     "CompensationFailedError",
     "ConfigurationError",
     "CorruptRecordError",
@@ -265,6 +267,13 @@ class ResultUnavailableError(ResultError):
 
 class AtomicityBrokenError(TwicesafeError):
     """The handler committed or rolled back the transaction it was given."""
+
+
+class BrokerUnavailableError(TwicesafeError):
+    """A broker cannot be reached, or takes nothing just now; messages wait in the outbox."""
+
+    retryable = True
+    http_status = 503
 
 
 class StepError(TwicesafeError):

@@ -16,13 +16,17 @@ from .keys import Key
 from .records import Cause
 
 __all__ = [
+    "BrokerFailed",
     "Completed",
     "Event",
     "Failed",
     "GivenUp",
+    "LaneParked",
     "LeaseLost",
     "Observer",
+    "PublishFailed",
     "Refused",
+    "Relayed",
     "RenewalFailed",
     "Replayed",
     "ResultNotKept",
@@ -141,11 +145,53 @@ class Swept(Event, frozen=True):
     examined: int
 
 
+class Relayed(Event, frozen=True):
+    """So many messages of an outbox were published, and their rows are gone."""
+
+    count: int
+
+
+class PublishFailed(Event, frozen=True):
+    """A broker or a handler refused a message; its lane rests before the next attempt."""
+
+    message_id: str
+    topic: str
+    attempt: int
+    error: str
+
+
+class LaneParked(Event, frozen=True):
+    """A message was refused too often: its lane waits for an operator. Others go on."""
+
+    message_id: str
+    topic: str
+    attempt: int
+    error: str
+
+
+class BrokerFailed(Event, frozen=True):
+    """The broker took none of these messages; all of them are tried again after ``delay`` seconds."""
+
+    count: int
+    error: str
+    delay: float
+
+
 Observer: TypeAlias = Callable[[Event], object]
 
 _log = logging.getLogger("twicesafe")
 
-_WARNINGS = (GivenUp, LeaseLost, RenewalFailed, ResultNotKept, StoreFailed, Unprotected)
+_WARNINGS = (
+    BrokerFailed,
+    GivenUp,
+    LaneParked,
+    LeaseLost,
+    PublishFailed,
+    RenewalFailed,
+    ResultNotKept,
+    StoreFailed,
+    Unprotected,
+)
 
 
 def log_warnings(event: Event) -> None:

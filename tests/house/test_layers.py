@@ -25,8 +25,9 @@ LAYERS: dict[str, set[str]] = {
     "stores": {"stores"},
     "transactions": {"transactions"},
     "runtime": {"runtime"},
+    "publishers": {"publishers"},
     "facades": {
-        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "outbox", "durable",
+        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "outbox", "relay", "durable",
         "http", "propagation",
     },
     "front": {""},  # twicesafe/__init__.py: the public names

@@ -14,7 +14,8 @@ NAMES = {
 }  # fmt: skip
 
 ERRORS = {
-    "AtomicityBrokenError", "CompensationFailedError", "ConfigurationError", "CorruptRecordError",
+    "AtomicityBrokenError", "BrokerUnavailableError", "CompensationFailedError",
+    "ConfigurationError", "CorruptRecordError",
     "DuplicateError", "FingerprintMismatchError", "HeldError", "InvalidKeyError", "LeaseLostError",
     "MissingKeyError", "NotStorableError", "ParkedError", "RememberedFailureError", "ResultError",
     "ResultUnavailableError", "SchemaVersionError", "StepError", "StepMismatchError",

@@ -12,6 +12,9 @@ from twicesafe import events as ev
 KEY = Key("secret-key", ("secret-tenant",))
 
 WARNINGS = [
+    ev.BrokerFailed(7, "no broker", 0.1),
+    ev.LaneParked("id-1", "orders", 10, "ValueError"),
+    ev.PublishFailed("id-1", "orders", 1, "ValueError"),
     ev.GivenUp(KEY, 3),
     ev.LeaseLost(KEY),
     ev.RenewalFailed(KEY, "OSError"),
@@ -29,6 +32,7 @@ QUIET = [
     ev.Waited(KEY, 0.2),
     ev.Refused(KEY, "HeldError"),
     ev.Swept(1, 2),
+    ev.Relayed(3),
 ]
 
 

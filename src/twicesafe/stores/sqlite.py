@@ -38,8 +38,10 @@ from .base import Capabilities, Finding, Program, Store
 from .joining import ThreadedStore
 from .lane import Lane
 from .migrating import Schema, check, migrate
+from .outbox import OUTBOX_READING, is_outbox
 from .programs import READING, SqlPrograms
 from .sql import COLUMNS, Change, Query, atomically, number_of, row_from, scope_text
+from .sqlite_outbox import SqliteOutbox
 from .urls import identifier, options_of
 
 __all__ = ["AsyncSqliteStore", "SqliteStore"]
@@ -161,7 +163,7 @@ _left_to_parent: list[object] = []
 
 
 class SqliteStore(Store):
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(outbox=True)
 
     def __init__(
         self,
@@ -184,6 +186,8 @@ class SqliteStore(Store):
         self._clock = now
         self._offset = 0
         self.programs = SqlitePrograms(self._table, now or self._now)
+        outbox = SqliteSchema("sqlite_outbox", f"{self._table}_outbox")
+        self.outbox = SqliteOutbox(outbox, lambda: self.programs.now(), migrate)  # noqa: PLW0108 - it may change
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         self._writer: sqlite3.Connection | None = None
@@ -235,6 +239,8 @@ class SqliteStore(Store):
 
     def perform(self, request: Request) -> Any:
         op = request.op
+        if is_outbox(op):
+            return self._perform_outbox(request)
         if op == "claim" and self._lane.busy:  # others write: look beside them first
             answer = self._reading(self.programs.peek(request))  # type: ignore[arg-type]
             if answer is not None:
@@ -245,6 +251,13 @@ class SqliteStore(Store):
             with self._errors():
                 return self._writing(self.programs.sweep(request))  # type: ignore[arg-type]
         return self._lane.perform(request)
+
+    def _perform_outbox(self, request: Any) -> Any:
+        program = self.outbox.perform(request)
+        if request.op in OUTBOX_READING:
+            return self._reading(program)
+        with self._errors():
+            return self._writing(program)
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = [_TO_WRITE] * len(requests)
@@ -267,7 +280,7 @@ class SqliteStore(Store):
             if type(request) is Claim:
                 answer = self._reading(self.programs.peek(request))
                 return _TO_WRITE if answer is None else answer
-            if request.op in READING or request.op == "sweep":
+            if request.op in READING or request.op == "sweep" or is_outbox(request.op):
                 return self.perform(request)
         except StoreUnavailableError:
             raise

@@ -17,9 +17,11 @@ from ...errors import StoreError
 from ..base import Capabilities, Finding, Program, Store
 from ..joining import ThreadedStore
 from ..migrating import check
+from ..outbox import is_outbox
 from ..pooling import Pool
 from ..sql import Query
 from .connecting import Session, connect
+from .outbox import MysqlOutbox
 from .programs import NOW, MysqlPrograms, MysqlSchema
 from .settings import RIVALRY, Settings, code_of, explain, is_lost
 
@@ -43,7 +45,7 @@ _ACTS: Final = frozenset({"release", "resolve", "forget"})
 
 
 class MysqlStore(Store):
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(outbox=True)
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         """``now``: tests only; SQL for the milliseconds of the store's clock."""
@@ -52,6 +54,7 @@ class MysqlStore(Store):
         self._schema = MysqlSchema("mysql", settings.table)
         self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
         self.programs = MysqlPrograms(settings.table, now=now)
+        self.outbox = MysqlOutbox(settings.table, now, settings.migrate)
         self._most_bytes = 1 << 20
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
@@ -68,6 +71,9 @@ class MysqlStore(Store):
         return MysqlSchema("mysql", Settings.of(url).table).script()
 
     def perform(self, request: Request) -> Any:
+        if is_outbox(request.op):
+            ask: Any = request
+            return self._run(lambda: self.outbox.perform(ask), again=ask.op != "outbox_unpark")
         programs = self.programs
         if 2 * _size(request) + 4096 > self._most_bytes:  # bytes are written in hex
             raise StoreError(

@@ -32,6 +32,7 @@ from .blocking import (
 )
 from .generations import layout
 from .listening import REST, cut
+from .outbox import PostgresOutbox, awaiting, program_for
 from .programs import CHANNEL, NOW, PostgresPrograms
 from .settings import Settings, dollars, explain, percents, pooler_met
 
@@ -54,6 +55,9 @@ class _AwaitedStore(AsyncStore):
         self._now = now
         self._schema, self.programs = layout(
             settings.table, settings.schema, settings.generations, self.mark, now
+        )
+        self.outbox = PostgresOutbox(
+            settings.table, settings.schema, self.mark, now, settings.migrate
         )
         self._tap: Callable[[str, Any], None] | None = None
         self._checked = False
@@ -272,7 +276,8 @@ class _Lanes:
         joined = self._joined.get(request.op)
         if joined is not None:
             return await joined.perform(request)
-        return await self.run_other(self._store.programs.perform(request))
+        store = self._store
+        return await self.run_other(program_for(store.programs, store.outbox, request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
         joined = self._joined.get(request.op)
@@ -307,7 +312,8 @@ class _Lanes:
                     self._ear = asyncio.create_task(self._listen())
                 await self._hearing.wait()
                 # Marked after we listen and before we wait: an end in between is not missed.
-                if await self.run_other(self._store.programs.awaits(id)):
+                store = self._store
+                if await self.run_other(awaiting(store.programs, store.outbox, id)):
                     await bell.wait()
         except TimeoutError:
             return

@@ -20,6 +20,7 @@ from ..pooling import Pool
 from ..sql import Query
 from .generations import layout
 from .listening import Listener
+from .outbox import PostgresOutbox, awaiting, program_for
 from .programs import NOW, PostgresPrograms
 from .settings import Settings, explain, percents, pooler_met
 
@@ -30,7 +31,7 @@ __all__ = ["CAPABILITIES", "PostgresStore", "findings"]
 
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(wake=True)
+CAPABILITIES = Capabilities(wake=True, outbox=True)
 
 BATCH = 1000
 """Requests in one statement at most."""
@@ -47,6 +48,9 @@ class PostgresStore(Store):
         self.url = settings.url
         self._schema, self.programs = layout(
             settings.table, settings.schema, settings.generations, percents, now
+        )
+        self.outbox = PostgresOutbox(
+            settings.table, settings.schema, percents, now, settings.migrate
         )
         self._pool: Pool[psycopg.Connection[Any]] = Pool(
             self._connect, settings.pool, settings.timeout
@@ -75,7 +79,7 @@ class PostgresStore(Store):
         return schema.script()
 
     def perform(self, request: Request) -> Any:
-        return self._run(self.programs.perform(request))
+        return self._run(program_for(self.programs, self.outbox, request))
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
@@ -95,7 +99,7 @@ class PostgresStore(Store):
             self._listener = Listener(self._connect_listener)
         with self._listener.listening(id) as bell:
             # Marked after we listen and before we wait: an end in between is not missed.
-            if self._run(self.programs.awaits(id)):
+            if self._run(awaiting(self.programs, self.outbox, id)):
                 bell.wait(seconds)
 
     def migrate(self) -> list[str]:

@@ -1,0 +1,16 @@
+"""Publishers: where a relay takes messages. One file per kind; drivers are imported on first use.
+
+    callable_   a function of yours
+    webhook     http(s)://…     signed POST, Idempotency-Key set
+    redis       redis://…       Redis Streams
+    nats        nats://…        JetStream, Nats-Msg-Id set
+    rabbitmq    amqp://…        publisher confirms
+    kafka       kafka://…       idempotent producer
+
+`open_publisher` opens one by its URL, as ``twicesafe relay --to URL`` does.
+"""
+
+from .callable_ import CallablePublisher
+from .urls import open_publisher
+
+__all__ = ["CallablePublisher", "open_publisher"]

@@ -1,0 +1,221 @@
+"""Adding: with the caller's data or not at all, in the order of commits, and told what is wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.outbox.stage import Broker, begin, connect
+from twicesafe import Receiver, SchemaVersionError, UnsupportedByStoreError, UsageError
+from twicesafe.outbox import Outbox
+from twicesafe.propagation import extract
+from twicesafe.relay import OutboxRelay
+
+
+def test_a_message_is_there_if_and_only_if_the_transaction_committed(
+    outbox: Outbox, caller: Callable[[], Any]
+):
+    connection = caller()
+    outbox.add(connection, topic="orders", body="lost")
+    assert outbox.depth().pending == 0
+    connection.rollback()
+    begin(connection)
+    outbox.add(connection, topic="orders", body="kept")
+    connection.commit()
+    assert outbox.depth().pending == 1
+
+
+def test_what_a_publisher_gets(outbox: Outbox, caller: Callable[[], Any], broker: Broker):
+    connection = caller()
+    id_ = outbox.add(
+        connection, topic="orders", body={"sum": 1}, key="ünï", headers={"Type": "Paid", "x": "ä"}
+    )
+    own = outbox.add(connection, topic="raw", body=b"\x00\xff", id="mine-1")
+    text = outbox.add(connection, topic="text", body="grüß")
+    connection.commit()
+    OutboxRelay(outbox.store, broker).drain()
+    by_id = {message.id: message for message in broker.got}
+    first = by_id[id_]
+    assert (first.topic, first.key, first.body) == ("orders", "ünï", b'{"sum":1}')
+    assert first.headers["type"] == "Paid"
+    assert first.headers["x"] == "ä"
+    assert first.headers["content-type"] == "application/json"
+    assert extract(first.headers) == id_
+    assert UUID(id_).version == 7
+    assert own == "mine-1"
+    assert by_id[own].body == b"\x00\xff"
+    assert by_id[own].key is None
+    assert by_id[text].body.decode() == "grüß"
+
+
+def test_a_run_that_is_repeated_sends_the_same_ids(
+    outbox: Outbox, caller: Callable[[], Any], tmp_path: Path
+):
+    """The first run commits and dies before its record: the second must not look like new work."""
+    connection = caller()
+    receiver = Receiver.open(f"sqlite:///{tmp_path / 'keys.db'}")
+    ids: list[list[str]] = []
+
+    def handler() -> None:
+        begin(connection)
+        ids.append(
+            [
+                outbox.add(connection, topic="orders", body="1"),
+                outbox.add(connection, topic="orders", body="2"),
+                outbox.add(connection, topic="mail", body="3"),
+            ]
+        )
+        connection.commit()
+        if len(ids) == 1:
+            raise ConnectionError("after the commit")
+
+    with receiver, pytest.raises(ConnectionError):
+        receiver.process("tx-1", handler)
+    with Receiver.open(f"sqlite:///{tmp_path / 'keys.db'}") as again:
+        again.release("tx-1", by="test", why="no back-off")
+        again.process("tx-1", handler)
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 3
+
+
+def test_the_trace_goes_along(outbox: Outbox, caller: Callable[[], Any], broker: Broker):
+    from opentelemetry import trace
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+    span = NonRecordingSpan(SpanContext(0xA1, 0xB2, is_remote=False, trace_flags=TraceFlags(1)))
+    connection = caller()
+    with trace.use_span(span):
+        outbox.add(connection, topic="orders", body="1")
+    connection.commit()
+    OutboxRelay(outbox.store, broker).drain()
+    assert broker.got[0].headers["traceparent"] == f"00-{0xA1:032x}-{0xB2:016x}-01"
+
+
+def test_the_order_of_a_key_is_that_of_its_commits(
+    url: str, outbox: Outbox, caller: Callable[[], Any], broker: Broker
+):
+    """Whoever adds to a key waits for those before; so a number drawn early is never late."""
+    first, second, other = caller(), caller(), caller()
+    outbox.add(first, topic="orders", body="a", key="k")
+    added = threading.Event()
+
+    def later() -> None:
+        outbox.add(second, topic="orders", body="b", key="k")
+        added.set()
+        second.commit()
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    if not url.startswith("sqlite"):  # which has one writer in all
+        outbox.add(other, topic="orders", body="c", key="k2")
+        outbox.add(other, topic="orders", body="d")
+        other.commit()
+    assert not added.wait(0.1)
+    first.commit()
+    thread.join()
+    OutboxRelay(outbox.store, broker).drain()
+    assert [body for body in broker.bodies if body in "ab"] == ["a", "b"]
+
+
+def test_without_order_nobody_waits(url: str, caller: Callable[[], Any]):
+    if url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer at a time")
+    with Outbox.open(url, ordered=False) as relaxed:
+        first, second = caller(), caller()
+        relaxed.add(first, topic="orders", body="a", key="k")
+        relaxed.add(second, topic="orders", body="b", key="k")
+        second.commit()
+        first.commit()
+        assert relaxed.depth().pending == 2
+
+
+def test_many_keys_in_one_transaction(outbox: Outbox, caller: Callable[[], Any], broker: Broker):
+    connection = caller()
+    messages = [{"topic": "t", "body": f"{n}", "key": f"k{n % 700}"} for n in range(2100)]
+    ids = outbox.add_many(connection, messages)
+    connection.commit()
+    assert OutboxRelay(outbox.store, broker).drain() == 2100
+    assert sorted(ids) == sorted(message.id for message in broker.got)
+    for k in range(700):
+        assert [m.body for m in broker.got if m.key == f"k{k}"] == [
+            f"{k + 700 * turn}".encode() for turn in range(3)
+        ]
+
+
+def test_nothing_to_add(outbox: Outbox, caller: Callable[[], Any]):
+    assert outbox.add_many(caller(), []) == []
+
+
+@pytest.mark.parametrize(
+    "fields, says",
+    [
+        ({"topic": ""}, "topic="),
+        ({"topic": "a\nb"}, "topic="),
+        ({"topic": 7}, "topic="),
+        ({"key": "k" * 256}, "key="),
+        ({"key": "\ud800"}, "key="),
+        ({"body": object()}, "JSON"),
+        ({"body": b"x" * 1_000_001}, "max_bytes"),
+        ({"id": "a b"}, "id="),
+        ({"id": ""}, "id="),
+        ({"headers": {"a\r\nb": "c"}}, "header's name"),
+        ({"headers": {"a": "b\r\nset-cookie: c"}}, "header a"),
+        ({"headers": [("a", "b")]}, "mapping"),
+        ({"spare": 1}, "spare"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_at_once(tmp_path: Path, fields: dict[str, Any], says: str):
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    with Outbox.open(url) as outbox, sqlite3.connect(tmp_path / "shop.db") as connection:
+        with pytest.raises(UsageError, match=says):
+            outbox.add_many(connection, [{"topic": "t", "body": b"", **fields}])
+        assert not connection.in_transaction
+    connection.close()
+
+
+def test_a_connection_without_a_transaction_is_refused(url: str, outbox: Outbox):
+    connection = connect(url)
+    if url.startswith("sqlite"):
+        connection.isolation_level = None
+    elif url.startswith("postgresql"):
+        connection.autocommit = True
+    else:
+        connection.autocommit(True)
+    with pytest.raises(UsageError, match="no open transaction"):
+        outbox.add(connection, topic="t", body="")
+    connection.close()
+    assert outbox.depth().pending == 0
+
+
+def test_a_connection_to_another_kind_of_database_is_refused(tmp_path: Path, postgres_url: str):
+    connection = connect(postgres_url)
+    with (
+        Outbox.open(f"sqlite:///{tmp_path / 'shop.db'}") as outbox,
+        pytest.raises(UsageError, match="outbox is on sqlite"),
+    ):
+        outbox.add(connection, topic="t", body="")
+    connection.close()
+
+
+def test_stores_without_sql_cannot_keep_an_outbox():
+    with pytest.raises(UnsupportedByStoreError, match="postgresql"):
+        Outbox.open("memory://")
+    with pytest.raises(UnsupportedByStoreError, match="postgresql"):
+        OutboxRelay("memory://", Broker())
+
+
+def test_tables_are_made_when_wanted(url: str):
+    mark = "&" if "?" in url else "?"
+    with Outbox.open(f"{url}{mark}table=own"):
+        pass
+    Receiver.open(f"{url}{mark}table=bare").close()
+    with pytest.raises(SchemaVersionError, match="twicesafe migrate"):
+        Outbox.open(f"{url}{mark}table=bare&migrate=false")
+    with Outbox.open(f"{url}{mark}table=own&migrate=false") as outbox:
+        assert outbox.depth().pending == 0
