@@ -24,6 +24,7 @@
     │   └── ResultUnavailableError
     ├── AtomicityBrokenError        the handler ended the transaction it was given
     ├── BrokerUnavailableError      come back later (503); no message is to blame
+    ├── VersionConflictError        read again, decide again (409)
     └── StepError
         ├── StepMismatchError
         └── CompensationFailedError
@@ -69,6 +70,7 @@ __all__ = [
     "TwicesafeError",
     "UnsupportedByStoreError",
     "UsageError",
+    "VersionConflictError",
 ]
 
 
@@ -274,6 +276,12 @@ class BrokerUnavailableError(TwicesafeError):
 
     retryable = True
     http_status = 503
+
+
+class VersionConflictError(TwicesafeError):
+    """Something else was appended where this was expected to follow; nothing was written."""
+
+    http_status = 409
 
 
 class StepError(TwicesafeError):

@@ -27,8 +27,8 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"runtime"},
     "publishers": {"publishers"},
     "facades": {
-        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "outbox", "relay", "durable",
-        "http", "propagation",
+        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "letters", "outbox", "relay", "durable",
+        "http", "propagation", "strategies",
     },
     "front": {""},  # twicesafe/__init__.py: the public names
     "edges": {

@@ -7,25 +7,34 @@ import importlib
 import pytest
 
 NAMES = {
-    "ActiveClaim", "AsyncClaim", "AsyncMessageHandler", "AsyncReceiver", "Backoff", "Cause", "Claim",
+    "ActiveClaim", "AsyncClaim", "AsyncInbox", "Inbox", "AsyncMessageHandler", "AsyncReceiver", "Backoff", "Cause", "Claim",
     "Failure", "Key", "MessageHandler",
     "Outcome", "Policy", "Receiver", "Record", "State", "__version__", "current_claim",
     "current_key", "key_scope",
 }  # fmt: skip
 
 ERRORS = {
-    "AtomicityBrokenError", "BrokerUnavailableError", "CompensationFailedError",
-    "ConfigurationError", "CorruptRecordError",
+    "AtomicityBrokenError", "BrokerUnavailableError", "CompensationFailedError", "ConfigurationError", "CorruptRecordError",
     "DuplicateError", "FingerprintMismatchError", "HeldError", "InvalidKeyError", "LeaseLostError",
     "MissingKeyError", "NotStorableError", "ParkedError", "RememberedFailureError", "ResultError",
     "ResultUnavailableError", "SchemaVersionError", "StepError", "StepMismatchError",
     "StillInProgressError", "StoreError", "StoreUnavailableError", "TooLargeError",
     "TooManyWaitersError", "TwicesafeError", "UnsupportedByStoreError", "UsageError",
+    "VersionConflictError",
 }  # fmt: skip
+
+CLIENT = {"Budget", "RetryPolicy", "Sent", "sent_of"}
+PROPAGATION = {"extract", "inject", "numbered", "outgoing_key"}
 
 
 @pytest.mark.parametrize(
-    "module, names", [("twicesafe", NAMES | ERRORS), ("twicesafe.errors", ERRORS)]
+    "module, names",
+    [
+        ("twicesafe", NAMES | ERRORS),
+        ("twicesafe.errors", ERRORS),
+        ("twicesafe.client", CLIENT),
+        ("twicesafe.propagation", PROPAGATION),
+    ],
 )
 def test_the_names_are_these_and_no_others(module: str, names: set[str]):
     listed = importlib.import_module(module).__all__

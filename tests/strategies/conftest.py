@@ -1,0 +1,34 @@
+"""Strategies work wherever a transaction of the caller's can be joined.
+
+That every kind of connection behaves is tested in tests/transactions; here are enough of them to meet
+each dialect, each way to write values, both colours and both ways to count rows.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transactions.conftest import ENGINE_OF, door, open_kind, url_of
+
+__all__ = ["door", "open_kind", "url_of"]
+
+KINDS = [
+    "sqlite3",
+    "psycopg",
+    "asyncpg",
+    "sa-async-session:postgresql+asyncpg",
+    "pymysql",
+    "asyncmy",
+    "django:mysql",
+]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, id=name, marks=pytest.mark.xdist_group(ENGINE_OF[name]))
+        for name in KINDS
+    ]
+)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
