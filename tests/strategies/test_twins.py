@@ -1,0 +1,24 @@
+"""Both colours have the same methods, with the same words; one of them is awaited."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from twicesafe import strategies
+
+
+@pytest.mark.parametrize("name", ["Table", "HighWaterMarks", "EventLog", "Projection"])
+def test_colours_are_twins(name: str):
+    plain, awaited = getattr(strategies, name), getattr(strategies, f"Async{name}")
+    methods = {
+        each for each, value in vars(plain).items() if callable(value) and not each.startswith("_")
+    }
+    assert methods
+    for method in methods:
+        one, other = getattr(plain, method), getattr(awaited, method)
+        assert inspect.signature(one) == inspect.signature(other)
+        assert inspect.iscoroutinefunction(other)
+        assert not inspect.iscoroutinefunction(one)
+        assert inspect.getdoc(one) == inspect.getdoc(other)
