@@ -6,6 +6,7 @@ from .context import ActiveClaim, current_claim, current_key, key_scope
 from .errors import *  # noqa: F403 - the error tree is public as a whole
 from .errors import __all__ as _errors
 from .handlers import AsyncMessageHandler, MessageHandler
+from .inbox import AsyncInbox, Inbox
 from .keys import Key
 from .outcomes import Failure, Outcome
 from .policy import Backoff, Policy
@@ -15,12 +16,14 @@ from .records import Cause, Record, State
 __all__ = [  # noqa: PLE0604 - the errors' names are data
     "ActiveClaim",
     "AsyncClaim",
+    "AsyncInbox",
     "AsyncMessageHandler",
     "AsyncReceiver",
     "Backoff",
     "Cause",
     "Claim",
     "Failure",
+    "Inbox",
     "Key",
     "MessageHandler",
     "Outcome",

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-TWINS = [("Receiver", "AsyncReceiver"), ("MessageHandler", "AsyncMessageHandler")]
+TWINS = [
+    ("Receiver", "AsyncReceiver"),
+    ("MessageHandler", "AsyncMessageHandler"),
+    ("Inbox", "AsyncInbox"),
+]
 
 # Names of a twin that talk to the store: plain on X, awaited on AsyncX.
 AWAITED = {

@@ -93,6 +93,13 @@ class Store(_Described, abc.ABC):
         """Return when this key may have changed, or after `seconds`. Only with ``wake``."""
         raise NotImplementedError
 
+    def inside(self, style: str) -> Any:
+        """Programs for the caller's own transaction (`inside.Inside`). Only with ``transactions``.
+
+        ``style``: how the caller's driver writes the place of a value: ``?``, ``%s`` or ``$1``.
+        """
+        raise NotImplementedError
+
     def doctor(self) -> list[Finding]:
         """Look at the settings that the guarantee stands on."""
         return []

@@ -35,6 +35,7 @@ from ..core.protocol import Ack, Claim, Claimed, Complete, Renew, Request, Verdi
 from ..errors import ConfigurationError, StoreError, StoreUnavailableError
 from ..records import Row
 from .base import Capabilities, Finding, Program, Store
+from .inside import Inside
 from .joining import ThreadedStore
 from .lane import Lane
 from .migrating import Schema, check, migrate
@@ -66,8 +67,10 @@ class SqlitePrograms(SqlPrograms):
     begin = "BEGIN IMMEDIATE"
     lock = ""  # whoever has begun to write is alone
 
-    def __init__(self, table: str, now: Callable[[], int]) -> None:
+    def __init__(self, table: str, now: Callable[[], int], style: str = "?") -> None:
+        """``style``: how whoever runs the statements writes the place of a value."""
         self.now = now
+        self._style = style
         self.results = f"{table}_results"
         self.columns = COLUMNS.replace("result,", f"{_whole_result(table)},")
         super().__init__(table)
@@ -85,6 +88,9 @@ class SqlitePrograms(SqlPrograms):
             f"UPDATE {self.records} SET lease_until=max(lease_until, ?) WHERE id=? AND owner=?"
             " AND fence=? AND state=0"
         )
+
+    def mark(self, sql: str) -> str:
+        return sql.replace("?", self._style)
 
     def clock(self) -> Program[int]:
         yield from ()
@@ -134,13 +140,14 @@ class SqlitePrograms(SqlPrograms):
     def save(self, row: Row, new: bool = False) -> Program[None]:
         apart = row.result is not None and len(row.result) > APART
         yield from super().save(replace(row, result=b"") if apart else row, new)
-        which = f"SELECT n FROM {self.records} WHERE id = ?"
+        this = self.mark("WHERE id = ?")
+        which = f"SELECT n FROM {self.records} {this}"
         if apart:
-            yield Change(f"UPDATE {self.records} SET apart = 1 WHERE id = ?", (row.id,))
-            keep = f"INSERT OR REPLACE INTO {self.results} VALUES (({which}), ?)"
+            yield Change(f"UPDATE {self.records} SET apart = 1 {this}", (row.id,))
+            keep = f"INSERT OR REPLACE INTO {self.results} VALUES (({which}), {self.mark('?')})"
             yield Change(keep, (row.id, row.result))
         elif not new:
-            yield Change(f"UPDATE {self.records} SET apart = 0 WHERE id = ? AND apart", (row.id,))
+            yield Change(f"UPDATE {self.records} SET apart = 0 {this} AND apart", (row.id,))
             yield Change(f"DELETE FROM {self.results} WHERE n = ({which})", (row.id,))
 
     def remove(self, numbers: list[int], now: int) -> Program[int]:
@@ -163,7 +170,7 @@ _left_to_parent: list[object] = []
 
 
 class SqliteStore(Store):
-    capabilities: ClassVar[Capabilities] = Capabilities(outbox=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
 
     def __init__(
         self,
@@ -206,6 +213,11 @@ class SqliteStore(Store):
     @classmethod
     def script(cls, url: str) -> str:
         return SqliteSchema("sqlite", identifier(options_of(url, OPTIONS)["table"])).script()
+
+    def inside(self, style: str) -> Inside:
+        from .sqlite_inside import SqliteInside
+
+        return SqliteInside(self._table, lambda: self.programs.now(), style)  # noqa: PLW0108 - it may change
 
     # -- the store's clock --------------------------------------------------------------------
 

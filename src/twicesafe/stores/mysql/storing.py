@@ -15,6 +15,7 @@ from ...core.driving import drive
 from ...core.protocol import Request
 from ...errors import StoreError
 from ..base import Capabilities, Finding, Program, Store
+from ..inside import Inside
 from ..joining import ThreadedStore
 from ..migrating import check
 from ..outbox import is_outbox
@@ -45,7 +46,7 @@ _ACTS: Final = frozenset({"release", "resolve", "forget"})
 
 
 class MysqlStore(Store):
-    capabilities: ClassVar[Capabilities] = Capabilities(outbox=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         """``now``: tests only; SQL for the milliseconds of the store's clock."""
@@ -69,6 +70,12 @@ class MysqlStore(Store):
     @classmethod
     def script(cls, url: str) -> str:
         return MysqlSchema("mysql", Settings.of(url).table).script()
+
+    def inside(self, style: str) -> Inside:
+        from .inside import UTC_NOW, MysqlInside
+
+        now = UTC_NOW if self.programs.now == NOW else self.programs.now
+        return MysqlInside(self.settings.table, self.programs.returning, now)
 
     def perform(self, request: Request) -> Any:
         if is_outbox(request.op):

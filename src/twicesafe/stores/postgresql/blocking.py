@@ -15,6 +15,7 @@ from ...core.driving import drive
 from ...core.protocol import Request
 from ...errors import StoreError
 from ..base import Capabilities, Finding, Program, Store
+from ..inside import Inside
 from ..migrating import check, migrate
 from ..pooling import Pool
 from ..sql import Query
@@ -22,7 +23,7 @@ from .generations import layout
 from .listening import Listener
 from .outbox import PostgresOutbox, awaiting, program_for
 from .programs import NOW, PostgresPrograms
-from .settings import Settings, explain, percents, pooler_met
+from .settings import Settings, dollars, explain, percents, pooler_met
 
 if TYPE_CHECKING:
     import psycopg
@@ -31,7 +32,7 @@ __all__ = ["CAPABILITIES", "PostgresStore", "findings"]
 
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(wake=True, outbox=True)
+CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True)
 
 BATCH = 1000
 """Requests in one statement at most."""
@@ -45,6 +46,7 @@ class PostgresStore(Store):
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         self.settings = settings
+        self._now = now
         self.url = settings.url
         self._schema, self.programs = layout(
             settings.table, settings.schema, settings.generations, percents, now
@@ -90,6 +92,15 @@ class PostgresStore(Store):
             except StoreError as error:
                 answers += [error.again() for _ in part]
         return answers
+
+    def inside(self, style: str) -> Inside:
+        from .inside import PostgresInside
+
+        settings, mark = self.settings, dollars if style == "$1" else percents
+        _, programs = layout(
+            settings.table, settings.schema, settings.generations, mark, self._now
+        )
+        return PostgresInside(programs, self._now)
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         if not self.settings.wake:

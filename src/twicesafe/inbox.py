@@ -1,0 +1,378 @@
+"""The inbox: the effect and the record that it was done, in one transaction of yours.
+
+    inbox = Inbox.open("postgresql://…/shop", consumer="billing")
+    with pool.connection() as connection, connection.transaction():
+        if inbox.accept(connection, message.id):
+            book(connection, message)
+        outcome = inbox.process(connection, order.id, charge, connection, order)
+
+What is written through the given transaction and the record commit together or not at all, so the
+effect on that database is applied once per key while the record is kept. Not promised: that handler
+code starts once, and anything that is done outside that transaction.
+
+`Inbox` and `AsyncInbox` are twins: the same names and meanings, one awaited. Neither begins, commits
+or rolls back: you do. If `process` raises, roll back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from . import events, transactions
+from .calling import FingerprintSetting, profile_of, refuse_async, refuse_generator
+from .core import inbox as core
+from .core.commands import Invoke
+from .core.driving import drive, drive_async
+from .deliveries import value_or_raise
+from .errors import UsageError
+from .keys import KeyLike
+from .letters import Letters, Results, claim_of, invoked, invoked_async
+from .outcomes import Outcome
+from .policy import Policy
+from .stores.base import Store
+from .stores.urls import open_store
+from .transactions import AsyncTransaction, Transaction
+
+__all__ = ["AsyncInbox", "Inbox"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Inbox(Letters):
+    """The blocking twin. Thread-safe; one per process and database is enough."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        consumer: str = "",
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        results: Results = "required",
+        observers: Sequence[events.Observer] = (),
+    ) -> None:
+        self._set_up(consumer, policy, scope, fingerprint, results, observers)
+        self._use(store)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        consumer: str = "",
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        results: Results = "required",
+        observers: Sequence[events.Observer] = (),
+    ) -> Self:
+        """The inbox in the database at this URL, which must be that of your connections.
+
+        ``consumer``: who receives; two consumers of one message both run. ``results``: what happens
+        to work whose result cannot be stored: "required" refuses it (roll back, nothing is applied),
+        "optional" records it without a result.
+        """
+        return cls(
+            open_store(url),
+            consumer=consumer,
+            policy=policy,
+            scope=scope,
+            fingerprint=fingerprint,
+            results=results,
+            observers=observers,
+        )
+
+    def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
+        """True: this message is new, and recorded as done in your transaction. False: a repeat."""
+        call = self._plain_call(id, fingerprint)
+        transaction = self._joined(connection)
+        (entered,) = transaction.run(self._enter(transaction, [core.entry(call, done=True)]))
+        return core.accept(call, entered.answer)
+
+    def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
+        """`accept` for many in one statement where the engine can: one verdict per id, in order."""
+        calls = [self._plain_call(id_, None) for id_ in ids]
+        if not calls:
+            return []
+        transaction = self._joined(connection)
+        asks = [core.entry(call, done=True) for call in self._first_of_each(calls)]
+        return self._verdicts(calls, asks, transaction.run(self._enter(transaction, asks)))
+
+    def process(
+        self,
+        connection: Any,
+        key: KeyLike | None,
+        handler: Callable[P, T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Outcome[T]:
+        """Run ``handler(*args, **kwargs)`` in your transaction, once for this key; a repeat gets
+        the recorded answer."""
+        profile = profile_of(handler)
+        if profile.problem:
+            raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
+        run = functools.partial(handler, *args, **kwargs)
+        call = self._letter(self.key(key), run, profile, connection, args, kwargs)
+        return self._receive(connection, call)
+
+    @overload
+    def idempotent(self, function: Callable[P, T]) -> Callable[P, T]: ...
+    @overload
+    def idempotent(
+        self,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+    def idempotent(
+        self,
+        function: Any = None,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Any:
+        """Make a function whose first argument is a connection safe to call twice.
+
+        ``key`` is a callable of the arguments, or the name of a parameter.
+        """
+        if function is None:
+            return functools.partial(
+                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
+            )
+        owner, profile, key_of = self._decorated_with(function, key, scope, fingerprint, policy)
+        if profile.problem == "async":
+            raise UsageError("Inbox decorates plain functions; use AsyncInbox for this one")
+
+        @functools.wraps(function)
+        def receive(*args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(function, *args, **kwargs)
+            connection = owner._connection_of(profile, args, kwargs)
+            full = key_of(args, kwargs)
+            call = owner._letter(full, run, profile, connection, args, kwargs)
+            return owner._receive(connection, call).value
+
+        return receive
+
+    def close(self) -> None:
+        """Write what is left to note, and close our own connections; yours are not touched."""
+        self._notes.close()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _joined(self, connection: Any) -> Transaction:
+        transaction = transactions.of(connection)
+        transaction.check()
+        return transaction
+
+    def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
+        unwritten = self._notes.unwritten(call.key.id)
+        if unwritten is not None:  # the last attempt is not counted yet
+            unwritten.wait(1.0)
+        transaction = self._joined(connection)
+
+        def perform(command: Any) -> Any:
+            kind = type(command)
+            if kind is core.Enter:
+                return transaction.run(self._enter(transaction, [command]))[0]
+            if kind is Invoke:
+                with claim_of(command):
+                    return invoked(command)
+            if kind is core.Leave:
+                return transaction.run(self._leave(transaction, command))
+            self._notes.add(command)
+            return None
+
+        return value_or_raise(drive(core.receive(call, self._must_keep), perform))
+
+
+class AsyncInbox(Letters):
+    """The awaited twin. One per process and database is enough, for any number of tasks."""
+
+    def __init__(
+        self,
+        store: Store | Callable[[], Store],
+        *,
+        consumer: str = "",
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        results: Results = "required",
+        observers: Sequence[events.Observer] = (),
+    ) -> None:
+        self._set_up(consumer, policy, scope, fingerprint, results, observers)
+        if isinstance(store, Store):
+            self._use(store)
+        else:
+            self._opening = store
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        consumer: str = "",
+        policy: Policy | None = None,
+        scope: Iterable[str] = (),
+        fingerprint: FingerprintSetting = None,
+        results: Results = "required",
+        observers: Sequence[events.Observer] = (),
+    ) -> Self:
+        """The inbox in the database at this URL, which must be that of your connections.
+
+        A plain call: our own connection is opened on first use, or by ``async with``; a file is
+        opened at once, for it could not be prepared while your transaction is writing to it.
+        ``consumer`` and ``results`` as in `Inbox.open`.
+        """
+        is_file = url.startswith("sqlite:")
+        return cls(
+            open_store(url) if is_file else functools.partial(open_store, url),
+            consumer=consumer,
+            policy=policy,
+            scope=scope,
+            fingerprint=fingerprint,
+            results=results,
+            observers=observers,
+        )
+
+    async def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
+        """True: this message is new, and recorded as done in your transaction. False: a repeat."""
+        call = self._plain_call(id, fingerprint)
+        transaction = await self._joined(connection)
+        ask = core.entry(call, done=True)
+        (entered,) = await transaction.run(self._enter(transaction, [ask]))
+        return core.accept(call, entered.answer)
+
+    async def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
+        """`accept` for many in one statement where the engine can: one verdict per id, in order."""
+        calls = [self._plain_call(id_, None) for id_ in ids]
+        if not calls:
+            return []
+        transaction = await self._joined(connection)
+        asks = [core.entry(call, done=True) for call in self._first_of_each(calls)]
+        return self._verdicts(calls, asks, await transaction.run(self._enter(transaction, asks)))
+
+    async def process(
+        self,
+        connection: Any,
+        key: KeyLike | None,
+        handler: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Outcome[T]:
+        """Run ``handler(*args, **kwargs)`` in your transaction, once for this key; a repeat gets
+        the recorded answer."""
+        profile = profile_of(handler)
+        if profile.problem == "generator":
+            raise refuse_generator(handler)
+        run = functools.partial(handler, *args, **kwargs)
+        call = self._letter(self.key(key), run, profile, connection, args, kwargs)
+        return await self._receive(connection, call)
+
+    @overload
+    def idempotent(
+        self, function: Callable[P, Awaitable[T]]
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def idempotent(
+        self,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
+    def idempotent(
+        self,
+        function: Any = None,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+    ) -> Any:
+        """Make a function whose first argument is a connection safe to call twice.
+
+        ``key`` is a callable of the arguments, or the name of a parameter.
+        """
+        if function is None:
+            return functools.partial(
+                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
+            )
+        owner, profile, key_of = self._decorated_with(function, key, scope, fingerprint, policy)
+        if profile.problem != "async":
+            raise UsageError("AsyncInbox decorates async functions; use Inbox for this one")
+
+        @functools.wraps(function)
+        async def receive(*args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(function, *args, **kwargs)
+            connection = owner._connection_of(profile, args, kwargs)
+            full = key_of(args, kwargs)
+            call = owner._letter(full, run, profile, connection, args, kwargs)
+            return (await owner._receive(connection, call)).value
+
+        return receive
+
+    async def close(self) -> None:
+        """Write what is left to note, and close our own connections; yours are not touched."""
+        if self._notes is not None:
+            await asyncio.to_thread(self._notes.close)
+            await asyncio.to_thread(self._store.close)
+
+    async def __aenter__(self) -> Self:
+        await self._prepare()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _prepare(self) -> None:
+        if not self._is_ready():
+            store = await asyncio.to_thread(self._opening)
+            if not self._is_ready():
+                self._use(store)
+            else:  # another task was faster
+                await asyncio.to_thread(store.close)
+
+    async def _joined(self, connection: Any) -> AsyncTransaction:
+        await self._prepare()
+        transaction = transactions.async_of(connection)
+        await transaction.check()
+        return transaction
+
+    async def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
+        unwritten = None if self._notes is None else self._notes.unwritten(call.key.id)
+        if unwritten is not None:
+            await asyncio.to_thread(unwritten.wait, 1.0)
+        transaction = await self._joined(connection)
+
+        async def entered(ask: core.Enter) -> Any:
+            return (await transaction.run(self._enter(transaction, [ask])))[0]
+
+        def perform(command: Any) -> Any:
+            kind = type(command)
+            if kind is core.Enter:
+                return entered(command)
+            if kind is Invoke:
+                return invoked_async(command)
+            if kind is core.Leave:
+                return transaction.run(self._leave(transaction, command))
+            self._notes.add(command)
+            return None
+
+        return value_or_raise(await drive_async(core.receive(call, self._must_keep), perform))

@@ -1,0 +1,121 @@
+"""The inbox behind every kind of connection: effect and record commit together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.inbox.conftest import Shop
+from tests.transactions.kinds import open_door
+from twicesafe import FingerprintMismatchError, State, UsageError
+
+
+def test_a_message_is_accepted_once(shop: Shop):
+    for expected in (True, False, False):
+        with shop.door.transaction():
+            assert shop.accept("m-1") is expected
+            if expected:
+                shop.door.sql("INSERT INTO credits (n, amount) VALUES (1, 5)")
+    assert shop.credits == [5]
+    record = shop.receiver.record("m-1")
+    assert record is not None
+    assert (record.state, record.attempt, record.value) == (State.COMPLETED, 1, "m-1")
+
+
+def test_rolled_back_both_are_gone(shop: Shop):
+    shop.door.begin()
+    assert shop.accept("m-1")
+    shop.door.sql("INSERT INTO credits (n, amount) VALUES (1, 5)")
+    shop.door.rollback()
+    assert shop.credits == []
+    assert shop.receiver.record("m-1") is None
+    with shop.door.transaction():
+        assert shop.accept("m-1")
+
+
+def test_the_result_is_stored_and_replayed(shop: Shop):
+    with shop.door.transaction():
+        first = shop.process("m-1", shop.credit(7))
+    with shop.door.transaction():
+        second = shop.process("m-1", shop.credit(8))
+    assert (first.value, first.replayed) == ("credited 7", False)
+    assert (second.value, second.replayed) == ("credited 7", True)
+    assert (second.fence, second.attempt) == (first.fence, 1)
+    assert shop.credits == [7]
+    assert shop.receiver.process("m-1", lambda: "other").value == "credited 7"
+
+
+def test_a_failed_handler_leaves_nothing(lean_shop: Shop):
+    def fail(*_: Any) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"), lean_shop.door.transaction():
+        lean_shop.process("m-1", fail)
+    with lean_shop.door.transaction():
+        outcome = lean_shop.process("m-1", lean_shop.credit(3))
+    assert not outcome.replayed
+    assert lean_shop.credits == [3]
+
+
+def test_twice_in_one_transaction_is_once(lean_shop: Shop):
+    with lean_shop.door.transaction():
+        assert not lean_shop.process("m-1", lean_shop.credit(1)).replayed
+        assert lean_shop.process("m-1", lean_shop.credit(2)).replayed
+        assert lean_shop.accept("m-2")
+        assert not lean_shop.accept("m-2")
+    assert lean_shop.credits == [1]
+
+
+def test_many_at_once_with_one_verdict_each(shop: Shop):
+    with shop.door.transaction():
+        assert shop.accept("m-2")
+    with shop.door.transaction():
+        assert shop.accept_many(["m-1", "m-2", "m-3", "m-1"]) == [True, False, True, False]
+    with shop.door.transaction():
+        assert shop.accept_many(["m-3", "m-4"]) == [False, True]
+        assert shop.accept_many([]) == []
+
+
+def test_the_same_id_with_other_content_is_refused(lean_shop: Shop):
+    with lean_shop.door.transaction():
+        assert lean_shop.accept("m-1", fingerprint={"amount": 5})
+    with pytest.raises(FingerprintMismatchError), lean_shop.door.transaction():
+        lean_shop.accept("m-1", fingerprint={"amount": 6})
+    with lean_shop.door.transaction():
+        assert not lean_shop.accept("m-1", fingerprint={"amount": 5})
+
+
+def test_two_consumers_of_one_message_both_run(lean_shop: Shop):
+    billing, mail = lean_shop.make(consumer="billing"), lean_shop.make(consumer="mail")
+    with lean_shop.door.transaction():
+        assert lean_shop.accept("m-1", inbox=billing)
+        assert lean_shop.accept("m-1", inbox=mail)
+        assert not lean_shop.accept("m-1", inbox=mail)
+
+
+def test_texts_of_every_kind_and_large_results(shop: Shop):
+    key = "ключ ☃ \U0001f40d 'quoted' %s ? $1"
+    large = {"text": "☃" * 5000, "price": Decimal("1.10")}
+    with shop.door.transaction():
+        shop.process(key, lambda: large)
+    with shop.door.transaction():
+        assert shop.process(key, lambda: None).value == {
+            "text": "☃" * 5000,
+            "price": Decimal("1.10"),
+        }
+    record = shop.receiver.record(key)
+    assert record is not None
+    assert record.value == key
+
+
+def test_a_mistaken_database_is_told(shop_of: Callable[[str], Shop]):
+    shop = shop_of("sqlite3")
+    connection = open_door("pymysql", shop_of("pymysql").url)
+    try:
+        with pytest.raises(UsageError, match="must be the same database"):
+            shop.inbox.accept(connection.connection, "m-1")
+    finally:
+        connection.close()
