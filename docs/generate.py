@@ -25,7 +25,9 @@ from typing import Any
 import msgspec
 
 import twicesafe
-from twicesafe import claims, context, errors, events, handlers, policy, records
+from twicesafe import claims, client, context, errors, events, handlers, policy, records
+from twicesafe.client import budget, judging
+from twicesafe.client.policy import TRY_AGAIN
 from twicesafe.core.lifecycle import TRANSITIONS, Event
 from twicesafe.records import Cause, State
 from twicesafe.stores.base import Capabilities
@@ -40,6 +42,7 @@ def pages() -> dict[str, str]:
     return {
         "reference/api.md": NOTE + api_page(),
         "reference/policy.md": NOTE + policy_page(),
+        "reference/client.md": NOTE + client_page(),
         "reference/errors.md": NOTE + errors_page(),
         "reference/states.md": NOTE + states_page(),
         "reference/stores.md": NOTE + stores_page(),
@@ -149,6 +152,56 @@ except ConfigurationError as error:
 {line(inspect.getdoc(policy.Backoff))}
 
 {table("setting", "default", "type", rows=[row[:3] for row in rows(policy.Backoff)])}"""
+
+
+def client_page() -> str:
+    shown = {
+        "http": "HttpPolicy()",
+        "backoff": "Backoff(0.2, 2, 10, 1)",
+        "retry_on": "{" + ", ".join(map(str, sorted(TRY_AGAIN))) + "}",
+        "new_key": "a UUIDv7",
+    }
+    notes = notes_of(client.RetryPolicy)
+    settings = [
+        (code(field.name), code(shown.get(field.name, field.default)), notes[field.name])
+        for field in fields(client.RetryPolicy)
+    ]
+    sent = [(code(name), text) for name, text in notes_of(client.Sent).items()]
+    judged = (judging.__doc__ or "").split("\n\n")
+    return f"""# Clients
+
+How to use them: [Call an API that honours Idempotency-Key](../how-to/call-an-api.md),
+[Keys across services](../how-to/keys-across-services.md).
+
+| library | name | extra |
+|---|---|---|
+| httpx | `twicesafe.client.httpx.RetryTransport`, `AsyncRetryTransport` | `twicesafe[httpx]` |
+| requests | `twicesafe.client.requests.RetryAdapter` | `twicesafe[requests]` |
+| aiohttp | `twicesafe.client.aiohttp.RetryMiddleware` | `twicesafe[aiohttp]` |
+| gRPC | `twicesafe.client.grpc.KeyInterceptor`, `async_interceptors` | `twicesafe[grpc]` |
+
+## RetryPolicy
+
+{own_doc(client.RetryPolicy)}
+
+{table("setting", "default", "meaning", rows=settings)}
+## Which answers are final
+
+{judged[1]}
+
+{judged[2]}
+
+{line(judged[3])}
+
+## Budget
+
+{own_doc(client.Budget)} {line((budget.__doc__ or "").split(chr(10) * 2)[1])}
+
+## Sent
+
+{own_doc(client.Sent)} `sent_of(response)` and `sent_of(error)` give it.
+
+{table("name", "meaning", rows=sent)}"""
 
 
 def errors_page() -> str:

@@ -15,7 +15,7 @@ from twicesafe.client.httpx import RetryTransport
 from twicesafe.propagation import inject
 from twicesafe.wsgi import IdempotencyMiddleware
 
-# Who retries? One of them, the edge: if every hop did, three failures would become 27 requests.
+# Who retries? One of them, the edge: three attempts at each of three hops would be 27 requests.
 INSIDE = RetryPolicy(attempts=1)
 
 

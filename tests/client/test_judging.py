@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twicesafe.client import RetryPolicy
 from twicesafe.client.judging import Answer, is_final, read_ahead, retry_after
@@ -129,3 +131,21 @@ def test_retry_after_in_both_forms(headers: dict[str, str], wait: float):
 )
 def test_what_is_read_before_it_is_handed_over(status: int, headers: dict[str, str], room: int):
     assert read_ahead(status, headers, RetryPolicy(buffer=10)) == room
+
+
+@given(
+    st.integers(100, 599),
+    st.dictionaries(
+        st.sampled_from(["retry-after", "date", "content-length", "stripe-should-retry"]),
+        st.text(max_size=40) | st.from_regex(r"\A[A-Z][a-z]{2}, [0-9 A-Za-z:+-]{0,40}\Z"),
+    ),
+    st.binary(max_size=60) | st.from_regex(rb'\A\{"(type|retryable)":.{0,30}\}\Z'),
+    st.booleans(),
+)
+def test_no_answer_is_too_odd_to_be_judged(
+    status: int, headers: dict[str, str], body: bytes, problem: bool
+):
+    fields = headers | ({"content-type": "application/problem+json"} if problem else {})
+    assert is_final(Answer(status, fields, body), POLICY, may_be_running=True) in (True, False)
+    assert retry_after(fields, NOON) >= 0
+    assert read_ahead(status, fields, POLICY) >= 0

@@ -24,9 +24,11 @@ class Sent(msgspec.Struct, frozen=True):
     """One call: its key, how often it was sent, and why it was not sent again."""
 
     key: str
+    """Send the call again under it, and it is the same call."""
     attempts: int
+    """How often it was sent."""
     replayed: bool
-    """The answer is one that the server gave before: this call had no effect of its own."""
+    """The answer is from the server's record: the last attempt had no effect of its own."""
     end: End
     """answered: the answer is final. error: so is the error (a certificate, a protocol of this side).
     Otherwise a retry was due, and this forbade it: attempts, deadline or budget, or a body that could
