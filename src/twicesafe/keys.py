@@ -57,10 +57,9 @@ class Key:
             )
         text = _prefixed(value, "key")
         around = b"".join([_prefixed(part, "scope part") for part in scope]) if scope else b""
-        put = object.__setattr__
-        put(self, "value", value)
-        put(self, "scope", scope)
-        put(self, "id", hashlib.sha256(_DOMAIN + around + b"\0" + text).digest())
+        _put_value(self, value)
+        _put_scope(self, scope)
+        _put_id(self, hashlib.sha256(_DOMAIN + around + b"\0" + text).digest())
 
     # -- makers -------------------------------------------------------------------------------
 
@@ -141,6 +140,9 @@ class Key:
     def __reduce__(self) -> tuple[Any, ...]:
         return Key, (self.value, self.scope)
 
+
+# Past `__setattr__`, and half as long as `object.__setattr__` by name: every delivery makes a key.
+_put_value, _put_scope, _put_id = (Key.__dict__[name].__set__ for name in ("value", "scope", "id"))
 
 KeyLike: TypeAlias = Key | str | int | UUID
 

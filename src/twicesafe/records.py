@@ -32,6 +32,8 @@ class State(enum.StrEnum):
     FORGOTTEN = "forgotten"
     """Done; its result was erased. A late duplicate still does not run."""
 
+    __hash__ = str.__hash__  # as its word, to which it is equal; and in C
+
 
 class Cause(enum.StrEnum):
     """Why a handler was started again (P12)."""
@@ -46,6 +48,8 @@ class Cause(enum.StrEnum):
     """An operator released the key."""
     RECORD_LOST = "record_lost"
     """The store lost the record, where it can tell."""
+
+    __hash__ = str.__hash__
 
 
 class Row(msgspec.Struct, gc=False):

@@ -32,6 +32,8 @@ from .settling import settle
 
 __all__ = ["admit", "exchange", "finish", "granted"]
 
+_WON, _REPLAY, _BUSY, _RESTING = Verdict.WON, Verdict.REPLAY, Verdict.BUSY, Verdict.RESTING
+
 LONGEST_WATCH = 2.0
 """Seconds after which a waiter looks for itself, in case its wake-up was lost."""
 
@@ -115,7 +117,7 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
         except StoreUnavailableError as error:
             answer = yield from _ask_again(call, ask, sent, error)
         verdict = answer.verdict
-        if verdict is Verdict.WON:
+        if verdict is _WON:
             now = clock()
             if now - sent < terms.usable:
                 return granted(call, ask, answer, sent)
@@ -126,10 +128,10 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
                 f"{terms.lease:g} s; the handler was not started; try again, or use a longer lease",
                 key=key,
             )
-        if verdict is Verdict.REPLAY:
+        if verdict is _REPLAY:
             yield Land(answer)
             return answer
-        if verdict is not Verdict.BUSY and verdict is not Verdict.RESTING:
+        if verdict is not _BUSY and verdict is not _RESTING:
             refusal(call, answer)
         # Somebody else is at it (or it rests after a failure): wait, then ask again.
         if began is None:

@@ -75,6 +75,10 @@ class Event(enum.StrEnum):
 
 _S, _E = State, Event
 
+# What every delivery asks for, looked up once: a member of an enum costs as much as a call.
+_IN_PROGRESS, _COMPLETED, _FAILED = _S.IN_PROGRESS, _S.COMPLETED, _S.FAILED
+_WON, _REPLAY, _OK = Verdict.WON, Verdict.REPLAY, Ack.OK
+
 TRANSITIONS: Final[dict[tuple[State | None, Event], State | None]] = {
     (None, _E.CLAIM): _S.IN_PROGRESS,
     (_S.IN_PROGRESS, _E.RENEW): _S.IN_PROGRESS,
@@ -151,9 +155,9 @@ def look(row: Row, ask: Claim, now: int) -> Claimed | None:
     if not mine and _differs(row.fingerprint, ask.fingerprint):  # P11: before everything else
         return Claimed(Verdict.MISMATCH, fingerprint=row.fingerprint)
     state = row.state
-    if state is State.COMPLETED or state is State.FAILED:
+    if state is _COMPLETED or state is _FAILED:
         return Claimed(
-            Verdict.REPLAY,
+            _REPLAY,
             row.fence,
             row.attempt,
             row.cause,
@@ -164,9 +168,9 @@ def look(row: Row, ask: Claim, now: int) -> Claimed | None:
             now - row.changed_at,
             row.expires_at - now,
         )
-    if state is State.IN_PROGRESS:
+    if state is _IN_PROGRESS:
         if mine:  # P2: a network retry gets the same fence
-            return Claimed(Verdict.WON, row.fence, row.attempt, row.cause)
+            return Claimed(_WON, row.fence, row.attempt, row.cause)
         if row.lease_until > now:
             return Claimed(Verdict.BUSY, wait=row.lease_until - now)
         return None
@@ -199,7 +203,7 @@ def _start(
         key.id,
         key.scope,
         key.value,
-        State.IN_PROGRESS,
+        _IN_PROGRESS,
         fence,
         attempt,
         ask.owner,
@@ -213,7 +217,7 @@ def _start(
         None,
         "" if old is None else old.error,
     )
-    return Claimed(Verdict.WON, fence, attempt, cause), row
+    return Claimed(_WON, fence, attempt, cause), row
 
 
 # --- what an owner may do --------------------------------------------------------------------
@@ -237,20 +241,33 @@ def complete(row: Row | None, ask: Complete, now: int) -> tuple[Ack, Row | None]
         return Ack.MISSING, None
     if row.owner != ask.owner or row.fence != ask.fence:
         return Ack.LOST, None
-    if row.state in (State.COMPLETED, State.FAILED):
-        return Ack.OK, None
-    if row.state not in (State.IN_PROGRESS, State.HELD, State.PARKED):
+    state = row.state
+    if state is _COMPLETED or state is _FAILED:
+        return _OK, None
+    if state is not _IN_PROGRESS and state not in (State.HELD, State.PARKED):
         return Ack.LOST, None
-    event = Event.COMPLETE if ask.state is State.COMPLETED else Event.REMEMBER
-    return Ack.OK, _move(
-        row,
-        event,
+    assert ask.state is TRANSITIONS[state, _ENDS[ask.state]]
+    return _OK, Row(
+        row.id,
+        row.scope,
+        row.value,
+        ask.state,
+        row.fence,
+        row.attempt,
+        row.owner,
+        0,
+        row.created_at,
         now,
-        result=ask.result,
-        error=ask.error,
-        lease_until=0,
-        expires_at=now + ask.retention,
+        now + ask.retention,
+        row.hold,
+        row.cause,
+        row.fingerprint,
+        ask.result,
+        ask.error,
     )
+
+
+_ENDS = {_COMPLETED: Event.COMPLETE, _FAILED: Event.REMEMBER}
 
 
 def fail(row: Row | None, ask: Fail, now: int) -> tuple[Ack, Row | None]:

@@ -33,6 +33,8 @@ from .protocol import Ack, Claimed, Complete, Fail, Verdict
 
 __all__ = ["conclude", "prepare", "settle"]
 
+_OK, _REPLAY = Ack.OK, Verdict.REPLAY
+
 RELEASE_PATIENCE = 1.0
 """Seconds that whoever is cancelled or interrupted waits for its claim to be given back."""
 
@@ -51,7 +53,7 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
         ack = yield from _give_back(call, ask, reply)
     claim.settled = True
     answer = conclude(call, claim, reply, ask, ack, problem)
-    if isinstance(ask, Complete) and ack is Ack.OK:
+    if ack is _OK and isinstance(ask, Complete):
         yield Land(_landing(call, claim, ask, sent))
     return answer
 
@@ -119,7 +121,7 @@ def conclude(
         if ack is not Ack.OK and ack is not None:
             call.notify(ev.LeaseLost(call.key))
         return reply
-    if ack is not Ack.OK:
+    if ack is not _OK:
         call.notify(ev.LeaseLost(call.key))
         gone = "its record is gone" if ack is Ack.MISSING else "another worker took it over"
         raise LeaseLostError(
@@ -201,7 +203,7 @@ def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
 def _landing(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Claimed:
     """What the store would now answer to a duplicate; at the latest from when it was `sent`."""
     return Claimed(
-        Verdict.REPLAY,
+        _REPLAY,
         claim.fence,
         claim.attempt,
         claim.cause,
