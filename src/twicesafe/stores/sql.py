@@ -16,11 +16,13 @@ from ..records import Cause, Row, State
 
 __all__ = [
     "CAUSES",
+    "PRESENT",
     "STATES",
     "Change",
     "Query",
     "atomically",
     "number_of",
+    "present_from",
     "scope_prefix",
     "state_of",
 ]
@@ -129,6 +131,40 @@ def row_from(columns: tuple[Any, ...]) -> Row:
             f"the record {id_[:4].hex()} cannot be understood; it was written by a newer version, "
             "or damaged; the handler is not run because of it"
         ) from trouble
+
+
+PRESENT: Final = (
+    "state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause, fingerprint,"
+    " result"
+)
+"""What the answer to a claim is made from."""
+
+
+def present_from(id_: bytes, columns: Any) -> Row:
+    """A row of `PRESENT` columns; the texts and the time it was made are left out."""
+    state, fence, attempt, owner, lease, changed, expires, hold, cause, print_, result = columns
+    if not (0 <= state < len(STATES) and 0 <= cause < len(CAUSES)):
+        raise CorruptRecordError(
+            f"the record {id_[:4].hex()} has a state or a cause that is not known; it was written "
+            "by a newer version, or damaged; the handler is not run because of it"
+        )
+    return Row(
+        id_,
+        (),
+        "",
+        STATES[state],
+        fence,
+        attempt,
+        owner,
+        lease,
+        0,
+        changed,
+        expires,
+        bool(hold),
+        CAUSES[cause],
+        print_,
+        result,
+    )
 
 
 def atomically(
