@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
 from typing import Any, TypeVar
 
@@ -282,50 +282,85 @@ async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa
 
 
 class _Jobs:
-    """The handlers of one batch as tasks, a bounded number at once."""
+    """The handlers of one batch as tasks, a bounded number at once.
 
-    def __init__(self, command: Launch, run: Callable[[Any], Awaitable[Reply]]) -> None:
+    The end of one starts the next, as long as somebody waits for what is finished; what ends
+    while nobody does is handed over the next time.
+    """
+
+    def __init__(self, command: Launch, run: Callable[[Any], Coroutine[Any, Any, Reply]]) -> None:
         self._todo = deque(command.jobs)
         self._run = run
-        self._running: dict[asyncio.Future[Reply], int] = {}
         self._concurrency = command.concurrency
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[asyncio.Task[Reply], int] = {}
+        self._ended: list[tuple[int, Any]] = []
+        self._linger: float | None = None
+        """Seconds to wait for more from the first end on; None: until all have ended."""
+        self._waits: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
-        loop = asyncio.get_running_loop()
-        found: list[tuple[int, Any]] = []
         if stop:
-            found += [(index, NotStarted()) for index, _ in self._todo]
+            self._ended += [(index, NotStarted()) for index, _ in self._todo]
             self._todo.clear()
             self.close()
-        until: float | None = None
-        while self._todo or self._running:
-            while self._todo and len(self._running) < self._concurrency:
-                index, job = self._todo.popleft()
-                self._running[asyncio.ensure_future(self._run(job))] = index
-            patience = None if until is None or stop else max(0.0, until - loop.time())
-            done, _ = await asyncio.wait(
-                self._running, timeout=patience, return_when=asyncio.FIRST_COMPLETED
-            )
-            replies = [(self._running.pop(task), _reply_of(task)) for task in done]
-            found += replies
-            if stop:
-                continue
-            if any(interrupts(reply) for _, reply in replies):
-                break  # hand it over at once: nothing more is to be started
-            if until is None:
-                until = loop.time() + linger
-            elif not done or loop.time() >= until:
-                break
-        return found
+        self._linger = None if stop else linger
+        if self._todo or self._running:
+            self._waits = self._loop.create_future()
+            self._start_some()
+            if self._ended:
+                self._wait_for_more()
+            try:
+                await self._waits
+            finally:
+                self._waits = None
+                if self._alarm is not None:
+                    self._alarm.cancel()
+                    self._alarm = None
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _start_some(self) -> None:
+        while self._todo and len(self._running) < self._concurrency:
+            index, job = self._todo.popleft()
+            task = self._loop.create_task(self._run(job))
+            self._running[task] = index
+            task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Reply]) -> None:
+        reply = _reply_of(task)
+        self._ended.append((self._running.pop(task), reply))
+        if self._waits is None or self._waits.done():
+            return
+        if self._linger is not None and interrupts(reply):
+            self._hand_over()  # at once: nothing more is to be started
+            return
+        self._start_some()
+        if not self._running:
+            self._hand_over()
+        else:
+            self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        if self._linger is not None and self._alarm is None:
+            self._alarm = self._loop.call_later(self._linger, self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._waits is not None and not self._waits.done():
+            self._waits.set_result(None)
 
     def close(self) -> None:
         for task in self._running:
             task.cancel()
 
 
-def _reply_of(task: asyncio.Future[Reply]) -> Any:
+def _reply_of(task: asyncio.Task[Reply]) -> Any:
     """What a job says; a task that was cancelled before its first step never said anything."""
-    return NotStarted() if task.cancelled() else task.result()
+    if task.cancelled():
+        return NotStarted()
+    error = task.exception()
+    return task.result() if error is None else Raised(error)
 
 
 def _swallow(task: asyncio.Future[Any]) -> None:

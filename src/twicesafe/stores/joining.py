@@ -139,17 +139,24 @@ class PerLoop(Generic[T]):
         self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, T] = (
             weakref.WeakKeyDictionary()
         )
+        self._last: tuple[weakref.ref[asyncio.AbstractEventLoop], T] | None = None
+        """Most processes have one loop, and every request asks."""
 
     def here(self) -> T:
         """The one of the running loop, made on first use."""
         loop = asyncio.get_running_loop()
+        last = self._last
+        if last is not None and last[0]() is loop:
+            return last[1]
         found = self._made.get(loop)
         if found is None:
             found = self._made[loop] = self._make()
+        self._last = weakref.ref(loop), found
         return found
 
     def forget(self) -> T | None:
         """Take out the one of the running loop, to close it."""
+        self._last = None
         return self._made.pop(asyncio.get_running_loop(), None)
 
 
