@@ -14,7 +14,7 @@ from tests.http.stage import Stage
 
 @pytest.fixture(params=LIBRARIES)
 def library(request: pytest.FixtureRequest) -> Library:
-    return LIBRARIES[request.param]()
+    return Library(request.param)
 
 
 @pytest.fixture
