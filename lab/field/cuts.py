@@ -7,6 +7,7 @@ reply for a lost claim would be told `StillInProgressError`, and is found out.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import itertools
@@ -27,7 +28,14 @@ from .doors import DRIVERS, Door, through
 from .proxy import ACTS, Fault, Proxy
 from .trial import Trial, trial
 
-__all__ = ["bench_for", "cut_replies", "cut_requests", "rough_network"]
+__all__ = [
+    "bench_for",
+    "cut_replies",
+    "cut_requests",
+    "end_in_mid_record",
+    "ending_loops",
+    "rough_network",
+]
 
 POLICY: Final = Policy(lease=60, wait=2, backoff=Backoff(first=0), retention=600)
 SOON: Final = 20.0
@@ -260,3 +268,44 @@ def rough_network(t: Trial) -> None:
                         page.count(act, bench.fault.happened)
 
     t.at_once(functools.partial(through_one, driver) for driver in DRIVERS[t.engine])
+
+
+def end_in_mid_record(server: Any, url: str, driver: str, delay: float = 0.3) -> tuple[int, Any]:
+    """An event loop ends while the reply to a record is on its way: runs, and what is recorded."""
+    runs: list[str] = []
+    with Proxy(server.port) as proxy:
+        with Door(driver, through(url, proxy.port), POLICY) as door:
+            door.process("warm", str)
+
+            async def handler() -> str:
+                runs.append("run")
+                proxy.arm(Fault("reply", 0, "delay", delay))
+                return "done"
+
+            async def main() -> None:
+                task = asyncio.create_task(door.receiver.process("ending", handler))
+                while not runs:  # noqa: ASYNC110 - it happens on the other side of the wire
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.05)
+                assert not task.done()
+
+            door.run(main())
+            door.end_loop()
+            proxy.disarm()
+        with Door(driver, url, POLICY) as door:
+            return len(runs), door.process("ending", str, "run again").value
+
+
+@trial("ending loops", "C5", "ends")
+def ending_loops(t: Trial) -> None:
+    """An event loop ends (asyncio.run returns, Ctrl-C) while a record is on the wire: does it end, and
+    is the work recorded?"""
+    server = shared(t.engine)
+    for driver in DRIVERS[t.engine][1:]:
+        for _ in range(t.size(2, 20)):
+            with server.fresh() as url:
+                began = time.monotonic()
+                found = end_in_mid_record(server, url, driver)
+                t.most("longest end, s", time.monotonic() - began)
+                t.tried += 1
+                t.expect(found == (1, "done"), f"{driver}: {found[0]} runs, recorded {found[1]!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Self
 
 from twicesafe import AsyncReceiver, Outcome, Policy, Receiver
@@ -49,6 +49,17 @@ class Door:
     def perform(self, request: Any) -> Any:
         """One request, straight to the store."""
         return self._end(self.receiver.store.perform(request))
+
+    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """On the event loop of this door."""
+        assert self._runner is not None
+        return self._runner.run(main)
+
+    def end_loop(self) -> None:
+        """As `asyncio.run` does at its end: what is still at work is cancelled."""
+        assert self._runner is not None
+        self._runner.close()
+        self._runner = asyncio.Runner()
 
     def _own(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         if self._runner is None:

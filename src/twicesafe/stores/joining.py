@@ -47,7 +47,7 @@ def unbroken(work: Coroutine[Any, Any, Any]) -> Unbroken:
 
     def arrive(task: asyncio.Task[Any]) -> None:
         if task.cancelled():  # only a closing loop does that
-            answer.set_exception(StoreUnavailableError("the event loop ended before the answer"))
+            answer.set_exception(_loop_ended())
         elif (error := task.exception()) is not None:
             answer.set_exception(error)
         else:
@@ -112,6 +112,9 @@ class AsyncLane:
                         answers = await self._all([request for request, _ in batch])
                 except Exception as error:
                     answers = _for_each(error, count)
+                except BaseException as error:
+                    _break(batch, error)
+                    raise
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
                         continue  # its caller was cancelled, and will give the claim back
@@ -122,6 +125,23 @@ class AsyncLane:
         finally:
             self._flying = False
             self._take_off()
+
+
+def _break(batch: list[tuple[Any, asyncio.Future[Any]]], error: BaseException) -> None:
+    """The flight itself was ended: nobody may be left waiting for an answer that will not come.
+
+    A closing loop cancels it. Whether the store was reached is unknown then, as after a cut.
+    """
+    for _, future in batch:
+        if not future.done():
+            if isinstance(error, asyncio.CancelledError):
+                future.set_exception(_loop_ended())
+            else:
+                future.set_exception(error)
+
+
+def _loop_ended() -> StoreUnavailableError:
+    return StoreUnavailableError("the event loop ended before the answer")
 
 
 def _for_each(error: Exception, count: int) -> list[Exception]:

@@ -78,14 +78,16 @@ class Life:
         A store with a tap on its statements has a point before and after each of them; any other
         before and after each request.
         """
-        engine = store.beside() if isinstance(store, AsyncStore) else store
+        engine: Any = store
+        if isinstance(store, AsyncStore) and not hasattr(store, "_tap"):
+            engine = store.beside()  # an awaited face of a blocking store
         if hasattr(engine, "_tap"):
             engine._tap = self._statement
             return store
         return _AsyncMortal(self, store) if isinstance(store, AsyncStore) else _Mortal(self, store)
 
     def _statement(self, stage: str, command: Any) -> None:
-        self.reach(f"{stage} {' '.join(command.sql.split()[:3])}")
+        self.reach(f"{stage} {_named(command)}")
 
     def __enter__(self) -> Self:
         self._token = _life.set(self)
@@ -103,12 +105,26 @@ class Life:
         return f"<life of {len(self.passed)} points, {end}>"
 
 
+def _named(command: Any) -> str:
+    """A statement by its first words, a script by its name, a trip by all that it carries."""
+    if isinstance(command, list):
+        return ", ".join(map(_named, command))
+    if hasattr(command, "sql"):
+        return " ".join(command.sql.split()[:3])
+    script = getattr(command, "script", None)
+    return str(script.name if script is not None else command.args[0].decode())
+
+
 _life: ContextVar[Life | None] = ContextVar("twicesafe_life", default=None)
+
+
+def current_life() -> Life | None:
+    return _life.get()
 
 
 def crash_point(name: str) -> None:
     """A step of your handler after which its process may die. Does nothing outside a test."""
-    life = _life.get()
+    life = current_life()
     if life is not None:
         life.reach(name)
 
