@@ -217,7 +217,11 @@ class Trip:
         def wake() -> None:
             process.after(0.0, lambda: resume(flight.landing or True))
 
-        if not process.flights.ride(flight, wake, command.most):
+        flights = process.flights
+        waits = (
+            flights.ask(flight, wake) if command.asks else flights.ride(flight, wake, command.most)
+        )
+        if not waits:
             return flight.landing or True
 
         def leave() -> None:
@@ -241,6 +245,8 @@ class Trip:
 
     def hold(self, claim: ActiveClaim) -> None:
         claim.pid = 1
+        if self.flight is not None:
+            self.process.flights.depart(self.flight)
         self.claims.append(claim)
         self.process.keeper.add(claim)
 

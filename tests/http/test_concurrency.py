@@ -10,6 +10,7 @@ import pytest
 
 from tests.http.stage import Answer, Seen, Stage, read
 from twicesafe import State
+from twicesafe.stores.urls import open_async_store, open_store
 
 Play = Callable[..., Stage]
 
@@ -128,3 +129,18 @@ def test_who_waits_takes_over_when_the_first_did_nothing(play: Play):
     second = stage.later("k")
     go.set()
     assert (first.result().status, second.result().status) == (429, 201)
+
+
+@pytest.mark.item("C2", "R1")
+def test_repeats_of_a_done_request_that_come_together_are_all_replayed(edge: str, valkey_url: str):
+    """While one of them asks the store, the others wait for its answer: nobody is at work."""
+    store = open_store(valkey_url) if edge == "wsgi" else open_async_store(valkey_url)
+    stage = Stage(edge, store=store)
+    first = stage.send("k")
+    assert first.status == 201
+    replies = [each.result() for each in [stage.later("k") for _ in range(50)]]
+    assert {(reply.status, reply.replayed, reply.body) for reply in replies} == {
+        (201, True, first.body)
+    }
+    assert len(stage.seen) == 1
+    stage.close()

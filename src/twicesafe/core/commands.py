@@ -93,6 +93,8 @@ class Ride(msgspec.Struct, gc=False):
     flight: Any
     seconds: float
     most: int
+    asks: bool = False
+    """Only until it is known whether the leader's handler runs; these are not counted."""
 
 
 class Land(msgspec.Struct, gc=False):

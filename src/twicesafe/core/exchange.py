@@ -93,15 +93,16 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
         if began is None:
             began = clock()
         refuse_mismatch(call, flight.fingerprint)
-        patience = terms.wait - (clock() - began)
-        if terms.rejects or patience <= 0:
+        asks = terms.rejects and not flight.departed  # what its claim finds may be our answer
+        patience = (CLAIM_PATIENCE if asks else terms.wait) - (clock() - began)
+        if (terms.rejects and not asks) or patience <= 0:
             refuse_busy(call, None)
         refuse_own_wait(call)
         try:
-            landing = yield Ride(flight, patience, terms.max_waiters)
+            landing = yield Ride(flight, patience, terms.max_waiters, asks)
         except OverflowError:
             refuse_crowd(call)
-        if call.observed:
+        if call.observed and not asks:
             call.notify(ev.Waited(key, clock() - began))
         if type(landing) is Claimed:
             return landing

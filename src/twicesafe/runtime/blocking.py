@@ -101,7 +101,7 @@ class BlockingTrip(Trip):
     def _ride(self, command: Ride) -> Any:
         bell = threading.Event()
         flight = command.flight
-        if self._flights.ride(flight, bell.set, command.most) and not bell.wait(command.seconds):
+        if self._wait_for(command, bell.set) and not bell.wait(command.seconds):
             self._flights.leave(flight, bell.set)
             return None
         return flight.landing or True

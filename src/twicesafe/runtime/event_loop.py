@@ -154,7 +154,7 @@ class EventLoopTrip(Trip):
                 return  # its loop is closed: nobody is left to wake
 
         flight = command.flight
-        if self._flights.ride(flight, wake, command.most):
+        if self._wait_for(command, wake):
             try:
                 await asyncio.wait_for(landed, command.seconds)
             except TimeoutError:

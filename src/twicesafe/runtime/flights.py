@@ -2,7 +2,9 @@
 
 The first to board a key leads; the others ride and are woken the moment it lands, by its own
 recorded answer. When the leader ends without an answer, the riders board again and one of them
-takes over. One table serves threads and event loops alike.
+takes over. Who would not wait for a handler asks only what becomes of the leader's claim: it is
+woken when the flight departs, which is when a handler runs, or when it lands. One table serves
+threads and event loops alike.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ __all__ = ["Flight", "Flights"]
 
 
 class Flight:
-    __slots__ = ("fingerprint", "id", "landed", "landing", "wakers")
+    __slots__ = ("askers", "departed", "fingerprint", "id", "landed", "landing", "wakers")
 
     def __init__(self, id: bytes, fingerprint: bytes | None) -> None:  # noqa: A002
         self.id = id
         self.fingerprint = fingerprint
-        self.landed = False
+        self.departed = self.landed = False
         self.landing: Claimed | None = None
         self.wakers: list[Callable[[], object]] | None = None
+        self.askers: list[Callable[[], object]] | None = None
 
 
 class Flights:
@@ -49,10 +52,29 @@ class Flights:
             flight.wakers.append(waker)
             return True
 
+    def ask(self, flight: Flight, waker: Callable[[], object]) -> bool:
+        """Be woken when it is known whether a handler runs. False: it is."""
+        with self._lock:
+            if flight.departed or flight.landed:
+                return False
+            if flight.askers is None:
+                flight.askers = []
+            flight.askers.append(waker)
+            return True
+
     def leave(self, flight: Flight, waker: Callable[[], object]) -> None:
         with self._lock:
-            if flight.wakers is not None and waker in flight.wakers:
-                flight.wakers.remove(waker)
+            for waiting in (flight.wakers, flight.askers):
+                if waiting is not None and waker in waiting:
+                    waiting.remove(waker)
+
+    def depart(self, flight: Flight) -> None:
+        """The leader's claim is won, and its handler runs."""
+        with self._lock:
+            flight.departed = True
+            askers, flight.askers = flight.askers, None
+        for wake in askers or ():
+            wake()
 
     def land(self, flight: Flight, answer: Claimed | None) -> None:
         """Tell the riders; the key may be boarded anew."""
@@ -63,7 +85,8 @@ class Flights:
                 del self._table[flight.id]
             # Taken out: who is woken leaves at once, and must not shorten the list we walk along.
             wakers, flight.wakers = flight.wakers, None
-        for wake in wakers or ():
+            askers, flight.askers = flight.askers, None
+        for wake in (*(wakers or ()), *(askers or ())):
             wake()
 
     def forget_all(self) -> None:

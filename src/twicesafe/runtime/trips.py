@@ -7,10 +7,11 @@ perform commands in their own way; what they keep is the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..context import ActiveClaim
-from ..core.commands import Board, Land
+from ..core.commands import Board, Land, Ride
 from ..core.protocol import Claim
 from . import shared
 from .flights import Flight, Flights
@@ -47,6 +48,8 @@ class Trip:
         """Keep this claim's lease alive until the trip ends."""
         self._asked = None
         claim.pid = shared.process()
+        if self._flight is not None:
+            self._flights.depart(self._flight)
         self._claims.append(claim)
         self._runtime.keeper.add(claim)
 
@@ -70,6 +73,12 @@ class Trip:
             return flight
         self._flight = flight
         return None
+
+    def _wait_for(self, command: Ride, wake: Callable[[], object]) -> bool:
+        """Be woken by a flight; False: there is nothing to wait for."""
+        if command.asks:
+            return self._flights.ask(command.flight, wake)
+        return self._flights.ride(command.flight, wake, command.most)
 
     def _land(self, command: Land) -> None:
         self._runtime.remember(self._flight, command.answer)
