@@ -31,7 +31,7 @@ def play(edge: str) -> Iterator[Callable[..., Stage]]:
     def make(policy: HttpPolicy | None = None, /, **settings: Any) -> Stage:
         kinds = {
             name: settings.pop(name)
-            for name in ("now", "memory", "store", "observers", "around")
+            for name in ("now", "memory", "store", "observers", "around", "upstream")
             if name in settings
         }
         opened.append(Stage(edge, (policy or HttpPolicy()).but(**settings), **kinds))

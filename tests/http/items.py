@@ -121,7 +121,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Proxy": {
         "H1": "Hop-by-hop fields are stripped.",
         "H2": "Via and Forwarded.",
-        "H3": "Expect: 100-continue.",
+        "H3": "Expect: 100-continue, answered by the proxy itself.",
         "H4": "1xx are not final; HTTP/1.0 ends at a clean close.",
         "H5": "Trailers are dropped on replay.",
     },
@@ -141,13 +141,14 @@ SECTIONS: dict[str, dict[str, str]] = {
         "D11": "Huge keys and bodies, many fields, keys and waiters are refused early, or bounded.",
         "D12": "A mebibyte of hostile input is read in linear time.",
         "D14": "No key, two, empty, quoted, not ASCII, on GET: each has its answer.",
+        "D15": "The proxy passes on nothing that can be read in two ways: 400, and the connection ends.",
         "D16": "Errors, cuts and clients that leave: nothing short is stored as whole.",
         "D21": "JSON of any depth and numbers of any length are no error of the layer.",
         "D24": "A million mutated inputs to each reader: no crash, no hang.",
     },
 }  # fmt: skip
 
-LATER = dict.fromkeys(("A9", "E10", "H1", "H2", "H3", "H4", "H5"), "belongs to the proxy")
+LATER: dict[str, str] = {}
 
 LIMITS: dict[str, str] = {
     "A8": "WSGI servers decode the path; the layer sees what the application sees",
@@ -155,6 +156,7 @@ LIMITS: dict[str, str] = {
     "D11": "quotas of keys per principal and slow bodies belong to a rate limiter and the server, outside",
     "E7": "an HTTP/1.0 response without a length ends where its connection does: no client can tell",
     "F12": "there is one scheme so far",
+    "H4": "over TLS a close is taken for a clean one",
     "O1": "the bare key is not kept longer than its response",
     "O3": "a release has no event of its own",
     "P5": "the layer answers no HEAD: safe methods pass",
@@ -208,8 +210,8 @@ The type of a document is `problem_base` and one of these.
 {generate.table("case", "status", "retryable", "title", rows=cases)}
 ## Checklist
 
-What the layer promises, item by item, and the tests in `tests/http` that hold it. Each runs on ASGI and on WSGI unless it
-is about one of them.
+What the layer promises, item by item, and the tests in `tests/http` that hold it. Each runs on ASGI, on WSGI
+and behind the proxy unless it is about one of them.
 """
     held = marks()
     for section, items in SECTIONS.items():

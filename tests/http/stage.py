@@ -1,9 +1,10 @@
-"""The stage: one application behind both middlewares, over real sockets.
+"""The stage: one application behind both middlewares and the proxy, over real sockets.
 
-A test is written once. `Stage` plays it on ASGI (uvicorn) or WSGI (wsgiref with threads); both
-servers live as long as the test process, and each test puts its own application on. What the
-application answers is data: an `Answer`, whose body may be bytes to send, a callable to run in
-between (to wait for the test), or an exception to raise. `Stage.seen` is the list of effects.
+A test is written once. `Stage` plays it on ASGI (uvicorn), on WSGI (wsgiref with threads) or behind the
+proxy (in front of a service of the standard library); the servers live as long as the test process, and
+each test puts its own application on. What the application answers is data: an `Answer`, whose body may
+be bytes to send, a callable to run in between (to wait for the test), or an exception to raise; behind
+the proxy an exception cuts the connection. `Stage.seen` is the list of effects.
 """
 
 from __future__ import annotations
@@ -17,17 +18,25 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from wsgiref import simple_server
 
 import uvicorn
 
 from twicesafe import AsyncReceiver, Receiver, asgi, wsgi
+from twicesafe.core.http.forwarding import Forwarding
 from twicesafe.http import HttpPolicy
+from twicesafe.proxy import listening
+from twicesafe.proxy.front import Front
+from twicesafe.proxy.metrics import Metrics
+from twicesafe.proxy.upstream import Upstream
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 JSON = (b"content-type", b"application/json")
-EDGES = ("asgi", "wsgi")
+EDGES = ("asgi", "wsgi", "proxy")
+UNKNOWN = {"asgi": 500, "wsgi": 500, "proxy": 502}
+"""What an edge answers where nobody knows what happened."""
 
 
 @dataclass
@@ -92,6 +101,8 @@ class Stage:
     def __init__(self, edge: str, policy: HttpPolicy | None = None, **kinds: Any) -> None:
         self.edge = edge
         self.policy = policy or HttpPolicy()
+        if edge == "proxy":
+            self.policy = self.policy.but(unknown_status=UNKNOWN[edge])
         self.seen: list[Seen] = []
         self.handler: Callable[[Seen], Answer] = self._count
         self.pool = ThreadPoolExecutor(64)
@@ -107,6 +118,10 @@ class Stage:
             middleware: Any = asgi.IdempotencyMiddleware(
                 self.asgi, receiver=receiver, policy=self.policy
             )
+        elif edge == "proxy":
+            store = kinds.get("store") or AsyncMemoryStore(self.memory)
+            receiver = AsyncReceiver(store, observers=observers)
+            middleware = self._front(receiver, **kinds.get("upstream", {}))
         else:
             receiver = Receiver(kinds.get("store") or self.memory, observers=observers)
             middleware = wsgi.IdempotencyMiddleware(
@@ -115,13 +130,22 @@ class Stage:
         self.middleware = kinds.get("around", lambda app: app)(middleware)
         self.server.app = self.middleware
 
+    def _front(self, receiver: AsyncReceiver, **settings: Any) -> Front:
+        self.server.behind.answer = self.answer
+        url = settings.pop("url", f"http://127.0.0.1:{self.server.behind.port}")
+        ways = {name: settings.pop(name) for name in ("trusted", "forwarded") if name in settings}
+        forwarding = Forwarding(self.policy, **ways)
+        self.metrics = Metrics()
+        upstream = Upstream(url, forwarding, **settings)
+        return Front(upstream, receiver, self.policy, forwarding, self.metrics)
+
     def close(self) -> None:
         self.pool.shutdown()
 
     def _count(self, seen: Seen) -> Answer:
         return Answer(body=[b'{"n":%d}' % len(self.seen)])
 
-    # -- the application, twice -----------------------------------------------------------------
+    # -- the application, three times -----------------------------------------------------------
 
     async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
@@ -163,6 +187,11 @@ class Stage:
         if all(isinstance(piece, bytes) for piece in answer.body):
             return list(answer.body)
         return answer.pieces()
+
+    def answer(self, seen: Seen) -> Answer:
+        """Behind the proxy."""
+        self.seen.append(seen)
+        return self.handler(seen)
 
     # -- the client -----------------------------------------------------------------------------
 
@@ -230,17 +259,109 @@ class AsgiServer:
     def __init__(self) -> None:
         self.app: Any = None
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = self.socket.getsockname()[1]
+        run = self._made().run
+        threading.Thread(target=run, args=([self.socket],), daemon=True).start()
+
+    def _made(self) -> uvicorn.Server:
         config = uvicorn.Config(
             self._call, log_config=None, lifespan="off", interface="asgi3", ws="none"
         )
-        self._server = uvicorn.Server(config)
-        run = self._server.run
-        threading.Thread(target=run, args=([self.socket],), daemon=True).start()
+        return uvicorn.Server(config)
 
     async def _call(self, scope: Any, receive: Any, send: Any) -> None:
         self.loop = asyncio.get_running_loop()
         await self.app(scope, receive, send)
+
+
+class ProxyServer(AsgiServer):
+    def __init__(self) -> None:
+        self.behind = Service()
+        super().__init__()
+
+    def _made(self) -> uvicorn.Server:
+        return listening.server(self._call, read_timeout=0.4)
+
+
+class Service:
+    """What the proxy protects: HTTP/1.1 of the standard library, a thread for each connection."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Seen], Answer] = lambda _: Answer()
+        self.connections = 0
+        outer = self
+
+        class Handler(_Handler):
+            service = outer
+
+        server = _Service(("127.0.0.1", 0), Handler)
+        self.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+
+
+class _Service(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, *_: Any) -> None: ...
+
+
+class _Handler(BaseHTTPRequestHandler):
+    service: Service
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        self.service.connections += 1
+        super().setup()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self.do
+        raise AttributeError(name)
+
+    def do(self) -> None:
+        target, _, query = self.path.partition("?")
+        headers = {n.lower(): v for n, v in self.headers.items()}
+        seen = Seen(self.command, target, query.encode(), headers, self._body())
+        seen.raw_path = target.encode()
+        try:
+            self._answer(self.service.answer(seen))
+        except Exception:
+            self.close_connection = True  # nothing more is said: the proxy sees a cut
+
+    def _body(self) -> bytes:
+        if self.headers.get("transfer-encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _answer(self, answer: Answer) -> None:
+        names = {name for name, _ in answer.headers}
+        bare = self.command == "HEAD" or answer.status in (204, 304)
+        chunked = b"content-length" not in names and not bare
+        head = f"HTTP/1.1 {answer.status} Fine\r\n".encode()
+        lines = [*answer.headers, (b"server", b"stage")]
+        if chunked:
+            lines.append((b"transfer-encoding", b"chunked"))
+        head += b"".join(name + b": " + value + b"\r\n" for name, value in lines)
+        self.wfile.write(head + b"\r\n")
+        size, declared = 0, dict(answer.headers).get(b"content-length")
+        for piece in answer.pieces():
+            if piece and not bare:
+                size += len(piece)
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            self.wfile.write(b"0\r\n\r\n")
+        elif declared is not None and size != int(declared):
+            self.close_connection = True
+
+    def log_message(self, *_: Any) -> None: ...
 
 
 class _Quiet(simple_server.WSGIRequestHandler):
@@ -279,4 +400,5 @@ _running: dict[str, Any] = {}
 SERVERS: dict[str, Callable[[], Any]] = {
     "asgi": lambda: _running.get("asgi") or _running.setdefault("asgi", AsgiServer()),
     "wsgi": lambda: _running.get("wsgi") or _running.setdefault("wsgi", WsgiServer()),
+    "proxy": lambda: _running.get("proxy") or _running.setdefault("proxy", ProxyServer()),
 }

@@ -326,6 +326,7 @@ def test_the_cases_are_these():
     assert set(CASES) == {
         "key-missing", "key-invalid", "key-reused", "in-progress", "outcome-unknown",
         "result-not-kept", "request-too-large", "request-incomplete", "store-unavailable",
+        "upstream-unavailable", "upstream-failed", "request-malformed", "upgrade-refused",
     }  # fmt: skip
 
 

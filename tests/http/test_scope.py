@@ -64,7 +64,8 @@ def test_a_scope_of_your_own_survives_a_new_token(play: Play):
 
 @pytest.mark.item("S4")
 def test_headers_and_cookies_can_be_the_scope(play: Play):
-    stage = play(scope=("X-Tenant", "cookie:session"))
+    behind = {"trusted": ["127.0.0.1"]}  # a proxy believes X-Tenant from whom it is told to
+    stage = play(scope=("X-Tenant", "cookie:session"), upstream=behind)
     who = (("X-Tenant", "1"), ("Cookie", "theme=dark; session=s1"))
     assert ask(stage, "k", *who).status == 201
     assert ask(stage, "k", ("X-Tenant", "1"), ("Cookie", "session=s1; theme=light")).replayed
@@ -108,7 +109,7 @@ def test_an_outer_login_is_asked_before_a_replay(play: Play, edge: str):
             start_response("401 No", [])
             return [b""]
 
-        return asgi if edge == "asgi" else wsgi
+        return wsgi if edge == "wsgi" else asgi
 
     stage = play(around=around)
     assert [ask(stage, "k").status for _ in range(2)] == [201, 201]

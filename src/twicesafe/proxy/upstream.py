@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -68,6 +69,7 @@ class Upstream:
         self._connect_timeout, self._timeout, self._idle = connect_timeout, timeout, idle
         self._room = asyncio.Semaphore(connections)
         self._resting: deque[_Connection] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         peer = scope["client"][0] if scope.get("client") else "unknown"
@@ -92,6 +94,8 @@ class Upstream:
             self._rest(connection)
 
     def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         while self._resting:
             self._resting.pop().drop()
 
@@ -126,14 +130,25 @@ class Upstream:
         return made
 
     def _rest(self, connection: _Connection) -> None:
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         if self._idle and connection.rest():
-            connection.since = now
+            connection.since = loop.time()
             self._resting.append(connection)
         else:
-            connection.drop()
-        while self._resting and now - self._resting[0].since > self._idle:
+            return connection.drop()
+        if self._alarm is None:
+            self._alarm = loop.call_later(self._idle, self._drop_rested)
+        return None
+
+    def _drop_rested(self) -> None:
+        """None rests for longer than it may, also when no request comes."""
+        loop = asyncio.get_running_loop()
+        self._alarm = None
+        while self._resting and loop.time() - self._resting[0].since >= self._idle:
             self._resting.popleft().drop()
+        if self._resting:
+            left = self._resting[0].since + self._idle - loop.time()
+            self._alarm = loop.call_later(left, self._drop_rested)
 
 
 class _Connection(asyncio.Protocol):
@@ -234,7 +249,13 @@ class _Connection(asyncio.Protocol):
     def wake_up(self) -> bool:
         """True: it is as sound as when it went to rest."""
         self._resting = False
-        return not (self._broken or self.transport.is_closing())
+        return not (self._broken or self.transport.is_closing() or self._is_readable())
+
+    def _is_readable(self) -> bool:
+        """An end that the loop has not come to tell us yet."""
+        look = select.poll()
+        look.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(look.poll(0))
 
     def drop(self) -> None:
         self._broken = True

@@ -1,0 +1,536 @@
+"""H and what else is the proxy's alone: passing on, never twice, and the line between "not sent" and
+"nobody knows". The checklist as a whole runs on the proxy too, in the other files."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.scripted import OK, Scripted, Step, reset
+from tests.http.stage import Answer, Seen, Stage, read
+from tests.http.test_wire import BAD
+from twicesafe import State
+from twicesafe.core.http.forwarding import Forwarding
+from twicesafe.errors import ConfigurationError
+from twicesafe.http import HttpPolicy
+
+Play = Callable[..., Stage]
+
+
+@pytest.fixture
+def edge() -> str:
+    return "proxy"
+
+
+@pytest.fixture
+def before(play: Play) -> Iterator[Callable[..., tuple[Stage, Scripted]]]:
+    """A proxy before an upstream with these scripts."""
+    opened: list[Scripted] = []
+
+    def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:
+        opened.append(Scripted(*scripts))
+        http = settings.pop("http", {})
+        return play(upstream={"url": opened[-1].url, **settings}, **http), opened[-1]
+
+    yield make
+    for service in opened:
+        service.close()
+
+
+Before = Callable[..., tuple[Stage, Scripted]]
+
+
+def states(stage: Stage) -> list[State]:
+    return [record.state for record in stage.records.records()[0]]
+
+
+def raw(stage: Stage, data: bytes) -> bytes:
+    """All that comes back until the proxy ends the connection."""
+    with stage.connect() as connection:
+        connection.sendall(data)
+        got = b""
+        while piece := connection.recv(65536):
+            got += piece
+        return got
+
+
+# --- never twice -------------------------------------------------------------------------------
+
+
+@pytest.mark.item("A9", "E4")
+@pytest.mark.parametrize("step", [reset, b"", b"HTTP/1.1 20", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_an_upstream_that_goes_away_is_not_asked_again(before: Before, step: Step):
+    stage, service = before([step])
+    replies = [stage.send("k") for _ in range(3)]
+    assert [(r.status, r.problem) for r in replies] == [(502, "outcome-unknown")] * 3
+    assert len({r.body for r in replies}) == 1
+    assert len(service.requests) == service.connections == 1
+    assert states(stage) == [State.HELD]
+    assert stage.send("other").status == 201
+
+
+@pytest.mark.item("A9")
+def test_a_connection_that_the_upstream_has_closed_is_not_used_again(before: Before):
+    stage, service = before([OK], [OK], [OK])  # each ends after one answer, without having said so
+    for key in "abc":
+        assert stage.send(key).status == 201
+    assert service.connections == 3
+
+
+@pytest.mark.item("A9", "E4")
+def test_a_connection_that_breaks_when_it_is_used_again_is_unknown_and_not_tried_anew(
+    before: Before,
+):
+    stage, service = before([OK, reset], [OK])
+    assert stage.send("a").status == 201
+    assert stage.send("b").problem == "outcome-unknown"
+    assert [service.connections, len(service.requests)] == [1, 2]
+    assert stage.send("c").status == 201  # never on that connection
+    assert service.connections == 2
+
+
+@pytest.mark.item("A9")
+def test_a_connection_is_used_again_while_it_is_warm_unless_told_not(before: Before):
+    stage, service = before()
+    for key in "abc":
+        stage.send(key)
+    assert service.connections == 1
+    stage, service = before(idle=0)
+    for key in "abc":
+        stage.send(key)
+    assert service.connections == 3
+
+
+@pytest.mark.item("A9", "D15")
+def test_octets_after_a_response_are_nobodys_response(before: Before):
+    smuggled = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
+    stage, service = before([OK + smuggled], [OK])
+    assert [stage.send(key).body for key in "ab"] == [b"ok", b"ok"]
+    assert service.connections == 2
+
+
+@pytest.mark.item("A9", "R7")
+def test_redirects_are_answers(before: Before):
+    moved = b"HTTP/1.1 307 Moved\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"
+    stage, service = before([moved])
+    assert [(r.status, r["location"]) for r in (stage.send("k"), stage.send("k"))] == [
+        (307, "/other")
+    ] * 2
+    assert len(service.requests) == 1
+
+
+# --- nobody knows, or nothing was sent ---------------------------------------------------------
+
+
+@pytest.mark.item("E4")
+def test_a_silent_upstream_is_unknown_with_a_key_and_504_without(before: Before):
+    silent = threading.Event()
+    stage, service = before(*[[lambda _: silent.wait(20)]] * 2, timeout=0.1)
+    for _ in range(2):
+        assert (stage.send("k").status, stage.send("k").problem) == (502, "outcome-unknown")
+    reply = stage.send(None)
+    assert (reply.status, reply.problem) == (504, "upstream-failed")
+    silent.set()
+    assert len(service.requests) == 2
+    (record,) = stage.records.records()[0]
+    assert (record.state, record.error) == (State.HELD, "UpstreamTimedOut")
+
+
+@pytest.mark.item("E10")
+def test_what_was_never_sent_may_be_sent_later(before: Before, play: Play):
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    stage = play(HttpPolicy.stripe(), upstream={"url": url})  # it keeps every 503 of a handler
+    for key in ("k", "k", None):
+        reply = stage.send(key)
+        assert (reply.status, reply.problem) == (503, "upstream-unavailable")
+        assert reply["retry-after"] == "1"
+    assert states(stage) == [State.RELEASED]
+    port = int(url.rpartition(":")[2])
+    service = Scripted()
+    service._listening.close()
+    service._listening = socket.create_server(("127.0.0.1", port))
+    threading.Thread(target=service._accept, daemon=True).start()
+    assert stage.send("k").status == 201
+    assert stage.send("k").replayed
+    service.close()
+
+
+@pytest.mark.item("E10")
+@pytest.mark.parametrize("url", ["http://nobody.invalid", "https://127.0.0.1:{port}"])
+def test_no_name_and_no_tls_are_nothing_sent(before: Before, play: Play, url: str):
+    _, service = before([reset])
+    url = url.format(port=service.url.rpartition(":")[2])
+    stage = play(upstream={"url": url, "connect_timeout": 0.2})
+    assert stage.send("k").problem == "upstream-unavailable"
+    assert states(stage) == [State.RELEASED]
+
+
+@pytest.mark.item("E10")
+def test_no_free_connection_in_time_is_nothing_sent(before: Before):
+    go = threading.Event()
+
+    def slow(connection: socket.socket) -> None:
+        assert go.wait(20)
+        connection.sendall(OK)
+
+    stage, service = before([slow], connections=1, connect_timeout=0.1)
+    first = stage.later("a")
+    assert service.arrived.acquire(timeout=10)
+    assert stage.send("b").problem == "upstream-unavailable"
+    go.set()
+    assert first.result().status == 201
+    assert stage.send("b").status == 201
+
+
+@pytest.mark.item("E7")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\nzz",
+    ],
+)
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_response_that_is_cut_is_cut_for_the_client_too(
+    before: Before, answer: bytes, key: str | None
+):
+    stage, service = before([answer])
+    reply = stage.send(key)
+    assert reply.cut
+    assert reply.body[:3] == b"abc"
+    if key is not None:
+        assert stage.send("k").problem == "outcome-unknown"
+        assert states(stage) == [State.HELD]
+        assert len(service.requests) == 1
+
+
+@pytest.mark.item("E4")
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 999 Odd\r\n\r\n",
+                                    b"HTTP/1.1 101 Other\r\nUpgrade: x\r\n\r\n"])  # fmt: skip
+def test_what_is_no_response_is_an_unknown_outcome(before: Before, answer: bytes):
+    stage, _ = before([answer], [answer])
+    assert stage.send("k").problem == "outcome-unknown"
+    assert stage.send(None).problem == "upstream-failed"
+
+
+# --- passing on --------------------------------------------------------------------------------
+
+
+@pytest.mark.item("H1")
+def test_hop_by_hop_fields_are_stripped_both_ways(before: Before):
+    answer = (
+        b"HTTP/1.1 200 OK\r\nConnection: X-Back\r\nX-Back: 1\r\nKeep-Alive: timeout=5\r\n"
+        b"Proxy-Authenticate: Basic\r\nX-Kept: 1\r\nContent-Length: 0\r\n\r\n"
+    )
+    stage, service = before([answer])
+    fields = [
+        ("Connection", "close, X-Hop"), ("X-Hop", "1"), ("Keep-Alive", "1"), ("TE", "trailers"),
+        ("Proxy-Authorization", "secret"), ("Proxy-Connection", "close"), ("Upgrade", "h2c"),
+        ("HTTP2-Settings", "AAMAAABk"), ("X-Kept", "1"),
+    ]  # fmt: skip
+    reply = stage.send("k", b"{}", "POST", "/", *fields)
+    request = service.requests[0].lower()
+    for name in (
+        b"x-hop",
+        b"keep-alive",
+        b"\r\nte:",
+        b"proxy-",
+        b"upgrade",
+        b"http2",
+        b"connection",
+    ):
+        assert name not in request
+    assert b"x-kept: 1" in request
+    for again in (reply, stage.send("k", b"{}", "POST", "/", *fields)):
+        assert [again[n] for n in ("x-back", "keep-alive", "proxy-authenticate")] == [None] * 3
+        assert again["x-kept"] == "1"
+
+
+@pytest.mark.item("H1", "D15")
+@pytest.mark.parametrize("name", ["Idempotency-Key", "Authorization", "Content-Length", "Host",
+                                  "X-Forwarded-For", "cookie"])  # fmt: skip
+def test_connection_cannot_take_away_what_the_upstream_must_see(before: Before, name: str):
+    stage, service = before()
+    fields = (("Connection", f"close, {name}"), ("Authorization", "a"))
+    assert stage.send("k", b"{}", "POST", "/", *fields).problem == "request-malformed"
+    assert service.requests == []
+
+
+@pytest.mark.item("H2")
+def test_via_and_who_asked(before: Before):
+    stage, service = before()
+    said = (("Via", "1.0 edge"), ("X-Forwarded-For", "6.6.6.6"), ("Forwarded", "for=6.6.6.6"),
+            ("X_Forwarded_For", "6.6.6.6"), ("X-Real-IP", "6.6.6.6"))  # fmt: skip
+    stage.send("k", b"{}", "POST", "/", *said)
+    lines = service.requests[0].lower().split(b"\r\n")
+    assert b"via: 1.0 edge, 1.1 twicesafe" in lines
+    assert b"x-forwarded-for: 127.0.0.1" in lines  # what a stranger says of himself is dropped
+    assert b"x-forwarded-proto: http" in lines
+    assert b"x-forwarded-host: stage" in lines
+    assert b"host: stage" in lines
+    assert b"6.6.6.6" not in service.requests[0]
+    stage, service = before(trusted=["127.0.0.0/8"])
+    stage.send(
+        "k", b"{}", "POST", "/", ("X-Forwarded-For", "9.9.9.9"), ("X-Forwarded-Proto", "https")
+    )
+    lines = service.requests[0].lower().split(b"\r\n")
+    assert b"x-forwarded-for: 9.9.9.9, 127.0.0.1" in lines
+    assert b"x-forwarded-proto: https" in lines
+    stage, service = before(forwarded=False)
+    stage.send("k")
+    assert b"x-forwarded" not in service.requests[0].lower()
+
+
+@pytest.mark.item("S1", "S4", "D15")
+def test_a_tenant_is_believed_from_whom_may_say_it(play: Play):
+    with pytest.raises(ConfigurationError, match="any client can send"):
+        Forwarding(HttpPolicy(scope=("X-Tenant",)))
+    stage = play(scope=("X-Tenant",), upstream={"trusted": ["10.0.0.0/8"]})
+    for tenant in ("a", "b"):  # from here nobody may: it counts as not said
+        stage.send("k", b"{}", "POST", "/", ("X-Tenant", tenant), ("x_tenant", tenant))
+    assert len(stage.seen) == 1
+    assert not {"x-tenant", "x_tenant"} & set(stage.seen[0].headers)
+
+
+@pytest.mark.item("A8")
+@pytest.mark.parametrize("key", ["k", None])
+def test_target_and_body_reach_the_upstream_as_they_were(before: Before, key: str | None):
+    stage, service = before()
+    body = bytes(range(256)) * 40
+    stage.send(key, body, "PATCH", "/a%20b/../c%2Fd;x?b=2&&a=%31#", kind="x/y")
+    head, _, got = service.requests[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"PATCH /a%20b/../c%2Fd;x?b=2&&a=%31# HTTP/1.1\r\n")
+    assert got == body
+
+
+@pytest.mark.item("A8")
+def test_an_upstream_may_have_a_path(play: Play, before: Before):
+    _, service = before()
+    stage = play(upstream={"url": service.url + "/api/"})
+    stage.send("k", b"{}", "POST", "/charges?a=1")
+    assert service.requests[0].startswith(b"POST /api/charges?a=1 HTTP/1.1\r\n")
+
+
+@pytest.mark.item("H3")
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_client_that_waits_for_100_gets_it(before: Before, key: str | None):
+    stage, service = before()
+    request = stage.request(key, b"{}", "POST", "/", ("Expect", "100-continue"))
+    with stage.connect() as connection:
+        connection.sendall(request[:-2])
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(request[-2:])
+        assert read(connection).status == 201
+    assert b"expect" not in service.requests[0].lower()
+
+
+@pytest.mark.item("H3", "F9")
+def test_a_client_that_waits_for_100_may_be_refused_before(play: Play):
+    stage = play(max_body=10)
+    waits = ("Expect", "100-continue"), ("Content-Length", "11")
+    with stage.connect() as connection:
+        connection.sendall(stage.request("k", b"", "POST", "/", *waits))
+        assert read(connection).status == 413
+
+
+@pytest.mark.item("H4")
+def test_1xx_are_not_the_response(before: Before):
+    early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    stage, _ = before([early + OK])
+    replies = [stage.send("k"), stage.send("k")]
+    assert [(r.status, r.body, r["link"]) for r in replies] == [(201, b"ok", None)] * 2
+
+
+@pytest.mark.item("H4")
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_response_without_a_length_ends_at_a_clean_close(before: Before, version: bytes):
+    stage, service = before([b"HTTP/" + version + b" 200 OK\r\n\r\nall of it"])
+    replies = [stage.send("k"), stage.send("k")]
+    assert [(r.status, r.body) for r in replies] == [(200, b"all of it")] * 2
+    assert replies[1].replayed
+    assert len(service.requests) == 1
+
+
+@pytest.mark.item("H4", "E7")
+def test_a_response_without_a_length_that_is_reset_is_not_whole(before: Before):
+    got = threading.Event()
+
+    def half(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\nall of")
+        assert got.wait(10)
+        reset(connection)
+
+    stage, _ = before([half])
+    with stage.connect() as connection:
+        connection.sendall(stage.request("k"))
+        data = b""
+        while b"all of" not in data:
+            data += connection.recv(1000)
+        got.set()
+        while piece := connection.recv(1000):
+            data += piece
+    assert not data.endswith(b"0\r\n\r\n")
+    assert stage.send("k").problem == "outcome-unknown"
+
+
+@pytest.mark.item("H5")
+def test_trailers_are_dropped(before: Before):
+    answer = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+        b"3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n"
+    )
+    stage, _ = before([answer])
+    for reply in (stage.send("k"), stage.send("k")):
+        assert (reply.body, reply["x-sum"], reply["trailer"]) == (b"abc", None, None)
+
+
+@pytest.mark.item("R5")
+def test_an_upstream_that_says_two_lengths_is_read_by_its_chunks(before: Before):
+    answer = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n"
+        b"3\r\nabc\r\n0\r\n\r\n"
+    )
+    stage, _ = before([answer])
+    first, again = stage.send("k"), stage.send("k")
+    assert (first.body, first["content-length"]) == (b"abc", None)
+    assert (again.body, again["content-length"], again["transfer-encoding"]) == (b"abc", "3", None)
+
+
+@pytest.mark.item("T1", "A8")
+def test_both_ways_stream_without_a_key(before: Before):
+    """The upstream answers each piece while the client still sends."""
+
+    def echo(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nheard0\r\n")
+        for number in (1, 2):
+            assert connection.recv(1000) == b"1\r\nx\r\n"
+            connection.sendall(b"6\r\nheard%d\r\n" % number)
+        assert connection.recv(1000) == b"0\r\n\r\n"
+        connection.sendall(b"0\r\n\r\n")
+
+    stage, service = before([echo])
+    service._request = lambda connection: connection.recv(65536)  # type: ignore[method-assign]
+    with stage.connect() as connection:
+        chunked = ("Transfer-Encoding", "chunked")
+        connection.sendall(stage.request(None, b"", "POST", "/", chunked))
+        got = b""
+        for number in range(3):
+            connection.sendall(b"1\r\nx\r\n")
+            while b"heard%d" % number not in got:
+                got += connection.recv(1000)
+        connection.sendall(b"0\r\n\r\n")
+        while not got.endswith(b"0\r\n\r\n"):
+            got += connection.recv(1000)
+
+
+def test_a_client_that_leaves_ends_a_request_without_a_key(before: Before):
+    ended = threading.Event()
+
+    def watch(connection: socket.socket) -> None:
+        assert connection.recv(1000) == b""
+        ended.set()
+
+    stage, service = before([watch])
+    with stage.connect() as connection:
+        connection.sendall(stage.request(None))
+        assert service.arrived.acquire(timeout=10)
+    assert ended.wait(10)
+
+
+# --- what is refused at the door ---------------------------------------------------------------
+
+
+@pytest.mark.item("D15")
+@pytest.mark.parametrize("name", [n for n in BAD if n != "TLS"])
+def test_an_ambiguous_request_is_refused_and_the_connection_closed(stage: Stage, name: str):
+    got = raw(stage, BAD[name].replace(b"Host: a", b"Idempotency-Key: k\r\nHost: a", 1))
+    assert got.startswith(b"HTTP/1.1 400 ")
+    assert got.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in got.lower()
+    assert stage.seen == []
+    assert stage.records.stats().total == 0
+
+
+@pytest.mark.item("D15")
+def test_a_request_behind_an_ambiguous_one_is_not_read(stage: Stage):
+    good = stage.request("k")
+    smuggling = (
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"0\r\n\r\nX"
+    )
+    assert raw(stage, smuggling + good).count(b"HTTP/1.1 ") == 1
+    assert stage.seen == []
+
+
+@pytest.mark.item("D15")
+def test_an_ambiguous_request_behind_a_good_one_ends_the_connection_after_its_answer(stage: Stage):
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(_: Seen) -> Answer:
+        inside.set()
+        assert go.wait(10)
+        return Answer(body=[b"done"])
+
+    stage.handler = slow
+    request = stage.request("k").replace(b"Connection: close\r\n", b"")
+    with stage.connect() as connection:
+        connection.sendall(request)
+        assert inside.wait(10)
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
+        go.set()
+        got = b""
+        while piece := connection.recv(1000):
+            got += piece
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert b"done" in got
+    assert len(stage.seen) == 1
+
+
+@pytest.mark.item("D15")
+def test_pipelined_requests_are_answered_in_order(stage: Stage):
+    requests = b"".join(
+        stage.request(key).replace(b"Connection: close\r\n", b"") for key in ("a", "b", "a")
+    )
+    with stage.connect() as connection:
+        connection.sendall(requests + stage.request("c"))
+        got = b""
+        while piece := connection.recv(1000):
+            got += piece
+    assert got.count(b"HTTP/1.1 201 ") == 4
+    assert got.count(b"idempotent-replayed") == 1
+    assert len(stage.seen) == 3
+
+
+@pytest.mark.item("A7")
+def test_websockets_are_told_to_go_elsewhere(stage: Stage):
+    fields = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
+    assert stage.send(None, b"", "GET", "/", *fields).problem == "upgrade-refused"
+    assert stage.seen == []
+
+
+@pytest.mark.item("D11")
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab"]
+)
+def test_a_client_that_does_not_go_on_is_let_go(stage: Stage, sent: bytes):
+    assert b"201" not in raw(stage, sent)  # returns: after 0.4 s here, 30 s by default
+    assert stage.records.stats().total == 0
+
+
+@pytest.mark.item("O3")
+def test_what_it_counts(stage: Stage):
+    for key in ("k", "k", None):
+        stage.send(key)
+
+    def counted() -> dict[tuple[str, str], float]:
+        return {(c.name, c.label): c.value for c in stage.metrics.counts()}
+
+    while counted()["in_flight", ""]:  # the answer is out before it is counted
+        pass
+    assert counted()["responses", "201"] == 3
