@@ -26,6 +26,7 @@ COLUMNS = (
     peers.POWERTOOLS,
     peers.JUSTONCE,
     peers.DBOS,
+    peers.ASGI_IDEMPOTENCY_HEADER,
 )
 
 Entrants = Sequence[Contestant | Absent]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from .case import Case
 from .embedded import embedded
 from .networked import networked
+from .web import WebCase, web
 
-__all__ = ["Case", "all_cases"]
+__all__ = ["Case", "WebCase", "all_cases"]
 
 
-def all_cases() -> list[Case]:
-    return [*embedded(), *networked()]
+def all_cases() -> list[Case | WebCase]:
+    return [*embedded(), *networked(), *web()]

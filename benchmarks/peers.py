@@ -19,14 +19,23 @@ from .workload import Absent, Contestant, nothing
 
 EXACTLY_ONCE, IDEMKIT, DBOS = "exactly-once", "idemkit", "dbos"
 POWERTOOLS, JUSTONCE = "powertools", "justonce"
+ASGI_IDEMPOTENCY_HEADER = "asgi-idempotency-header"
 MODULES = {
     EXACTLY_ONCE: "exactly_once",
     IDEMKIT: "idemkit",
     POWERTOOLS: "aws_lambda_powertools.utilities.idempotency",
     JUSTONCE: "justonce",
     DBOS: "dbos",
+    ASGI_IDEMPOTENCY_HEADER: "idempotency_header_middleware",
 }
-PACKAGES = (EXACTLY_ONCE, IDEMKIT, "aws-lambda-powertools", JUSTONCE, DBOS)
+PACKAGES = (
+    EXACTLY_ONCE,
+    IDEMKIT,
+    "aws-lambda-powertools",
+    JUSTONCE,
+    DBOS,
+    ASGI_IDEMPOTENCY_HEADER,
+)
 
 
 _left_out: dict[str, str] = {}

@@ -1,0 +1,198 @@
+"""The cases over HTTP: a FastAPI application behind each layer, driven by wrk, one process each.
+
+The floor is the bare application. A lap is a second of wrk with 32 connections; the servers of a
+case are all up and take turns, so a ratio is that of the same round. What is counted is time per
+request; in some cases processor time of the server's process, which strangers on the machine do not
+change, and which leaves out the store's. A lap with an answer other than 2xx is no lap: the
+contestant has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers import free_port
+
+from . import engines, ours, peers
+from .case import FLOOR, Target
+from .measure import Measured, Spread
+
+CONNECTIONS = 32
+SCRIPT = Path(__file__).with_name("web.lua")
+SECTION = "HTTP: a FastAPI application, its time per request"
+
+
+@dataclass(frozen=True)
+class WebCase:
+    """A `Case` that is driven from outside; the report sees no difference."""
+
+    id: str
+    title: str
+    store: str
+    keys: str
+    """none, fresh, or one key for all."""
+    target: Target | None = None
+    quick: bool = True
+    waits: bool = True
+    """Else the processor time of the server's process is counted."""
+    section: str = SECTION
+    gains: bool = False
+    engine: str = ""
+
+    def run(self, folder: Path, rounds: int) -> list[Measured]:
+        absent = _missing(self)
+        if shutil.which("wrk") is None:
+            raise engines.NoServerError("wrk: not installed here")
+        folder.mkdir(parents=True)
+        names = [FLOOR, ours.NAME, peers.IDEMKIT, peers.ASGI_IDEMPOTENCY_HEADER]
+        running = [Server(name, self._url(folder)) for name in names if name not in absent]
+        try:
+            laps = _laps(running, self.keys, self.waits, max(3, round(rounds / 3)))
+        finally:
+            for server in running:
+                server.stop()
+        base = laps[FLOOR].seconds
+        return [
+            Measured(name, absent=absent.get(name) or laps[name].failed)
+            if name in absent or laps[name].failed
+            else _summed_up(name, laps[name].seconds, base)
+            for name in names
+        ]
+
+    def _url(self, folder: Path) -> str:
+        if self.store == "sqlite":
+            return f"sqlite:///{folder.absolute()}/keys.db"
+        return str(engines.server(self.engine).url) if self.engine else ""
+
+
+class Server:
+    """One contestant, up and waiting."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name, self.port = name, free_port()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.web_app", name, url, str(self.port)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"{name} did not start")
+
+    def spent(self) -> float:
+        """Seconds of processor time until now."""
+        words = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    def lap(self, key: str, waits: bool = True) -> float:
+        """Seconds per request."""
+        before = self.spent()
+        done = subprocess.run(
+            ["wrk", "-t1", f"-c{CONNECTIONS}", "-d1s", "--timeout", "20s", "-s", str(SCRIPT),
+             f"http://127.0.0.1:{self.port}"],
+            env={**os.environ, "KEY": key},
+            capture_output=True,
+            text=True,
+            check=True,
+        )  # fmt: skip
+        found = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+)", done.stdout)
+        assert found is not None, done.stdout
+        requests, microseconds, refused, lost = map(int, found.groups())
+        if refused or lost or not requests:
+            raise RuntimeError(
+                f"{self.name}: {refused} of {requests} not answered with 2xx, {lost} lost"
+            )
+        return (microseconds / 1e6 if waits else self.spent() - before) / requests
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@dataclass
+class _Laps:
+    seconds: dict[int, float]
+    failed: str = ""
+
+
+def _laps(running: list[Server], keys: str, waits: bool, rounds: int) -> dict[str, _Laps]:
+    laps = {server.name: _Laps({}) for server in running}
+    run = uuid.uuid4().hex
+    for server in running:
+        _warm_up(server, f"{run}-again", laps[server.name])
+    for turn in range(rounds):
+        start = turn % len(running)
+        for server in running[start:] + running[:start]:  # nobody is always first
+            if laps[server.name].failed:
+                continue
+            key = {"none": "none", "fresh": f"fresh:{run}-{turn}"}.get(keys, f"{run}-again")
+            try:
+                laps[server.name].seconds[turn] = server.lap(key, waits)
+            except Exception as error:
+                if server.name in (FLOOR, ours.NAME):
+                    raise
+                laps[server.name].failed = f"failed here ({error})"
+    return laps
+
+
+def _warm_up(server: Server, key: str, laps: _Laps) -> None:
+    """Every path of the code once or more; `key` is known after it, and its repeats are marked."""
+    import httpx
+
+    order = b'{"amount": 129900, "currency": "EUR", "items": ["a", "b"]}'
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer bench"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers=headers) as client:
+        for number in range(50):
+            client.post("/charges", content=order)
+            client.post("/charges", content=order, headers={"Idempotency-Key": f"{key}-{number}"})
+        for _ in range(50):
+            last = client.post("/charges", content=order, headers={"Idempotency-Key": key})
+    if last.status_code != 201 or (server.name != FLOOR and not _is_marked(last.headers)):
+        laps.failed = f"does not replay: {last.status_code}"
+        assert server.name not in (FLOOR, ours.NAME), laps.failed
+
+
+def _is_marked(headers: Mapping[str, str]) -> bool:
+    return any("replayed" in name.lower() for name in headers)
+
+
+def _summed_up(name: str, seconds: dict[int, float], base: dict[int, float]) -> Measured:
+    ratios = [value / base[turn] for turn, value in seconds.items()]
+    return Measured(name, Spread.of(list(seconds.values())), Spread.of(ratios), laps=len(seconds))
+
+
+def _missing(case: WebCase) -> dict[str, str]:
+    absent = {
+        name: f"not installed here ({lacking})"
+        for name in (peers.IDEMKIT, peers.ASGI_IDEMPOTENCY_HEADER)
+        if (lacking := peers.lacks(name))
+    }
+    if case.store == "sqlite":
+        absent |= dict.fromkeys(
+            (peers.IDEMKIT, peers.ASGI_IDEMPOTENCY_HEADER), "has no SQLite store"
+        )
+    return absent
+
+
+def web() -> Iterator[WebCase]:
+    yield WebCase(
+        "http/no-key", "Valkey, without a key", "valkey", "none", Target(1.05), engine="valkey"
+    )
+    yield WebCase("http/valkey/first", "Valkey, first", "valkey", "fresh", Target(1.5), engine="valkey")  # fmt: skip
+    yield WebCase("http/valkey/replay", "Valkey, replay", "valkey", "again", Target(0.85), engine="valkey")  # fmt: skip
+    for what, keys in (("no-key", "none"), ("first", "fresh"), ("replay", "again")):
+        shown = f"Valkey, {what.replace('-', ' ')}: the server's processor time"
+        yield WebCase(f"http/cpu/{what}", shown, "valkey", keys, waits=False, engine="valkey")
+    for store, shown in (("memory", "memory"), ("sqlite", "SQLite FULL")):
+        yield WebCase(f"http/{store}/first", f"{shown}, first", store, "fresh", quick=False)
+        yield WebCase(f"http/{store}/replay", f"{shown}, replay", store, "again", quick=False)
