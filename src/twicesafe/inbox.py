@@ -16,8 +16,8 @@ or rolls back: you do. If `process` raises, roll back.
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
@@ -32,8 +32,8 @@ from .keys import KeyLike
 from .letters import Letters, Results, claim_of, invoked, invoked_async
 from .outcomes import Outcome
 from .policy import Policy
-from .stores.base import Store
-from .stores.urls import open_store
+from .stores.base import AsyncStore, Store
+from .stores.urls import open_async_store, open_store
 from .transactions import AsyncTransaction, Transaction
 
 __all__ = ["AsyncInbox", "Inbox"]
@@ -77,15 +77,20 @@ class Inbox(Letters):
         to work whose result cannot be stored: "required" refuses it (roll back, nothing is applied),
         "optional" records it without a result.
         """
-        return cls(
-            open_store(url),
-            consumer=consumer,
-            policy=policy,
-            scope=scope,
-            fingerprint=fingerprint,
-            results=results,
-            observers=observers,
-        )
+        store = open_store(url)
+        try:
+            return cls(
+                store,
+                consumer=consumer,
+                policy=policy,
+                scope=scope,
+                fingerprint=fingerprint,
+                results=results,
+                observers=observers,
+            )
+        except BaseException:
+            store.close()
+            raise
 
     def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
         """True: this message is new, and recorded as done in your transaction. False: a repeat."""
@@ -205,7 +210,7 @@ class AsyncInbox(Letters):
 
     def __init__(
         self,
-        store: Store | Callable[[], Store],
+        store: AsyncStore,
         *,
         consumer: str = "",
         policy: Policy | None = None,
@@ -215,10 +220,10 @@ class AsyncInbox(Letters):
         observers: Sequence[events.Observer] = (),
     ) -> None:
         self._set_up(consumer, policy, scope, fingerprint, results, observers)
-        if isinstance(store, Store):
-            self._use(store)
-        else:
-            self._opening = store
+        self._awaited = store
+        self._opening = threading.Lock()
+        if store.url.startswith("sqlite:"):
+            self._use(store.beside())
 
     @classmethod
     def open(
@@ -238,9 +243,8 @@ class AsyncInbox(Letters):
         opened at once, for it could not be prepared while your transaction is writing to it.
         ``consumer`` and ``results`` as in `Inbox.open`.
         """
-        is_file = url.startswith("sqlite:")
         return cls(
-            open_store(url) if is_file else functools.partial(open_store, url),
+            open_async_store(url),
             consumer=consumer,
             policy=policy,
             scope=scope,
@@ -330,9 +334,11 @@ class AsyncInbox(Letters):
 
     async def close(self) -> None:
         """Write what is left to note, and close our own connections; yours are not touched."""
-        if self._notes is not None:
+        import asyncio
+
+        if self._is_ready():
             await asyncio.to_thread(self._notes.close)
-            await asyncio.to_thread(self._store.close)
+        await self._awaited.close()
 
     async def __aenter__(self) -> Self:
         await self._prepare()
@@ -343,11 +349,14 @@ class AsyncInbox(Letters):
 
     async def _prepare(self) -> None:
         if not self._is_ready():
-            store = await asyncio.to_thread(self._opening)
+            import asyncio
+
+            await asyncio.to_thread(self._open_beside)
+
+    def _open_beside(self) -> None:
+        with self._opening:  # one task of many opens it
             if not self._is_ready():
-                self._use(store)
-            else:  # another task was faster
-                await asyncio.to_thread(store.close)
+                self._use(self._awaited.beside())
 
     async def _joined(self, connection: Any) -> AsyncTransaction:
         await self._prepare()
@@ -358,6 +367,8 @@ class AsyncInbox(Letters):
     async def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
         unwritten = None if self._notes is None else self._notes.unwritten(call.key.id)
         if unwritten is not None:
+            import asyncio
+
             await asyncio.to_thread(unwritten.wait, 1.0)
         transaction = await self._joined(connection)
 

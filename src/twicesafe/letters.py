@@ -70,7 +70,6 @@ class Letters(Deliveries):
 
     def _use(self, store: Store) -> None:
         if not store.capabilities.transactions:
-            store.close()
             raise UnsupportedByStoreError(
                 f"{store.url} has no transaction that your data could share: an inbox needs "
                 "sqlite:///…, postgresql://… or mysql://…; for other stores use a Receiver"

@@ -97,20 +97,25 @@ class Shop:
 
 
 @pytest.fixture
-def shop_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Shop]]:
+def closing() -> Iterator[list[Callable[[], object]]]:
+    """Asked for after the database: so all doors are closed before it goes."""
     opened: list[Callable[[], object]] = []
+    yield opened
+    for close in reversed(opened):
+        close()
 
-    def make(kind: str, options: str = "") -> Shop:
+
+@pytest.fixture
+def shop_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Shop]:
+    def make(kind: str) -> Shop:
         engine = ENGINE_OF[kind]
         if engine == "sqlite":
             url = f"sqlite:///{tmp_path / 'shop.db'}"
         else:
             url = request.getfixturevalue(f"{engine}_url")
-        return Shop(kind, url, opened)
+        return Shop(kind, url, request.getfixturevalue("closing"))
 
-    yield make
-    for close in reversed(opened):
-        close()
+    return make
 
 
 @pytest.fixture(params=NAMED)

@@ -31,16 +31,22 @@ def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], st
 
 
 @pytest.fixture
-def open_kind(url_of: Callable[[str], str]) -> Iterator[Callable[[str], Any]]:
-    opened: list[Door] = []
-
-    def open_one(kind: str) -> Door:
-        opened.append(open_door(kind, url_of(ENGINE_OF[kind])))
-        return opened[-1]
-
-    yield open_one
-    for door in opened:
+def opened() -> Iterator[list[Door]]:
+    """Asked for after the database: so all doors are closed before it goes."""
+    doors: list[Door] = []
+    yield doors
+    for door in doors:
         door.close()
+
+
+@pytest.fixture
+def open_kind(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Callable[[str], Any]:
+    def open_one(kind: str) -> Door:
+        door = open_door(kind, url_of(ENGINE_OF[kind]))
+        request.getfixturevalue("opened").append(door)
+        return door
+
+    return open_one
 
 
 @pytest.fixture(params=NAMED)
