@@ -114,7 +114,9 @@ class AsyncLane:
                     answers = _for_each(error, count)
                 except BaseException as error:
                     _break(batch, error)
-                    raise
+                    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
+                        raise  # the loop must hear of these; others have been told
+                    continue
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
                         continue  # its caller was cancelled, and will give the claim back
