@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.servers.fixtures", "tests.maps.recording"]
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile(

@@ -100,7 +100,7 @@ def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise ConfigurationError(f"this store has no option {name!r}; {hint}")
+            raise ConfigurationError(f"this store has no option {name[:40]!r}; {hint}")
         chosen[name] = _convert(name, text, known[name])
     return chosen
 

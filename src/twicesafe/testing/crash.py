@@ -55,6 +55,11 @@ class Life:
     def died_at(self) -> str | None:
         return None if self.alive else self.passed[-1]
 
+    @property
+    def doomed(self) -> bool:
+        """Is it meant to end before its time?"""
+        return self._dies_at is not None
+
     def reach(self, name: str) -> None:
         """Pass a point, or die at it."""
         with self._lock:

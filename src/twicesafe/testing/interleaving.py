@@ -35,6 +35,8 @@ PATIENCE: Final = 3.0
 class Paced(Life):
     """A life that stands still after so many points, until it is told to go on."""
 
+    doomed = True  # whatever it holds when it stands still is lost
+
     def __init__(self) -> None:
         super().__init__()
         self.stands_still = False

@@ -26,7 +26,6 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import ConfigurationError, TwicesafeError
-from ..policy import Policy
 from ..receiver import Receiver
 from .comparing import Trial, difference, same
 from .crash import Life
@@ -165,6 +164,10 @@ class Doomed(Life):
         super().__init__()
         self._kills_at = dies_at
 
+    @property
+    def doomed(self) -> bool:
+        return self._kills_at is not None
+
     def reach(self, name: str) -> None:
         super().reach(name)
         if len(self.passed) == self._kills_at:
@@ -175,7 +178,7 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     sys.path[:] = order.path
     handler = _resolve(order.module, order.name)
-    with Receiver.open(order.store, policy=Policy(lease=BRIEF)) as receiver:
+    with Receiver.open(order.store) as receiver:
         nothing = Case(handler, tuple(order.args), order.kwargs, receiver, None, None, order.bare,
                        order.lines, None, None, None)  # fmt: skip
         stage = Stage(nothing)

@@ -37,7 +37,7 @@ START: Final = "as the handler starts"
 END: Final = "after the handler, with nothing recorded"
 
 BRIEF: Final = 0.5
-"""Seconds of lease on a receiver of yours: a retry after a crash waits so long for real."""
+"""Seconds of lease of whoever is to die, on a receiver of yours: the retry waits so long for real."""
 
 REDELIVERIES: Final = 3
 
@@ -116,7 +116,7 @@ class Stage:
             self.key = Receiver(self.store).key(chosen)
         else:
             self.store = own.store if isinstance(own.store, Store) else own.store.beside()
-            self.policy = self.policy.but(lease=BRIEF, in_flight="wait", wait=10.0)
+            self.policy = self.policy.but(in_flight="wait", wait=10.0)
             self.key = Key.random(scope=("crash matrix",))
 
     def pass_time(self) -> None:
@@ -157,7 +157,7 @@ class Stage:
                 return asyncio.run(self._await(life, run))
             if self.case.bare:
                 return self._started(run)
-            with Receiver(_Store(life, self.store), policy=self.policy) as receiver:
+            with Receiver(_Store(life, self.store), policy=self._policy_of(life)) as receiver:
                 self._prepare(receiver)
                 return receiver.process(self.key, self._dressed(lambda: self._started(run)))
 
@@ -172,7 +172,7 @@ class Stage:
         if self.case.bare:
             return await handler()
         inline = _Inline(_Store(life, self.store))
-        async with AsyncReceiver(inline, policy=self.policy) as receiver:
+        async with AsyncReceiver(inline, policy=self._policy_of(life)) as receiver:
             self._prepare(receiver)
             return await receiver.process(self.key, self._dressed(handler))
 
@@ -182,6 +182,9 @@ class Stage:
         value = run()
         crash_point(END)
         return value
+
+    def _policy_of(self, life: Life) -> Policy:
+        return self.policy.but(lease=BRIEF) if self.clock is None and life.doomed else self.policy
 
     def _prepare(self, receiver: Receiver | AsyncReceiver) -> None:
         """Zombies and lost leases are what trials are made of: nothing for a log. And the worker's

@@ -40,6 +40,9 @@ MANY, FEW = 300, 12
 
 MOST_POINTS: Final = 2000
 
+TRIES: Final = 3
+"""A store that is slower than the short lease of a trial makes it void; it is done again."""
+
 
 def crash_matrix(
     handler: Callable[..., Any],
@@ -157,8 +160,7 @@ class _Trials:
 
     def _crash(self, number: int, point: str, clean: Trial) -> None:
         """Die at this point, then deliver again: the world must look as after one clean run."""
-        stage, life = Stage(self.case), Life(number)
-        stage.deliver(life)
+        stage, life = self._dead_at(number, point)
         stage.pass_time()
         trial = self._look(point, stage, stage.deliver_again(), kind="crash")
         if life.died_at != point:
@@ -168,6 +170,13 @@ class _Trials:
             trial.fault, trial.note = "", "waits for an operator"
             return
         self._compare(trial, clean)
+
+    def _dead_at(self, number: int, point: str, tries: int = TRIES) -> tuple[Stage, Life]:
+        stage, life = Stage(self.case), Life(number)
+        stage.deliver(life)
+        if life.died_at == point or tries == 1:
+            return stage, life
+        return self._dead_at(number, point, tries - 1)
 
     # -- interleavings ------------------------------------------------------------------------
 

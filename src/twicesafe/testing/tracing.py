@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, CoroutineType, FrameType
 from typing import Any, Final
 
-from .crash import crash_point
+from .crash import crash_point, current_life
 
 __all__ = ["Awaits", "code_of", "traced"]
 
@@ -82,7 +82,9 @@ class Awaits:
             except StopIteration as end:
                 return end.value
             try:
-                crash_point(f"at the await of {_place(self._coroutine)}")
+                life = current_life()
+                if life is not None and life.alive:  # the dead may still let go of what they hold
+                    life.reach(f"at the await of {_place(self._coroutine)}")
                 reply = yield awaited
             except BaseException as error:  # the death too: it is the coroutine that dies
                 act = functools.partial(steps.throw, error)

@@ -1,0 +1,10 @@
+"""The maps: which test holds what was promised to survive (`faults`) and to refuse (`attacks`).
+
+A promise without a test is a wish, and a test that nobody finds proves nothing to a reader. So each
+row names its tests, a test fails when one of them is gone, and two pages of the documentation show
+it all with the last recorded result:
+
+    python -m tests.maps            write docs/reference/faults.md and attacks.md
+    python -m tests.maps run        run the named tests first, and record how they ended
+    pytest --record-maps            a run of your own, recorded the same way
+"""

@@ -1,0 +1,108 @@
+"""The two pages, made of the maps and of the last recorded results, and of nothing else."""
+
+from __future__ import annotations
+
+from tests.house.repository import ROOT
+from tests.maps import attacks, recording
+from tests.maps.faults import FAULTS, MODES, NONE, Cell
+from tests.maps.places import RULE
+
+FAULTS_PAGE = ROOT / "docs" / "reference" / "faults.md"
+ATTACKS_PAGE = ROOT / "docs" / "reference" / "attacks.md"
+NOTE = (
+    "<!-- Made by `python -m tests.maps` from tests/maps: change the maps, then run it again. -->"
+)
+SHOWN = {"passed": "✓", "failed": "✗", "skipped": "–"}
+
+
+def named() -> set[str]:
+    """Every test that a map names."""
+    cells = (cell for fault in FAULTS.values() for cell in (fault.L, fault.T, fault.S))
+    return {
+        place
+        for places in (*(cell.held_by for cell in cells), *attacks.held_by().values())
+        for place in places
+    }
+
+
+def faults_page() -> str:
+    ended = recording.read()
+    lines = [
+        NOTE,
+        "",
+        "# Fault matrix",
+        "",
+        "What can go wrong, what must come of it, and the tests that hold it. How each ended when it was last",
+        "recorded: ✓ passed, ✗ failed, – skipped for want of a server, · not recorded. `rule:` is a rule of the",
+        "conformance suite, on every store; what begins with `lab/` is a method of [the proof lab](../explanation/proof.md).",
+        "A line without a test says so. The outcomes are those of [what we cannot",
+        "promise](../explanation/what-we-cannot-promise.md), row by row.",
+    ]
+    group = ""
+    for fault in FAULTS.values():
+        if fault.group != group:
+            group = fault.group
+            lines += [
+                "",
+                f"## {group}",
+                "",
+                "| fault | mode | must come of it | held by |",
+                "|---|---|---|---|",
+            ]
+        for mode in MODES:
+            cell: Cell = getattr(fault, mode)
+            if cell is not NONE:
+                name = fault.name if mode == _first_mode(fault) else ""
+                lines.append(
+                    f"| {name} | {MODES[mode]} | {cell.outcome} | {_tests(cell.held_by, ended)} |"
+                )
+    return "\n".join([*lines, ""])
+
+
+def _first_mode(fault: object) -> str:
+    return next(mode for mode in MODES if getattr(fault, mode) is not NONE)
+
+
+def attacks_page() -> str:
+    ended, held = recording.read(), attacks.held_by()
+    lines = [
+        NOTE,
+        "",
+        "# Attacks",
+        "",
+        "What somebody may try who means harm, what must come of it, and the tests that try it. How each ended",
+        "when it was last recorded: ✓ passed, ✗ failed, – skipped, · not recorded.",
+        "",
+        "| | attack | must come of it | held by |",
+        "|---|---|---|---|",
+    ]
+    for row, (attack, outcome) in attacks.ATTACKS.items():
+        told = (
+            _tests(tuple(held[row]), ended) if held[row] else f"not held: {attacks.NOT_THERE[row]}"
+        )
+        limit = f"<br>Limit: {attacks.LIMITS[row]}." if row in attacks.LIMITS else ""
+        lines.append(f"| {row} | {attack} | {outcome} | {told}{limit} |")
+    return "\n".join([*lines, ""])
+
+
+def _tests(places: tuple[str, ...], ended: dict[str, str]) -> str:
+    if not places:
+        return "no test is named yet"
+    return "<br>".join(f"{_mark(place, ended)} `{place}`".strip() for place in places)
+
+
+def _mark(place: str, ended: dict[str, str]) -> str:
+    if place.startswith("lab/"):
+        return ""
+    return SHOWN.get(ended.get(place, ""), "·")
+
+
+def write() -> None:
+    FAULTS_PAGE.write_text(faults_page(), "utf-8")
+    ATTACKS_PAGE.write_text(attacks_page(), "utf-8")
+
+
+def to_run() -> list[str]:
+    """What `pytest` must be given to run every named test; rules are run on the embedded stores."""
+    files = {place for place in named() if not place.startswith((RULE, "lab/"))}
+    return sorted({*files, "tests/conformance/test_memory.py", "tests/conformance/test_sqlite.py"})

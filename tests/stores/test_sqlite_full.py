@@ -1,0 +1,81 @@
+"""A disk that is full: SQLite refuses new work, keeps what it has, and goes on when there is room.
+
+``max_page_count`` makes SQLite meet its own SQLITE_FULL at a file of a chosen size, at the same place
+in its code as a full disk would.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from twicesafe import Key, Policy, Receiver, StoreUnavailableError
+from twicesafe.core.protocol import Claim
+from twicesafe.records import State
+from twicesafe.stores.sqlite import SqliteStore
+
+
+class Small(SqliteStore):
+    """A store on a disk with room for so many more pages."""
+
+    pages: int | None = None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        if self.pages is not None:
+            connection.execute(f"PRAGMA max_page_count = {self.pages:d}")
+        return connection
+
+
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that is as large as it may get."""
+    path = tmp_path / "keys.db"
+    with Receiver(SqliteStore(path)) as receiver:
+        receiver.process("first", lambda: "x" * 100)
+    with closing(sqlite3.connect(path)) as db:
+        monkeypatch.setattr(Small, "pages", db.execute("PRAGMA page_count").fetchone()[0])
+    yield path
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def fill(store: Small) -> int:
+    """Claims of others, until one is refused: how many there was room for."""
+    for number in range(1000):
+        try:
+            store.perform(Claim(Key(f"other-{number}"), b"o" * 16, 60_000))
+        except StoreUnavailableError as error:
+            assert "full" in str(error)  # noqa: PT017
+            return number
+    raise AssertionError("there is no end to it")
+
+
+def test_a_full_disk_refuses_claims_and_keeps_what_it_has(full: Path):
+    runs: list[str] = []
+    store = Small(full)
+    with Receiver(store, policy=Policy(lease=0.5)) as receiver:
+        room = fill(store)
+        with pytest.raises(StoreUnavailableError, match="full"):
+            receiver.process("new", runs.append, "new")
+        assert runs == []
+        assert receiver.stats().total == room + 1, "half a record"
+        assert receiver.process("first", runs.append, "first").replayed
+    with Receiver(SqliteStore(full)) as receiver:  # somebody made room
+        assert receiver.process("new", runs.append, "new").attempt == 1
+        assert runs == ["new"]
+
+
+def test_a_disk_that_fills_up_under_a_handler(full: Path):
+    """The effect is there and its record cannot be: told, not hidden, and taken over with a cause."""
+    with Receiver(Small(full), policy=Policy(lease=0.5)) as receiver:
+        with pytest.raises(StoreUnavailableError):
+            receiver.process("big", lambda: "x" * 200_000)
+        assert receiver.record("big").state is State.IN_PROGRESS
+    with Receiver(SqliteStore(full)) as receiver:
+        outcome = receiver.process("big", lambda: "y")
+        assert (outcome.value, outcome.attempt) == ("y", 2)
