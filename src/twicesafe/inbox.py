@@ -41,6 +41,9 @@ __all__ = ["AsyncInbox", "Inbox"]
 T = TypeVar("T")
 P = ParamSpec("P")
 
+PATIENCE = 0.25
+"""Seconds for which a delivery waits until the last failure of its key is in the store."""
+
 
 class Inbox(Letters):
     """The blocking twin. Thread-safe; one per process and database is enough."""
@@ -185,10 +188,11 @@ class Inbox(Letters):
         return transaction
 
     def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
-        unwritten = self._notes.unwritten(call.key.id)
-        if unwritten is not None:  # the last attempt is not counted yet
-            unwritten.wait(1.0)
         transaction = self._joined(connection)
+        unwritten = self._notes.unwritten(call.key.id)
+        if unwritten and transaction.dialect != "sqlite":  # there the caller is in their way
+            self._notes.wait(call.key.id, PATIENCE)
+            unwritten = self._notes.unwritten(call.key.id)
 
         def perform(command: Any) -> Any:
             kind = type(command)
@@ -202,7 +206,7 @@ class Inbox(Letters):
             self._notes.add(command)
             return None
 
-        return value_or_raise(drive(core.receive(call, self._must_keep), perform))
+        return value_or_raise(drive(core.receive(call, self._must_keep, unwritten), perform))
 
 
 class AsyncInbox(Letters):
@@ -365,12 +369,13 @@ class AsyncInbox(Letters):
         return transaction
 
     async def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
-        unwritten = None if self._notes is None else self._notes.unwritten(call.key.id)
-        if unwritten is not None:
+        transaction = await self._joined(connection)
+        unwritten = self._notes.unwritten(call.key.id)
+        if unwritten and transaction.dialect != "sqlite":  # there the caller is in their way
             import asyncio
 
-            await asyncio.to_thread(unwritten.wait, 1.0)
-        transaction = await self._joined(connection)
+            await asyncio.to_thread(self._notes.wait, call.key.id, PATIENCE)
+            unwritten = self._notes.unwritten(call.key.id)
 
         async def entered(ask: core.Enter) -> Any:
             return (await transaction.run(self._enter(transaction, [ask])))[0]
@@ -386,4 +391,6 @@ class AsyncInbox(Letters):
             self._notes.add(command)
             return None
 
-        return value_or_raise(await drive_async(core.receive(call, self._must_keep), perform))
+        return value_or_raise(
+            await drive_async(core.receive(call, self._must_keep, unwritten), perform)
+        )

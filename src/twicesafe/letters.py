@@ -75,7 +75,8 @@ class Letters(Deliveries):
                 "sqlite:///…, postgresql://… or mysql://…; for other stores use a Receiver"
             )
         self._store = store
-        self._notes = Notes(store.perform)
+        ours = store.inside("?" if store.url.startswith("sqlite:") else "%s")
+        self._notes = Notes(lambda note: store.apart(lambda: ours.note(note)))
 
     def _is_ready(self) -> bool:
         return self._notes is not None

@@ -11,6 +11,7 @@ it is entered as *held*, so that nobody runs that work again before an operator 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -29,7 +30,7 @@ from .commands import Flow, Invoke, Raised, Reply
 from .protocol import Claim, Claimed, Complete, Fail, Verdict
 from .settling import prepare
 
-__all__ = ["Enter", "Entered", "Leave", "Note", "accept", "decide", "entry", "receive"]
+__all__ = ["Enter", "Entered", "Leave", "Note", "accept", "decide", "entry", "note", "receive"]
 
 FOREVER = 1e9
 """Seconds: what holds a claim here is the transaction, not a lease."""
@@ -103,12 +104,25 @@ def accept(call: Call, answer: Claimed) -> bool:
     return verdict is Verdict.WON
 
 
-def receive(call: Call, must_keep: bool = True) -> Flow[Outcome[Any] | Raised]:
-    """The whole of it. The handler's own exception is returned, for the caller to raise."""
+def receive(
+    call: Call, must_keep: bool = True, unwritten: Sequence[Note] = ()
+) -> Flow[Outcome[Any] | Raised]:
+    """The whole of it. The handler's own exception is returned, for the caller to raise.
+
+    `unwritten`: notes about this key that are known here but not yet in the store.
+    """
     refuse_own_wait(call)
     ask = entry(call)
+    for note in unwritten:
+        if isinstance(note.end, Complete):
+            return outcome_of(call, _remembered(note.end))
+    failed = len(unwritten)
+    if failed >= ask.max_attempts:
+        refusal(call, Claimed(Verdict.PARKED))
+    ask.max_attempts -= failed
     entered: Entered = yield ask
     answer = entered.answer
+    answer.attempt += failed
     if answer.verdict is Verdict.REPLAY:
         return outcome_of(call, answer)
     if answer.verdict is not Verdict.WON:
@@ -163,6 +177,21 @@ def _raised(
         again = Claim(call.key, owner, 5000, terms.max_attempts, False, call.fingerprint)
         yield Note(again, end)
     return reply
+
+
+def note(row: Row | None, ask: Note, now: int, floor: int) -> Row | None:
+    """The record after a failed attempt, as if it had been claimed for it; None: nothing to add."""
+    answer, after = lifecycle.claim(row, ask.claim, now, floor)
+    if answer.verdict is not Verdict.WON:
+        return after  # done meanwhile; or it is found held, or parked
+    ask.end.fence = answer.fence
+    if isinstance(ask.end, Complete):
+        return lifecycle.complete(after, ask.end, now)[1]
+    return lifecycle.fail(after, ask.end, now)[1]
+
+
+def _remembered(end: Complete) -> Claimed:
+    return Claimed(Verdict.REPLAY, state=end.state, result=end.result)
 
 
 def _failed(call: Call, end: Complete) -> Fail:

@@ -14,10 +14,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from ..core.inbox import Note
-from ..core.protocol import Claimed, Verdict
 from ..errors import TwicesafeError
 
 __all__ = ["Notes"]
@@ -29,34 +28,39 @@ _log = logging.getLogger("twicesafe")
 
 
 class Notes:
-    """Writes notes by `perform`, one after the other, in a thread that starts with the first."""
+    """Writes notes by `write`, one after the other, in a thread that starts with the first."""
 
-    def __init__(self, perform: Callable[[Any], Any]) -> None:
-        self._perform = perform
+    def __init__(self, write: Callable[[Note], object]) -> None:
+        self._write = write
         self._fresh()
 
     def _fresh(self) -> None:
         self._pid = os.getpid()
         self._queue: queue.SimpleQueue[Note | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._unwritten: dict[bytes, threading.Event] = {}
-        self._lock = threading.Lock()
+        self._unwritten: dict[bytes, list[Note]] = {}
+        self._changed = threading.Condition()
 
     def add(self, note: Note) -> None:
         if self._pid != os.getpid():  # forked: thread and notes stayed with the parent
             self._fresh()
-        with self._lock:
-            self._unwritten[note.claim.id] = threading.Event()
+        with self._changed:
+            self._unwritten.setdefault(note.claim.id, []).append(note)
+            self._queue.put(note)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="twicesafe-notes", daemon=True
                 )
                 self._thread.start()
-        self._queue.put(note)
 
-    def unwritten(self, id: bytes) -> threading.Event | None:  # noqa: A002
-        """Set when the last note about this key is written; None: there is none to wait for."""
-        return self._unwritten.get(id) if self._unwritten else None
+    def unwritten(self, id: bytes) -> list[Note]:  # noqa: A002
+        """What is known about this key and not in the store yet."""
+        return list(self._unwritten.get(id, ())) if self._unwritten else []
+
+    def wait(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        """Until all notes about this key are written, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: id not in self._unwritten, seconds)
 
     def close(self, patience: float = 5.0) -> None:
         """Write what is left, for so many seconds."""
@@ -69,25 +73,26 @@ class Notes:
     def _run(self) -> None:
         while (note := self._queue.get()) is not None:
             try:
-                self._write(note)
+                self._insist(note)
             except Exception as error:
                 _log.warning("a failed attempt of %s was not noted: %s", note.claim.key, error)
-            written = self._unwritten.pop(note.claim.id, None)
-            if written is not None:
-                written.set()
+            with self._changed:
+                left = self._unwritten[note.claim.id]
+                left.remove(note)
+                if not left:
+                    del self._unwritten[note.claim.id]
+                self._changed.notify_all()
 
-    def _write(self, note: Note) -> None:
+    def _insist(self, note: Note) -> None:
         until = time.monotonic() + PATIENCE
+        pause = PAUSE
         while True:
             try:
-                return self._write_once(note)
-            except TwicesafeError as error:
-                if not error.retryable or time.monotonic() > until:
+                self._write(note)
+            except TwicesafeError:
+                if time.monotonic() > until:
                     raise
-            time.sleep(PAUSE)
-
-    def _write_once(self, note: Note) -> None:
-        answer: Claimed = self._perform(note.claim)
-        if answer.verdict is Verdict.WON:  # else it is done meanwhile, or parked
-            note.end.fence = answer.fence
-            self._perform(note.end)
+            else:
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)

@@ -9,7 +9,7 @@ store cannot do it declares, and the suite skips it by name.
 from __future__ import annotations
 
 import abc
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
@@ -98,6 +98,10 @@ class Store(_Described, abc.ABC):
 
         ``style``: how the caller's driver writes the place of a value: ``?``, ``%s`` or ``$1``.
         """
+        raise NotImplementedError
+
+    def apart(self, program: Callable[[], Program[T]]) -> T:
+        """Run such a program in a transaction of our own. Only with ``transactions``."""
         raise NotImplementedError
 
     def doctor(self) -> list[Finding]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core import inbox, lifecycle
-from ..core.inbox import Enter, Entered, Leave
+from ..core.inbox import Enter, Entered, Leave, Note
 from ..core.protocol import Ack, Claimed, Verdict
 from ..records import Row
 from .base import Program
@@ -34,6 +34,15 @@ class Inside(abc.ABC):
     @abc.abstractmethod
     def leave(self, ask: Leave) -> Program[bool]:
         """The record says done; False: the transaction that was entered is over."""
+
+    def note(self, ask: Note) -> Program[None]:
+        """What is kept although the caller rolled back. Needs a transaction of our own around it."""
+        programs = self.programs
+        row, now = yield from programs.load(ask.claim.id, programs.lock)
+        floor = 0 if row is not None else (yield from programs.floor())
+        after = inbox.note(row, ask, now, floor)
+        if after is not None:
+            yield from programs.save(after, new=row is None)
 
     def _decide(self, ask: Enter) -> Program[Claimed]:
         """Under a lock: what one statement could not decide."""

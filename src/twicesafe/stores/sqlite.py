@@ -254,6 +254,11 @@ class SqliteStore(Store):
 
         return SqliteInside(self._table, lambda: self.programs.now(), style)  # noqa: PLW0108 - it may change
 
+    def apart(self, program: Callable[[], Program[T]]) -> T:
+        whole = atomically(program(), SqlitePrograms.begin)
+        with self._errors():
+            return self._lane.alone(lambda: self._alone(whole))
+
     # -- the store's clock --------------------------------------------------------------------
 
     def _now(self) -> int:

@@ -20,7 +20,7 @@ from ..joining import ThreadedStore
 from ..migrating import check
 from ..outbox import is_outbox
 from ..pooling import Pool
-from ..sql import Query
+from ..sql import Query, atomically
 from .connecting import Session, connect
 from .outbox import MysqlOutbox
 from .programs import NOW, MysqlPrograms, MysqlSchema
@@ -76,6 +76,9 @@ class MysqlStore(Store):
 
         now = UTC_NOW if self.programs.now == NOW else self.programs.now
         return MysqlInside(self.settings.table, self.programs.returning, now)
+
+    def apart(self, program: Callable[[], Program[T]]) -> T:
+        return self._run(lambda: atomically(program(), MysqlPrograms.begin))
 
     def perform(self, request: Request) -> Any:
         if is_outbox(request.op):

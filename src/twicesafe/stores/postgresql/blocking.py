@@ -18,7 +18,7 @@ from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
 from ..migrating import check, migrate
 from ..pooling import Pool
-from ..sql import Query
+from ..sql import Query, atomically
 from .generations import layout
 from .listening import Listener
 from .outbox import PostgresOutbox, awaiting, program_for
@@ -101,6 +101,9 @@ class PostgresStore(Store):
             settings.table, settings.schema, settings.generations, mark, self._now
         )
         return PostgresInside(programs, self._now)
+
+    def apart(self, program: Callable[[], Program[T]]) -> T:
+        return self._run(atomically(program(), PostgresPrograms.begin))
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         if not self.settings.wake:

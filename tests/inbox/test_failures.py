@@ -1,0 +1,122 @@
+"""Failures: rolled back with everything, counted and remembered outside, parked in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.inbox.conftest import Shop
+from twicesafe import (
+    NotStorableError,
+    ParkedError,
+    Policy,
+    RememberedFailureError,
+    ResultUnavailableError,
+    State,
+    TooLargeError,
+)
+
+
+def fail(*_: Any) -> None:
+    raise ValueError("no such account")
+
+
+def test_attempts_are_counted_outside_and_the_poison_is_parked(lean_shop: Shop):
+    shop = lean_shop
+    inbox = shop.make(policy=Policy(max_attempts=3))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no such"), shop.door.transaction():
+            shop.process("m-1", fail, inbox=inbox)
+    with pytest.raises(ParkedError, match="3 attempts"), shop.door.transaction():
+        shop.process("m-1", shop.credit(), inbox=inbox)
+    record = shop.noted("m-1", inbox)
+    assert (record.state, record.attempt, record.error) == (State.PARKED, 3, "ValueError")
+    shop.receiver.release("m-1", by="ann", why="fixed")
+    with shop.door.transaction():
+        assert shop.process("m-1", shop.credit(5), inbox=inbox).attempt == 1
+    assert shop.credits == [5]
+
+
+def test_a_failure_that_is_the_answer_is_kept_in_a_transaction_of_its_own(lean_shop: Shop):
+    shop = lean_shop
+    inbox = shop.make(policy=Policy(remember=(ValueError,)))
+
+    def credit_and_fail(*_: Any) -> Any:
+        if not shop.door.awaited:
+            shop.door.sql("INSERT INTO credits VALUES (1, 1)")
+            return fail()
+
+        async def work() -> None:
+            await shop.door.asql("INSERT INTO credits VALUES (1, 1)")
+            fail()
+
+        return work()
+
+    with pytest.raises(ValueError, match="no such"), shop.door.transaction():
+        shop.process("m-1", credit_and_fail, inbox=inbox)
+    with (
+        pytest.raises(RememberedFailureError, match="no such account"),
+        shop.door.transaction(),
+    ):
+        shop.process("m-1", shop.credit(), inbox=inbox)
+    assert shop.credits == []
+    assert shop.noted("m-1", inbox).state is State.FAILED
+
+
+@pytest.mark.parametrize(
+    "value, error", [(object(), NotStorableError), ("x" * 3000, TooLargeError)]
+)
+def test_a_result_that_cannot_be_stored_is_refused_before_the_commit(
+    lean_shop: Shop, value: object, error: type[Exception]
+):
+    shop = lean_shop
+    inbox = shop.make(policy=Policy(max_result_bytes=2000))
+    with pytest.raises(error, match="nothing was recorded"), shop.door.transaction():
+        shop.process("m-1", lambda: value, inbox=inbox)
+    optional = shop.make(policy=Policy(max_result_bytes=2000), results="optional")
+    with shop.door.transaction():
+        assert shop.process("m-1", lambda: value, inbox=optional).value is value
+    with pytest.raises(ResultUnavailableError), shop.door.transaction():
+        shop.process("m-1", shop.credit(), inbox=optional)
+
+
+def test_a_success_between_failures_is_not_overwritten(lean_shop: Shop):
+    shop = lean_shop
+    one, two = shop.door, shop.another()
+    one.begin()
+    with pytest.raises(ValueError, match="no such"):
+        shop.process("m-1", fail)
+    one.rollback()
+    with two.transaction():
+        shop.process("m-1", shop.credit(2, two), door=two)
+    assert shop.noted("m-1").state is State.COMPLETED
+
+
+@pytest.mark.parametrize("kind", ["asyncpg", "psycopg-async", "asyncmy", "aiosqlite"])
+def test_cancelled_in_the_handler_nothing_is_left(shop_of: Callable[[str], Shop], kind: str):
+    shop = shop_of(kind)
+
+    async def main() -> None:
+        started = asyncio.Event()
+
+        async def hang() -> None:
+            await shop.door.asql("INSERT INTO credits VALUES (1, 1)")
+            started.set()
+            await asyncio.Event().wait()
+
+        await shop.door.abegin()  # type: ignore[attr-defined]
+        task = asyncio.ensure_future(shop.inbox.process(shop.door.connection, "m-1", hang))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await shop.door.arollback()  # type: ignore[attr-defined]
+
+    shop.door.end(main())
+    assert shop.credits == []
+    assert shop.receiver.record("m-1") is None  # nobody failed: nothing is counted
+    with shop.door.transaction():
+        assert shop.process("m-1", shop.credit(2)).attempt == 1
