@@ -25,7 +25,7 @@ from ..core.protocol import (
     Sweep,
 )
 from ..records import AuditEntry, Row, State, Stats, SweepReport, moment
-from .base import Program
+from .base import Finding, Program
 from .sql import (
     COLUMNS,
     Change,
@@ -99,6 +99,11 @@ class SqlPrograms:
         """One statement that does the common case atomically; None: it was not that case."""
         yield from ()
         return None
+
+    def upkeep(self) -> Program[list[Finding]]:
+        """What a doctor finds out by looking at the tables, not at the server."""
+        yield from ()
+        return []
 
     # -- reading ------------------------------------------------------------------------------
 

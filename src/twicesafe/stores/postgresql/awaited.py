@@ -90,8 +90,9 @@ class _AwaitedStore(AsyncStore):
         return await lane.run(migrate(self._schema, PostgresPrograms.begin))
 
     async def doctor(self) -> list[Finding]:
-        found = await self._lanes.here().run_other(settings_program())
-        return findings(found, self._schema.newest)
+        lanes = self._lanes.here()
+        found = findings(await lanes.run_other(settings_program()), self._schema.newest)
+        return found + await lanes.run_other(self.programs.upkeep())
 
     async def close(self) -> None:
         lanes = self._lanes.forget()

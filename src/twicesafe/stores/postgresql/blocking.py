@@ -120,7 +120,8 @@ class PostgresStore(Store):
         return self._run(migrate(self._schema, PostgresPrograms.begin))
 
     def doctor(self) -> list[Finding]:
-        return findings(self._run(settings_program()), self._schema.newest)
+        found = findings(self._run(settings_program()), self._schema.newest)
+        return found + self._run(self.programs.upkeep())
 
     def close(self) -> None:
         if self._listener.pid == os.getpid():

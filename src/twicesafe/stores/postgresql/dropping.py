@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from ...core.protocol import Sweep
 from ...errors import StoreUnavailableError
 from ...records import SweepReport
-from ..base import Program
+from ..base import Finding, Program
 from ..sql import Change, Query, atomically
 from .programs import PostgresPrograms
 
@@ -35,6 +35,9 @@ SAMPLE: Final = 128
 
 FEW, SHARE = 1000, 0.05
 """So many records, or this share of a generation, are brought forward rather than waited for."""
+
+LATE: Final = 2
+"""Periods after which a generation should have been followed by the next one."""
 
 MOVED: Final = "40001"
 """SQLSTATE: another one brought the row into the current generation while we waited for it."""
@@ -121,6 +124,26 @@ class Dropping(PostgresPrograms):
             program.close()
             return None
         return (yield from program)
+
+    def upkeep(self) -> Program[list[Finding]]:
+        """Do generations still turn? If not, nothing is ever dropped, and nobody else would tell.
+
+        One that was never opened by a turn is as old as the first record that a look meets in it.
+        """
+        opened, now, first, closed = (
+            yield Query(
+                f"SELECT opened_at, {self._now}, (SELECT created_at FROM {self.records} LIMIT 1),"
+                f" (SELECT count(*) FROM {self.table}_closed) FROM {self.meta}"
+            )
+        )[0]
+        age = now - (opened or first or now)
+        late = age > LATE * self.period
+        told = f"the current generation is {age / self.period:.1f} periods old, {closed} wait to go"
+        remedy = (
+            "let a node sweep: receiver.maintain(), or `twicesafe sweep --every`; if one does, look "
+            "for a transaction that has been open for long (pg_stat_activity)"
+        )
+        return [Finding("warn", told, remedy) if late else Finding("ok", told)]
 
     # -- turn ---------------------------------------------------------------------------------
 
