@@ -123,6 +123,9 @@ def work(folder: Path, options: argparse.Namespace, inbox: int, outbox: int) -> 
 
 
 class Broker:
+    work = staticmethod(work)
+    """What a worker does with its deliveries."""
+
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options = folder, options
         self.rng = random.Random(options.seed)
@@ -144,7 +147,7 @@ class Broker:
         if pid == 0:
             os.close(self._feed)
             try:
-                work(self.folder, self.options, self.inbox, self.outbox)
+                self.work(self.folder, self.options, self.inbox, self.outbox)
             except BaseException:
                 import traceback
 
