@@ -492,7 +492,7 @@ def cli_page() -> str:
                 yield from section(f"{name} {short}", inner[short])
             return
         rows = [
-            (code(", ".join(p.opts) if p.opts[0].startswith("-") else "KEY"), _meaning_of(p))
+            (code(", ".join(p.opts) if p.opts[0].startswith("-") else _argument(p)), _meaning_of(p))
             for p in command.params
             if p.name != "help"
         ]
@@ -527,6 +527,10 @@ Of a record: {", ".join(map(code, _RECORD))}. Times are ISO 8601, in UTC; `id` i
 """
 
 
+def _argument(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name).strip("[]")
+
+
 _RECORD = (
     "id", "key", "scope", "state", "attempt", "fence", "cause", "error", "created_at", "changed_at",
     "lease_until", "not_before", "expires_at", "result_bytes",
@@ -539,6 +543,8 @@ _JSON = [
     ("`sweep`", "`removed`, `examined`, `more`"),
     ("`doctor`", "`store`, `source`, `healthy`, `findings`: a list of `level`, `what`, `remedy`"),
     ("`migrate`", "`store`, `done`: what was done, in words; with `--sql`: `sql`"),
+    ("`verify`", ("`handler`, `ok`, `verdict`, `notes`, `trials`: a list of `kind`, `name`, `starts`, "
+     "`fault`, `note`, and of a bad interleaving its `story`")),
     ("`demo`", ("`seed`, `payments`, `planned_deliveries`, `workers`, `kill_every`, `held`, "
      "`broken`, `runs`: per mode its counts")),
     ("`version`", "`version`, `python`"),
