@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.house.test_import import ALLOWED_THIRD_PARTY, watch
 from twicesafe import Backoff, ConfigurationError, InvalidKeyError
 from twicesafe.client import Budget, RetryPolicy, Sent, sent_of
 from twicesafe.client.judging import Answer, Unanswered
@@ -251,3 +252,16 @@ def test_an_error_says_what_may_have_happened():
     assert "3 times" in note
     assert "secret-key" not in note
     assert sent_of(ValueError()) is None
+
+
+def test_nothing_shows_a_key_in_full():
+    assert "secret" not in repr(Sent("secret-key", 3, True, "answered"))
+    assert "secret" not in repr(Call("secret-key", "secret-key", fresh=True))
+    with pytest.raises(InvalidKeyError) as caught:
+        call_of(PLAIN, "POST", "/", headers("secret,key"))
+    assert "secret" not in str(caught.value)
+
+
+def test_the_rules_load_no_library():
+    loaded = watch("import twicesafe.client, twicesafe.propagation")["third"]
+    assert set(loaded) <= ALLOWED_THIRD_PARTY

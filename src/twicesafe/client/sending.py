@@ -20,6 +20,7 @@ from ..clocks import WorkerClock, since_boot
 from ..context import current_key
 from ..core.http.key_field import BadKey, field_of, parse_key, require_key
 from ..errors import InvalidKeyError
+from ..keys import Key
 from ..policy import seconds
 from ..propagation import numbered, outgoing_key
 from .budget import Budget
@@ -57,6 +58,9 @@ class Call(msgspec.Struct, frozen=True):
     """What to put into the key's header; None: the caller has put it there."""
     fresh: bool
     """The key was made for this call: nobody else can have used it."""
+
+    def __repr__(self) -> str:
+        return f"<Call {Key(self.key).short}>"
 
 
 def call_of(

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from ..keys import Key
+
 __all__ = ["EXTENSION", "End", "Sent", "mark", "sent_of"]
 
 EXTENSION = "twicesafe"
@@ -33,6 +35,10 @@ class Sent(msgspec.Struct, frozen=True):
     """answered: the answer is final. error: so is the error (a certificate, a protocol of this side).
     Otherwise a retry was due, and this forbade it: attempts, deadline or budget, or a body that could
     be read only once."""
+
+    def __repr__(self) -> str:
+        replayed = ", replayed" if self.replayed else ""
+        return f"<Sent {Key(self.key).short} {self.attempts}x, {self.end}{replayed}>"
 
 
 def mark(what: Any, sent: Sent) -> None:
