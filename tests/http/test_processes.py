@@ -28,6 +28,11 @@ STORMS = int(os.environ.get("TWICESAFE_STORMS", "2"))
 STORMY = {"wait": 30, "max_waiters": 1000}
 
 
+@pytest.fixture(params=("asgi", "wsgi"))
+def edge(request: pytest.FixtureRequest) -> str:
+    return str(request.param)  # the proxy's own processes: test_proxy_processes.py
+
+
 class Workers:
     """Processes that accept from one socket. What was killed is started again."""
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from ..proxy import load, run
 from .exits import USAGE, Ended
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import Screen
+
+if TYPE_CHECKING:
+    from ..proxy.supervisor import Greeting
 
 __all__ = ["proxy"]
 
@@ -83,8 +87,13 @@ def proxy(
         screen.say(f"fine: {settings.listen} → {settings.upstream}")
         return
 
-    def ready(where: str) -> None:
-        screen.say(f"listening on {where}") if not json else screen.data({"listening": where})
+    def ready(greeting: Greeting) -> None:
+        if json:
+            screen.data(msgspec.structs.asdict(greeting))
+        screen.say(f"{greeting.listening} protects {greeting.upstream}")
+        screen.say(f"keys: {greeting.store}")
+        if greeting.admin is not None:
+            screen.say(f"admin: {greeting.admin}/ready, /metrics")
         sys.stdout.flush()
 
     logging.basicConfig(

@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .settings import ProxySettings, load
+
+if TYPE_CHECKING:
+    from .supervisor import Greeting
 
 __all__ = ["ProxySettings", "load", "run"]
 
 
-def run(read: Callable[[], ProxySettings], ready: Callable[[str], object]) -> None:
+def run(read: Callable[[], ProxySettings], ready: Callable[[Greeting], object]) -> None:
     """Serve until a signal ends it. ``read`` is asked again at each reload."""
     from .supervisor import Supervisor
 

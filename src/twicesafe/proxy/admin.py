@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from .metrics import page
+from .metrics import Count, page
 from .worker import Report
 
 __all__ = ["Admin"]
@@ -21,9 +21,12 @@ _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 class Admin:
     def __init__(
-        self, reports: Callable[[], Awaitable[list[Report]]], workers: Callable[[], int]
+        self,
+        reports: Callable[[], Awaitable[list[Report]]],
+        past: Callable[[], list[Count]],
+        workers: Callable[[], int],
     ) -> None:
-        self._reports, self._workers = reports, workers
+        self._reports, self._past, self._workers = reports, past, workers
 
     async def __call__(self, scope: MutableMapping[str, Any], _: Any, send: Any) -> None:
         status, kind, body = await self._answer(scope["method"], scope["path"])
@@ -46,7 +49,7 @@ class Admin:
             case "/metrics":
                 reports = await self._reports()
                 counts = [count for report in reports for count in report.counts]
-                return 200, _TEXT, page(counts, len(reports)).encode()
+                return 200, _TEXT, page([*self._past(), *counts], len(reports)).encode()
         return 404, b"text/plain", b"there are /live, /ready and /metrics\n"
 
     async def _ready(self) -> tuple[int, bytes, bytes]:

@@ -23,6 +23,9 @@ __all__ = ["server"]
 
 _log = logging.getLogger("twicesafe.proxy")
 
+_LAST_CALL = 1.0
+"""How long a connection without a request is kept when the server ends."""
+
 
 def server(
     app: Any,
@@ -72,7 +75,7 @@ class _Listening(H11Protocol):
         self.access_log = False
         self._guard = Guard(self.most)
         self._alarm: asyncio.TimerHandle | None = None
-        self._refused = False
+        self._refused = self._leaving = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -98,6 +101,23 @@ class _Listening(H11Protocol):
         elif not (was_in_head and guard.in_head):  # a head has one time for all of it
             self._watch()
         super().data_received(data)
+        cycle: Any = self.cycle
+        if self._leaving and cycle is not None:
+            cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """The server ends. Who has just come may still ask, once: he was let in."""
+        cycle: Any = self.cycle
+        if cycle is not None:
+            super().shutdown()
+        else:
+            self._leaving = True
+            self.loop.call_later(min(_LAST_CALL, self.patience), self._leave)
+
+    def _leave(self) -> None:
+        cycle: Any = self.cycle
+        if cycle is None:
+            self.transport.close()
 
     def _refuse(self, finding: Ambiguous) -> None:
         self._refused = True

@@ -13,7 +13,7 @@ import msgspec
 
 from .. import events
 
-__all__ = ["Count", "Metrics", "page"]
+__all__ = ["Count", "Metrics", "added", "page"]
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -76,6 +76,15 @@ class Metrics:
     def counts(self) -> list[Count]:
         found = [Count(name, label, number) for (name, label), number in self._counts.items()]
         return [*found, Count("in_flight", "", self._in_flight)]
+
+
+def added(counts: Iterable[Count]) -> list[Count]:
+    """Counters summed by name and label; gauges end with their worker."""
+    total: Counter[tuple[str, str]] = Counter()
+    for count in counts:
+        if _NAMED[count.name][0] == "counter":
+            total[count.name, count.label] += int(count.value)
+    return [Count(name, label, number) for (name, label), number in total.items()]
 
 
 def page(counts: Iterable[Count], workers: int) -> str:

@@ -12,6 +12,7 @@ are served here, on a listener of their own, so that they speak for all workers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -26,10 +27,11 @@ from ..stores.urls import mask, open_async_store
 from .addresses import Listener, shown
 from .admin import Admin
 from .listening import server
+from .metrics import Count, added
 from .settings import ProxySettings
 from .worker import Report
 
-__all__ = ["Supervisor"]
+__all__ = ["Greeting", "Supervisor"]
 
 _log = logging.getLogger("twicesafe.proxy")
 
@@ -39,9 +41,20 @@ _FIXED: Final = ("listen", "admin", "store")
 """What a reload cannot change: keys and clients would be in two places."""
 
 
+class Greeting(msgspec.Struct, frozen=True):
+    """What is told when it serves."""
+
+    listening: str
+    upstream: str
+    store: str
+    admin: str | None
+
+
 class Supervisor:
     def __init__(
-        self, read: Callable[[], ProxySettings], ready: Callable[[str], object] = lambda _: None
+        self,
+        read: Callable[[], ProxySettings],
+        ready: Callable[[Greeting], object] = lambda _: None,
     ) -> None:
         self._read, self._ready = read, ready
         self.settings = read()
@@ -50,6 +63,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._changes = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._past: list[Count] = []
+        """What workers had counted that are gone, as far as they told."""
 
     async def run(self) -> None:
         """Until a signal ends it. Raises `ConfigurationError` before anything listens."""
@@ -98,10 +113,13 @@ class Supervisor:
         asked = [process.report() for process in self._workers | self._leaving]
         return [report for report in await asyncio.gather(*asked) if report is not None]
 
-    def _greeting(self, public: socket.socket, admin: socket.socket | None) -> str:
+    def past(self) -> list[Count]:
+        return self._past
+
+    def _greeting(self, public: socket.socket, admin: socket.socket | None) -> Greeting:
+        where = None if admin is None else shown(admin)
         settings = self.settings
-        text = f"{shown(public)} → {settings.upstream}, keys in {mask(settings.store)}"
-        return text + (f", admin on {shown(admin)}" if admin is not None else "")
+        return Greeting(shown(public), settings.upstream, mask(settings.store), where)
 
     # -- workers ------------------------------------------------------------------------------
 
@@ -118,6 +136,7 @@ class Supervisor:
 
     async def _watch(self, process: _Process) -> None:
         status = await process.ended()
+        self._past = added([*self._past, *process.last.counts])
         if process in self._leaving:
             self._leaving.discard(process)
             return
@@ -146,7 +165,9 @@ class Supervisor:
     # -- admin --------------------------------------------------------------------------------
 
     async def _serve_admin(self, listening: socket.socket) -> None:
-        await server(Admin(self.reports, lambda: self.settings.workers)).serve([listening])
+        await server(Admin(self.reports, self.past, lambda: self.settings.workers)).serve(
+            [listening]
+        )
 
     def _spawn(self, work: object) -> None:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]
@@ -162,6 +183,8 @@ class _Process:
         self._process: asyncio.subprocess.Process | None = None
         self._asking = asyncio.Lock()
         self._is_ending = False
+        self.last = Report()
+        """What it said last."""
 
     async def begin(self) -> bool:
         """True: it serves."""
@@ -188,9 +211,10 @@ class _Process:
             async with self._asking, asyncio.timeout(5):
                 process.stdin.write(b"\n")
                 line = await process.stdout.readline()
-            return msgspec.json.decode(line, type=Report)
+            self.last = msgspec.json.decode(line, type=Report)
         except (OSError, TimeoutError, msgspec.DecodeError):
             return None
+        return self.last
 
     def end(self) -> None:
         if self._process is not None and self._process.returncode is None and not self._is_ending:
@@ -198,8 +222,14 @@ class _Process:
             self._process.terminate()
 
     async def ended(self) -> int:
+        """Its status, when it has one; what it counted to its end is heard first."""
         assert self._process is not None
-        return await self._process.wait()
+        status = await self._process.wait()
+        assert self._process.stdout is not None
+        *_, line = [b"", *(await self._process.stdout.read()).splitlines()]
+        with contextlib.suppress(msgspec.DecodeError):
+            self.last = msgspec.json.decode(line, type=Report)
+        return status
 
     async def over(self, patience: float) -> None:
         """Wait for its end; kill it if it takes longer than this."""

@@ -128,6 +128,7 @@ async def _run(listening: socket.socket) -> None:
         await worker.serve(listening)
     finally:
         obeying.cancel()
+        _say(Report(worker.metrics.counts()))
 
 
 def main(arguments: list[str] | None = None) -> Any:

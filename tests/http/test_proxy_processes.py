@@ -1,0 +1,319 @@
+"""The proxy as users run it: one command, worker processes, an upstream in another process and language.
+
+``TWICESAFE_KILLS=200`` kills the workers that often in mid-request; by default a few times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.stage import Reply, Stage, read
+from twicesafe import Receiver, State
+
+KILLS = int(os.environ.get("TWICESAFE_KILLS", "4"))
+STORMS = int(os.environ.get("TWICESAFE_STORMS", "2"))
+HERE = Path(__file__).parent
+LANGUAGES = {"node": shutil.which("node"), "python": sys.executable}
+QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+
+
+class Shop:
+    """The upstream: a process of its own."""
+
+    def __init__(self, folder: Path, language: str) -> None:
+        if LANGUAGES[language] is None:
+            pytest.skip(f"there is no {language} here")
+        self.ledger = folder / "ledger"
+        self.ledger.touch()
+        script = HERE / {"node": "shop.mjs", "python": "shop.py"}[language]
+        words = [LANGUAGES[language], str(script), str(self.ledger)]
+        self._process: Any = subprocess.Popen(words, **QUIET)  # type: ignore[call-overload]
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def effects(self) -> Counter[str]:
+        lines = self.ledger.read_text().splitlines()
+        return Counter(line for line in lines if not line.endswith("begins"))
+
+    def wait_for(self, line: str) -> None:
+        while line not in self.ledger.read_text().splitlines():
+            pass
+
+
+class Proxy:
+    """``twicesafe proxy``, started by its command line."""
+
+    def __init__(self, shop: Shop, folder: Path, *words: str, store: str = "", **http: Any) -> None:
+        self.store = store or f"sqlite:///{folder / 'keys.db'}"
+        command = [sys.executable, "-m", "twicesafe", "proxy", "--json", "--upstream", shop.url,
+                   "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *words]  # fmt: skip
+        variables = {f"TWICESAFE_HTTP_{name.upper()}": str(value) for name, value in http.items()}
+        environ = {**os.environ, **variables, "TWICESAFE_STORE_URL": self.store}
+        self.errors = folder / "stderr"
+        with self.errors.open("wb") as told:
+            self.process: Any = subprocess.Popen(  # type: ignore[call-overload]
+                command, cwd=folder, env=environ, stderr=told, **QUIET
+            )
+        self.greeting = self._greeting()
+
+    def _greeting(self) -> dict[str, str]:
+        text = ""
+        while not text.rstrip().endswith("}"):
+            line = self.process.stdout.readline()
+            assert line, self.errors.read_text()
+            text += line
+        greeting: dict[str, str] = json.loads(text)
+        return greeting
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(20)
+        self.process.stdout.close()
+
+    def workers(self) -> list[int]:
+        pid = self.process.pid
+        return [int(w) for w in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def connect(self) -> socket.socket:
+        host, _, port = self.greeting["listening"].removeprefix("http://").partition(":")
+        return socket.create_connection((host, int(port)), 60)
+
+    def send(self, key: str, *fields: tuple[str, str]) -> Reply:
+        with self.connect() as connection:
+            connection.sendall(self.request(key, *fields))
+            return read(connection)
+
+    def request(self, key: str, *fields: tuple[str, str]) -> bytes:
+        return Stage.request(None, key, b"{}", "POST", "/charges", *fields)  # type: ignore[arg-type]
+
+    def admin(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.greeting["admin"] + path, timeout=20) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def wait_for_log(self, words: str) -> None:
+        while words not in self.errors.read_text():
+            assert self.process.poll() is None
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def shop(tmp_path: Path, opened: ExitStack, request: pytest.FixtureRequest) -> Shop:
+    return opened.enter_context(closing(Shop(tmp_path, getattr(request, "param", "python"))))
+
+
+def storm(proxy: Proxy, shop: Shop) -> None:
+    """Fifty requests with one key, let go by their last bytes; and again with the next key."""
+    keys = [f"storm-{number}" for number in range(STORMS)]
+    with ThreadPoolExecutor(50) as pool:
+        for key in keys:
+            connections = [proxy.connect() for _ in range(50)]
+            request = proxy.request(key)
+            for connection in connections:
+                connection.sendall(request[:-1])
+            for connection in connections:
+                connection.sendall(request[-1:])
+            replies = list(pool.map(read, connections))
+            for connection in connections:
+                connection.close()
+            assert {reply.status for reply in replies} == {201}
+            assert len({reply.body for reply in replies}) == 1
+            assert sum(not reply.replayed for reply in replies) == 1
+    assert shop.effects() == dict.fromkeys(keys, 1)
+
+
+@pytest.mark.item("C1", "O2")
+@pytest.mark.parametrize(
+    "shop, engine",
+    [("node", "sqlite"), ("python", "postgres"), ("node", "valkey")],
+    indirect=["shop"],
+)
+def test_a_storm_over_four_workers_has_one_effect_and_one_answer(
+    shop: Shop, engine: str, tmp_path: Path, request: pytest.FixtureRequest, opened: ExitStack
+):
+    store = "" if engine == "sqlite" else request.getfixturevalue(f"{engine}_url")
+    waits = {"wait": 60, "max_waiters": 1000}
+    proxy = Proxy(shop, tmp_path, "--workers", "4", store=store, **waits)
+    opened.enter_context(closing(proxy))
+    assert len(proxy.workers()) == 4
+    storm(proxy, shop)
+
+
+@pytest.mark.item("E4", "E8")
+@pytest.mark.parametrize("shop", ["node"], indirect=True)
+def test_killed_workers_leave_no_second_effect(shop: Shop, tmp_path: Path, opened: ExitStack):
+    proxy = Proxy(shop, tmp_path, "--workers", "2", lease=0.3)
+    opened.enter_context(closing(proxy))
+    ended: dict[str, str] = {}
+    for number in range(KILLS):
+        key, hang = f"k{number}", ("before", "after", "")[number % 3]
+        with proxy.connect() as connection:
+            connection.sendall(proxy.request(key, ("X-Hang", hang)))
+            if hang:
+                shop.wait_for(f"{key} begins" if hang == "before" else key)
+            for pid in proxy.workers():
+                os.kill(pid, signal.SIGKILL)
+        reply = proxy.send(key)
+        while reply.problem == "in-progress":  # until the dead one's lease is over
+            reply = proxy.send(key)
+        again = proxy.send(key)
+        assert (again.status, again.body) == (reply.status, reply.body)
+        assert reply.problem == "outcome-unknown" or (not hang and reply.status == 201)
+        ended[key] = reply.problem or "answered"
+    effects = shop.effects()
+    assert max(effects.values(), default=0) <= 1
+    for key, end in ended.items():
+        assert effects[key] == 1 or end == "outcome-unknown"
+    with Receiver.open(proxy.store) as operator:
+        held, _ = operator.records(state=State.HELD, limit=1000)
+    assert {r.value for r in held} == {k for k, end in ended.items() if end == "outcome-unknown"}
+
+
+@pytest.mark.item("E5")
+def test_sigterm_lets_running_requests_end(shop: Shop, tmp_path: Path, opened: ExitStack):
+    proxy = Proxy(shop, tmp_path, "--workers", "2")
+    opened.enter_context(closing(proxy))
+    gate = shop.ledger.with_suffix(".wait")
+    gate.touch()
+    with ThreadPoolExecutor(2) as pool, proxy.connect() as gone:
+        stays = pool.submit(proxy.send, "stays", ("X-Hang", "wait"))
+        gone.sendall(proxy.request("gone", ("X-Hang", "wait")))
+        for key in ("stays", "gone"):
+            shop.wait_for(f"{key} begins")
+        gone.close()
+        proxy.process.terminate()
+        gate.unlink()
+        assert stays.result(20).status == 201
+    assert proxy.process.wait(20) == 0
+    with Receiver.open(proxy.store) as operator:
+        records, _ = operator.records()
+    assert {(r.value, r.state) for r in records} == {
+        ("stays", State.COMPLETED),
+        ("gone", State.COMPLETED),
+    }
+
+
+@pytest.mark.item("E4")
+def test_what_does_not_end_within_its_grace_is_held(shop: Shop, tmp_path: Path, opened: ExitStack):
+    (tmp_path / "twicesafe.toml").write_text("[proxy]\ngrace = 0.1\n")
+    proxy = Proxy(shop, tmp_path)
+    opened.enter_context(closing(proxy))
+    with proxy.connect() as connection:
+        connection.sendall(proxy.request("k", ("X-Hang", "before")))
+        shop.wait_for("k begins")
+        proxy.process.send_signal(signal.SIGINT)  # as Ctrl-C
+        assert proxy.process.wait(20) == 0
+    with Receiver.open(proxy.store) as operator:
+        (record,), _ = operator.records()
+    assert record.state is State.HELD
+
+
+def test_sighup_reads_the_settings_again(shop: Shop, tmp_path: Path, opened: ExitStack):
+    settings = tmp_path / "twicesafe.toml"
+    proxy = Proxy(shop, tmp_path)
+    opened.enter_context(closing(proxy))
+    first = proxy.workers()
+    reply = proxy.send("k")
+    settings.write_text("[proxy]\nworkers = 2\n[http]\nreplay_header = 'X-Again'\n")
+    proxy.process.send_signal(signal.SIGHUP)
+    proxy.wait_for_log("reloaded: 2 workers")
+    replays = 1
+    while (again := proxy.send("k"))["x-again"] is None:  # until the old one is gone
+        assert (again.body, again.replayed) == (reply.body, True)
+        replays += 1
+    assert (again.body, again["x-again"]) == (reply.body, "true")
+    for bad, told in (
+        ("[http]\nreplay_heder = 'x'\n", "did you mean 'replay_header'?"),
+        ("[proxy]\ngrace = -1\n", "grace=-1"),
+        ("no", "is not TOML"),
+    ):
+        settings.write_text(bad)
+        proxy.process.send_signal(signal.SIGHUP)
+        proxy.wait_for_log(told)
+    assert proxy.send("k")["x-again"] == "true"
+    while set(first) & set(proxy.workers()):
+        pass
+    wanted = [
+        'twicesafe_proxy_keys_total{outcome="first"} 1',  # what the old ones counted, too
+        f'twicesafe_proxy_keys_total{{outcome="replay"}} {replays + 1}',
+    ]
+    while not all(line in proxy.admin("/metrics")[1] for line in wanted):
+        pass
+
+
+def test_health_and_metrics_are_not_where_clients_come(
+    shop: Shop, tmp_path: Path, opened: ExitStack
+):
+    proxy = Proxy(shop, tmp_path, "--workers", "2")
+    opened.enter_context(closing(proxy))
+    assert proxy.admin("/live") == (200, "alive\n")
+    status, ready = proxy.admin("/ready")
+    assert (status, json.loads(ready)["workers"]) == (200, 2)
+    for _ in range(3):
+        proxy.send("k")
+    counted = proxy.admin("/metrics")[1]
+    assert 'twicesafe_proxy_keys_total{outcome="replay"} 2' in counted
+    assert "twicesafe_proxy_workers 2" in counted
+    assert proxy.admin("/other")[0] == 404
+    for path in ("/live", "/ready", "/metrics"):
+        with proxy.connect() as connection:
+            connection.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
+            )
+            assert read(connection).body not in (b"alive\n", counted.encode())
+    assert shop.effects()["none"] == 3  # they went to the shop
+
+
+def test_without_an_admin_address_there_is_none(shop: Shop, tmp_path: Path, opened: ExitStack):
+    proxy = Proxy(shop, tmp_path, "--admin", "")
+    opened.enter_context(closing(proxy))
+    assert proxy.greeting["admin"] is None
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ((), "no upstream"),
+        (("--upstream", "ftp://a"), "makes no sense"),
+        (("--upstream", "http://a", "--listen", "8080"), "host:port"),
+        (("--upstream", "http://a", "--store", "nosuch://"), "no store"),
+        (("--upstream", "http://a", "--listen", "127.0.0.1:1", "--admin", "127.0.0.1:1"), "public"),
+        (("--upstream", "http://a", "--store", "memory://", "--workers", "2"), "one process"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_told(tmp_path: Path, words: tuple[str, ...], told: str):
+    done = subprocess.run(
+        [sys.executable, "-m", "twicesafe", "proxy", *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert told in " ".join(done.stderr.split())
