@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sqlite3
 import sys
 import threading
@@ -166,6 +167,22 @@ def test_async_handlers_are_switched_at_their_awaits(shop: Shop):
     first = next(trial for trial in report.wrong if trial.kind == "interleaving")
     assert "at the await of" in first.name
     assert tried(shop, shop.put_later).ok
+
+
+def test_handlers_in_every_shape(shop: Shop):
+    class Callable:
+        def __call__(self, item: str) -> str:
+            return shop.put(item)
+
+    class Awaitable:
+        async def __call__(self, item: str) -> str:
+            return shop.put(item)
+
+    world = {"snapshot": shop.state, "setup": shop.clear, "interleavings": 3}
+    for handler in (Callable(), Awaitable(), shop.put):
+        assert crash_matrix(handler, "tea", **world, lines=True).ok
+    assert crash_matrix(functools.partial(shop.put_later, "tea"), **world).ok
+    assert crash_matrix(functools.partial(shop.put, item="tea"), **world, lines=True).ok
 
 
 def test_async_worlds_are_asked_on_a_loop(shop: Shop):

@@ -43,6 +43,7 @@ def exists(place: str) -> bool:
     return name in names_in(file)
 
 
+@functools.cache
 def marked(mark: str) -> dict[str, list[str]]:
     """Which tests carry ``@pytest.mark.<mark>("D1", …)``, by what they name."""
     found: dict[str, list[str]] = {}

@@ -67,7 +67,8 @@ class Case:
 
     @property
     def awaited(self) -> bool:
-        return inspect.iscoroutinefunction(inspect.unwrap(self.handler))
+        inner = inspect.unwrap(self.handler)
+        return any(map(inspect.iscoroutinefunction, (inner, getattr(inner, "__call__", None))))  # noqa: B004
 
     @property
     def file(self) -> str | None:
