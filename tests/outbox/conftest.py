@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.outbox.stage import ENGINES, Broker, begin, connect
+from tests.outbox.stage import ENGINES, Broker, Colours, begin, connect
 from twicesafe.outbox import Outbox
 
 
@@ -64,3 +64,10 @@ def put(outbox: Outbox, caller: Callable[[], Any]) -> Callable[..., list[str]]:
 @pytest.fixture
 def broker() -> Broker:
     return Broker()
+
+
+@pytest.fixture(params=["sync", "async"])
+def colours(request: pytest.FixtureRequest, url: str) -> Iterator[Colours]:
+    made = Colours(request.param, url)
+    yield made
+    made.close()

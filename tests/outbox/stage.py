@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from urllib.parse import urlsplit
 
 from twicesafe.core.outbox import Message
 from twicesafe.core.publishing import NOT_TRIED
+from twicesafe.relay import AsyncOutboxRelay, OutboxRelay
 
 ENGINES = ("sqlite", "postgres", "mariadb")
 
@@ -95,3 +98,64 @@ class AsyncBroker(Broker):
 
     async def close(self) -> None:  # type: ignore[override]
         pass
+
+
+class Colours:
+    """Relays of one colour, spoken to in blocking words."""
+
+    def __init__(self, colour: str, url: str) -> None:
+        self.colour, self.url = colour, url
+        self._made: list[Any] = []
+        self._loop = asyncio.new_event_loop() if colour == "async" else None
+        if self._loop is not None:
+            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            self._thread.start()
+
+    def relay(self, publisher: Any, url: str | None = None, **settings: Any) -> Relay:
+        made = Relay(self, url or self.url, publisher, settings)
+        self._made.append(made)
+        return made
+
+    def run(self, function: Any, *args: Any) -> Any:
+        if self._loop is None:
+            return function(*args)
+
+        async def awaited() -> Any:
+            reply = function(*args)
+            return await reply if inspect.isawaitable(reply) else reply
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(60)
+
+    def close(self) -> None:
+        for relay in self._made:
+            relay.close()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class Relay:
+    def __init__(
+        self, colours: Colours, url: str, publisher: Any, settings: dict[str, Any]
+    ) -> None:
+        self._run = colours.run
+        kind = OutboxRelay if colours.colour == "sync" else AsyncOutboxRelay
+        self.own: Any = colours.run(lambda: kind(url, publisher, **settings))
+
+    def drain(self) -> int:
+        return self._run(self.own.drain)  # type: ignore[no-any-return]
+
+    def start(self) -> Relay:
+        self._run(self.own.start)
+        return self
+
+    def stop(self) -> None:
+        self._run(self.own.stop)
+
+    def close(self) -> None:
+        self._run(self.own.close)
+
+    @property
+    def published(self) -> int:
+        return self.own.published  # type: ignore[no-any-return]

@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.servers.kafka import Kafka
 from tests.servers.mariadb import MariaDB
+from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
 from tests.servers.process import NoServerError, Server, at_end, free_port
+from tests.servers.rabbitmq import RabbitMQ
 from tests.servers.valkey import Redis7, Valkey, ValkeyCluster, ValkeySentinel
 
 __all__ = ["ENGINES", "NoServerError", "Server", "free_port", "launch", "shared"]
@@ -28,6 +31,9 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "valkey_sentinel": ValkeySentinel,
     "redis7": Redis7,
     "mariadb": MariaDB,
+    "nats": Nats,
+    "rabbitmq": RabbitMQ,
+    "kafka": Kafka,
 }
 
 _shared: dict[str, Any] = {}

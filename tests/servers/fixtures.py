@@ -52,6 +52,9 @@ valkey_sentinel = _server_fixture("valkey_sentinel")
 valkey_sentinel_url = _url_fixture("valkey_sentinel")
 redis7, redis7_url = _server_fixture("redis7"), _url_fixture("redis7")
 mariadb, mariadb_url = _server_fixture("mariadb"), _url_fixture("mariadb")
+nats, nats_url = _server_fixture("nats"), _url_fixture("nats")
+rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
+kafka, kafka_url = _server_fixture("kafka"), _url_fixture("kafka")
 
 
 @pytest.fixture

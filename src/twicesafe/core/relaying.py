@@ -119,6 +119,8 @@ class Desk:
         # Written by the keeper:
         self.slots: dict[int, int] = {}
         self.deadline = 0.0
+        self.doubted: object = None
+        """Slots of which the store says that they are not ours: the carrier's word to itself."""
         self.unwanted: frozenset[int] = frozenset()
         """More than our share: to be given back when nothing of them is under way."""
         # Written by the carrier:
@@ -130,10 +132,10 @@ class Desk:
 
     def usable(self) -> dict[int, int]:
         """The slots that we may publish from, by our own clock."""
-        if self.clock() >= self.deadline:
+        slots, unwanted = self.slots, self.unwanted
+        if self.clock() >= self.deadline or slots is self.doubted:
             return {}
-        unwanted = self.unwanted
-        return {slot: fence for slot, fence in self.slots.items() if slot not in unwanted}
+        return {slot: fence for slot, fence in slots.items() if slot not in unwanted}
 
 
 # --- the keeper --------------------------------------------------------------------------------
@@ -397,8 +399,10 @@ class _Carrier:
         if not (todo.done or todo.cured or todo.setbacks or todo.aside):
             return
         for turn in range(1, 9 if patient else 2):
+            slots = desk.slots
             try:
-                yield todo
+                if (yield todo):
+                    desk.doubted = slots  # until the keeper has asked again
                 break
             except StoreError as error:
                 self._outage("outbox_settle", error)

@@ -48,6 +48,7 @@ from .migrating import Schema, check, migrate
 from .sql import Change, Query, atomically
 
 __all__ = [
+    "COLUMNS",
     "OUTBOX_READING",
     "WRITTEN",
     "Added",
@@ -244,8 +245,18 @@ class OutboxPrograms(abc.ABC):
 
     def _delete(self, numbers: list[int]) -> Program[None]:
         if numbers:
-            which, args = self.among("n", numbers)
-            yield Change(self.mark(f"DELETE FROM {self.t} WHERE {which}"), args)
+            yield self.deletion(self.t, numbers)
+
+    def deletion(self, table: str, numbers: Sequence[int]) -> Change:
+        """Delete the rows with these numbers, and wait for nobody else's."""
+        which, args = self.among("n", numbers)
+        return Change(self.mark(f"DELETE FROM {table} WHERE {which}"), args)
+
+    def copying(self, source: str, target: str, numbers: Sequence[int]) -> Change:
+        """Copy the rows with these numbers, and wait for nobody else's."""
+        which, args = self.among("n", numbers)
+        copy = f"INSERT INTO {target} ({COLUMNS}) SELECT {COLUMNS} FROM {source} WHERE {which}"
+        return Change(self.mark(copy), args)
 
     def _set_back(self, owner: bytes, it: Setback) -> Program[bool]:
         held = f"SELECT 1 FROM {self.t}_slots WHERE slot = ? AND owner = ? AND fence = ?"
@@ -262,12 +273,9 @@ class OutboxPrograms(abc.ABC):
         return True
 
     def _move(self, source: str, target: str, numbers: Sequence[int]) -> Program[None]:
-        if not numbers:
-            return
-        which, args = self.among("n", numbers)
-        copy = f"INSERT INTO {target} ({COLUMNS}) SELECT {COLUMNS} FROM {source} WHERE {which}"
-        yield Change(self.mark(copy), args)
-        yield Change(self.mark(f"DELETE FROM {source} WHERE {which}"), args)
+        if numbers:
+            yield self.copying(source, target, numbers)
+            yield self.deletion(source, numbers)
 
     # -- operators ----------------------------------------------------------------------------
 

@@ -2,6 +2,10 @@
 
 That is a statement of its own for messages with a key: a number drawn in the same statement could
 be drawn before the gate is passed.
+
+Where rows are locked or deleted by their numbers, the numbers lead and the table follows
+(``STRAIGHT_JOIN``). Left to itself the server would rather read a small table through, and wait at
+every row that somebody has not committed yet.
 """
 
 from __future__ import annotations
@@ -10,7 +14,16 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from ..base import Program
-from ..outbox import WRITTEN, Added, OutboxPrograms, gates_of, inlined, marked, values_of
+from ..outbox import (
+    COLUMNS,
+    WRITTEN,
+    Added,
+    OutboxPrograms,
+    gates_of,
+    inlined,
+    marked,
+    values_of,
+)
 from ..sql import Change, Query
 from .programs import NOW, MysqlPrograms, MysqlSchema
 
@@ -51,6 +64,17 @@ class MysqlOutbox(OutboxPrograms):
             f"INSERT INTO {table} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}"
         )
 
+    def deletion(self, table: str, numbers: Sequence[int]) -> Change:
+        these = _these("n", numbers)
+        return Change(f"DELETE o FROM {these} STRAIGHT_JOIN {table} o ON o.n = these.n")
+
+    def copying(self, source: str, target: str, numbers: Sequence[int]) -> Change:
+        columns = ", ".join(f"o.{name}" for name in COLUMNS.split(", "))
+        return Change(
+            f"INSERT INTO {target} ({COLUMNS}) SELECT {columns} FROM {_these('n', numbers)}"
+            f" STRAIGHT_JOIN {source} o ON o.n = these.n"
+        )
+
     def migrated(self) -> Program[list[str]]:
         return (yield from self.schema.migrate(patience=4))
 
@@ -58,8 +82,11 @@ class MysqlOutbox(OutboxPrograms):
         """`created_at` is not used: the server tells the time."""
         gates = gates_of(added)
         if gates:
-            which, _ = inlined("gate", gates)
-            yield Query(f"SELECT gate FROM {self.t}_gates WHERE {which} ORDER BY gate FOR UPDATE")
+            these = _these("gate", gates)
+            yield Query(
+                f"SELECT g.gate FROM {these} STRAIGHT_JOIN {self.t}_gates g ON g.gate = these.gate"
+                " FOR UPDATE"
+            )
         for part in _parts(added):
             row = f"({self._now}{', ?' * 8})"
             yield Change(
@@ -68,6 +95,13 @@ class MysqlOutbox(OutboxPrograms):
                 ),
                 tuple(value for one in part for value in values_of(one)),
             )
+
+
+def _these(name: str, numbers: Sequence[int]) -> str:
+    """A table of numbers."""
+    first, *rest = numbers
+    others = "".join(f" UNION ALL SELECT {number:d}" for number in rest)
+    return f"(SELECT {first:d} AS {name}{others}) AS these"
 
 
 def _percents(sql: str) -> str:

@@ -1,0 +1,307 @@
+"""Each publisher against its real server: the message arrives as it was, in order, under its id."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.servers import free_port
+from twicesafe import BrokerUnavailableError, ConfigurationError
+from twicesafe.core.outbox import Message
+from twicesafe.propagation import extract
+from twicesafe.publishers import open_publisher
+from twicesafe.publishers.webhook import WebhookPublisher, verify_signature
+
+
+def message(body: str, key: str | None = "k", topic: str = "orders") -> Message:
+    id_ = str(uuid.uuid4())
+    headers = {"idempotency-key": id_, "content-type": "text/plain", "x": "ä"}
+    return Message(id_, topic, body.encode(), key, headers)
+
+
+def option(url: str, name: str) -> str:
+    return parse_qs(urlsplit(url).query)[name][0]
+
+
+# --- Redis Streams -----------------------------------------------------------------------------------
+
+
+def test_redis_streams(valkey: Any, valkey_url: str):
+    prefix = option(valkey_url, "prefix")
+    publisher: Any = open_publisher(f"{valkey.url}?prefix={prefix}:")
+    sent = [message(f"{n}") for n in range(5)] + [message("alone", None)]
+    assert publisher.publish(sent) == [None] * 6
+    with valkey.client() as client:
+        entries = [fields for _, fields in client.xrange(f"{prefix}:orders")]
+    assert [fields[b"id"].decode() for fields in entries] == [m.id for m in sent]
+    assert [fields[b"body"] for fields in entries] == [m.body for m in sent]
+    assert entries[0][b"key"] == b"k"
+    assert b"key" not in entries[5]
+    assert json.loads(entries[0][b"headers"])["x"] == "ä"
+    publisher.close()
+
+
+def test_redis_refuses_a_key_that_is_no_stream(valkey: Any, valkey_url: str):
+    prefix = option(valkey_url, "prefix")
+    with valkey.client() as client:
+        client.set(f"{prefix}:text", "no stream")
+    publisher: Any = open_publisher(f"{valkey.url}?prefix={prefix}:")
+    good, bad = publisher.publish([message("1"), message("2", "k2", "text")])
+    assert good is None
+    assert "WRONGTYPE" in str(bad)
+    publisher.close()
+
+
+def test_redis_away():
+    publisher: Any = open_publisher(f"redis://127.0.0.1:{free_port()}/0")
+    with pytest.raises(BrokerUnavailableError, match="Redis took none of 1"):
+        publisher.publish([message("1")])
+    publisher.close()
+
+
+# --- NATS JetStream ------------------------------------------------------------------------------------
+
+
+async def test_jetstream(nats: Any, nats_url: str):
+    import nats as driver
+
+    prefix = option(nats_url, "prefix")
+    connection = await driver.connect(nats.url)
+    stream = connection.jetstream()
+    await stream.add_stream(name=prefix.rstrip("."), subjects=[f"{prefix}>"])
+    publisher: Any = open_publisher(nats_url)
+    sent = [message(f"{n}") for n in range(20)]
+    assert await publisher.publish(sent) == [None] * 20
+    assert await publisher.publish(sent[:3]) == [None] * 3  # the same ids: dropped over there
+    consumer = await stream.subscribe(f"{prefix}orders", ordered_consumer=True)
+    got = [await consumer.next_msg(timeout=5) for _ in range(20)]
+    assert [m.data for m in got] == [m.body for m in sent]
+    assert got[0].headers is not None
+    assert got[0].headers["Nats-Msg-Id"] == sent[0].id
+    assert extract(got[0].headers) == sent[0].id
+    with pytest.raises(TimeoutError):
+        await consumer.next_msg(timeout=0.2)
+    await publisher.close()
+    await connection.close()
+
+
+async def test_jetstream_without_a_stream_refuses_that_message(nats_url: str):
+    publisher: Any = open_publisher(nats_url)
+    first, behind = await publisher.publish([message("1"), message("2")])
+    assert type(first).__name__ == "NoStreamResponseError"
+    assert "behind" in str(behind)
+    await publisher.close()
+
+
+async def test_nats_away_and_back(own_server: Any):
+    server = own_server("nats")
+    publisher: Any = open_publisher(f"{server.url}?timeout=1")
+    server.kill()
+    with pytest.raises(BrokerUnavailableError, match="NATS cannot be reached"):
+        await publisher.publish([message("1")])
+    server.start()
+    import nats as driver
+
+    connection = await driver.connect(server.url)
+    await connection.jetstream().add_stream(name="s", subjects=["orders"])
+    assert await publisher.publish([message("1")]) == [None]
+    await connection.close()
+    await publisher.close()
+
+
+# --- RabbitMQ ------------------------------------------------------------------------------------------
+
+
+async def test_rabbitmq(rabbitmq: Any, rabbitmq_url: str):
+    import aio_pika
+
+    connection = await aio_pika.connect(rabbitmq.url)
+    channel = await connection.channel()
+    exchange = await channel.get_exchange(option(rabbitmq_url, "exchange"))
+    queue = await channel.declare_queue(exclusive=True)
+    await queue.bind(exchange, "orders")
+    publisher: Any = open_publisher(rabbitmq_url)
+    sent = [message(f"{n}") for n in range(20)]
+    assert await publisher.publish(sent) == [None] * 20
+    got = [await queue.get(timeout=5) for _ in range(20)]
+    assert [m.body for m in got] == [m.body for m in sent]
+    assert got[0].message_id == sent[0].id
+    assert got[0].headers["twicesafe-key"] == "k"
+    assert got[0].delivery_mode == aio_pika.DeliveryMode.PERSISTENT
+    # Nobody wants this topic: it comes back, and what stands behind it was not sent.
+    first, behind, other = await publisher.publish(
+        [message("1", topic="nobody"), message("2"), message("3", "k2")]
+    )
+    assert type(first).__name__ == "PublishError"
+    assert "behind" in str(behind)
+    assert other is None
+    assert (await queue.get(timeout=5)).body == b"3"
+    await publisher.close()
+    await connection.close()
+
+
+async def test_rabbitmq_away():
+    publisher: Any = open_publisher(f"amqp://guest:guest@127.0.0.1:{free_port()}/?timeout=1")
+    with pytest.raises(BrokerUnavailableError, match="RabbitMQ"):
+        await publisher.publish([message("1")])
+    await publisher.close()
+
+
+# --- Kafka ---------------------------------------------------------------------------------------------
+
+
+def test_kafka(kafka: Any, kafka_url: str):
+    from confluent_kafka import Consumer
+
+    publisher: Any = open_publisher(kafka_url)
+    sent = [message(f"{n}") for n in range(50)]
+    assert publisher.publish(sent) == [None] * 50
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([option(kafka_url, "prefix") + "orders"])
+    got: list[Any] = []
+    while len(got) < 50:
+        polled = consumer.poll(1)
+        if polled is not None and polled.error() is None:
+            got.append(polled)
+    assert [m.value() for m in got] == [m.body for m in sent]
+    assert {m.key() for m in got} == {b"k"}
+    assert dict(got[0].headers())["id"] == sent[0].id.encode()
+    consumer.close()
+    publisher.close()
+
+
+def test_kafka_refuses_what_is_too_large(kafka_url: str):
+    publisher: Any = open_publisher(f"{kafka_url}&message.max.bytes=2000")
+    large = message("x" * 5000)
+    first, behind, other = publisher.publish([large, message("2"), message("3", "k2")])
+    assert "MSG_SIZE_TOO_LARGE" in str(first)
+    assert "behind" in str(behind)
+    assert other is None
+    publisher.close()
+
+
+def test_kafka_away():
+    publisher: Any = open_publisher(f"kafka://127.0.0.1:{free_port()}?timeout=1.5")
+    with pytest.raises(BrokerUnavailableError, match="Kafka took none of 1"):
+        publisher.publish([message("1")])
+    publisher.close()
+
+
+def test_kafka_settings_are_checked():
+    with pytest.raises(ConfigurationError, match="kafka://host"):
+        open_publisher("kafka://user:password@host:9092")
+    publisher: Any = open_publisher("kafka://localhost:1?no.such=1")
+    with pytest.raises(ConfigurationError, match="librdkafka refuses"):
+        publisher.publish([message("1")])
+
+
+# --- web hooks -----------------------------------------------------------------------------------------
+
+
+class Hook:
+    """A real HTTP server that answers what it is told, and keeps what it got."""
+
+    def __init__(self) -> None:
+        hook = self
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                hook.got.append(({k.lower(): v for k, v in self.headers.items()}, body))
+                self.send_response(hook.answers.pop(0) if hook.answers else 204)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    made = Hook()
+    yield made
+    made.close()
+
+
+def test_a_web_hook_is_signed_and_has_its_key(hook: Hook, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOOK_SECRET", "s3cret")
+    publisher: Any = open_publisher(f"{hook.url}?secret_env=HOOK_SECRET&a=1")
+    sent = message("grüß", "ünï")
+    assert publisher.publish([sent]) == [None]
+    headers, body = hook.got[0]
+    assert body.decode() == "grüß"
+    assert headers["idempotency-key"] == sent.id
+    assert headers["twicesafe-key"] == "%C3%BCn%C3%AF"
+    signature = headers["twicesafe-signature"]
+    assert verify_signature("s3cret", signature, sent.id, body)
+    assert not verify_signature("other", signature, sent.id, body)
+    assert not verify_signature("s3cret", signature, sent.id, body + b"x")
+    assert not verify_signature("s3cret", signature, "another", body)
+    assert not verify_signature("s3cret", "nonsense", sent.id, body)
+    publisher.close()
+
+
+def test_an_old_signature_is_not_taken():
+    publisher = WebhookPublisher("http://x", secret=b"s", clock=lambda: 1000.0)
+    header = publisher._headers(message("b"))
+    assert verify_signature(
+        "s", header["twicesafe-signature"], header["twicesafe-id"], b"b", now=1200
+    )
+    assert not verify_signature(
+        "s", header["twicesafe-signature"], header["twicesafe-id"], b"b", now=1400
+    )
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_web_hook_that_is_away_counts_nothing(hook: Hook, status: int):
+    hook.answers = [status]
+    publisher: Any = open_publisher(hook.url)
+    with pytest.raises(BrokerUnavailableError, match=str(status)):
+        publisher.publish([message("1")])
+    publisher.close()
+
+
+def test_a_web_hook_that_refuses_a_message(hook: Hook):
+    hook.answers = [400]
+    publisher: Any = open_publisher(hook.url)
+    (answer,) = publisher.publish([message("1")])
+    assert "answers 400" in str(answer)
+    publisher.close()
+
+
+def test_a_web_hook_that_is_not_there():
+    publisher: Any = open_publisher(f"http://127.0.0.1:{free_port()}/")
+    with pytest.raises(BrokerUnavailableError, match="cannot be reached"):
+        publisher.publish([message("1")])
+    publisher.close()
+    with pytest.raises(ConfigurationError, match="no such environment variable"):
+        open_publisher("https://x/?secret_env=NOT_THERE")
+    with pytest.raises(ConfigurationError, match="timeout="):
+        open_publisher("https://x/?timeout=never")

@@ -1,0 +1,413 @@
+"""The relay on real engines, in both colours: nothing lost, nothing skipped, order kept per key."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.outbox.stage import AsyncBroker, Broker, Colours, begin
+from twicesafe import Backoff, BrokerUnavailableError, ConfigurationError, UsageError
+from twicesafe.core.outbox import BELL, Hold, Message
+from twicesafe.events import BrokerFailed, Event, LaneParked, PublishFailed, Relayed
+from twicesafe.outbox import AsyncOutbox, Outbox
+from twicesafe.relay import OutboxRelay
+
+AT_ONCE = Backoff(first=0, jitter=0)
+
+Put = Callable[..., list[str]]
+
+
+def test_everything_once_in_order_per_key(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    for turn in range(30):
+        put(f"a{turn}", key="a")
+        put(f"b{turn}", key="b")
+        put(f"-{turn}")
+    relay = colours.relay(broker, batch=7)
+    assert relay.drain() == 90
+    for key in "ab":
+        assert [b for b in broker.bodies if b[0] == key] == [f"{key}{n}" for n in range(30)]
+    assert sorted(b for b in broker.bodies if b[0] == "-") == sorted(f"-{n}" for n in range(30))
+    assert outbox.depth().pending == 0
+    assert relay.drain() == 0
+
+
+def test_a_publisher_of_the_other_colour(colours: Colours, put: Put):
+    broker = AsyncBroker() if colours.colour == "sync" else Broker()
+    put("1", "2", key="k")
+    assert colours.relay(broker).drain() == 2
+    assert broker.bodies == ["1", "2"]
+
+
+def test_a_function_as_publisher(colours: Colours, put: Put):
+    got: list[str] = []
+
+    def send(message: Message) -> None:
+        got.append(message.body.decode())
+
+    async def send_async(message: Message) -> None:
+        got.append(message.body.decode())
+
+    put("1", "2", key="k")
+    assert colours.relay(send if colours.colour == "sync" else send_async).drain() == 2
+    assert got == ["1", "2"]
+
+
+def test_what_commits_late_is_not_skipped(
+    url: str, colours: Colours, outbox: Outbox, caller: Callable[[], Any], put: Put, broker: Broker
+):
+    """A "> last id" poller would lose it: its number is lower than what was published."""
+    if url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer at a time: nobody commits late")
+    long = caller()
+    outbox.add(long, topic="orders", body="late", key="slow")
+    outbox.add(long, topic="orders", body="late too")
+    put(*[f"{n}" for n in range(20)])
+    relay = colours.relay(broker)
+    assert relay.drain() == 20
+    long.commit()
+    assert relay.drain() == 2
+    assert {"late", "late too"} <= set(broker.bodies)
+
+
+def test_a_running_relay_takes_what_comes(colours: Colours, put: Put, broker: Broker):
+    colours.relay(broker).start()
+    for turn in range(5):
+        put(f"{turn}", key="k")
+        broker.wait_for(turn + 1)
+    assert broker.bodies == [f"{turn}" for turn in range(5)]
+
+
+def test_two_relays_divide_the_lanes(colours: Colours, outbox: Outbox, put: Put, broker: Broker):
+    """Nobody dies, so nothing is repeated; and both have something to do."""
+    relays = [colours.relay(broker, lease=3, batch=5).start() for _ in range(2)]
+    turn = 0
+    until = time.monotonic() + 30
+    while not all(relay.published for relay in relays):
+        assert time.monotonic() < until, [relay.published for relay in relays]
+        for key in range(8):
+            put(f"{key}:{turn}", key=f"key {key}")
+        turn += 1
+        broker.wait_for(8 * turn)
+    assert len(broker.got) == 8 * turn
+    for key in range(8):
+        mine = [b for b in broker.bodies if b.startswith(f"{key}:")]
+        assert mine == [f"{key}:{n}" for n in range(turn)]
+
+
+def test_a_dead_relays_share_goes_on_after_its_lease(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    held = outbox.store.perform(Hold(b"dead", 400))  # type: ignore[arg-type]
+    assert len(held.slots) == 64
+    put("1")
+    relay = colours.relay(broker, lease=3)
+    began = time.monotonic()
+    relay.start()
+    broker.wait_for(1)
+    assert time.monotonic() - began > 0.3
+
+
+# --- messages that are refused ---------------------------------------------------------------------
+
+
+def test_a_poison_message_parks_its_own_lane(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    broker.refuses = {"bad"}
+    seen: list[Event] = []
+    put("good", "bad", "behind", key="k")
+    relay = colours.relay(broker, max_attempts=3, backoff=AT_ONCE, observers=[seen.append])
+    while not outbox.parked():
+        relay.drain()
+    put("other", key="k2")
+    put("later", key="k")
+    relay.drain()
+    assert broker.bodies == ["good", "other"]
+    assert broker.tried.count("bad") == 3
+    assert [e.attempt for e in seen if isinstance(e, PublishFailed)] == [1, 2]
+    assert [e.attempt for e in seen if isinstance(e, LaneParked)] == [3]
+    assert sum(e.count for e in seen if isinstance(e, Relayed)) == 2
+    (lane,) = outbox.parked()
+    assert (lane.key, lane.topic, lane.attempts, lane.waiting) == ("k", "orders", 3, 3)
+    assert "no bad" in lane.error
+    depth = outbox.depth()
+    assert (depth.pending, depth.parked, depth.parked_lanes) == (0, 3, 1)
+
+
+def parked(colours: Colours, outbox: Outbox, put: Put, broker: Broker, **more: Any) -> Any:
+    broker.refuses = {"bad"}
+    put("bad", "behind", key="k")
+    relay = colours.relay(broker, max_attempts=1, **more)
+    relay.drain()
+    assert len(outbox.parked()) == 1
+    return relay
+
+
+def test_retry_goes_on_from_the_refused_message(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    relay = parked(colours, outbox, put, broker)
+    put("later", key="k")
+    broker.refuses.clear()
+    outbox.retry(outbox.parked()[0].lane, by="ana", why="fixed")
+    assert relay.drain() == 3
+    assert broker.bodies == ["bad", "behind", "later"]
+    assert outbox.parked() == []
+
+
+def test_skip_goes_on_behind_it_and_keeps_it(
+    url: str, colours: Colours, outbox: Outbox, put: Put, broker: Broker, caller: Callable[[], Any]
+):
+    relay = parked(colours, outbox, put, broker)
+    outbox.skip(outbox.parked()[0].lane, by="ana", why="never")
+    assert relay.drain() == 1
+    assert broker.bodies == ["behind"]
+    assert outbox.depth().parked == 0
+    cursor = caller().cursor()
+    cursor.execute("SELECT payload, skipped_by, skipped_why FROM twicesafe_outbox_parked")
+    assert [(bytes(b), by, why) for b, by, why in cursor.fetchall()] == [(b"bad", "ana", "never")]
+
+
+def test_an_operators_mistakes_are_told(outbox: Outbox):
+    with pytest.raises(UsageError, match="is not parked"):
+        outbox.retry("00" * 16, by="ana")
+    with pytest.raises(UsageError, match="hex"):
+        outbox.retry("zz", by="ana")
+    with pytest.raises(UsageError, match="by="):
+        outbox.skip("00" * 16, by=" ")
+    with pytest.raises(UsageError, match="limit"):
+        outbox.parked(0)
+
+
+def test_a_lane_rests_between_attempts(colours: Colours, outbox: Outbox, put: Put, broker: Broker):
+    broker.refuses = {"bad"}
+    put("bad", "behind", key="k")
+    relay = colours.relay(broker, backoff=Backoff(first=60))
+    relay.drain()
+    put("other", key="k2")
+    relay.drain()
+    assert broker.tried == ["bad", "other"]
+    assert outbox.depth().resting_lanes == 1
+    assert outbox.depth().pending == 2
+
+
+def test_what_was_refused_and_then_taken_is_no_trouble_any_more(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    class Moody(Broker):
+        def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+            self.refuses = set() if self.tried else {"bad"}
+            return super().publish(messages)
+
+    moody = Moody()
+    put("bad", key="k")
+    colours.relay(moody, backoff=AT_ONCE).drain()
+    assert moody.tried == ["bad", "bad"]
+    assert moody.bodies == ["bad"]
+    assert outbox.depth().resting_lanes == 0
+
+
+# --- brokers and stores that fail --------------------------------------------------------------------
+
+
+def test_while_the_broker_is_away_no_attempt_is_counted(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    broker.away = BrokerUnavailableError("no broker")
+    failed = threading.Event()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, BrokerFailed):
+            failed.set()
+
+    put("1", "2", key="k")
+    relay = colours.relay(broker, max_attempts=1, observers=[observe]).start()
+    assert failed.wait(20)
+    assert outbox.depth().resting_lanes == 0
+    broker.away = None
+    broker.wait_for(2)
+    relay.stop()
+    assert broker.bodies == ["1", "2"]
+    assert outbox.depth().parked == 0
+
+
+class Fragile(Broker):
+    """Breaks down on a certain body, and does not say which of many it was."""
+
+    def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+        if any(message.body == b"bad" for message in messages):
+            raise RuntimeError("something is wrong")
+        return super().publish(messages)
+
+
+def test_one_bad_message_in_a_batch_is_found(colours: Colours, outbox: Outbox, put: Put):
+    broker = Fragile()
+    for key in range(6):
+        put("bad" if key == 3 else f"{key}", key=f"k{key}")
+    relay = colours.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
+    broker.wait_for(5)
+    until = time.monotonic() + 20
+    while not outbox.parked():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    relay.stop()
+    assert sorted(broker.bodies) == ["0", "1", "2", "4", "5"]
+    assert outbox.parked()[0].key == "k3"
+
+
+def test_stop_ends_what_is_under_way_first(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(Broker):
+        def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+            entered.set()
+            assert go_on.wait(20)
+            return super().publish(messages)
+
+    slow = Slow()
+    put("1")
+    relay = colours.relay(slow, lease=3).start()
+    assert entered.wait(20)
+    stopping = threading.Thread(target=relay.stop)
+    stopping.start()
+    go_on.set()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    assert slow.bodies == ["1"]
+    assert outbox.depth() == type(outbox.depth())(0, 0.0, 0, 0, 0, 0)
+
+
+def test_a_relay_that_lost_its_slots_notes_nothing(
+    url: str, colours: Colours, outbox: Outbox, put: Put, caller: Callable[[], Any]
+):
+    """It was stopped for longer than its lease: what it learned is another's to decide."""
+    connection = caller()
+    connection.rollback()
+
+    class Thief(Broker):
+        def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+            begin(connection)
+            connection.cursor().execute(
+                "UPDATE twicesafe_outbox_slots SET fence = fence + 1, owner = 'thief',"
+                " lease_until = lease_until + 60000"
+                if not url.startswith("sqlite")
+                else "UPDATE twicesafe_outbox_slots SET fence = fence + 1, owner = x'00',"
+                " lease_until = lease_until + 60000"
+            )
+            connection.commit()
+            return super().publish(messages)
+
+    thief = Thief()
+    thief.refuses = {"bad"}
+    put("bad", key="k")
+    put("good", key="k2")
+    relay = colours.relay(thief, max_attempts=1).start()
+    thief.wait_for(1)
+    relay.stop()
+    assert thief.tried.count("bad") == 1
+    assert thief.bodies == ["good"]
+    assert outbox.parked() == []
+    assert outbox.depth().pending == 1
+
+
+# --- push ------------------------------------------------------------------------------------------
+
+
+def test_whoever_sleeps_is_woken_by_an_add(postgres_url: str):
+    with Outbox.open(postgres_url) as outbox:
+        store: Any = outbox.store
+        store.perform(Hold(b"sleeper", 60_000))
+        woken = threading.Event()
+
+        def sleep() -> None:
+            store.watch(BELL + b"sleeper", 30)
+            woken.set()
+
+        sleeper = threading.Thread(target=sleep)
+        sleeper.start()
+        import psycopg
+
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            while not connection.execute(
+                "SELECT 1 FROM twicesafe_outbox_relays WHERE asleep"
+            ).fetchone():
+                assert sleeper.is_alive()
+            with connection.transaction():
+                outbox.add(connection, topic="t", body="")
+        assert woken.wait(20)
+        sleeper.join()
+
+
+def test_whoever_would_sleep_over_a_message_does_not(postgres_url: str):
+    with Outbox.open(postgres_url) as outbox:
+        import psycopg
+
+        store: Any = outbox.store
+        store.perform(Hold(b"sleeper", 60_000))
+        with psycopg.connect(postgres_url) as connection:
+            outbox.add(connection, topic="t", body="")
+        store.watch(BELL + b"sleeper", 30)  # comes back at once, or the test times out
+
+
+async def test_asyncpg(postgres_url: str):
+    import asyncpg
+
+    url = postgres_url.replace("postgresql://", "postgresql+asyncpg://")
+    broker = AsyncBroker()
+    from twicesafe.relay import AsyncOutboxRelay
+
+    async with AsyncOutbox.open(url) as outbox:
+        connection = await asyncpg.connect(postgres_url)
+        async with connection.transaction():
+            await outbox.add(connection, topic="t", body="1", key="k")
+            await outbox.add_many(connection, [{"topic": "t", "body": "2", "key": "k"}])
+        await connection.close()
+        relay = AsyncOutboxRelay(outbox.store, broker)
+        assert await relay.drain() == 2
+        assert broker.bodies == ["1", "2"]
+        assert (await outbox.depth()).pending == 0
+        assert await outbox.parked() == []
+        with pytest.raises(UsageError, match="not parked"):
+            await outbox.retry("00" * 16, by="ana")
+        with pytest.raises(UsageError, match="not parked"):
+            await outbox.skip("00" * 16, by="ana")
+
+
+# --- wrong settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"lease": 0.01}, "lease="),
+        ({"batch": 0}, "batch="),
+        ({"max_attempts": 0}, "max_attempts="),
+        ({"concurrency": 0}, "concurrency="),
+    ],
+)
+def test_settings_that_make_no_sense(tmp_path: Any, settings: dict[str, Any], says: str):
+    with pytest.raises(ConfigurationError, match=says):
+        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", Broker(), **settings)
+
+
+def test_a_relay_runs_once_at_a_time(tmp_path: Any):
+    with (
+        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", Broker()) as relay,
+        pytest.raises(UsageError, match="running already"),
+    ):
+        relay.drain()
+
+
+def test_no_publisher(tmp_path: Any):
+    with pytest.raises(ConfigurationError, match="needs a publisher"):
+        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", 7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no publisher for 'ftp'"):
+        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", "ftp://there")
