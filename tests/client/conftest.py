@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.flaky import Flaky
 from tests.client.libraries import LIBRARIES, Library
-from tests.http.stage import Stage
+from tests.http.stage import EDGES, Stage
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -30,7 +30,7 @@ def flaky() -> Iterator[Callable[..., Flaky]]:
         server.close()
 
 
-@pytest.fixture(params=["asgi", "wsgi"])
+@pytest.fixture(params=EDGES)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     """Our own middleware, over real sockets."""
     made = Stage(request.param)

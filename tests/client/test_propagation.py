@@ -226,6 +226,7 @@ def test_through_our_own_layer_a_retried_edge_acts_once(stage: Stage):
     assert (runs, len(stage.seen)) == ([False, True], 1)
 
 
+@pytest.mark.parametrize("stage", ["asgi", "wsgi"], indirect=True)  # a proxy is another process
 def test_a_handler_behind_the_layer_derives_from_its_requests_key(stage: Stage):
     made: list[str] = []
 
