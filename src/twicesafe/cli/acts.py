@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,9 @@ import typer
 from rich.text import Text
 
 from .. import Key, Receiver, Record, State
-from ..errors import UsageError
+from ..core.http.stored import RESPONSE_CODEC
+from ..errors import NotStorableError, UsageError
+from ..http import StoredResponse
 from .config import opened, settle
 from .exits import NO, USAGE, Ended
 from .finding import Found, find
@@ -35,6 +38,8 @@ from .options import (
 from .output import STATES, Screen, record_data, shortened
 
 __all__ = ["forget_key", "release_key", "resolve_key"]
+
+_RESPONSE = "Of a request"
 
 
 def release_key(
@@ -92,6 +97,48 @@ def resolve_key(
             "--value-file", metavar="PATH", help="…or in a file; - is stdin.", show_default=False
         ),
     ] = None,
+    status: Annotated[
+        int | None,
+        typer.Option(
+            "--status",
+            metavar="CODE",
+            min=200,
+            max=599,
+            help="For a request: the answer is a response with this status, …",
+            rich_help_panel=_RESPONSE,
+            show_default=False,
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            metavar="'NAME: VALUE'",
+            help="…this field; repeat it, …",
+            rich_help_panel=_RESPONSE,
+            show_default=False,
+        ),
+    ] = None,
+    body: Annotated[
+        str | None,
+        typer.Option(
+            "--body",
+            metavar="TEXT",
+            help="…and this body.",
+            rich_help_panel=_RESPONSE,
+            show_default=False,
+        ),
+    ] = None,
+    body_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--body-file",
+            metavar="PATH",
+            help="…or the body in a file; - is stdin.",
+            rich_help_panel=_RESPONSE,
+            show_default=False,
+        ),
+    ] = None,
     scope: ScopeOption = None,
     id_: IdOption = None,
     yes: YesOption = False,
@@ -101,12 +148,25 @@ def resolve_key(
 ) -> None:
     """Record an answer by hand; repeats get it from then on.
 
+    Of a request behind the middleware or the proxy it is a response: --status, --header, --body.
     Example: [cyan]twicesafe keys resolve tx-123 --value '"ch_42"' --by ana --why paid[/]
+    Example: [cyan]twicesafe keys resolve --id 5f0c6a1e --status 201 --body '{"charge":7}'
+    --header 'Content-Type: application/json' --by ana --why "seen at the bank"[/]
     """
     screen = Screen(json)
     _need(by, why)
-    answer = _answer(value, value_file)
-    with opened(settle(store, config)) as receiver:
+    settings = settle(store, config)
+    answer: Any
+    if status is not None:
+        if value is not None or value_file is not None:
+            raise Ended("a response has a --body, not a --value", USAGE)
+        answer = _response(status, header or [], body, body_file)
+        settings = replace(settings, policy=settings.policy.but(codec=RESPONSE_CODEC))
+    else:
+        if header or body is not None or body_file is not None:
+            raise Ended("a response needs its --status, like 201", USAGE)
+        answer = _answer(value, value_file)
+    with opened(settings) as receiver:
         found = find(receiver, key, scope, id_)
         target = _target(found, "resolved")
         _ask(screen, found.record, "record this answer for good?", yes)
@@ -167,22 +227,45 @@ def _target(found: Found, done: str) -> Key:
     return found.key
 
 
+def _response(
+    status: int, headers: list[str], text: str | None, path: Path | None
+) -> StoredResponse:
+    if text is not None and path is not None:
+        raise Ended("give the body once: --body TEXT, or --body-file PATH", USAGE)
+    lines = []
+    for line in headers:
+        name, colon, value = line.partition(":")
+        if not colon or not line.isascii():
+            raise Ended(f"--header {line!r} makes no sense: write 'Name: value'", USAGE)
+        lines.append((name.strip().lower().encode(), value.strip().encode()))
+    data = _octets(text, path) if text is not None or path is not None else b""
+    made = StoredResponse(status, tuple(lines), data)
+    try:
+        RESPONSE_CODEC.encode(made)
+    except NotStorableError as error:
+        raise Ended(str(error), USAGE) from error
+    return made
+
+
 def _answer(text: str | None, path: Path | None) -> Any:
     if (text is None) == (path is None):
         raise Ended("give the answer once: --value JSON, or --value-file PATH", USAGE)
     try:
-        if text is not None:
-            data = text.encode()
-        else:
-            assert path is not None
-            data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        return msgspec.json.decode(data)
-    except OSError as error:
-        raise Ended(f"cannot read {path}: {error.strerror}", USAGE) from error
+        return msgspec.json.decode(_octets(text, path))
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise Ended(
             f"the answer is not JSON ({error}); text needs quotes: '\"paid\"'", USAGE
         ) from error
+
+
+def _octets(text: str | None, path: Path | None) -> bytes:
+    if text is not None:
+        return text.encode()
+    assert path is not None
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise Ended(f"cannot read {path}: {error.strerror}", USAGE) from error
 
 
 def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
