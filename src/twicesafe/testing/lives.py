@@ -190,7 +190,7 @@ class Stage:
     def _prepare(self, receiver: Receiver | AsyncReceiver) -> None:
         """Zombies and lost leases are what trials are made of: nothing for a log. And the worker's
         clock goes with the store's, so that `current_claim().lost` tells the truth."""
-        receiver._notify = _silent
+        receiver._notify = receiver._runtime.keeper._notify = _silent
         if self.clock is not None:
             receiver._runtime.clock = self.clock.worker
 
