@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
 
 from twicesafe import Key, Policy, Receiver, State
-from twicesafe.core.protocol import Claim, Sweep
+from twicesafe.core.protocol import Claim, Sweep, Verdict
 from twicesafe.records import SweepReport
+from twicesafe.stores.postgresql import PostgresStore
+from twicesafe.tokens import new_owner
 
 OLD = "UPDATE twicesafe_records SET expires_at = 1 WHERE expires_at > 0"
 
@@ -99,6 +104,30 @@ def test_fences_do_not_restart_after_a_sweep(receiver: Receiver, connection: psy
     connection.execute(OLD)
     assert receiver.sweep().removed == 1
     assert receiver.process("k", str, 1).fence > fence
+
+
+def test_no_fence_is_given_out_twice_wherever_a_claim_is_held_up(
+    receiver: Receiver, connection: psycopg.Connection, postgres_url: str
+):
+    """Between two statements of one claim, another lives its whole life and is swept."""
+    with closing(PostgresStore.open(postgres_url)) as store:
+        for gap in itertools.count():
+            key, fences, statements = receiver.key(f"gap-{gap}"), [], itertools.count()
+
+            def meanwhile(when: str, command: Any) -> None:
+                if when == "before" and command.sql != "COMMIT" and next(statements) == gap:  # noqa: B023
+                    fences.append(receiver.process(key, str, 1).fence)  # noqa: B023
+                    connection.execute(OLD)
+                    assert receiver.sweep().removed == 1
+
+            store._tap = meanwhile
+            claim = Claim(key, new_owner(), 30_000)
+            answer = store._run(store.programs._decide_alone(claim))
+            if not fences:
+                break  # it has no such statement: all gaps were tried
+            assert answer.verdict is Verdict.WON
+            assert answer.fence > fences[0]
+    assert gap >= 3
 
 
 def test_claims_that_race_with_sweeps_win_with_a_record_behind_them(

@@ -20,12 +20,13 @@ from ...errors import StoreError, StoreUnavailableError
 from ..base import AsyncStore, Capabilities, Finding, Program
 from ..joining import AsyncLane, PerLoop, unbroken
 from ..migrating import check, migrate
-from ..sql import Query
+from ..sql import Change, Query
 from .blocking import (
     BATCH,
     CAPABILITIES,
     POLL,
     PostgresStore,
+    binary_integers,
     connection_options,
     findings,
     settings_program,
@@ -33,8 +34,9 @@ from .blocking import (
 from .generations import layout
 from .listening import REST, cut
 from .outbox import PostgresOutbox, awaiting, program_for
-from .programs import CHANNEL, NOW, PostgresPrograms
+from .programs import PostgresPrograms
 from .settings import Settings, dollars, explain, percents, pooler_met
+from .statements import CHANNEL, NOW
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
 
@@ -103,11 +105,13 @@ class _AwaitedStore(AsyncStore):
             self._beside = None
 
     async def prepare(self, wire: _Wire) -> None:
-        """Once per store: the schema is there, and ours."""
+        """Nobody stands between us and the server. Once per store: the schema is there, and ours."""
+        if self.settings.prepare:
+            direct = await wire.drive(self.programs.is_direct(wire.pid))
+            if not direct and not self.settings.told:
+                raise pooler_met(self.url)
         if self._checked:
             return
-        if not (self.settings.told or await wire.drive(self.programs.is_direct(wire.pid))):
-            raise pooler_met(self.url)
         if self.settings.migrate:
             await wire.drive(migrate(self._schema, PostgresPrograms.begin))
         check(self._schema, await wire.drive(self._schema.version()), self.url)
@@ -328,7 +332,7 @@ class _Lanes:
         wire = self._store.wire()
         try:
             await wire.open()
-            await wire.execute(Query(f"LISTEN {CHANNEL}"))
+            await wire.execute(Change(f"LISTEN {CHANNEL}"))
             self._hearing.set()
             await wire.listen(self._ring)
         except Exception:
@@ -366,6 +370,8 @@ class AsyncPostgresStore(_AwaitedStore):
 
 class _Psycopg(_Wire):
     _connection: Any = None
+    _cursor: Any = None
+    """Used for one statement after the other: a new one costs a third of a statement."""
 
     @property
     def pid(self) -> int:
@@ -381,15 +387,20 @@ class _Psycopg(_Wire):
             prepare_threshold=0 if settings.prepare else None,
             **connection_options(settings.timeout),
         )
+        binary_integers(self._connection)
+        self._cursor = self._connection.cursor(binary=True)
 
     async def execute(self, command: Any) -> Any:
-        cursor = self._connection.cursor(binary=True)
+        cursor = self._cursor
         await cursor.execute(
             command.sql, command.args or None, prepare=self._store.settings.prepare
         )
-        if type(command) is Query and cursor.description is not None:
-            return await cursor.fetchall()
-        return cursor.rowcount
+        if type(command) is not Query:
+            return cursor.rowcount
+        rows = await cursor.fetchall()
+        if len(rows) > 1:  # a cursor keeps its last answer
+            self._cursor = self._connection.cursor(binary=True)
+        return rows
 
     async def listen(self, ring: Callable[[str], None]) -> None:
         async for notice in self._connection.notifies():

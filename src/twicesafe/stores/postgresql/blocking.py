@@ -22,8 +22,9 @@ from ..sql import Query, atomically
 from .generations import layout
 from .listening import Listener
 from .outbox import PostgresOutbox, awaiting, program_for
-from .programs import NOW, PostgresPrograms
+from .programs import PostgresPrograms
 from .settings import Settings, dollars, explain, percents, pooler_met
+from .statements import NOW
 
 if TYPE_CHECKING:
     import psycopg
@@ -61,8 +62,6 @@ class PostgresStore(Store):
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         try:
-            if not settings.told:
-                self._refuse_pooler()
             if settings.migrate:
                 self.migrated = self.migrate()
             check(self._schema, self._run(self._schema.version()), self.url)
@@ -134,13 +133,7 @@ class PostgresStore(Store):
         with self._pool.connection() as connection:
             return drive(program, self._executor(connection))
 
-    def _refuse_pooler(self) -> None:
-        with self._pool.connection() as connection:
-            ask = self.programs.is_direct(connection.info.backend_pid)
-            if not drive(ask, self._executor(connection)):
-                raise pooler_met(self.url)
-
-    def _executor(self, connection: psycopg.Connection[Any]) -> Callable[[Any], Any]:
+    def _executor(self, connection: Any) -> Callable[[Any], Any]:
         import psycopg
 
         tap, prepare = self._tap, self.settings.prepare
@@ -148,10 +141,15 @@ class PostgresStore(Store):
         def execute(command: Any) -> Any:
             if tap is not None:
                 tap("before", command)
+            cursor = connection.cursor_at_hand
             try:
-                cursor = connection.cursor(binary=True)
                 cursor.execute(command.sql, command.args or None, prepare=prepare)
-                reply = cursor.fetchall() if type(command) is Query else cursor.rowcount
+                if type(command) is Query:
+                    reply = cursor.fetchall()
+                    if len(reply) > 1:
+                        connection.forget_answer()
+                else:
+                    reply = cursor.rowcount
             except psycopg.Error as error:
                 raise explain(error, self.url) from error
             if tap is not None:
@@ -161,7 +159,17 @@ class PostgresStore(Store):
         return execute
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return self._connected(impatient_connection(self.settings.timeout))
+        settings = self.settings
+        connection = self._connected(impatient_connection(settings.timeout))
+        if settings.prepare:
+            try:
+                greeting = self.programs.is_direct(connection.info.backend_pid)
+                if not drive(greeting, self._executor(connection)) and not settings.told:
+                    raise pooler_met(self.url)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     def _connect_listener(self) -> psycopg.Connection[Any]:
         import psycopg
@@ -203,10 +211,29 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
                 raise psycopg.OperationalError(f"no answer within {patience:g} s")
 
     class Impatient(psycopg.Connection[Any]):
+        cursor_at_hand: psycopg.Cursor[Any]
+        """Used for one statement after the other: a new one costs a third of a statement."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            binary_integers(self)
+            self.forget_answer()
+
+        def forget_answer(self) -> None:
+            """A cursor keeps the last answer; what is large must not stay with an idle connection."""
+            self.cursor_at_hand = self.cursor(binary=True)
+
         def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
             return super().wait(bounded(gen), *args, **kwargs)
 
     return Impatient
+
+
+def binary_integers(connection: Any) -> None:
+    """All of one type: by their size psycopg would choose one of three, and prepare anew for each."""
+    from psycopg.types.numeric import Int8BinaryDumper
+
+    connection.adapters.register_dumper(int, Int8BinaryDumper)
 
 
 def connection_options(timeout: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ The proof is in docs/decisions/0007-generations.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Final
 
@@ -28,7 +28,8 @@ from ..base import Program
 from ..migrating import Schema, files_of
 from ..sql import Query
 from .dropping import MOVED, Dropping, code_of
-from .programs import AGAIN, GENERATIONS, NOW, PostgresPrograms, PostgresSchema
+from .programs import AGAIN, GENERATIONS, PostgresPrograms, PostgresSchema
+from .statements import NOW, START, TAKEABLE, Statements
 
 __all__ = ["GenerationPrograms", "GenerationSchema", "layout"]
 
@@ -73,6 +74,42 @@ class GenerationSchema(PostgresSchema):
         return version + (1 if version % GENERATIONS < self._common else GENERATIONS)
 
 
+class _Statements(Statements):
+    """Every write brings its row into the current generation, so it may leave its partition.
+
+    An upsert cannot do that, and a place is one among those of all partitions: what is written is
+    found by identity, and a take-over repeats its whole condition on the row that it locks.
+    """
+
+    def __init__(
+        self, records: str, meta: str, mark: Callable[[str], str], now: str, current: str
+    ) -> None:
+        self._current = current
+        super().__init__(records, meta, mark, now)
+
+    def _won(self, many: bool) -> str:
+        start = ", ".join(START.values()).format(r="s")
+        moved = ", ".join(f"{name} = {value}" for name, value in START.items()).format(r="r")
+        return f"""
+        , fresh AS (
+            INSERT INTO {self.records} (generation, fence, {", ".join(START)})
+            SELECT {self._current}, (SELECT floor FROM {self.meta}) + 1, {start}
+            FROM s WHERE s.state IS NULL
+            ON CONFLICT DO NOTHING RETURNING id, fence, attempt, cause)
+        , taken AS (
+            UPDATE {self.records} r SET generation = {self._current}, fence = r.fence + 1, {moved}
+            FROM s WHERE r.id = s.id AND {TAKEABLE.format(r="s")} AND {TAKEABLE.format(r="r")}
+            RETURNING r.id, r.fence, r.attempt, r.cause)
+        , won AS (SELECT * FROM fresh UNION ALL SELECT * FROM taken)"""
+
+    def _mine(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
+        asks = self._asks(columns, many)
+        return f"FROM {asks} a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence"
+
+    def _update(self, values: str) -> str:
+        return super()._update(f"generation = {self._current}, {values}")
+
+
 class GenerationPrograms(Dropping, PostgresPrograms):
     holder: ClassVar[str] = "generations"
 
@@ -83,13 +120,17 @@ class GenerationPrograms(Dropping, PostgresPrograms):
             f"(SELECT generation FROM {table}_meta"
             " WHERE current_setting('transaction_isolation') = 'read committed')"
         )
-        self.place, self.here = "generation, ", f"{current}, "
         self.current, self.period, self.table = current, period, table
         super().__init__(table, mark, now)
-        self._save = self._save.replace(" SET ", f" SET {self._bring}", 1)
-        self._insert = self._insert.replace("(", f"({self.place}", 1).replace(
-            "VALUES (", f"VALUES ({self.here}", 1
+        bring = f" SET generation = {current}, "
+        self._save = self._save.replace(" SET ", bring, 1)
+        self._await = self._await.replace(" SET ", bring, 1)
+        self._insert = self._insert.replace("(", "(generation, ", 1).replace(
+            "VALUES (", f"VALUES ({current}, ", 1
         )
+
+    def statements(self) -> Statements:
+        return _Statements(self.records, self.meta, self._mark, self._now, self.current)
 
     # Whoever waits for a row that is being brought along gets an error instead of the row.
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TwicesafeError
-from .programs import CHANNEL
+from .statements import CHANNEL
 
 if TYPE_CHECKING:
     import psycopg

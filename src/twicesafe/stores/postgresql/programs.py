@@ -1,13 +1,9 @@
 """The programs of PostgreSQL: one statement per phase, for one request or for many.
 
-A claim reads before it writes, so a duplicate writes nothing (no WAL, no row lock). The statement
-inserts a new record, takes over one that may be taken, or returns the present one, which
-`lifecycle.look` then answers from. Every write repeats its condition on the row it locks, so READ
-COMMITTED is enough; a lost race finds nothing and asks again. What is rare (hold, park, operators)
-is decided under a row lock by the programs that all SQL stores share.
-
-The batch form is the primary one: the same statement gets its asks from one row of values or
-from `unnest`.
+What a claim's statement returns of a present record, `lifecycle.look` answers from. Every write
+repeats its condition on the row it locks, so READ COMMITTED is enough; a lost race finds nothing
+and asks again. What is rare (hold, park, operators) is decided under a row lock by the programs
+that all SQL stores share. The statements themselves are in `statements`.
 """
 
 from __future__ import annotations
@@ -40,53 +36,20 @@ from ..sql import (
     Query,
     atomically,
     number_of,
+    present_from,
     row_from,
     scope_prefix,
     scope_text,
 )
+from .statements import CHANNEL, NOW, PLANNING, Statements
 
 __all__ = ["AGAIN", "CHANNEL", "GENERATIONS", "NOW", "PostgresPrograms", "PostgresSchema"]
-
-CHANNEL: Final = "twicesafe"
-"""NOTIFY goes here, with the hex of the key's identity."""
-
-NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
-"""Milliseconds of the server's clock; `now()` would stand still inside a transaction."""
 
 GENERATIONS: Final = 1000
 """Schema numbers from here on are of tables that keep generations."""
 
 _RACES: Final = 5
 """How often a lost race is run again before it is decided under a lock."""
-
-_TAKEABLE: Final = """(
-    {r}.expires_at BETWEEN 1 AND a.now
-    OR ({r}.lease_until <= a.now AND {r}.attempt < a.max_attempts
-        AND ({r}.state = 3 OR ({r}.state = 0 AND NOT {r}.hold))
-        AND ({r}.fingerprint = a.fingerprint) IS NOT FALSE
-        AND {r}.owner <> a.owner))"""
-
-_EXPIRED: Final = "r.expires_at BETWEEN 1 AND a.now"
-
-_ANSWER: Final = (
-    "state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause, fingerprint,"
-    " result"
-)
-
-# One ask is a row of values, many are columns of arrays: (name, type) in the order of the args.
-_CLAIM: Final = (
-    ("id", "bytea"), ("owner", "bytea"), ("lease", "bigint"), ("max_attempts", "integer"),
-    ("hold", "boolean"), ("fingerprint", "bytea"), ("scope", "bytea"), ("value", "bytea"),
-)  # fmt: skip
-_COMPLETE: Final = (
-    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("retention", "bigint"),
-    ("result", "bytea"), ("state", "smallint"), ("error", "bytea"),
-)  # fmt: skip
-_FAIL: Final = (
-    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("delay", "bigint"),
-    ("max_attempts", "integer"), ("retention", "bigint"), ("error", "bytea"), ("hold", "boolean"),
-)  # fmt: skip
-_RENEW: Final = (("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("lease", "bigint"))
 
 
 class PostgresSchema(Schema):
@@ -125,30 +88,20 @@ class PostgresSchema(Schema):
 
 class PostgresPrograms(SqlPrograms):
     begin: ClassVar[str] = "BEGIN"
-    place: str = ""
-    """Column of the part of the table that a row is in; only `generations` has parts."""
-    here: str = ""
-    """The part that is written to now, as SQL; every write brings its row there."""
 
     def __init__(self, table: str, mark: Callable[[str], str], now: str = NOW) -> None:
         self._mark = mark
         self._now = now
         super().__init__(table)
-        self._claim = self._sources(_CLAIM, self._claim_sql())
-        self._complete = self._sources(_COMPLETE, self._complete_sql())
-        self._fail = self._sources(_FAIL, self._fail_sql())
-        self._renew = self._sources(_RENEW, self._renew_sql())
-        self._await = mark(
-            f"UPDATE {self.records} SET {self._bring}awaited = true WHERE id = ? AND state = 0"
-        )
+        self._statements = self.statements()
+        self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE id = ? AND state = 0")
         self._tell = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
+
+    def statements(self) -> Statements:
+        return Statements(self.records, self.meta, self._mark, self._now)
 
     def mark(self, sql: str) -> str:
         return self._mark(sql)
-
-    @property
-    def _bring(self) -> str:
-        return f"{self.place.rstrip(', ')} = {self.here}" if self.place else ""
 
     # -- rows: key text is bytes here -----------------------------------------------------------
 
@@ -170,15 +123,23 @@ class PostgresPrograms(SqlPrograms):
         """Does the server that answers have the pid that the connection was told?
 
         A pooler makes one up. Its clients share sessions, so a prepared name of ours may be
-        another client's statement: better known before than found out.
+        another client's statement: better known before than found out. Only a session of our own
+        is told how to plan.
         """
-        return (yield Query("SELECT pg_backend_pid()"))[0][0] == pid  # type: ignore[no-any-return]
+        told = f"pg_backend_pid() = {pid:d}"
+        rows = yield Query(f"SELECT {told}, CASE WHEN {told} THEN {PLANNING} END")
+        return rows[0][0]  # type: ignore[no-any-return]
 
     # -- requests -----------------------------------------------------------------------------
 
     def perform(self, request: Request) -> Program[Any]:
-        """One request alone."""
-        answer = (yield from self.perform_all([request]))[0]
+        """One request alone: most are answered by their statement at once."""
+        shortcut = getattr(self, f"_{request.op}_all", None)
+        answer = AGAIN if shortcut is None else (yield from shortcut([request]))[0]
+        if answer is AGAIN:
+            answer = (yield from self.perform_all([request]))[0]
+        elif answer is None:
+            answer = yield from self._alone(request)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -246,20 +207,24 @@ class PostgresPrograms(SqlPrograms):
         return answer
 
     def decide(self, ask: Any) -> Program[Any]:
-        """A missing row cannot be locked, so two new claims may meet: the insert decides."""
-        if type(ask) is Claim:
-            for _ in range(_RACES):
-                row, now = yield from self.load(ask.key.id, self.lock)
-                floor = 0 if row is not None else (yield from self.floor())
-                answer, after = lifecycle.claim(row, ask, now, floor)
-                if after is None:
-                    return answer
-                if row is not None:
+        """A missing row cannot be locked: the claim's own statement inserts it, or lost a race.
+
+        That one statement also reads the floor. Between two, another claim could live its whole
+        life, be swept, and its fence be given out again.
+        """
+        if type(ask) is not Claim:
+            return (yield from super().decide(ask))
+        for _ in range(_RACES):
+            row, now = yield from self.load(ask.key.id, self.lock)
+            if row is not None:
+                answer, after = lifecycle.claim(row, ask, now)
+                if after is not None:
                     yield from self.save(after)
-                    return answer
-                if (yield Change(self._insert + " ON CONFLICT DO NOTHING", self.values(after))):
-                    return answer
-        return (yield from super().decide(ask))
+                return answer
+            (found,) = yield from PostgresPrograms._claim_all(self, [ask])
+            if found is not AGAIN and found is not None:
+                return found
+        raise StoreUnavailableError("this record comes and goes faster than it can be claimed")
 
     def awaits(self, id: bytes) -> Program[bool]:  # noqa: A002
         """Mark the row, so that its end is announced. False: it is not in progress any more."""
@@ -269,7 +234,7 @@ class PostgresPrograms(SqlPrograms):
 
     def _claim_all(self, asks: list[Claim]) -> Program[list[Any]]:
         rows = yield self._query(
-            self._claim,
+            self._statements.claim,
             [
                 (
                     ask.key.id,
@@ -284,6 +249,8 @@ class PostgresPrograms(SqlPrograms):
                 for ask in asks
             ],
         )
+        if len(asks) == 1:
+            return [_answered(asks[0], rows[0])]
         by_id = {row[0]: row for row in rows}
         return [_answered(ask, by_id[ask.key.id]) for ask in asks]
 
@@ -292,19 +259,18 @@ class PostgresPrograms(SqlPrograms):
             (a.id, a.owner, a.fence, a.retention, a.result, number_of(a.state), a.error.encode())
             for a in asks
         ]
-        return (yield from self._acks(self._complete, values))
+        return (yield from self._acks(self._statements.complete, values))
 
     def _fail_all(self, asks: list[Fail]) -> Program[list[Any]]:
         values = [
             (a.id, a.owner, a.fence, a.delay, a.max_attempts, a.retention, a.error.encode(), a.hold)
             for a in asks
         ]
-        return (yield from self._acks(self._fail, values))
+        return (yield from self._acks(self._statements.fail, values))
 
     def _renew_all(self, asks: list[Renew]) -> Program[list[Any]]:
-        return (
-            yield from self._acks(self._renew, [(a.id, a.owner, a.fence, a.lease) for a in asks])
-        )
+        values = [(a.id, a.owner, a.fence, a.lease) for a in asks]
+        return (yield from self._acks(self._statements.renew, values))
 
     def _acks(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Program[list[Any]]:
         rows = yield self._query(sql, values)
@@ -317,78 +283,6 @@ class PostgresPrograms(SqlPrograms):
         # In the order of identities, so that two batches never wait for each other in a circle.
         values = sorted(values, key=lambda value: value[0])
         return Query(sql[1], tuple(list(column) for column in zip(*values, strict=True)))
-
-    def _sources(self, columns: Sequence[tuple[str, str]], sql: str) -> tuple[str, str]:
-        """The statement with one ask, and with many."""
-        names = ", ".join(name for name, _ in columns)
-        one = ", ".join(f"?::{kind} AS {name}" for name, kind in columns)
-        many = ", ".join(f"?::{kind}[]" for _, kind in columns)
-        asks = (
-            f"SELECT {one}, {self._now} AS now",
-            f"SELECT {names}, {self._now} AS now FROM unnest({many}) AS u({names})",
-        )
-        single, batch = (self.mark(f"WITH a AS MATERIALIZED ({source}) {sql}") for source in asks)
-        return single, batch
-
-    def _claim_sql(self) -> str:
-        records, meta = self.records, self.meta
-        return f"""
-        , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {records} r ON r.id = a.id)
-        , fresh AS (
-            INSERT INTO {records} ({self.place}id, owner, lease_until, hold, fingerprint, scope, value, fence,
-                created_at, changed_at, expires_at, attempt, state, cause, error)
-            SELECT {self.here}a.id, a.owner, a.now + a.lease, a.hold, a.fingerprint, a.scope, a.value,
-                m.floor + 1, a.now, a.now, 0, 1, 0, 0, ''
-            FROM a, {meta} m WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
-            ON CONFLICT DO NOTHING RETURNING id, fence)
-        , taken AS (
-            UPDATE {records} r SET {self._bring}
-                state = 0, fence = r.fence + 1, owner = a.owner, lease_until = a.now + a.lease,
-                hold = a.hold, awaited = false, expires_at = 0, changed_at = a.now, result = NULL,
-                attempt = CASE WHEN {_EXPIRED} THEN 1 ELSE r.attempt + 1 END,
-                created_at = CASE WHEN {_EXPIRED} THEN a.now ELSE r.created_at END,
-                error = CASE WHEN {_EXPIRED} THEN '' ELSE r.error END,
-                scope = a.scope, value = a.value,
-                fingerprint = CASE WHEN {_EXPIRED} THEN a.fingerprint
-                    ELSE coalesce(a.fingerprint, r.fingerprint) END,
-                cause = CASE WHEN r.state = 3 THEN r.cause WHEN {_EXPIRED} THEN 3 ELSE 2 END
-            FROM a JOIN seen s ON s.ask = a.id
-            WHERE r.id = a.id AND {_TAKEABLE.format(r="s")} AND {_TAKEABLE.format(r="r")}
-            RETURNING r.id, r.fence, r.attempt, r.cause)
-        SELECT a.id, a.now, fresh.fence, taken.fence, taken.attempt, taken.cause,
-            {", ".join(f"seen.{name.strip()}" for name in _ANSWER.split(","))}
-        FROM a LEFT JOIN fresh ON fresh.id = a.id LEFT JOIN taken ON taken.id = a.id
-        LEFT JOIN seen ON seen.ask = a.id"""
-
-    def _complete_sql(self) -> str:
-        return f"""
-        , done AS (
-            UPDATE {self.records} r SET {self._bring}state = a.state, result = a.result, error = a.error,
-                lease_until = 0, changed_at = a.now, expires_at = a.now + a.retention
-            FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence
-                AND r.state IN (0, 4, 5)
-            RETURNING r.id, r.awaited)
-        {_ANNOUNCE}"""
-
-    def _fail_sql(self) -> str:
-        released = "NOT a.hold AND r.attempt < a.max_attempts"
-        return f"""
-        , done AS (
-            UPDATE {self.records} r SET {self._bring}error = a.error, changed_at = a.now,
-                state = CASE WHEN a.hold THEN 4 WHEN {released} THEN 3 ELSE 5 END,
-                cause = CASE WHEN {released} THEN 1 ELSE r.cause END,
-                lease_until = CASE WHEN {released} THEN a.now + a.delay ELSE 0 END,
-                expires_at = CASE WHEN {released} THEN a.now + a.retention ELSE 0 END
-            FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence AND r.state = 0
-            RETURNING r.id, r.awaited)
-        {_ANNOUNCE}"""
-
-    def _renew_sql(self) -> str:
-        return f"""
-        UPDATE {self.records} r
-        SET {self._bring}lease_until = greatest(r.lease_until, a.now + a.lease)
-        FROM a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence AND r.state = 0
-        RETURNING r.id"""
 
     # -- upkeep: by place, because nothing that changes is indexed ----------------------------
 
@@ -431,7 +325,7 @@ class PostgresPrograms(SqlPrograms):
             args.append(number_of(ask.state))
         if ask.scope:
             prefix = scope_prefix(ask.scope).encode()
-            where.append("substr(scope, 1, ?) = ?")
+            where.append("substr(scope, 1, ?::integer) = ?")
             args += [len(prefix), prefix]
         rows = yield Query(
             self.mark(
@@ -447,9 +341,6 @@ class PostgresPrograms(SqlPrograms):
 
 AGAIN: Final = object()
 """Not decided: the race was lost, ask again."""
-_ANNOUNCE: Final = f"""
-        SELECT id, CASE WHEN awaited THEN pg_notify('{CHANNEL}', encode(id, 'hex'))::text END
-        FROM done"""
 
 
 def _one_of_each_key(
@@ -480,16 +371,12 @@ def _answered(ask: Claim, row: Any) -> Any:
 
 def _answer(ask: Claim, row: Any) -> Any:
     """The verdict from what the claim statement returned; None: it must be decided under a lock."""
-    _, now, fresh, fence, attempt, cause, state, *present = row
-    if fresh is not None:
-        return Claimed(Verdict.WON, fresh, 1)
-    if fence is not None:
+    _, now, won, state, fence, attempt, cause, owner, lease, changed, expires, hold, *rest = row
+    if won:
         return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
     if state is None:
         return AGAIN  # another one inserted it after we looked
-    old_fence, old_attempt, owner, lease, changed, expires, hold, why, print_, result = present
-    known = (state, old_fence, old_attempt, owner, lease, 0, changed, expires, hold, why, print_)
-    seen = row_from((ask.key.id, "", "", *known, result, ""))
-    if lifecycle.is_expired(seen, now):
+    if 0 < expires <= now:
         return AGAIN  # somebody else took it in the same moment
-    return lifecycle.look(seen, ask, now)
+    known = (state, fence, attempt, owner, lease, changed, expires, hold, cause, *rest)
+    return lifecycle.look(present_from(ask.key.id, known), ask, now)

@@ -83,8 +83,8 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def percents(sql: str) -> str:
-    """``?`` as psycopg writes it."""
-    return sql.replace("?", "%s")
+    """``?`` as psycopg writes it: values travel in binary form, arrays as text take ten times as long."""
+    return sql.replace("?", "%b")
 
 
 def dollars(sql: str) -> str:

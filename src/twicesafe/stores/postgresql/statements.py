@@ -1,0 +1,171 @@
+"""The statements of the requests that every delivery makes, each for one ask and for many.
+
+A claim is one statement that reads before it writes: a duplicate writes nothing (no WAL, no row
+lock). What it found missing it inserts, what it found takeable it takes over, and both are one
+upsert whose take-over holds only for the very version of the row that was seen (its `ctid`): if
+anything happened to the row since, nothing is written and the claim is asked again.
+
+An index of identities is the way to every row, also in a plan that was made when the table was
+empty and is kept while it grows: asks look rows up one by one (`LATERAL … OFFSET 0`), and many
+endings go to the place where their row was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+__all__ = ["CHANNEL", "NOW", "PLANNING", "START", "TAKEABLE", "Statements"]
+
+CHANNEL: Final = "twicesafe"
+"""NOTIFY goes here, with the hex of the key's identity."""
+
+NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
+"""Milliseconds of the server's clock; `now()` would stand still inside a transaction."""
+
+PLANNING: Final = "set_config('enable_seqscan', 'off', false)"
+"""For connections that keep their plans: one made for a small table must not read all of a large one."""
+
+# One ask is a row of values, many are columns of arrays: (name, type) in the order of the args.
+_CLAIM: Final = (
+    ("ask", "bytea"), ("me", "bytea"), ("lease", "bigint"), ("most", "bigint"),
+    ("holds", "boolean"), ("print", "bytea"), ("in_scope", "bytea"), ("named", "bytea"),
+)  # fmt: skip
+_COMPLETE: Final = (
+    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("retention", "bigint"),
+    ("result", "bytea"), ("state", "bigint"), ("error", "bytea"),
+)  # fmt: skip
+_FAIL: Final = (
+    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("delay", "bigint"),
+    ("max_attempts", "bigint"), ("retention", "bigint"), ("error", "bytea"), ("hold", "boolean"),
+)  # fmt: skip
+_RENEW: Final = (("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("lease", "bigint"))
+
+# What was asked and what was seen stand side by side in `s`; {r} is the record: as it was seen, or
+# as it is when it is locked.
+
+_SEEN: Final = """r.ctid AS place, r.id, r.state, r.fence, r.attempt, r.owner, r.lease_until,
+                r.created_at, r.changed_at, r.expires_at, r.hold, r.cause, r.fingerprint, r.result,
+                r.error"""
+
+_EXPIRED: Final = "{r}.expires_at BETWEEN 1 AND s.now"
+
+TAKEABLE: Final = f"""({_EXPIRED}
+                OR ({{r}}.lease_until <= s.now AND {{r}}.attempt < s.most
+                    AND ({{r}}.state = 3 OR ({{r}}.state = 0 AND NOT {{r}}.hold))
+                    AND ({{r}}.fingerprint = s.print) IS NOT FALSE AND {{r}}.owner <> s.me))"""
+
+_NEW: Final = f"({{r}}.state IS NULL OR {_EXPIRED})"
+
+START: Final = {
+    "id": "s.ask",
+    "owner": "s.me",
+    "lease_until": "s.now + s.lease",
+    "hold": "s.holds",
+    "scope": "s.in_scope",
+    "value": "s.named",
+    "changed_at": "s.now",
+    "expires_at": "0",
+    "state": "0",
+    "awaited": "false",
+    "result": "NULL::bytea",
+    "attempt": f"CASE WHEN {_NEW} THEN 1 ELSE {{r}}.attempt + 1 END",
+    "created_at": f"CASE WHEN {_NEW} THEN s.now ELSE {{r}}.created_at END",
+    "error": f"CASE WHEN {_NEW} THEN '' ELSE {{r}}.error END",
+    "fingerprint": f"CASE WHEN {_NEW} THEN s.print ELSE coalesce(s.print, {{r}}.fingerprint) END",
+    "cause": f"CASE WHEN {{r}}.state IS NULL THEN 0 WHEN {{r}}.state = 3 THEN {{r}}.cause"
+    f" WHEN {_EXPIRED} THEN 3 ELSE 2 END",
+}
+"""The record of a claim that is won; all but its fence."""
+
+
+class Statements:
+    """For one table. Each is a pair: for one ask, and for many."""
+
+    def __init__(self, records: str, meta: str, mark: Callable[[str], str], now: str) -> None:
+        self.records, self.meta, self._now = records, meta, now
+        self.claim = mark(self._claim(False)), mark(self._claim(True))
+        self.complete = mark(self._complete(False)), mark(self._complete(True))
+        self.fail = mark(self._fail(False)), mark(self._fail(True))
+        self.renew = mark(self._renew(False)), mark(self._renew(True))
+
+    def _asks(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
+        """What is asked, with the time of the server, as a table."""
+        names = ", ".join(name for name, _ in columns)
+        if many:
+            arrays = ", ".join(f"?::{kind}[]" for _, kind in columns)
+            return f"(SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names}))"
+        values = ", ".join(f"?::{kind} AS {name}" for name, kind in columns)
+        return f"(SELECT {values}, {self._now} AS now)"
+
+    # -- claim: who runs? ---------------------------------------------------------------------
+
+    def _claim(self, many: bool) -> str:
+        found = f"LATERAL (SELECT r.ctid, r.* FROM {self.records} r WHERE r.id = a.ask OFFSET 0) r"
+        row = f"{found} ON true" if many else f"{self.records} r ON r.id = a.ask"
+        return f"""
+        WITH s AS MATERIALIZED (
+            SELECT a.*, {_SEEN}
+            FROM {self._asks(_CLAIM, many)} a LEFT JOIN {row})
+        {self._won(many)}
+        SELECT s.ask, s.now, w.fence IS NOT NULL, s.state, coalesce(w.fence, s.fence),
+            coalesce(w.attempt, s.attempt), coalesce(w.cause, s.cause), s.owner, s.lease_until,
+            s.changed_at, s.expires_at, s.hold, s.fingerprint, s.result
+        FROM s LEFT JOIN won w ON {"w.id = s.ask" if many else "true"}"""
+
+    def _won(self, many: bool) -> str:
+        """The claims that are won, as a table ``won``."""
+        start = ", ".join(START.values()).format(r="s")
+        taken = ", ".join(f"{name} = excluded.{name}" for name in ("fence", *START))
+        seen = "IN (SELECT place FROM s)" if many else "= (SELECT place FROM s)"
+        return f"""
+        , won AS (
+            INSERT INTO {self.records} AS r (fence, {", ".join(START)})
+            SELECT coalesce(s.fence, (SELECT floor FROM {self.meta})) + 1, {start}
+            FROM s WHERE s.state IS NULL OR {TAKEABLE.format(r="s")}
+            ON CONFLICT (id) DO UPDATE SET {taken} WHERE r.ctid {seen}
+            RETURNING r.id, r.fence, r.attempt, r.cause)"""
+
+    # -- what an owner says -------------------------------------------------------------------
+
+    def _mine(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
+        """The asks and the rows that they own: the end of an UPDATE of ``r``."""
+        asks = f"{self._asks(columns, many)} a"
+        owned = "r.owner = a.owner AND r.fence = a.fence"
+        if not many:
+            return f"FROM {asks} WHERE r.id = a.id AND {owned}"
+        place = f"(SELECT ctid AS place FROM {self.records} p WHERE p.id = a.id OFFSET 0) p"
+        return f"FROM {asks} CROSS JOIN LATERAL {place} WHERE r.ctid = p.place AND {owned}"
+
+    def _update(self, values: str) -> str:
+        return f"UPDATE {self.records} r SET {values}"
+
+    def _complete(self, many: bool) -> str:
+        values = """state = a.state, result = a.result, error = a.error, lease_until = 0,
+            changed_at = a.now, expires_at = a.now + a.retention"""
+        return f"""
+        {self._update(values)}
+        {self._mine(_COMPLETE, many)} AND r.state IN (0, 4, 5)
+        {_ANNOUNCE}"""
+
+    def _fail(self, many: bool) -> str:
+        released = "NOT a.hold AND r.attempt < a.max_attempts"
+        values = f"""error = a.error, changed_at = a.now,
+            state = CASE WHEN a.hold THEN 4 WHEN {released} THEN 3 ELSE 5 END,
+            cause = CASE WHEN {released} THEN 1 ELSE r.cause END,
+            lease_until = CASE WHEN {released} THEN a.now + a.delay ELSE 0 END,
+            expires_at = CASE WHEN {released} THEN a.now + a.retention ELSE 0 END"""
+        return f"""
+        {self._update(values)}
+        {self._mine(_FAIL, many)} AND r.state = 0
+        {_ANNOUNCE}"""
+
+    def _renew(self, many: bool) -> str:
+        return f"""
+        {self._update("lease_until = greatest(r.lease_until, a.now + a.lease)")}
+        {self._mine(_RENEW, many)} AND r.state = 0
+        RETURNING r.id"""
+
+
+_ANNOUNCE: Final = f"""RETURNING r.id,
+            CASE WHEN r.awaited THEN pg_notify('{CHANNEL}', encode(r.id, 'hex'))::text END"""
