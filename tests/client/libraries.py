@@ -35,6 +35,7 @@ class Library:
     def __init__(self, name: str, budget: Budget | None = None) -> None:
         self.name = name
         self.budget = budget
+        self.tls = False
         self.waits: list[float] = []
 
     def __repr__(self) -> str:
@@ -55,12 +56,14 @@ class Library:
         policy: RetryPolicy = QUICK,
         headers: dict[str, str] | None = None,
         timeout: float = 20,
+        tls: bool = False,
     ) -> Got:
+        self.tls = tls
         lines = {"Content-Type": "application/json", **(headers or {})}
         return getattr(self, "_" + self.name)(url, body, method, policy, lines, timeout)
 
     def _httpx(self, url: str, body: Any, method: str, policy: Any, lines: Any, limit: Any) -> Got:
-        plain = httpx.HTTPTransport(verify=False)  # no TLS here, and its set-up takes long
+        plain = httpx.HTTPTransport(verify=self.tls)  # its set-up takes long
         transport = RetryTransport(plain, policy=policy, budget=self.budget, sleep=self.wait)
         with httpx.Client(transport=transport, timeout=limit) as client:
             made = client.request(method, url, content=_made(body), headers=lines)
@@ -72,7 +75,7 @@ class Library:
     async def _httpx_awaited(
         self, url: str, body: Any, method: str, policy: Any, lines: Any, limit: Any
     ) -> Got:
-        plain = httpx.AsyncHTTPTransport(verify=False)
+        plain = httpx.AsyncHTTPTransport(verify=self.tls)
         transport = AsyncRetryTransport(
             plain, policy=policy, budget=self.budget, sleep=self.wait_async
         )
@@ -85,9 +88,9 @@ class Library:
         self, url: str, body: Any, method: str, policy: Any, lines: Any, limit: Any
     ) -> Got:
         with requests.Session() as session:
-            session.mount(
-                "http://", RetryAdapter(policy=policy, budget=self.budget, sleep=self.wait)
-            )
+            adapter = RetryAdapter(policy=policy, budget=self.budget, sleep=self.wait)
+            session.mount("http://", adapter)
+            session.mount("https://", adapter)
             made = session.request(method, url, data=_made(body), headers=lines, timeout=limit)
             return Got(made.status_code, made.content, _lower(made.headers), sent_of(made))
 

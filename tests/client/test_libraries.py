@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -13,11 +16,12 @@ import pytest
 import requests
 
 from tests.client.flaky import Flaky, response
-from tests.client.libraries import ERRORS, QUICK, Library
+from tests.client.libraries import ERRORS, LIBRARIES, QUICK, Library
 from tests.http.stage import Answer, Stage
 from twicesafe import ConfigurationError
 from twicesafe.client import Budget, sent_of
 from twicesafe.client.httpx import AsyncRetryTransport, RetryTransport
+from twicesafe.client.judging import blames_certificate
 from twicesafe.client.requests import RetryAdapter
 from twicesafe.http import HttpPolicy
 
@@ -342,3 +346,55 @@ def test_a_budget_may_be_shared(flaky: Make):
 def test_urllib3_is_not_to_retry_as_well():
     with pytest.raises(ConfigurationError, match="attempts"):
         RetryAdapter(max_retries=3)
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unvouched(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A server's side of TLS, with a certificate that it signed itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl command to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -keyout key -out cert"
+    subprocess.run(words.split(), cwd=folder, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    return context
+
+
+@pytest.fixture
+def impostor(unvouched: ssl.SSLContext) -> Iterator[str]:
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+                unvouched.wrap_socket(connection, server_side=True).close()
+            except ssl.SSLError:
+                continue  # the client turned away
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"https://127.0.0.1:{listening.getsockname()[1]}/"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_certificate_that_nobody_vouches_for_is_not_asked_again(name: str, impostor: str):
+    library = Library(name)
+    with pytest.raises(ERRORS) as caught:
+        library.send(impostor, tls=True)
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert (sent.attempts, sent.end) == (1, "error")
+
+
+def test_a_broken_tls_stream_is_not_the_certificates_fault():
+    broken = requests.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred"))
+    assert not blames_certificate(broken)
+    wrapped = ConnectionError("outer")
+    wrapped.__cause__ = ValueError(ssl.SSLCertVerificationError(1, "self-signed"))
+    assert blames_certificate(wrapped)

@@ -19,7 +19,7 @@ from aiohttp.base_protocol import BaseProtocol
 
 from ..core.driving import drive_async
 from .budget import Budget
-from .judging import Answer, Unanswered, read_ahead
+from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
 from .sending import Attempt, Pause, call_of, send
 from .sent import mark
@@ -27,7 +27,6 @@ from .sent import mark
 __all__ = ["RetryMiddleware"]
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-_OURS = (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL)
 _CUT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
 
@@ -84,7 +83,8 @@ class RetryMiddleware:
                     body = await response.read()  # closes it if that fails
                     response.content = _as_stream(body)
         except _CUT as error:
-            return Unanswered(error, not isinstance(error, _NOT_SENT), isinstance(error, _OURS))
+            sent = not isinstance(error, _NOT_SENT)
+            return Unanswered(error, sent, blames_certificate(error))
         return Answer(response.status, headers, body, response)
 
 

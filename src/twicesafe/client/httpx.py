@@ -21,7 +21,7 @@ import httpx
 
 from ..core.driving import drive, drive_async
 from .budget import Budget
-from .judging import Answer, Unanswered, read_ahead
+from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
 from .sending import Attempt, Call, Ended, Pause, call_of, send
 from .sent import EXTENSION, mark
@@ -234,7 +234,8 @@ def _answer(response: httpx.Response, body: bytes | None = None) -> Answer:
 
 
 def _unanswered(error: httpx.TransportError) -> Unanswered:
-    return Unanswered(error, not isinstance(error, _NOT_SENT), isinstance(error, _OURS))
+    final = isinstance(error, _OURS) or blames_certificate(error)
+    return Unanswered(error, not isinstance(error, _NOT_SENT), final)
 
 
 def _result(ended: Ended) -> httpx.Response:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from ssl import SSLCertVerificationError
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +30,15 @@ import msgspec
 from ..core.http.problems import CASES
 from .policy import RetryPolicy
 
-__all__ = ["Answer", "Unanswered", "is_final", "is_replay", "read_ahead", "retry_after"]
+__all__ = [
+    "Answer",
+    "Unanswered",
+    "blames_certificate",
+    "is_final",
+    "is_replay",
+    "read_ahead",
+    "retry_after",
+]
 
 _PROBLEM: Final = 65536
 """A problem document is read up to here, whatever the policy says."""
@@ -56,6 +65,20 @@ class Unanswered(msgspec.Struct, frozen=True):
     """False: the request certainly did not leave, and its body was not touched."""
     final: bool = False
     """Another attempt would end the same."""
+
+
+def blames_certificate(error: BaseException) -> bool:
+    """Was it a certificate that nobody vouches for? That will not change; a broken TLS stream may."""
+    seen: set[int] = set()
+    todo: list[object] = [error]
+    while todo:
+        here = todo.pop()
+        if isinstance(here, SSLCertVerificationError):
+            return True
+        if isinstance(here, BaseException) and id(here) not in seen:
+            seen.add(id(here))
+            todo += [here.__cause__, here.__context__, getattr(here, "reason", None), *here.args]
+    return False
 
 
 def is_replay(answer: Answer, policy: RetryPolicy) -> bool:

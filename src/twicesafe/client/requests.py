@@ -25,7 +25,7 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 from ..core.driving import drive
 from ..errors import ConfigurationError
 from .budget import Budget
-from .judging import Answer, Unanswered, read_ahead
+from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
 from .sending import Attempt, Pause, call_of, send
 from .sent import mark
@@ -107,11 +107,8 @@ class RetryAdapter(HTTPAdapter):
             except BaseException:
                 response.close()
                 raise
-        except exceptions.ContentDecodingError:
-            raise  # it has arrived; nobody can read it
         except _CUT as error:
-            final = isinstance(error, exceptions.SSLError)
-            return Unanswered(error, not _never_left(error), final)
+            return Unanswered(error, not _never_left(error), blames_certificate(error))
         return Answer(response.status_code, headers, body or b"", response)
 
 
