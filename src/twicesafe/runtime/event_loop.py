@@ -141,25 +141,29 @@ class EventLoopTrip(Trip):
 
     async def _ride(self, command: Ride) -> Any:
         loop = asyncio.get_running_loop()
-        landed = loop.create_future()
+        told: asyncio.Future[bool] = loop.create_future()
 
-        def arrive() -> None:
-            if not landed.done():
-                landed.set_result(None)
+        def tell(woken: bool) -> None:
+            if not told.done():
+                told.set_result(woken)
 
         def wake() -> None:
+            if _runs(loop):  # most riders share the leader's loop: no need to rouse it
+                return tell(True)
             try:
-                loop.call_soon_threadsafe(arrive)
+                loop.call_soon_threadsafe(tell, True)
             except RuntimeError:
-                return  # its loop is closed: nobody is left to wake
+                return None  # its loop is closed: nobody is left to wake
+            return None
 
         flight = command.flight
         if self._wait_for(command, wake):
+            alarm = loop.call_later(command.seconds, tell, False)
             try:
-                await asyncio.wait_for(landed, command.seconds)
-            except TimeoutError:
-                return None
+                if not await told:
+                    return None
             finally:
+                alarm.cancel()
                 self._flights.leave(flight, wake)
         return flight.landing or True
 
@@ -258,6 +262,14 @@ _ACTS: dict[type, Callable[[EventLoopTrip, Any], Any]] = {
     Within: EventLoopTrip._within,
     PerformMany: EventLoopTrip._perform_many,
 }
+
+
+def _runs(loop: asyncio.AbstractEventLoop) -> bool:
+    """Is this the loop that runs here?"""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa: ASYNC109

@@ -41,8 +41,9 @@ def http_fingerprint(
 
     A callable chooses what counts besides method and path: bytes, or any plain value.
     """
+    media = media_type(request)
     if how == "canonical":
-        kind, body = _body(request)
+        kind, body = _body(request, media)
     elif how == "octets":
         kind, body = b"o", request.body
     elif how is None:
@@ -60,7 +61,7 @@ def http_fingerprint(
         request.method.encode(),
         request.target,
         _sorted_by_name(request.query),
-        media_type(request),
+        media,
         kind,
         body,
     ]
@@ -92,16 +93,16 @@ def _framed(parts: list[bytes]) -> bytes:
     return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
-def _body(request: HttpRequest) -> tuple[bytes, bytes]:
+def _body(request: HttpRequest, kind: bytes) -> tuple[bytes, bytes]:
     """How the body is compared, in one letter, and what is compared."""
     body = request.body
     if not body:
         return b"o", b""
-    kind = media_type(request)
     form: bytes | None = None
     letter = b"o"
-    if any(name == b"content-encoding" for name, _ in request.headers):
-        return letter, body
+    for name, _ in request.headers:
+        if name == b"content-encoding":
+            return letter, body
     if kind == b"application/json" or kind.endswith(b"+json"):
         letter, form = b"j", json_form(body)
     elif kind == b"application/x-www-form-urlencoded":

@@ -158,13 +158,16 @@ class Rules:
         return ("http", *parts)
 
     def _key(self, request: HttpRequest) -> str | None:
-        policy = self.policy
+        policy, names = self.policy, self.names
         lines: dict[bytes, list[bytes]] = {}
         for name, value in request.headers:
-            if name in self.names:
+            if name in names:
                 lines.setdefault(name, []).append(value)
         try:
-            if lines:
+            if len(lines) == 1:
+                ((_, values),) = lines.items()
+                key = parse_key(values, strict=policy.strict, most=policy.max_key)
+            elif lines:
                 found = {
                     parse_key(values, strict=policy.strict, most=policy.max_key)
                     for values in lines.values()

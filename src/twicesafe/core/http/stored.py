@@ -80,9 +80,7 @@ def kept_fields(
         if name == b"connection":
             dropped |= {option.strip().lower() for option in value.split(b",")}
     return tuple(
-        (name, value)
-        for name, value in lines
-        if name not in dropped and not name.startswith(_RATE_LIMITS)
+        [line for line in lines if line[0] not in dropped and not line[0].startswith(_RATE_LIMITS)]
     )
 
 
@@ -156,7 +154,7 @@ def _problem(status: object, headers: Iterable[tuple[bytes, bytes]]) -> str:
     if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status <= 599:
         return "its status is not from 200 to 599"
     for name, value in headers:
-        if {type(name), type(value)} != {bytes}:
+        if type(name) is not bytes or type(value) is not bytes:
             return "a field is not bytes"
         if _NAME.fullmatch(name) is None:
             return "a field name is not a token"
