@@ -29,6 +29,8 @@ from twicesafe import claims, client, context, errors, events, handlers, policy,
 from twicesafe.client import budget, judging
 from twicesafe.client.policy import TRY_AGAIN
 from twicesafe.core.lifecycle import TRANSITIONS, Event
+from twicesafe.proxy.metrics import NAMED
+from twicesafe.proxy.settings import HTTP, PREFIXES, PROXY, ProxySettings
 from twicesafe.records import Cause, State
 from twicesafe.stores.base import Capabilities
 from twicesafe.stores.urls import SCHEMES
@@ -43,6 +45,7 @@ def pages() -> dict[str, str]:
         "reference/api.md": NOTE + api_page(),
         "reference/policy.md": NOTE + policy_page(),
         "reference/client.md": NOTE + client_page(),
+        "reference/proxy.md": NOTE + proxy_page(),
         "reference/errors.md": NOTE + errors_page(),
         "reference/states.md": NOTE + states_page(),
         "reference/stores.md": NOTE + stores_page(),
@@ -202,6 +205,54 @@ How to use them: [Call an API that honours Idempotency-Key](../how-to/call-an-ap
 {own_doc(client.Sent)} `sent_of(response)` and `sent_of(error)` give it.
 
 {table("name", "meaning", rows=sent)}"""
+
+
+def proxy_page() -> str:
+    notes = notes_of(ProxySettings)
+    proxy = [
+        (
+            code(field.name),
+            "" if field.default is MISSING else code(repr(field.default)),
+            code(PREFIXES["proxy"] + field.name.upper()),
+            notes[field.name],
+        )
+        for field in fields(ProxySettings)
+        if field.name in PROXY
+    ]
+    http = ", ".join(code(name) for name in HTTP if name != "profile")
+    return f"""# Proxy
+
+How to use it: [Protect a service in any language](../how-to/proxy.md). The command: [twicesafe proxy](cli.md).
+
+## Settings
+
+In `[proxy]` of `twicesafe.toml`, or in variables; durations in seconds. In a variable, several values are separated by commas.
+The command line says `upstream`, `listen`, `admin`, `workers` and the store, and goes first; a name that nobody knows is
+refused.
+
+{table("setting", "default", "variable", "meaning", rows=proxy)}
+The store is `--store`, `TWICESAFE_STORE_URL`, or `url` in `[store]`.
+
+## Settings of the HTTP layer
+
+In `[http]`, or in variables that begin with `{PREFIXES["http"]}`: `profile` (`draft`, `stripe`, `paypal`, `webhook:github` and its like),
+and what of [HttpPolicy](http.md#settings) is data: {http}. Here `unknown_status` is 502 by default. `key_from` is a list of
+`header:NAME`, `query:NAME`, `json:PATH` and `body`.
+
+## Signals and exit
+
+| signal | what happens |
+|---|---|
+| SIGTERM, SIGINT | no new requests; running ones end within `grace`, then it ends with status 0 |
+| SIGHUP | the settings are read again; new workers take over; bad settings change nothing |
+
+Settings that cannot be used end it with status 2 before anything listens.
+
+## Metrics
+
+`/metrics` of the admin listener, all workers added up:
+
+{table("metric", "label", "meaning", rows=[(code(f"twicesafe_proxy_{n}" + ("_total" if k == "counter" else "")), label, text) for n, (k, label, text) in NAMED.items()])}"""
 
 
 def errors_page() -> str:

@@ -24,7 +24,7 @@ class Count(msgspec.Struct, frozen=True):
     value: float
 
 
-_NAMED: Final[dict[str, tuple[str, str, str]]] = {
+NAMED: Final[dict[str, tuple[str, str, str]]] = {
     "responses": ("counter", "status", "Responses sent to clients, by status; 0: none was begun."),
     "keys": ("counter", "outcome", "What became of requests with a key."),
     "upstream_failures": ("counter", "reason", "Requests that the upstream did not answer whole."),
@@ -82,7 +82,7 @@ def added(counts: Iterable[Count]) -> list[Count]:
     """Counters summed by name and label; gauges end with their worker."""
     total: Counter[tuple[str, str]] = Counter()
     for count in counts:
-        if _NAMED[count.name][0] == "counter":
+        if NAMED[count.name][0] == "counter":
             total[count.name, count.label] += int(count.value)
     return [Count(name, label, number) for (name, label), number in total.items()]
 
@@ -97,7 +97,7 @@ def page(counts: Iterable[Count], workers: int) -> str:
         "# TYPE twicesafe_proxy_workers gauge",
         f"twicesafe_proxy_workers {workers}",
     ]
-    for name, (kind, label, help_) in _NAMED.items():
+    for name, (kind, label, help_) in NAMED.items():
         full = f"twicesafe_proxy_{name}" + ("_total" if kind == "counter" else "")
         lines += [f"# HELP {full} {help_}", f"# TYPE {full} {kind}"]
         for (found, value), number in sorted(total.items()):

@@ -1,0 +1,153 @@
+"""Settings of the proxy: command line, environment, file, default; and nonsense by its name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from twicesafe.errors import ConfigurationError
+from twicesafe.http import BodyHash, HeaderField, HttpPolicy, JsonMember, QueryParameter
+from twicesafe.proxy import ProxySettings, load
+from twicesafe.proxy.settings import HOOKS, HTTP, PROXY, http_policy
+
+UP = {"upstream": "http://127.0.0.1:9000"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "twicesafe.toml"
+    path.write_text("")
+    return path
+
+
+def test_the_command_line_goes_before_the_environment_before_the_file(file: Path):
+    file.write_text(
+        "[store]\nurl = 'memory://'\n[proxy]\nupstream = 'http://file'\nworkers = 1\ngrace = 7\n"
+        "listen = 'file:1'\n[http]\nwait = 3\nmax_key = 9\n"
+    )
+    environ = {
+        "TWICESAFE_PROXY_UPSTREAM": "http://environ",
+        "TWICESAFE_PROXY_LISTEN": "environ:2",
+        "TWICESAFE_HTTP_WAIT": "2.5",
+    }
+    made = load(file, {"upstream": "http://given", "listen": None}, environ)
+    assert (made.upstream, made.listen, made.grace) == ("http://given", "environ:2", 7)
+    assert made.store == "memory://"
+    assert (made.policy().wait, made.policy().max_key) == (2.5, 9)
+    made = load(file, {"store": "sqlite:///x"}, {"TWICESAFE_STORE_URL": "sqlite:///y"})
+    assert made.store == "sqlite:///x"
+
+
+def test_the_file_of_the_working_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+):
+    monkeypatch.chdir(tmp_path)
+    file.write_text("[proxy]\nupstream = 'http://here'\n")
+    assert load(environ={}).upstream == "http://here"
+
+
+@pytest.mark.parametrize(
+    "name, text, value",
+    [
+        ("PROXY_WORKERS", "3", 3),
+        ("PROXY_UPSTREAM_TIMEOUT", "1.5", 1.5),
+        ("PROXY_FORWARDED", "false", False),
+        ("PROXY_TRUSTED", "10.0.0.0/8, ::1", ("10.0.0.0/8", "::1")),
+        ("HTTP_STRICT", "true", True),
+        ("HTTP_METHODS", "POST,PUT", frozenset({"POST", "PUT"})),
+        ("HTTP_RELEASE", "429, 503", frozenset({429, 503})),
+        ("HTTP_REQUIRED", "true", True),
+        ("HTTP_REQUIRED", "POST /a, /b", ("POST /a", "/b")),
+        ("HTTP_SCOPE", "Authorization,cookie:session", ("Authorization", "cookie:session")),
+        ("HTTP_SCOPE_SECRET", "s3cret", b"s3cret"),
+        ("HTTP_REPLAY_HEADER", "", None),
+        ("HTTP_RETENTION", "60", 60),
+        ("HTTP_ON_UNKNOWN", "rerun", "rerun"),
+        ("HTTP_KEY_FROM", "query:id,json:a.b,header:X,body",
+         (QueryParameter("id"), JsonMember("a.b"), HeaderField("X"), BodyHash())),
+    ],
+)  # fmt: skip
+def test_variables_are_read_as_what_their_setting_is(
+    file: Path, name: str, text: str, value: object
+):
+    made = load(file, UP, {f"TWICESAFE_{name}": text})
+    section, _, setting = name.lower().partition("_")
+    assert getattr(made if section == "proxy" else made.policy(), setting) == value
+
+
+@pytest.mark.parametrize("profile", ["draft", "stripe", "paypal", "webhook:github"])
+def test_profiles(profile: str):
+    base, _, sender = profile.partition(":")
+    wanted = getattr(HttpPolicy, base)(*[sender] if sender else []).but(unknown_status=502)
+    made = http_policy({"profile": profile})
+    for field in fields(HttpPolicy):
+        value = getattr(made, field.name)
+        assert callable(value) or value == getattr(wanted, field.name)
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("[proxy]\nworker = 2", "did you mean 'workers'"),
+        ("[http]\nmax_kye = 2", "did you mean 'max_key'"),
+        ("[http]\nredact = 'x'", "Python object"),
+        ("[http]\nprofile = 'stirpe'", "profile='stirpe'"),
+        ("[http]\nscope = 'Authorization'", "use a list"),
+        ("[http]\nscope = ['X-Tenant']", "any client can send"),
+        ("[http]\nkey_from = ['cookie:a']", "key_from='cookie:a'"),
+        ("[http]\nmax_body = -1", "max_body=-1"),
+        ("[proxy]\nworkers = 0", "workers=0"),
+        ("[proxy]\nworkers = true", "workers=True"),
+        ("[proxy]\ngrace = -1", "grace=-1"),
+        ("[proxy]\nconnect_timeout = 0", "connect_timeout=0"),
+        ("[proxy]\nforwarded = 'no'", "true or false"),
+        ("[proxy]\ntrusted = ['home']", "trusted='home'"),
+        ("[proxy]\nlisten = '::1:80'", "host:port"),
+        ("[proxy]\nlisten = 'a:99999'", "host:port"),
+        ("[proxy]\nupstream = 'http://u:p@a'", "more than host"),
+        ("[proxy]\nupstream = 'http://a:port'", "upstream"),
+        ("[proxy]\nadmin = '127.0.0.1:8080'", "public"),
+        ("proxy = 1", "is a section"),
+        ("[proxy", "is not TOML"),
+    ],
+)
+def test_nonsense_is_told_by_its_name(file: Path, text: str, told: str):
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=told.replace("(", r"\(").replace("[", r"\[")):
+        load(file, {} if "upstream" in text else UP, {})
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("PROXY_WORKER", "1"),
+        ("PROXY_WORKERS", "many"),
+        ("HTTP_STRICT", "yes"),
+        ("HTTP_REDACT", "x"),
+    ],
+)
+def test_variables_that_make_no_sense_are_told(file: Path, name: str, text: str):
+    with pytest.raises(ConfigurationError, match=f"TWICESAFE_{name}"):
+        load(file, UP, {f"TWICESAFE_{name}": text})
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        load(tmp_path / "nowhere.toml", UP, {})
+
+
+def test_settings_travel_to_workers_as_they_are(file: Path):
+    file.write_text("[http]\nrequired = ['/a']\nrelease = [503]\n[proxy]\ntrusted = ['::1']\n")
+    made = load(file, UP, {})
+    again: Any = msgspec.json.decode(msgspec.json.encode(made), type=ProxySettings)
+    assert again == made
+    assert again.policy() == made.policy()
+
+
+def test_every_setting_has_a_place():
+    assert set(PROXY) | {"store", "http"} == {field.name for field in fields(ProxySettings)}
+    assert set(HTTP) | HOOKS == {field.name for field in fields(HttpPolicy)} | {"profile"}

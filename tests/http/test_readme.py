@@ -1,0 +1,82 @@
+"""The README's proxy: one command and five lines of curl, run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from tests.house.pages import blocks
+from tests.house.repository import ROOT
+from tests.http.test_proxy_processes import Proxy, Shop
+from twicesafe.proxy import load
+
+EXAMPLES = ROOT / "examples" / "proxy"
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_five_lines_of_curl_show_the_whole_idea(tmp_path: Path, opened: ExitStack):
+    found = [block.text for block in blocks((ROOT / "README.md").read_text("utf-8"))]
+    (command,) = [code for code in found if code.startswith("$ twicesafe proxy ")]
+    (script,) = [code for code in found if code.startswith("pay=")]
+    words = shlex.split(command.removeprefix("$ twicesafe proxy "))
+    assert (words[0], words[2]) == ("--upstream", "--store")
+    shop = opened.enter_context(closing(Shop(tmp_path, "python")))
+    proxy = opened.enter_context(closing(Proxy(shop, tmp_path, *words[2:])))
+    first, *lines = script.replace(
+        "http://127.0.0.1:8080", proxy.greeting["listening"]
+    ).splitlines()
+    assert len(lines) == 5
+    bodies = []
+    for line in lines:
+        done = subprocess.run(
+            ["sh", "-c", f"{first}\n{line}"], capture_output=True, text=True, check=True, timeout=30
+        )
+        head, _, body = done.stdout.replace("\r\n", "\n").partition("\n\n")
+        said = line.rpartition("# ")[2]
+        assert head.startswith(f"HTTP/1.1 {said[:3]} ")
+        marked = "idempotent-replayed: true" in head.lower()
+        assert marked == ("Idempotent-Replayed: true" in said)
+        bodies.append(body)
+    assert bodies[0] == bodies[1]
+    assert shop.effects() == {"order-7": 2, "none": 1}
+    assert (tmp_path / "keys.db").is_file()
+
+
+def test_the_sample_settings_can_be_used():
+    settings = load(EXAMPLES / "twicesafe.toml", environ={})
+    assert settings.policy().required == ("POST /charges", "POST /refunds")
+    assert settings.admin != settings.listen
+
+
+def test_the_sample_container_sets_what_there_is(tmp_path: Path):
+    text = (EXAMPLES / "Dockerfile").read_text()
+    environ = dict(re.findall(r"(TWICESAFE_[A-Z_]+)=(\S+)", text))
+    (tmp_path / "none.toml").touch()
+    settings = load(tmp_path / "none.toml", environ=environ)
+    assert settings.listen == "0.0.0.0:8080"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    (wanted,) = re.findall(r'"twicesafe\[([a-z,]+)\]"', text)
+    assert set(wanted.split(",")) <= set(extras)
+
+
+def test_the_sample_unit_reloads_and_outlasts_the_grace():
+    text = (EXAMPLES / "twicesafe-proxy.service").read_text()
+    assert "ExecReload=/bin/kill -HUP $MAINPID" in text
+    (patience,) = re.findall(r"TimeoutStopSec=(\d+)", text)
+    assert int(patience) > load(EXAMPLES / "twicesafe.toml", environ={}).grace + 5
