@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from .. import __version__
-from . import acts, bench, demo, keys, proxy, upkeep, verify
+from . import acts, bench, demo, keys, outbox, proxy, upkeep, verify
 from .exits import DONE, NO, complain
 from .options import JsonOption
 from .output import Screen
@@ -27,6 +27,8 @@ class _InOrder(typer.core.TyperGroup):
     def list_commands(self, _: Any) -> list[str]:
         return [
             "proxy",
+            "relay",
+            "outbox",
             "keys",
             "stats",
             "sweep",
@@ -48,6 +50,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 key_commands = typer.Typer(rich_markup_mode="rich")
+outbox_commands = typer.Typer(rich_markup_mode="rich")
 
 
 @app.callback(invoke_without_command=True)
@@ -78,6 +81,16 @@ def _keys(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
+@outbox_commands.callback(invoke_without_command=True)
+def _outbox(context: typer.Context) -> None:
+    """Look at the outbox; let a parked lane go on.
+
+    A lane is the messages of one key. Example: [cyan]twicesafe outbox status[/]
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 def _version(json: JsonOption = False) -> None:
     """Say which version this is.
 
@@ -96,6 +109,12 @@ key_commands.command("release")(acts.release_key)
 key_commands.command("resolve")(acts.resolve_key)
 key_commands.command("forget")(acts.forget_key)
 app.add_typer(key_commands, name="keys")
+outbox_commands.command("status")(outbox.status)
+outbox_commands.command("parked")(outbox.parked)
+outbox_commands.command("retry")(outbox.retry)
+outbox_commands.command("skip")(outbox.skip)
+app.add_typer(outbox_commands, name="outbox")
+app.command("relay")(outbox.relay)
 app.command("proxy")(proxy.proxy)
 app.command("stats")(upkeep.stats)
 app.command("sweep")(upkeep.sweep)

@@ -15,16 +15,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from .. import Receiver, State
+from ..core.outbox import Prepare
 from ..errors import UsageError
 from ..maintenance import RoundTimer, sweep_round
 from ..records import SweepReport
-from ..stores.urls import mask, script_of
+from ..stores.urls import mask, outbox_script_of, script_of
 from .config import Settings, opened, settle
 from .exits import NO
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import STATES, Screen, ago, state_text, table, visible
 
-__all__ = ["doctor", "migrate", "stats", "sweep"]
+__all__ = ["doctor", "interruptible", "migrate", "stats", "sweep"]
 
 BAR: Final = 12
 
@@ -105,7 +106,7 @@ def sweep(
     Example: [cyan]twicesafe sweep --every 3600[/]
     """
     screen = Screen(json)
-    with opened(settle(store, config)) as receiver, _interruptible() as stop:
+    with opened(settle(store, config)) as receiver, interruptible() as stop:
         timer = None if every is None else RoundTimer(every, limit)
         while True:
             outcome = None if timer is None else sweep_round(receiver, timer)
@@ -157,7 +158,7 @@ def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepR
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def interruptible() -> Iterator[threading.Event]:
     """SIGINT and SIGTERM set the event: the bite in hand is finished, then the command ends well."""
     stop = threading.Event()
 
@@ -214,6 +215,9 @@ def migrate(
         bool,
         typer.Option("--sql", help="Print the statements and change nothing; connects to nothing."),
     ] = False,
+    outbox: Annotated[
+        bool, typer.Option("--outbox", help="Make the tables of the outbox, too.")
+    ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -226,7 +230,7 @@ def migrate(
     screen = Screen(json)
     settings = settle(store, config)
     if sql:
-        script = script_of(settings.url)
+        script = script_of(settings.url) + (outbox_script_of(settings.url) if outbox else "")
         if not script:
             raise UsageError("this store keeps its records without an SQL schema")
         if json:
@@ -237,6 +241,8 @@ def migrate(
     with opened(Settings(_migrating(settings.url), settings.source, settings.policy)) as receiver:
         opening = receiver.store
         done, url = [*opening.migrated, *opening.migrate()], opening.url
+        if outbox:
+            done += opening.perform(Prepare(migrate=True))  # type: ignore[arg-type]
     if json:
         screen.data({"store": url, "done": done})
         return

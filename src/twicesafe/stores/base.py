@@ -81,6 +81,11 @@ class Store(_Described, abc.ABC):
         """The SQL that makes the schema, for whoever migrates by hand; connects to nothing."""
         return ""
 
+    @classmethod
+    def outbox_script(cls, url: str) -> str:
+        """The SQL that makes the tables of an outbox; connects to nothing."""
+        return ""
+
     @abc.abstractmethod
     def perform(self, request: Request) -> Any:
         """Do one request atomically. Driver errors come out as `StoreUnavailableError`."""

@@ -259,6 +259,11 @@ class SqliteStore(Store):
         with self._errors():
             return self._lane.alone(lambda: self._alone(whole))
 
+    @classmethod
+    def outbox_script(cls, url: str) -> str:
+        table = identifier(options_of(url, OPTIONS)["table"])
+        return SqliteSchema("sqlite_outbox", f"{table}_outbox").script()
+
     # -- the store's clock --------------------------------------------------------------------
 
     def _now(self) -> int:

@@ -29,6 +29,7 @@ __all__ = [
     "open_async_store",
     "open_store",
     "options_of",
+    "outbox_script_of",
     "script_of",
 ]
 
@@ -64,6 +65,12 @@ def open_async_store(url: str) -> AsyncStore:
 def script_of(url: str) -> str:
     """The SQL that makes the schema of this store; empty: it has none. Connects to nothing."""
     script: str = _class_for(url, "").script(url)
+    return script
+
+
+def outbox_script_of(url: str) -> str:
+    """The SQL that makes the tables of an outbox on this store; empty: it can keep none."""
+    script: str = _class_for(url, "").outbox_script(url)
     return script
 
 

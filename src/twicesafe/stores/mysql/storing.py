@@ -80,6 +80,10 @@ class MysqlStore(Store):
     def apart(self, program: Callable[[], Program[T]]) -> T:
         return self._run(lambda: atomically(program(), MysqlPrograms.begin))
 
+    @classmethod
+    def outbox_script(cls, url: str) -> str:
+        return MysqlOutbox(Settings.of(url).table).schema.script()
+
     def perform(self, request: Request) -> Any:
         if is_outbox(request.op):
             ask: Any = request

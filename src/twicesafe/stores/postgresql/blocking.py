@@ -79,6 +79,11 @@ class PostgresStore(Store):
         schema, _ = layout(settings.table, settings.schema, settings.generations, percents)
         return schema.script()
 
+    @classmethod
+    def outbox_script(cls, url: str) -> str:
+        settings = Settings.of(url)
+        return PostgresOutbox(settings.table, settings.schema, percents).schema.script()
+
     def perform(self, request: Request) -> Any:
         return self._run(program_for(self.programs, self.outbox, request))
 

@@ -1,0 +1,130 @@
+"""``relay``, ``outbox …`` and ``migrate --outbox``: what they print, do, and leave with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.line import Line
+from tests.outbox.stage import Broker
+from twicesafe.outbox import Outbox
+from twicesafe.relay import OutboxRelay
+
+
+def put(line: Line, *bodies: str, key: str | None = "k") -> None:
+    with Outbox.open(line.url) as outbox:
+        connection = sqlite3.connect(line.url.removeprefix("sqlite:///"))
+        with connection:
+            for body in bodies:
+                outbox.add(connection, topic="orders", body=body, key=key)
+        connection.close()
+
+
+@pytest.fixture
+def parked(line: Line) -> str:
+    """A lane that is parked, with one message behind the bad one."""
+    put(line, "bad", "behind")
+    broker = Broker()
+    broker.refuses = {"bad"}
+    with Outbox.open(line.url) as outbox:
+        OutboxRelay(outbox.store, broker, max_attempts=1).drain()
+        return outbox.parked()[0].lane
+
+
+def test_status(line: Line, parked: str):
+    put(line, "1", key=None)
+    ran = line("outbox", "status", "--json")
+    assert ran.status == 1
+    assert (ran.data["pending"], ran.data["parked"], ran.data["parked_lanes"]) == (1, 2, 1)
+    assert ran.data["oldest_age"] >= 0
+    assert "2 in 1 lanes" in line("outbox", "status").out
+
+
+def test_status_without_trouble(line: Line):
+    assert line("outbox", "status").status == 0
+
+
+def test_parked(line: Line, parked: str):
+    (lane,) = line("outbox", "parked", "--json").data["lanes"]
+    assert (lane["lane"], lane["key"], lane["waiting"]) == (parked, "k", 2)
+    assert parked[:8] in line("outbox", "parked").out
+
+
+def test_retry_and_skip(line: Line, parked: str):
+    assert line("outbox", "skip", parked, "--by", "ana", "--why", "bad").status == 0
+    assert line("outbox", "parked").out.strip() == "no lane is parked"
+    again = line("outbox", "retry", parked, "--by", "ana", "--why", "x", "--json")
+    assert again.status == 1
+    assert "not parked" in again.fault["message"]
+
+
+def test_retry_all(line: Line, parked: str):
+    ran = line("outbox", "retry", "--all", "--by", "ana", "--why", "fixed", "--json")
+    assert ran.data["lanes"] == [parked]
+    assert line("outbox", "status", "--json").data["pending"] == 2
+    assert line("outbox", "retry", "--by", "a", "--why", "b", "--json").status == 2
+
+
+def test_relay_once(line: Line, valkey_url: str):
+    put(line, "1", "2")
+    broker, _, prefix = valkey_url.partition("?prefix=")
+    ran = line("relay", "--to", f"{broker}?prefix={prefix}", "--once", "--json")
+    assert ran.data["published"] == 2
+    assert line("outbox", "status", "--json").data["pending"] == 0
+
+
+def test_relay_to_nowhere(line: Line):
+    assert line("relay", "--to", "ftp://x", "--json").fault["type"] == "ConfigurationError"
+
+
+def test_a_running_relay_ends_well_on_sigterm(line: Line, valkey_url: str):
+    put(line, "1")
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "twicesafe",
+            "relay",
+            "--to",
+            valkey_url,
+            "--store",
+            line.url,
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    with Outbox.open(line.url) as outbox:
+        while outbox.depth().pending:
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert b'"published": 1' in out
+        assert outbox.depth().relays == 0
+
+
+def test_migrate_makes_the_outbox_when_asked(line: Line, tmp_path: Path):
+    url = f"{line.url}?migrate=false"
+    done = line("migrate", "--outbox", "--store", url, "--json", store=False).data["done"]
+    assert [step.partition(":")[0] for step in done] == ["twicesafe", "twicesafe_outbox"]
+    with Outbox.open(url) as outbox:
+        assert outbox.depth().pending == 0
+
+
+def test_migrate_prints_the_outbox_too(line: Line, tmp_path: Path):
+    script = line("migrate", "--sql", "--outbox").out
+    with sqlite3.connect(tmp_path / "keys.db") as connection:
+        connection.executescript(script)
+    connection.close()
+    with Outbox.open(f"{line.url}?migrate=false") as outbox:
+        assert outbox.depth().pending == 0
+    for url in ("postgresql://u@nowhere.invalid/db?schema=app", "mysql://u@nowhere.invalid/db"):
+        ran = line("migrate", "--sql", "--outbox", "--json", "--store", url, store=False)
+        assert "twicesafe_outbox_parked" in ran.data["sql"]
