@@ -28,6 +28,8 @@ class Flaky:
         self.behind = behind
         self.seen: list[bytes] = []
         """Requests as they were read, in order."""
+        self.forwarded = threading.Semaphore(0)
+        """Released for each request that the server behind has answered."""
         self._lock = threading.Lock()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self._socket.getsockname()[1]
@@ -83,7 +85,9 @@ class Flaky:
     def _forward(self, request: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self.behind), 20) as upstream:
             upstream.sendall(request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-            return _drain(upstream)
+            answer = _drain(upstream)
+        self.forwarded.release()
+        return answer
 
 
 def response(status: int, body: bytes = b"{}", *lines: str) -> bytes:

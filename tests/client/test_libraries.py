@@ -183,16 +183,18 @@ def test_a_server_that_says_nothing_is_asked_again_after_the_time_out(
         return Answer(body=[b"done"])
 
     stage.handler = slow
+    server = flaky(behind=stage.server.port)
     plain = library.wait
 
     def wait(seconds: float) -> None:
         plain(seconds)
         if len(library.waits) == 2:  # after the time-out, and a 409
             go.set()
+            for _ in range(2):  # both are answered now
+                assert server.forwarded.acquire(timeout=20)
 
     library.wait = wait  # type: ignore[method-assign]
-    server = flaky(behind=stage.server.port)
-    got = library.send(server.url, timeout=0.2)
+    got = library.send(server.url, timeout=0.2, policy=QUICK.but(attempts=50))
     assert (got.body, len(stage.seen)) == (b"done", 1)
     assert got.sent is not None
     assert got.sent.replayed
@@ -299,8 +301,11 @@ def test_profiles_are_those_of_the_server(library: Library, flaky: Make):
 def test_a_redirect_keeps_the_key(flaky: Make):
     there = flaky("lose", response(201))
     here = flaky(response(307, b"", f"Location: {there.url}"))
-    with httpx.Client(transport=RetryTransport(policy=QUICK), follow_redirects=True) as client:
-        assert client.post(here.url).status_code == 201
+    transport = RetryTransport(policy=QUICK.but(deadline=3))
+    with httpx.Client(transport=transport, follow_redirects=True, timeout=7) as client:
+        made = client.post(here.url)
+    assert made.status_code == 201
+    assert made.request.extensions["timeout"]["read"] == 7  # the deadline's limit is taken back
     assert len({*here.keys, *there.keys}) == 1
 
 
