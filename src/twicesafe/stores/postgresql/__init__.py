@@ -6,6 +6,7 @@
     whatever else stands in the query goes to the driver (sslmode, application_name …)
 
     programs    what is asked of the server, as data: one statement per phase
+    statements  their SQL
     blocking    threads: a pool of connections
     awaited     event loops: a few lanes, in which concurrent calls share statements
     generations what changes with ?generations=6h: a day of records goes by one DROP
