@@ -16,7 +16,7 @@ from ..errors import SchemaVersionError
 from .base import Program
 from .sql import Change, Query, atomically
 
-__all__ = ["Schema", "check", "files_of", "migrate"]
+__all__ = ["Schema", "check", "files_of", "first_steps", "migrate"]
 
 
 def files_of(engine: str) -> list[Traversable]:
@@ -90,6 +90,15 @@ def migrate(schema: Schema, begin: str) -> Program[list[str]]:
         if step is not None:
             done.append(step)
     return done
+
+
+def first_steps(engine: str, table: str, version: int) -> list[str]:
+    """The statements that make this version out of nothing, for whoever migrates by other means."""
+    number = "`schema`" if engine == "mysql" else "schema"
+    bare = table.rpartition(".")[2]
+    text = "".join(file.read_text() for file in files_of(engine)[:version])
+    steps = _statements(text.replace("{t}", table).replace("{bare}", bare))
+    return [*steps, f"UPDATE {table}_meta SET {number} = {version:d}"]
 
 
 def check(schema: Schema, version: int, where: str) -> None:

@@ -278,19 +278,26 @@ class SqliteStore(Store):
             self.programs.now = wall_clock
             return
 
-        def agree() -> Program[int]:
+        def agreed() -> Program[int | None]:
             rows = yield Query(f"SELECT boot, clock FROM {self._table}_meta")
-            if rows[0][0] == boot:
-                return rows[0][1]  # type: ignore[no-any-return]
+            return rows[0][1] if rows[0][0] == boot else None
+
+        def agree() -> Program[int]:
+            known = yield from agreed()
+            if known is not None:
+                return known
             latest = yield Query(
                 f"SELECT changed_at FROM {self._table}_records ORDER BY n DESC LIMIT 1"
             )
-            known = latest[0][0] if latest else 0
-            offset = max(wall_clock(), known) - int(since_boot() * 1000)
+            newest = latest[0][0] if latest else 0
+            offset = max(wall_clock(), newest) - int(since_boot() * 1000)
             yield Change(f"UPDATE {self._table}_meta SET boot = ?, clock = ?", (boot, offset))
             return offset
 
-        self._offset = self._alone(atomically(agree(), SqlitePrograms.begin))
+        offset = self._alone(agreed())  # by far most often: nobody who is writing is waited for
+        if offset is None:
+            offset = self._alone(atomically(agree(), SqlitePrograms.begin))
+        self._offset = offset
 
     # -- performing ---------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""One per version of the schema: the same statements as ``twicesafe migrate``."""

@@ -1,0 +1,115 @@
+"""Run by Django's test runner: atomic blocks, the ORM, threads, and what others see."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, connections, transaction
+from django.test import TestCase, TransactionTestCase
+
+from tests.inbox.project.payments.models import Payment
+from twicesafe import AtomicityBrokenError, StillInProgressError, UsageError
+from twicesafe.integrations.django_inbox import open_inbox
+from twicesafe.integrations.django_inbox.models import Record
+
+
+class InABlockOfTheTestCase(TestCase):  # type: ignore[misc]
+    def setUp(self) -> None:
+        self.inbox = open_inbox(consumer="billing")
+        self.addCleanup(self.inbox.close)
+
+    def test_once_by_connection_and_by_alias(self) -> None:
+        with transaction.atomic():
+            assert self.inbox.accept(connection, "m-1")
+            Payment.objects.create(amount=5)
+        with transaction.atomic():
+            assert not self.inbox.accept("default", "m-1")
+        assert Record.objects.count() == 1
+
+    def test_a_block_that_fails_takes_the_record_with_it(self) -> None:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            self.inbox.process(
+                connection, "m-1", lambda: Payment.objects.create(amount=1) and 1 // 0
+            )
+        assert Payment.objects.count() == 0
+        with transaction.atomic():
+            outcome = self.inbox.process(connection, "m-1", lambda: "second")
+        assert not outcome.replayed
+
+    def test_inner_blocks_are_savepoints(self) -> None:
+        def pay() -> str:
+            Payment.objects.create(amount=1)
+            try:
+                with transaction.atomic():
+                    Payment.objects.create(amount=2)
+                    raise ValueError
+            except ValueError:
+                return "paid"
+            return ""
+
+        with transaction.atomic():
+            assert self.inbox.process(connection, "m-1", pay).value == "paid"
+        with transaction.atomic():
+            assert self.inbox.process(connection, "m-1", pay).replayed
+        assert [payment.amount for payment in Payment.objects.all()] == [1]
+
+    def test_migrations_are_complete(self) -> None:
+        call_command("makemigrations", "twicesafe", "--check", "--dry-run", verbosity=0)
+
+
+class WithRealCommits(TransactionTestCase):  # type: ignore[misc]
+    def setUp(self) -> None:
+        self.inbox = open_inbox()
+        self.addCleanup(self.inbox.close)
+        with connection.cursor() as cursor:  # not managed, so the test case does not empty it
+            cursor.execute("DELETE FROM twicesafe_records")
+
+    def test_without_a_block_it_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="atomic"):
+            self.inbox.accept(connection, "m-1")
+
+    def test_a_handler_that_commits_is_found_out(self) -> None:
+        def commits() -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("COMMIT")
+                cursor.execute("BEGIN")
+
+        with pytest.raises(AtomicityBrokenError), transaction.atomic():
+            self.inbox.process(connection, "m-1", commits)
+
+    def test_each_thread_has_its_own_connection_and_block(self) -> None:
+        seen: list[Any] = []
+
+        def deliver() -> None:
+            try:
+                for _ in range(20):
+                    try:
+                        with transaction.atomic():
+                            seen.append(self.inbox.process("default", "m-1", self.pay))
+                    except StillInProgressError:
+                        continue
+                    except Exception as error:
+                        if "locked" not in str(error):  # SQLite: somebody else is writing
+                            raise
+                        continue
+                    return
+            finally:
+                connections.close_all()
+
+        threads = [threading.Thread(target=deliver) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert Payment.objects.count() == 1
+        assert len([outcome for outcome in seen if not outcome.replayed]) == 1
+        assert len(seen) == 4
+
+    @staticmethod
+    def pay() -> str:
+        assert connection.in_atomic_block
+        Payment.objects.create(amount=1)
+        return "paid"

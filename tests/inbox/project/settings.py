@@ -1,0 +1,18 @@
+"""The database is told by the environment: DATABASE holds an entry of DATABASES as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+
+if os.environ.get("DATABASE_DRIVER") == "pymysql":
+    import pymysql
+
+    pymysql.version_info = (2, 2, 7, "final", 0)  # type: ignore[assignment]
+    pymysql.install_as_MySQLdb()  # type: ignore[no-untyped-call]
+
+SECRET_KEY = "only for tests"
+USE_TZ = True
+INSTALLED_APPS = ["twicesafe.integrations.django_inbox", "tests.inbox.project.payments"]
+DATABASES = {"default": json.loads(os.environ["DATABASE"])}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
