@@ -22,7 +22,7 @@ from twicesafe import ConfigurationError
 from twicesafe.client import Budget, sent_of
 from twicesafe.client.httpx import AsyncRetryTransport, RetryTransport
 from twicesafe.client.judging import blames_certificate
-from twicesafe.client.requests import RetryAdapter
+from twicesafe.client.requests import RetryAdapter, _never_left
 from twicesafe.http import HttpPolicy
 
 Make = Callable[..., Flaky]
@@ -260,6 +260,24 @@ def test_a_stream_that_gets_an_answer_is_fine(library: Library, flaky: Make):
     got = library.send(server.url, lambda: iter([b"a", b"b"]))
     assert got.status == 201
     assert b"a" in server.seen[0].partition(b"\r\n\r\n")[2]
+
+
+def test_a_stream_that_never_left_is_sent_again(library: Library):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ERRORS) as caught:
+        library.send(
+            f"http://127.0.0.1:{port}/", lambda: iter([b"a"]), policy=QUICK.but(attempts=2)
+        )
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert (sent.attempts, sent.end) == (2, "attempts")
+
+
+def test_requests_tells_what_never_left():
+    assert _never_left(requests.ConnectTimeout())
+    assert not _never_left(requests.ReadTimeout())
+    assert not _never_left(requests.ConnectionError(ConnectionResetError()))
 
 
 def test_files_are_rewound_where_the_library_can(flaky: Make):
