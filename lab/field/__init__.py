@@ -6,7 +6,7 @@ doors       a receiver in any colour, through any driver
 cuts        replies and requests that end after any number of bytes
 """
 
-from . import clocks, cuts, histories, points, restarts, zombies  # noqa: F401
+from . import clocks, crowds, cuts, histories, models, points, resources, restarts, zombies  # noqa: F401
 from .trial import SERVERS, TRIALS, Trial, run_trial
 
 __all__ = ["SERVERS", "TRIALS", "Trial", "run_trial"]

@@ -157,6 +157,13 @@ class Bench:
                 return self.door.perform(request)
         return self.door.perform(request)
 
+    def again(self, key: str) -> None:
+        """Deliver until it is done: a busy machine may be too slow for a short lease."""
+        while True:
+            with contextlib.suppress(StoreUnavailableError):
+                self.door.process(key, self.run, key)
+                return
+
     def _once(self, key: str, outcome: Any) -> None:
         assert self.runs.get(key) == 1, f"ran {self.runs.get(key)} times"
         assert outcome.value == f"{key} done"
@@ -242,13 +249,13 @@ def _sweep(t: Trial, way: str, per_scene: int | None) -> None:
 def cut_replies(t: Trial) -> None:
     """Every reply of claim, complete, fail, renew, replay and batch ends after any number of bytes:
     one run, one result, nobody waits for a lease."""
-    _sweep(t, "reply", None if t.full else 8)
+    _sweep(t, "reply", None if t.full else 6)
 
 
 @trial("cut requests", "C5", "cuts")
 def cut_requests(t: Trial) -> None:
     """Every request ends after some number of bytes: one run, one result, nobody waits for a lease."""
-    _sweep(t, "request", t.size(4, 100))
+    _sweep(t, "request", t.size(3, 100))
 
 
 @trial("rough network", "C5", "faults")
@@ -259,7 +266,7 @@ def rough_network(t: Trial) -> None:
     def through_one(driver: str, page: Trial) -> None:
         rng = random.Random(f"rough/{driver}/{t.seed}")
         with bench_for(page, driver, "reply", timeout=1) as bench:
-            for _ in range(t.size(1, 8)):
+            for _ in range(t.size(1, 3)):
                 for act in ACTS:
                     for scene in rng.sample(bench.scenes, t.size(2, len(bench.scenes))):
                         bench.way = rng.choice(("reply", "request"))
@@ -302,7 +309,7 @@ def ending_loops(t: Trial) -> None:
     is the work recorded?"""
     server = shared(t.engine)
     for driver in DRIVERS[t.engine][1:]:
-        for _ in range(t.size(2, 20)):
+        for _ in range(t.size(2, 10)):
             with server.fresh() as url:
                 began = time.monotonic()
                 found = end_in_mid_record(server, url, driver)

@@ -248,11 +248,13 @@ SCENARIOS: Final[dict[str, tuple[Callable[[Stage], World], dict[str, Any], Any, 
 def crash_sweep(t: Trial) -> None:
     """A worker dies before and after every statement, at its handler's start and after its effect: is
     anything lost, doubled without a cause, or answered in two ways?"""
+    rng = t.rng
     with tempfile.TemporaryDirectory(prefix="twicesafe-lab-") as folder:
         stage = Stage(t.engine, Path(folder))
         try:
             for colour in ("threads", "tasks"):
-                for name, (prepare, terms, fails, check) in SCENARIOS.items():
+                for name in rng.sample(list(SCENARIOS), t.size(3, len(SCENARIOS))):
+                    prepare, terms, fails, check = SCENARIOS[name]
                     for life, world in crash_points(
                         functools.partial(prepare, stage),
                         lambda life, world: _run(world, life, colour, terms, fails),  # noqa: B023

@@ -75,6 +75,11 @@ class Proxy:
         self.held = False
         """Bytes are taken and not passed on, in both ways, until this is False again."""
 
+    @property
+    def connections(self) -> int:
+        """That are open now."""
+        return len(self._links)
+
     def arm(self, fault: Fault) -> Fault:
         self._fault = fault
         return fault

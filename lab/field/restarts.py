@@ -43,7 +43,7 @@ def restarts(t: Trial) -> None:
             load = kind(server.url)
             threads = load.start()
             try:
-                for _ in range(t.size(2, 50)):
+                for _ in range(t.size(2, 25)):
                     _until_it_moves(load)
                     (server.kill if rng.random() < 0.6 else server.stop)()
                     server.start()
@@ -89,8 +89,8 @@ def _judge(t: Trial, load: Load, url: str) -> None:
 # --- failover --------------------------------------------------------------------------------
 
 PATIENT: Final = Policy(lease=20, wait=5)
-AFTERWARDS: Final = 40
-"""Deliveries that meet the partition."""
+MANY: Final = {False: 16, True: 40}
+"""Deliveries that meet the partition; in a full run more."""
 
 
 class Pair:
@@ -149,11 +149,11 @@ def _one_failover(t: Trial, replicas: int, number: int) -> Counter[str]:
         pair = Pair(stack)
         url = f"redis://127.0.0.1:{pair.front.port}/0?wait_replicas={replicas}&wait_timeout=0.2"
         receiver = stack.enter_context(Receiver.open(url, policy=PATIENT))
-        before = _acknowledged(receiver, [f"before-{n}" for n in range(AFTERWARDS)], rng)
+        before = _acknowledged(receiver, [f"before-{n}" for n in range(MANY[t.full])], rng)
         if not replicas:
             pair.until_level()
         pair.wire.held = True
-        after = _acknowledged(receiver, [f"after-{n}" for n in range(AFTERWARDS)], rng)
+        after = _acknowledged(receiver, [f"after-{n}" for n in range(MANY[t.full])], rng)
         pair.fail_over()
         for when, told in (("before", before), ("during", after)):
             found[f"acknowledged {when}"] += len(told)

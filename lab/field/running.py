@@ -54,7 +54,8 @@ def in_processes(seed: int, full: bool, jobs: int, names: Sequence[str] = ()) ->
             return [lost]
         return msgspec.json.decode(written, type=list[Trial])
 
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
+    # Much of it is waiting: one more than there are cores.
+    with ThreadPoolExecutor(jobs + 1) as pool:
         return [done for some in pool.map(one, ENGINES) for done in some]
 
 

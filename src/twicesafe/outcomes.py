@@ -13,7 +13,7 @@ __all__ = ["Failure", "Outcome"]
 T = TypeVar("T")
 
 
-class Outcome(msgspec.Struct, Generic[T], frozen=True, gc=False):
+class Outcome(msgspec.Struct, Generic[T], frozen=True):
     """The one recorded answer to a key, whether it was made just now or before."""
 
     value: T
@@ -30,7 +30,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, gc=False):
         return True
 
 
-class Failure(msgspec.Struct, frozen=True, gc=False):
+class Failure(msgspec.Struct, frozen=True):
     """One item of a batch that has no answer; its neighbours are not concerned."""
 
     error: BaseException

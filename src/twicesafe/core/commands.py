@@ -4,6 +4,10 @@ A *flow* is one exchange, written as a generator that yields commands and receiv
 blocking and the event-loop runtime perform the same commands, so the exchange is written once.
 A flow never catches BaseException around a yield: a dropped flow stays dropped, as a dead
 process would.
+
+Commands of plain data are hidden from the garbage collector (``gc=False``), which saves it work.
+Those that hold what others made are not: an error knows the frames that it passed through, these know
+the reply that holds the error, and nobody could ever free such a circle.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Invoke(msgspec.Struct, gc=False):
+class Invoke(msgspec.Struct):
     """Run the handler under this claim (None: unprotected). Reply: `Returned` or `Raised`."""
 
     claim: ActiveClaim | None
@@ -46,11 +50,11 @@ class Invoke(msgspec.Struct, gc=False):
     timeout: float | None = None
 
 
-class Returned(msgspec.Struct, gc=False):
+class Returned(msgspec.Struct):
     value: Any
 
 
-class Raised(msgspec.Struct, gc=False):
+class Raised(msgspec.Struct):
     error: BaseException
 
 
@@ -84,7 +88,7 @@ class Board(msgspec.Struct, gc=False):
     fingerprint: bytes | None
 
 
-class Ride(msgspec.Struct, gc=False):
+class Ride(msgspec.Struct):
     """Wait for a flight. Reply: its landing, True = it ended without one, None = time is over.
 
     `OverflowError` is thrown if `most` riders are on it already.
@@ -103,7 +107,7 @@ class Land(msgspec.Struct, gc=False):
     answer: Claimed
 
 
-class Detach(msgspec.Struct, gc=False):
+class Detach(msgspec.Struct):
     """Finish this flow even if the caller's patience ends first; then TimeoutError is thrown.
 
     A thread cannot be stopped, so its claim is kept until it really ends.
@@ -130,7 +134,7 @@ class PerformMany(msgspec.Struct, gc=False):
     requests: list[Any]
 
 
-class Launch(msgspec.Struct, gc=False):
+class Launch(msgspec.Struct):
     """Run many handlers, at most `concurrency` at once; hand over what finished.
 
     First sent with all `jobs`, then with none to ask for more. Reply: (index, reply) pairs, at

@@ -1,0 +1,56 @@
+"""The shipped model at full size (C11): Hypothesis asks a store and the lifecycle the same things.
+
+What users run on a store of their own (`twicesafe.testing.model.StoreModel`), here on ours, in both
+colours; a failing example is shrunk and printed with the blob that repeats it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from twicesafe.testing.model import StoreModel
+
+from .points import hooks_for
+from .trial import SERVERS, Trial, trial
+
+__all__ = ["models"]
+
+STEPS = 50
+
+
+@trial("model of the store", "C11", "examples", ("sqlite", *SERVERS))
+def models(t: Trial) -> None:
+    """Claims, endings, impostors, batches, operators, sweeps and reopening in any order: does the store
+    answer as the lifecycle does, and is every row the same?"""
+    hooks = type(hooks_for(t.engine))
+    quick = t.engine in ("sqlite", "valkey")  # the others wait for a disk at every step
+    examples = t.size(3, 250 if quick else 40)
+    for colour in ("blocking", "async"):
+        counted = [0]
+
+        class Model(hooks, StoreModel):  # type: ignore[misc, valid-type]
+            def __init__(self, counted: list[int] = counted) -> None:
+                super().__init__()
+                counted[0] += 1
+
+        Model.colour = colour
+        terms = settings(
+            max_examples=examples,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate, Phase.shrink),
+        )
+        machine: Any = seed(t.seed)(Model)
+        try:
+            run_state_machine_as_test(machine, settings=terms)
+        except Exception as error:
+            t.broke(f"{colour}: {type(error).__name__}: {error}"[:2000])
+        t.tried += counted[0]
+    t.count("steps at most", t.tried * STEPS)

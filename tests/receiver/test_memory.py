@@ -1,0 +1,92 @@
+"""Nothing of a delivery is kept once its caller let go of it: not its error, not its value."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from twicesafe import AsyncReceiver, Backoff, Policy, Receiver, TwicesafeError
+
+POLICY = Policy(backoff=Backoff(first=0))
+
+
+class OrderError(Exception):
+    pass
+
+
+class Order:
+    """A value that knows its outcome, as rows of an ORM come to know many things."""
+
+    outcome: Any = None
+
+
+@pytest.fixture
+def seen() -> list[weakref.ref[Any]]:
+    return []
+
+
+def gone(seen: list[weakref.ref[Any]]) -> bool:
+    gc.collect()
+    return [ref() for ref in seen] == [None] * len(seen) != []
+
+
+def test_errors_are_let_go(seen: list[weakref.ref[Any]]):
+    def fail(_: object = None) -> None:
+        error = OrderError("no")
+        seen.append(weakref.ref(error))
+        raise error
+
+    def deliver(receiver: Receiver) -> None:
+        with pytest.raises(OrderError):
+            receiver.process("k", fail)
+        failures = receiver.process_many(["a", "b"], fail, key=str)
+        assert [one.ok for one in failures] == [False, False]
+        with pytest.raises(OrderError), receiver.claim("by hand"):
+            fail()
+
+    with Receiver.open("memory://", policy=POLICY) as receiver:
+        deliver(receiver)
+        assert gone(seen)
+
+
+async def test_errors_of_awaited_handlers_are_let_go(seen: list[weakref.ref[Any]]):
+    async def fail(_: object = None) -> None:
+        error = OrderError("no")
+        seen.append(weakref.ref(error))
+        raise error
+
+    async def deliver(receiver: AsyncReceiver) -> None:
+        with pytest.raises(OrderError):
+            await receiver.process("k", fail)
+        failures = await receiver.process_many(["a", "b"], fail, key=str)
+        assert [one.ok for one in failures] == [False, False]
+
+    async with AsyncReceiver.open("memory://", policy=POLICY) as receiver:
+        await deliver(receiver)
+        assert gone(seen)
+
+
+def test_a_value_that_knows_its_outcome_is_let_go(seen: list[weakref.ref[Any]]):
+    def make() -> Order:
+        order = Order()
+        seen.append(weakref.ref(order))
+        return order
+
+    def deliver(receiver: Receiver) -> None:
+        with pytest.raises(TwicesafeError) as told:  # done, but it cannot be stored
+            receiver.process("k", make)
+        told.value.value.outcome = told.value
+
+    def answer() -> None:
+        from twicesafe import Key, Outcome
+
+        order = make()
+        order.outcome = Outcome(order, False, 1, Key("k"), 1)
+
+    with Receiver.open("memory://") as receiver:
+        deliver(receiver)
+        answer()
+        assert gone(seen)
