@@ -717,6 +717,8 @@ def api_page() -> str:
         _class_section(twicesafe.Key),
         _class_section(claims.Claim, "AsyncClaim is its awaited twin."),
         _class_section(handlers.MessageHandler, "AsyncMessageHandler is its awaited twin."),
+        _class_section(twicesafe.Outbox, "AsyncOutbox has the same names, awaited."),
+        _class_section(twicesafe.OutboxRelay, "AsyncOutboxRelay has the same names, awaited."),
     ]
     functions = [
         (code(f"{f.__name__}{_signature(f)}"), first_line(f))

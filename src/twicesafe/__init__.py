@@ -8,16 +8,20 @@ from .errors import __all__ as _errors
 from .handlers import AsyncMessageHandler, MessageHandler
 from .inbox import AsyncInbox, Inbox
 from .keys import Key
+from .outbox import AsyncOutbox, Outbox
 from .outcomes import Failure, Outcome
 from .policy import Backoff, Policy
 from .receiver import AsyncReceiver, Receiver
 from .records import Cause, Record, State
+from .relay import AsyncOutboxRelay, OutboxRelay
 
 __all__ = [  # noqa: PLE0604 - the errors' names are data
     "ActiveClaim",
     "AsyncClaim",
     "AsyncInbox",
     "AsyncMessageHandler",
+    "AsyncOutbox",
+    "AsyncOutboxRelay",
     "AsyncReceiver",
     "Backoff",
     "Cause",
@@ -26,6 +30,8 @@ __all__ = [  # noqa: PLE0604 - the errors' names are data
     "Inbox",
     "Key",
     "MessageHandler",
+    "Outbox",
+    "OutboxRelay",
     "Outcome",
     "Policy",
     "Receiver",

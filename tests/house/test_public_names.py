@@ -7,9 +7,9 @@ import importlib
 import pytest
 
 NAMES = {
-    "ActiveClaim", "AsyncClaim", "AsyncInbox", "Inbox", "AsyncMessageHandler", "AsyncReceiver", "Backoff", "Cause", "Claim",
+    "ActiveClaim", "AsyncClaim", "AsyncInbox", "Inbox", "AsyncMessageHandler", "AsyncOutbox", "AsyncOutboxRelay", "AsyncReceiver", "Backoff", "Cause", "Claim",
     "Failure", "Key", "MessageHandler",
-    "Outcome", "Policy", "Receiver", "Record", "State", "__version__", "current_claim",
+    "Outbox", "OutboxRelay", "Outcome", "Policy", "Receiver", "Record", "State", "__version__", "current_claim",
     "current_key", "key_scope",
 }  # fmt: skip
 

@@ -13,6 +13,8 @@ TWINS = [
     ("Receiver", "AsyncReceiver"),
     ("MessageHandler", "AsyncMessageHandler"),
     ("Inbox", "AsyncInbox"),
+    ("Outbox", "AsyncOutbox"),
+    ("OutboxRelay", "AsyncOutboxRelay"),
 ]
 
 # Names of a twin that talk to the store: plain on X, awaited on AsyncX.

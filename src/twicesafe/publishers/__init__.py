@@ -1,6 +1,6 @@
 """Publishers: where a relay takes messages. One file per kind; drivers are imported on first use.
 
-    callable_   a function of yours
+    callable_   a function of yours, plain or async
     webhook     http(s)://…     signed POST, Idempotency-Key set
     redis       redis://…       Redis Streams
     nats        nats://…        JetStream, Nats-Msg-Id set
@@ -10,7 +10,17 @@
 `open_publisher` opens one by its URL, as ``twicesafe relay --to URL`` does.
 """
 
-from .callable_ import CallablePublisher
+from ..core.outbox import Message
+from ..core.publishing import NOT_TRIED, Answer, Publisher
+from .callable_ import AsyncCallablePublisher, CallablePublisher
 from .urls import open_publisher
 
-__all__ = ["CallablePublisher", "open_publisher"]
+__all__ = [
+    "NOT_TRIED",
+    "Answer",
+    "AsyncCallablePublisher",
+    "CallablePublisher",
+    "Message",
+    "Publisher",
+    "open_publisher",
+]

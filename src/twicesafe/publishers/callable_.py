@@ -7,7 +7,6 @@ sent before stays sent.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -69,6 +68,8 @@ class AsyncCallablePublisher:
         self.concurrency = concurrency
 
     async def publish(self, messages: Sequence[Message]) -> list[Answer]:
+        import asyncio
+
         answers: list[Answer] = [NOT_TRIED] * len(messages)
 
         async def lane(places: list[int]) -> None:
