@@ -353,6 +353,21 @@ def test_two_that_wait_for_each_other_are_told(shop: Shop, monkeypatch: pytest.M
     assert any("wait for each other" in trial.fault for trial in report.wrong)
 
 
+def test_a_lock_goes_with_the_dead_and_is_waited_for_by_the_living(shop: Shop):
+    lock = threading.Lock()
+
+    def careful(item: str) -> str:
+        with lock:
+            if item not in shop.lines:
+                shop.lines.append(item)
+        return item
+
+    report = tried(shop, careful, bare=True, lines=True, interleavings=30)
+    assert report.ok, str(report)
+    assert any("waits for the other one" in step for t in report.trials for step in t.story)
+    assert not lock.locked()
+
+
 def test_too_many_points_are_refused(shop: Shop):
     def endless(item: str) -> None:
         for _ in range(3000):

@@ -31,6 +31,9 @@ __all__ = ["Played", "explore", "play"]
 PATIENCE: Final = 3.0
 """Seconds after which a track that neither stops nor ends is taken to wait for the other one."""
 
+LITTLE: Final = 0.2
+"""The same, once it is known that they do wait for each other: for a lock, or a row."""
+
 
 class Paced(Life):
     """A life that stands still after so many points, until it is told to go on."""
@@ -61,6 +64,7 @@ class Track:
     def __init__(self, name: str, stage: Stage) -> None:
         self.name, self.life = name, Paced()
         self.answer: Any = None
+        self.waited = False
         self._ended = threading.Event()
         self._told = 0
 
@@ -78,7 +82,7 @@ class Track:
     def ended(self) -> bool:
         return self._ended.is_set()
 
-    def move(self, until: int | None, story: list[str]) -> bool:
+    def move(self, until: int | None, patience: float, story: list[str]) -> bool:
         """Run until it has passed so many points (None: to its end), or is stuck. True: it ended."""
         self.life.halted.clear()
         self.life.stop_after = until
@@ -86,16 +90,16 @@ class Track:
             self._thread.start()
         else:
             self.life.go_on()
-        stuck = not self.life.halted.wait(PATIENCE)
+        self.waited = not self.life.halted.wait(patience)
         points = self.life.passed
         story += [f"{self.name}  {point}" for point in points[self._told :]]
         self._told = len(points)
-        if stuck:
+        if self.waited:
             story.append(f"{self.name}  waits for the other one")
         return self.ended
 
-    def join(self) -> bool:
-        self._thread.join(PATIENCE)
+    def join(self, patience: float) -> bool:
+        self._thread.join(patience)
         return self.ended
 
 
@@ -110,40 +114,53 @@ class Played:
     reached: bool
     """False: somebody ended before the point at which it should have stood still."""
     stuck: bool
+    waited: bool
+    """One of them waited for the other."""
 
 
-def play(stage: Stage, stops: tuple[int, ...]) -> Played:
+def play(stage: Stage, stops: tuple[int, ...], patience: float = PATIENCE) -> Played:
     """Two deliveries on this stage; A stands still after ``stops[0]`` points, B after ``stops[1]``."""
     a, b = Track("A", stage), Track("B", stage)
     story: list[str] = []
     pauses: list[str] = []
-    reached = True
+    reached, waited = True, False
     turns = [(a, stops[0]), (b, stops[1] if len(stops) > 1 else None), (a, None), (b, None)]
     for track, until in turns:
         if track.ended:
             continue
-        if track.move(until, story):
+        ended = track.move(until, patience, story)
+        waited = waited or track.waited
+        if ended:
             reached = reached and until is None
         elif until is not None:
             pauses.append(f"{track.name} stands still {track.life.passed[-1]}")
             stage.pass_time()
             lease = "" if stage.case.bare else "; its lease ends"
             story.append(f"-  {track.name} stands still{lease}")
-    stuck = not (a.join() and b.join())
-    return Played((a.answer, b.answer), tuple(story), tuple(pauses), reached, stuck)
+    stuck = not (a.join(patience) and b.join(patience))
+    return Played((a.answer, b.answer), tuple(story), tuple(pauses), reached, stuck, waited)
 
 
 def explore(stages: Callable[[], Stage], points: int) -> Iterator[tuple[Stage, Played]]:
     """Every schedule with one switch, then every one with two, each on a stage of its own."""
-    for first in range(1, points + 1):
+    patience = PATIENCE
+
+    def tried(*stops: int) -> tuple[Stage, Played]:
+        nonlocal patience
         stage = stages()
-        played = play(stage, (first,))
+        played = play(stage, stops, patience)
+        if played.waited and (stage.case.bare or stage.clock is not None):
+            patience = LITTLE  # on a real clock they wait for leases, which takes what it takes
+        return stage, played
+
+    for first in range(1, points + 1):
+        stage, played = tried(first)
         if played.reached:
             yield stage, played
     for first in range(1, points + 1):
         for second in itertools.count(1):
-            stage = stages()
-            played = play(stage, (first, second))
-            if not played.reached:
-                break
-            yield stage, played
+            stage, played = tried(first, second)
+            if played.reached:
+                yield stage, played
+            if played.waited or not played.reached:
+                break  # it would not come to a later point either

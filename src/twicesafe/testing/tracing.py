@@ -8,6 +8,7 @@ traced any more: a ``finally`` of the handler runs to its end, as it would on an
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import linecache
@@ -45,13 +46,22 @@ def traced(file: str | None) -> Iterator[None]:
         yield
         return
 
-    def on_line(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
-            crash_point("before " + shown(frame.f_code.co_name, file, frame.f_lineno))
-        return on_line
+    blocks = _with_blocks(file)
 
     def on_call(frame: FrameType, _: str, __: Any) -> Any:
-        return on_line if frame.f_code.co_filename == file else None
+        if frame.f_code.co_filename != file:
+            return None
+        before = 0
+
+        def on_line(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal before
+            if event == "line":
+                line, last, before = frame.f_lineno, before, frame.f_lineno
+                if not line < last <= blocks.get(line, 0):
+                    crash_point("before " + shown(frame.f_code.co_name, file, line))
+            return on_line
+
+        return on_line
 
     before = sys.gettrace()
     sys.settrace(on_call)
@@ -59,6 +69,18 @@ def traced(file: str | None) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+@functools.cache
+def _with_blocks(file: str) -> dict[int, int]:
+    """Where each ``with`` begins and ends. Python visits its first line again on the way out, before
+    it lets go; a death there would leave a lock held for ever, which no real death does."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return {}
+    blocks = (node for node in ast.walk(tree) if isinstance(node, ast.With | ast.AsyncWith))
+    return {node.lineno: node.end_lineno or node.lineno for node in blocks}
 
 
 def shown(function: str, file: str, line: int) -> str:
