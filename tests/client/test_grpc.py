@@ -26,6 +26,7 @@ class Bank:
         self.keys: list[str | None] = []
         self.effects: list[bytes] = []
         self.failures = 0
+        self.left: list[float] = []
         self.receiver = Receiver.open("memory://", scope=("Charge",))
         handlers = {
             "Charge": grpc.unary_unary_rpc_method_handler(self.charge),
@@ -45,6 +46,7 @@ class Bank:
     def charge(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         key = extract(context.invocation_metadata())
         self.keys.append(key)
+        self.left.append(context.time_remaining())
         answer = self.receiver.process(key, self._charge, request).value
         if self.failures:
             self.failures -= 1
@@ -144,6 +146,7 @@ def test_other_metadata_and_other_methods_are_left_alone(bank: Bank):
         assert list(channel.unary_stream(LIST)(b"", metadata=[("a", "b")], timeout=20)) == [b"one"]
         charge(channel, metadata=[("a", "b"), ("idempotency-key", '"given"')])
     assert bank.keys == [None, "given"]
+    assert 0 < bank.left[0] <= 20  # the call's own time-out
 
 
 def test_a_method_alone_is_not_several():
