@@ -9,6 +9,7 @@ socket. What is left to say after the last step is nothing: the connection is cl
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -26,9 +27,11 @@ def reset(connection: socket.socket) -> None:
 
 
 class Scripted:
-    def __init__(self, *scripts: Sequence[Step]) -> None:
+    def __init__(self, *scripts: Sequence[Step], context: ssl.SSLContext | None = None) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        scheme = "http" if context is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._context = context
         self._scripts = list(scripts)
         self.requests: list[bytes] = []
         self.connections = 0
@@ -55,6 +58,8 @@ class Scripted:
 
     def _play(self, connection: socket.socket, script: Sequence[Step]) -> None:
         try:
+            if self._context is not None:
+                connection = self._context.wrap_socket(connection, server_side=True)
             for step in script:
                 if not (request := self._request(connection)):
                     break

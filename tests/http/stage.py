@@ -136,8 +136,9 @@ class Stage:
         ways = {name: settings.pop(name) for name in ("trusted", "forwarded") if name in settings}
         forwarding = Forwarding(self.policy, **ways)
         self.metrics = Metrics()
+        patience = settings.pop("patience", 30)
         upstream = Upstream(url, forwarding, **settings)
-        return Front(upstream, receiver, self.policy, forwarding, self.metrics)
+        return Front(upstream, receiver, self.policy, forwarding, self.metrics, patience)
 
     def close(self) -> None:
         self.pool.shutdown()
@@ -281,7 +282,7 @@ class ProxyServer(AsgiServer):
         super().__init__()
 
     def _made(self) -> uvicorn.Server:
-        return listening.server(self._call, read_timeout=0.4)
+        return listening.server(self._call, patience=0.4)
 
 
 class Service:

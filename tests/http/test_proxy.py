@@ -523,6 +523,32 @@ def test_a_client_that_does_not_go_on_is_let_go(stage: Stage, sent: bytes):
     assert stage.records.stats().total == 0
 
 
+@pytest.mark.item("D11", "E5")
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_client_that_takes_nothing_is_let_go(before: Before, key: str | None):
+    size = 20_000_000  # more than sockets hold
+    done, ended = threading.Event(), threading.Event()
+
+    def large(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        try:
+            connection.sendall(b"x" * size)
+            done.set()
+        except OSError:
+            pass
+        ended.set()
+
+    stage, _ = before([large], patience=0.2, http={"max_result": 2 * size})
+    with stage.connect() as connection:
+        connection.sendall(stage.request(key))
+        assert ended.wait(20)
+        assert done.is_set() == (key is not None)  # for its record it was taken whole
+        if key is not None:
+            while (reply := stage.send("k")).problem == "in-progress":
+                pass
+            assert (reply.replayed, len(reply.body)) == (True, size)
+
+
 @pytest.mark.item("O3")
 def test_what_it_counts(stage: Stage):
     for key in ("k", "k", None):

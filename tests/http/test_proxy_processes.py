@@ -237,6 +237,31 @@ def test_what_does_not_end_within_its_grace_is_held(shop: Shop, tmp_path: Path, 
     assert record.state is State.HELD
 
 
+@pytest.mark.item("E8")
+def test_workers_end_with_their_supervisor(shop: Shop, tmp_path: Path, opened: ExitStack):
+    proxy = Proxy(shop, tmp_path, "--workers", "2")
+    opened.enter_context(closing(proxy))
+    workers = proxy.workers()
+    proxy.process.kill()
+    proxy.process.wait(20)
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        pass
+
+
+@pytest.mark.item("E9")
+def test_a_store_that_is_away_is_told_and_nothing_is_sent(
+    shop: Shop, tmp_path: Path, opened: ExitStack
+):
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        store = f"redis://127.0.0.1:{nobody.getsockname()[1]}"
+    proxy = Proxy(shop, tmp_path, store=store)
+    opened.enter_context(closing(proxy))
+    assert proxy.send("k").problem == "store-unavailable"
+    assert proxy.admin("/ready")[0] == 503
+    assert proxy.admin("/live")[0] == 200
+    assert not shop.effects()
+
+
 def test_sighup_reads_the_settings_again(shop: Shop, tmp_path: Path, opened: ExitStack):
     settings = tmp_path / "twicesafe.toml"
     proxy = Proxy(shop, tmp_path)

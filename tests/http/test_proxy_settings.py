@@ -111,6 +111,7 @@ def test_profiles(profile: str):
         ("[proxy]\nupstream = 'http://u:p@a'", "more than host"),
         ("[proxy]\nupstream = 'http://a:port'", "upstream"),
         ("[proxy]\nadmin = '127.0.0.1:8080'", "public"),
+        ("[proxy]\nupstream = 'http://127.0.0.1:8080'", "ask itself"),
         ("proxy = 1", "is a section"),
         ("[proxy", "is not TOML"),
     ],

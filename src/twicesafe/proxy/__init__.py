@@ -16,9 +16,11 @@ decided in `core.http`. It needs uvicorn: ``pip install "twicesafe[proxy]"``.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..errors import ConfigurationError
 from .settings import ProxySettings, load
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ __all__ = ["ProxySettings", "load", "run"]
 
 def run(read: Callable[[], ProxySettings], ready: Callable[[Greeting], object]) -> None:
     """Serve until a signal ends it. ``read`` is asked again at each reload."""
+    if os.name != "posix":
+        raise ConfigurationError("the proxy needs signals and sockets as Linux and macOS have them")
     from .supervisor import Supervisor
 
     async def supervise() -> None:

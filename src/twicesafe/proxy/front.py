@@ -4,11 +4,13 @@
 
 An upstream that gave no whole answer is no error of this program: a client without a key is told so
 (502), a response that has begun is cut, and one line goes to the log. Answers that are not the
-upstream's get a Date and a Server of their own.
+upstream's get a Date and a Server of their own. A client that takes nothing of its response for long is
+let go; if it had a key, its response is recorded all the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
@@ -41,7 +43,9 @@ class Front:
         policy: HttpPolicy,
         forwarding: Forwarding,
         metrics: Metrics,
+        patience: float = 30,
     ) -> None:
+        self._patience = patience
         self._layer = IdempotencyMiddleware(upstream, receiver=receiver, policy=policy)
         self._rules = Rules(policy, receiver.scope)
         self._forwarding, self._metrics = forwarding, metrics
@@ -49,7 +53,7 @@ class Front:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         peer = scope["client"][0] if scope.get("client") else "unknown"
-        out = _Out(send)
+        out = _Out(send, self._patience)
         self._metrics.begin()
         try:
             fields = self._forwarding.inbound(scope["headers"], peer)
@@ -64,6 +68,8 @@ class Front:
             if out.status == 0:
                 await self._answer(scope, out, Problem("upstream-failed", status))
             # What has begun is cut: the server closes a connection whose response did not end.
+        except ClientStalled:
+            _log.warning("a client did not take its response, and is let go")
         finally:
             self._metrics.end(out.status)
 
@@ -82,13 +88,17 @@ class Front:
         await out({"type": "http.response.body", "body": response.body})
 
 
+class ClientStalled(ConnectionError):  # noqa: N818 - for the layer, a client that went away
+    """A client took nothing of its response for too long."""
+
+
 class _Out:
     """The way to the client: knows what has begun, and completes answers of our own."""
 
-    __slots__ = ("_send", "status")
+    __slots__ = ("_patience", "_send", "status")
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, patience: float) -> None:
+        self._send, self._patience = send, patience
         self.status = 0
         """0: no response has begun."""
 
@@ -99,7 +109,11 @@ class _Out:
                 date = formatdate(usegmt=True).encode()
                 own = [(b"date", date), (b"server", b"twicesafe")]
                 message = {**message, "headers": [*message["headers"], *own]}
-        await self._send(message)
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._send(message)
+        except TimeoutError:
+            raise ClientStalled from None
 
 
 def _refuse_websockets(fields: Any) -> None:

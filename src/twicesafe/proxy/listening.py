@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ..core.http.policy import HttpPolicy
 from ..core.http.problems import Problem, problem_response
 from ..core.http.wire import Ambiguous, Guard
 
@@ -30,19 +31,18 @@ _LAST_CALL = 1.0
 def server(
     app: Any,
     *,
-    read_timeout: float = 30,
+    patience: float = 30,
     keep_alive: float = 75,
     max_head: int = 65536,
     grace: float = 30,
+    problem_base: str = HttpPolicy().problem_base,
 ) -> uvicorn.Server:
     """A server for this application; it never trusts or adds a field by itself."""
 
-    class Listening(_Listening):
-        patience, most = read_timeout, max_head
-
+    settings = {"patience": patience, "most": max_head, "base": problem_base}
     config = uvicorn.Config(
         app,
-        http=Listening,
+        http=type("Listening", (_Listening,), settings),
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -69,6 +69,7 @@ class _Server(uvicorn.Server):
 class _Listening(H11Protocol):
     patience = 30.0
     most = 65536
+    base = ""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)
@@ -134,7 +135,7 @@ class _Listening(H11Protocol):
         response = problem_response(
             Problem("request-malformed", detail=detail),
             statuses={},
-            base="urn:twicesafe:problem:",
+            base=self.base,
             documentation="",
             exposes=False,
         )

@@ -70,8 +70,8 @@ class ProxySettings:
     """How many connections one worker may have to the upstream."""
     upstream_ca: str = ""
     """A file of certificates that an https upstream is checked with; empty: the system's."""
-    read_timeout: float = 30
-    """How long a client may take for a head, or be silent in mid-body."""
+    client_timeout: float = 30
+    """How long a client may take for a head, be silent in mid-body, or take nothing of a response."""
     keep_alive: float = 75
     """How long a client's connection may rest between two requests."""
     max_head: int = 65536
@@ -107,8 +107,10 @@ class ProxySettings:
             value = getattr(self, name)
             _require(isinstance(value, str), name, value, "use text")
         _require(isinstance(self.forwarded, bool), "forwarded", self.forwarded, "use true or false")
-        Origin.of(self.upstream)
+        origin = Origin.of(self.upstream)
         public = Listener.of(self.listen, "listen")
+        if (origin.host, origin.port) == (public.host, public.port):
+            raise ConfigurationError("upstream is the same as listen: it would ask itself")
         if self.admin and Listener.of(self.admin, "admin") == public and public.port:
             raise ConfigurationError("admin is the same as listen: it must not be public")
         if self.store.startswith("memory:") and self.workers > 1:
@@ -125,7 +127,7 @@ _DURATIONS: Final = {
     "connect_timeout": 0.001,
     "upstream_timeout": 0.001,
     "upstream_idle": 0,
-    "read_timeout": 0.001,
+    "client_timeout": 0.001,
     "keep_alive": 0.001,
     "grace": 0,
     "sweep": 0,

@@ -17,7 +17,6 @@ a clean close; a reset is no end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import select
 import ssl
 from collections import deque
@@ -37,7 +36,8 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-_PIECE: Final = 65536
+_MOST_UNREAD: Final = 262_144
+"""How much of a response may wait for a client that reads slowly."""
 _UNAVAILABLE: Final = Problem("upstream-unavailable", retry_after=1)
 
 
@@ -81,17 +81,19 @@ class Upstream:
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         head = h11.Request(method=scope["method"], target=target, headers=list(fields))
-        async with self._place():
-            try:
-                connection = await self._connection()
-            except asyncio.CancelledError:
-                raise Refused(_UNAVAILABLE) from None  # this process ends, and nothing was sent
+        try:
+            connection = await self._taken()
+        except asyncio.CancelledError:
+            raise Refused(_UNAVAILABLE) from None  # this process ends, and nothing was sent
+        try:
             try:
                 await _Passage(connection, self._timeout, self._forwarding, receive, send).run(head)
             except BaseException:
                 connection.drop()
                 raise
             self._rest(connection)
+        finally:
+            self._room.release()
 
     def close(self) -> None:
         if self._alarm is not None:
@@ -101,17 +103,18 @@ class Upstream:
 
     # -- connections --------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _place(self) -> Any:
+    async def _taken(self) -> _Connection:
+        """A place among the connections, and a connection in it. Both in time, or `Refused`."""
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await self._room.acquire()
         except TimeoutError:
             raise Refused(_UNAVAILABLE) from None
         try:
-            yield
-        finally:
+            return await self._connection()
+        except BaseException:
             self._room.release()
+            raise
 
     async def _connection(self) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -159,7 +162,8 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.http = h11.Connection(h11.CLIENT)
         self.since = 0.0
-        self._resting = self._broken = self._full = False
+        self._resting = self._broken = False
+        self._unread = 0
         self._waiter: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -174,8 +178,8 @@ class _Connection(asyncio.Protocol):
         if self._resting:
             return self.drop()
         self.http.receive_data(data)
-        self._full = len(self.http.trailing_data[0]) > _PIECE
-        if self._full:
+        self._unread += len(data)
+        if self._unread > _MOST_UNREAD:
             self.transport.pause_reading()
         return self._wake()
 
@@ -211,27 +215,28 @@ class _Connection(asyncio.Protocol):
         """Wait until something came; `UpstreamLost` if nothing can come any more."""
         if self._broken:
             raise UpstreamLost("the connection broke")
-        if self._full:
-            self._full = False
+        if self._unread > _MOST_UNREAD:
             self.transport.resume_reading()
+        self._unread = 0
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        alarm = loop.call_later(patience, self._wake)
+        alarm = loop.call_later(
+            patience, self._wake, UpstreamTimedOut(f"silent for {patience:g} s")
+        )
         try:
             await self._waiter
         finally:
             alarm.cancel()
             self._waiter = None
-        if alarm.when() <= loop.time() and self.http.trailing_data == (b"", False):
-            raise UpstreamTimedOut(f"nothing came for {patience:g} s")
 
     async def write(self, data: bytes) -> None:
         self.transport.write(data)
         await self._writable.wait()
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _wake(self, trouble: UpstreamLost | None = None) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None) if trouble is None else waiter.set_exception(trouble)
 
     # -- its life -----------------------------------------------------------------------------
 

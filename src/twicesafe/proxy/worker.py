@@ -63,13 +63,15 @@ class Worker:
             connections=settings.upstream_connections,
             context=_trust(settings.upstream_ca),
         )
-        self.front = Front(self.upstream, self.receiver, policy, forwarding, self.metrics)
+        patience = settings.client_timeout
+        self.front = Front(self.upstream, self.receiver, policy, forwarding, self.metrics, patience)
         self.server = server(
             self.front,
-            read_timeout=settings.read_timeout,
+            patience=patience,
             keep_alive=settings.keep_alive,
             max_head=settings.max_head,
             grace=settings.grace,
+            problem_base=policy.problem_base,
         )
 
     async def serve(self, listening: socket.socket) -> None:

@@ -80,12 +80,11 @@ class Forwarding:
                 doubtful = True
         if not doubtful:
             return headers
-        return [
-            line
-            for line in headers
-            if line[0] not in dropped
-            and line[0].replace(b"_", b"-") not in self._guarded - {line[0]}
-        ]
+        return [(n, v) for n, v in headers if n not in dropped and not self._looks_like_ours(n)]
+
+    def _looks_like_ours(self, name: bytes) -> bool:
+        """``X_Forwarded_For``: CGI and its heirs take both spellings for one name."""
+        return b"_" in name and name.replace(b"_", b"-") in self._guarded
 
     def outbound(
         self, headers: Fields, peer: str, scheme: str, version: str, host: bytes

@@ -1,0 +1,75 @@
+"""An upstream behind TLS: checked by the certificates that `upstream_ca` names, and by its name."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.http.scripted import OK, Scripted
+from tests.http.stage import Stage
+from twicesafe import State
+
+Play = Callable[..., Stage]
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+
+
+@pytest.fixture
+def edge() -> str:
+    return "proxy"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of its own authority, for 127.0.0.1, with its key in the same file."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=stage",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        cwd=folder, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    both = folder / "both.pem"
+    both.write_text((folder / "key.pem").read_text() + (folder / "cert.pem").read_text())
+    return both
+
+
+@pytest.fixture
+def service(certificate: Path) -> Iterator[Scripted]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    made = Scripted(context=context)
+    yield made
+    made.close()
+
+
+@pytest.mark.item("A8")
+def test_an_upstream_that_can_prove_its_name_is_asked(
+    play: Play, service: Scripted, certificate: Path
+):
+    context = ssl.create_default_context(cafile=certificate)
+    stage = play(upstream={"url": service.url, "context": context})
+    replies = [stage.send(key) for key in ("a", "b", "a")]
+    assert [(r.status, r.body, r.replayed) for r in replies] == [
+        (201, b"ok", False), (201, b"ok", False), (201, b"ok", True),
+    ]  # fmt: skip
+    assert len(service.requests) == 2
+    assert OK.endswith(replies[0].body)
+
+
+@pytest.mark.item("E10")
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_one_that_cannot_is_sent_nothing(
+    play: Play, service: Scripted, certificate: Path, name: str
+):
+    trusts = ssl.create_default_context(cafile=certificate) if name == "localhost" else None
+    url = service.url.replace("127.0.0.1", name)
+    stage = play(upstream={"url": url, "context": trusts})
+    assert stage.send("k").problem == "upstream-unavailable"
+    assert [record.state for record in stage.records.records()[0]] == [State.RELEASED]
+    assert service.requests == []
