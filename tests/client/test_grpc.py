@@ -146,7 +146,7 @@ def test_other_metadata_and_other_methods_are_left_alone(bank: Bank):
         assert list(channel.unary_stream(LIST)(b"", metadata=[("a", "b")], timeout=20)) == [b"one"]
         charge(channel, metadata=[("a", "b"), ("idempotency-key", '"given"')])
     assert bank.keys == [None, "given"]
-    assert 0 < bank.left[0] <= 20  # the call's own time-out
+    assert 0 < bank.left[0] < 25  # the call's own time-out, as gRPC rounds it
 
 
 def test_a_method_alone_is_not_several():
