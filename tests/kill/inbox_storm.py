@@ -134,10 +134,11 @@ class InboxBroker(Broker):
         finally:
             done.set()
 
+    def rages(self) -> bool:
+        return super().rages() or any(thread.is_alive() for thread in self._faults)
+
     def _drain(self, until: float) -> None:
-        for thread in self._faults:
-            thread.join()
-        super()._drain(time.monotonic() + 60)
+        super()._drain(until + 30)
 
     def _cut_sessions(self, done: threading.Event, counts: dict[str, int]) -> None:
         """End somebody's session in the server, whatever it is in."""

@@ -190,16 +190,19 @@ class Broker:
             else:
                 self.values.setdefault(int(number), set()).add(told)
 
+    def rages(self) -> bool:
+        return len(self.killed) < self.options.kills
+
     def run(self) -> dict[str, Any]:
         for _ in range(WORKERS):
             self.start_worker()
         began = time.monotonic()
         next_kill = began + 0.2
-        while len(self.killed) < self.options.kills:
+        while self.rages():
             while len(self.queued) < 3 * WORKERS:
                 self.deliver_any()
             self.listen(max(0.0, next_kill - time.monotonic()))
-            if time.monotonic() >= next_kill:
+            if time.monotonic() >= next_kill and len(self.killed) < self.options.kills:
                 self.kill_one()
                 next_kill = time.monotonic() + self.rng.expovariate(1 / MEAN_LIFE)
             self._forget_unacknowledged()

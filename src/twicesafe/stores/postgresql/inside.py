@@ -44,6 +44,16 @@ _SEEN: Final = (
 )  # fmt: skip
 
 
+_PATIENCE: Final = """patience AS MATERIALIZED (
+            SELECT current_setting('lock_timeout') AS before,
+                set_config('lock_timeout', ?::text, true) AS during)"""
+"""For this statement only: what was before is put back at its end."""
+
+_GATE: Final = """gate AS MATERIALIZED (
+            SELECT floor FROM {meta}
+            WHERE current_setting('transaction_isolation') <> 'read committed' FOR SHARE)"""
+
+
 class PostgresInside(Inside):
     programs: PostgresPrograms
 
@@ -52,8 +62,9 @@ class PostgresInside(Inside):
         current = getattr(programs, "current", "")  # only tables that keep generations have one
         self._place, self._here = ("generation, ", f"{current}, ") if current else ("", "")
         self._bring = f"generation = {current}, " if current else ""
-        mark, sql = programs.mark, self._enter_sql()
-        self._enter = mark(self._one() + sql), mark(self._many() + sql)
+        mark = programs.mark
+        self._enter_one, self._enter_many = mark(self._one()), mark(self._many())
+        self._patience = mark("SELECT set_config('lock_timeout', ?::text, true)")
         self._leave = mark(f"""
         UPDATE {programs.records} r SET {self._bring}state = 1, result = ?::bytea, lease_until = 0,
             changed_at = {now}, expires_at = {now} + ?::bigint
@@ -63,41 +74,41 @@ class PostgresInside(Inside):
 
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
         patience = f"{max(1, round(wait * 1000))}ms"
+        if len(asks) == 1:
+            return [(yield from self._enter_alone(asks[0], patience))]
         answers: dict[bytes, Entered] = {}
         left = sorted(asks, key=lambda ask: ask.id)  # two batches never wait in a circle
         for _ in range(_RACES):
-            rows = yield self._query(left, patience)
+            columns = zip(*(_values_of(ask) for ask in left), strict=True)
+            rows = yield Query(self._enter_many, (*(list(column) for column in columns), patience))
             again: list[Enter] = []
             by_id = {row[0]: row for row in rows}
             for ask in left:
-                answer = _answer(ask, by_id[ask.id])
+                _, now, mark, fresh, fence, attempt, cause, *seen, _ = by_id[ask.id]
+                answer = _answer(ask, now, fresh, seen)
+                if fence is not None:
+                    answer = Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
                 if answer is None:
                     again.append(ask)  # somebody was faster: now there is something to see
                 else:
-                    answers[ask.id] = Entered(answer, by_id[ask.id][2])
+                    answers[ask.id] = Entered(answer, mark)
             left = again
             if not left:
                 return [answers[ask.id] for ask in asks]
-        raise StillInProgressError(
-            "others changed this key again and again while we looked; roll back, and let the "
-            "message come again",
-            key=left[0].key,
-            retry_after=0.5,
-        )
+        raise _overtaken(left[0])
 
-    def _query(self, asks: list[Enter], patience: str) -> Query:
-        values = [
-            (
-                *(ask.id, b"" if ask.done else ask.owner, ask.retention, ask.max_attempts),
-                *(ask.fingerprint, scope_text(ask.key.scope).encode(), ask.key.value.encode()),
-                ask.done,
-            )
-            for ask in asks
-        ]
-        if len(values) == 1:
-            return Query(self._enter[0], (*values[0], patience))
-        columns = tuple(list(column) for column in zip(*values, strict=True))
-        return Query(self._enter[1], (*columns, patience))
+    def _enter_alone(self, ask: Enter, patience: str) -> Program[Entered]:
+        for _ in range(_RACES):
+            rows = yield Query(self._enter_one, (patience, *_values_of(ask), ask.id))
+            now, mark, fresh, *seen, before = rows[0]
+            answer = _answer(ask, now, fresh, seen)
+            if answer is None and seen[0] is not None:  # it may be taken over: under its lock
+                yield Query(self._patience, (patience,))
+                answer = yield from self._decide(ask)
+                yield Query(self._patience, (before,))
+            if answer is not None:
+                return Entered(answer, mark)
+        raise _overtaken(ask)
 
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
@@ -105,32 +116,43 @@ class PostgresInside(Inside):
         return bool((yield Query(self._leave, values)))
 
     def _one(self) -> str:
-        asks = ", ".join(f"?::{kind} AS {name}" for name, kind in _ENTER)
-        return f"WITH a AS MATERIALIZED (SELECT {asks}, {self._now} AS now)"
-
-    def _many(self) -> str:
-        names = ", ".join(name for name, _ in _ENTER)
-        arrays = ", ".join(f"?::{kind}[]" for _, kind in _ENTER)
-        asks = f"SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names})"
-        return f"WITH a AS MATERIALIZED ({asks})"
-
-    def _enter_sql(self) -> str:
-        p = self.programs
+        """New, or what is there. It may wait, and sees nothing then of what it waited for."""
+        p, now = self.programs, self._now
+        values = ", ".join(f"?::{kind} AS {name}" for name, kind in _ENTER)
         return f"""
-        , patience AS MATERIALIZED (
-            SELECT current_setting('lock_timeout') AS before,
-                set_config('lock_timeout', ?::text, true) AS during)
-        , gate AS MATERIALIZED (
-            SELECT floor FROM {p.meta}
-            WHERE current_setting('transaction_isolation') <> 'read committed' FOR SHARE)
-        , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {p.records} r ON r.id = a.id)
+        WITH {_PATIENCE}, {_GATE.format(meta=p.meta)}
         , fresh AS (
-            INSERT INTO {p.records} ({self._place}id, owner, fingerprint, scope, value, fence, attempt, state, cause,
-                created_at, changed_at, hold, error, lease_until, expires_at)
+            {self._insert()}
+            FROM (SELECT {values}, {now} AS now) a, {p.meta} m, patience,
+                (SELECT count(*) FROM gate) g
+            ON CONFLICT DO NOTHING RETURNING fence)
+        SELECT {now}, txid_current(), f.fence, {", ".join(f"r.{name}" for name in _SEEN)},
+            (SELECT set_config('lock_timeout', before, true) FROM patience)
+        FROM (SELECT max(fence) AS fence FROM fresh) f
+        LEFT JOIN {p.records} r ON f.fence IS NULL AND r.id = ?::bytea"""
+
+    def _insert(self) -> str:
+        return f"""
+            INSERT INTO {self.programs.records} ({self._place}id, owner, fingerprint, scope, value,
+                fence, attempt, state, cause, created_at, changed_at, hold, error, lease_until,
+                expires_at)
             SELECT {self._here}a.id, a.owner, a.fingerprint, a.scope, a.value, m.floor + 1, 1,
                 a.done::integer, 0, a.now, a.now, true, '',
                 CASE WHEN a.done THEN 0 ELSE a.now END,
-                CASE WHEN a.done THEN a.now + a.retention ELSE 0 END
+                CASE WHEN a.done THEN a.now + a.retention ELSE 0 END"""
+
+    def _many(self) -> str:
+        """The same for many, with those that may be taken over."""
+        p = self.programs
+        names = ", ".join(name for name, _ in _ENTER)
+        arrays = ", ".join(f"?::{kind}[]" for _, kind in _ENTER)
+        return f"""
+        WITH a AS MATERIALIZED (
+            SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names}))
+        , {_PATIENCE}, {_GATE.format(meta=p.meta)}
+        , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {p.records} r ON r.id = a.id)
+        , fresh AS (
+            {self._insert()}
             FROM a, {p.meta} m, patience, (SELECT count(*) FROM gate) g
             WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
             ON CONFLICT DO NOTHING RETURNING id, fence)
@@ -157,15 +179,29 @@ class PostgresInside(Inside):
         LEFT JOIN seen ON seen.ask = a.id"""
 
 
-def _answer(ask: Enter, row: Any) -> Claimed | None:
-    """The verdict from what the statement returned; None: ask again."""
-    _, now, _, fresh, fence, attempt, cause, state, *present, _ = row
+def _values_of(ask: Enter) -> tuple[Any, ...]:
+    key = ask.key
+    return (
+        *(key.id, b"" if ask.done else ask.owner, ask.retention, ask.max_attempts, ask.fingerprint),
+        *(scope_text(key.scope).encode(), key.value.encode(), ask.done),
+    )
+
+
+def _answer(ask: Enter, now: int, fresh: int | None, seen: Sequence[Any]) -> Claimed | None:
+    """The verdict from what a statement returned; None: nothing was seen, or it may be taken."""
     if fresh is not None:
         return Claimed(Verdict.WON, fresh, 1)
-    if fence is not None:
-        return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
+    state, fence, attempt, owner, lease, changed, expires, hold, cause, print_, result = seen
     if state is None:
         return None
-    old_fence, old_attempt, owner, lease, changed, expires, hold, why, print_, result = present
-    known = (state, old_fence, old_attempt, owner, lease, 0, changed, expires, hold, why, print_)
+    known = (state, fence, attempt, owner, lease, 0, changed, expires, hold, cause, print_)
     return look(row_from((ask.id, "", "", *known, result, "")), ask, now)
+
+
+def _overtaken(ask: Enter) -> StillInProgressError:
+    return StillInProgressError(
+        "others changed this key again and again while we looked; roll back, and let the message "
+        "come again",
+        key=ask.key,
+        retry_after=0.5,
+    )
