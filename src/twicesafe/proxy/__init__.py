@@ -7,7 +7,7 @@
     worker       one process: the parts below, put together
     listening    the server, with a guard before its parser
     front        what the server calls
-    upstream     one exchange with the service, never twice
+    upstream     one exchange with the service, never twice, on one of its `connections`
 
 Between front and upstream stands the middleware of `twicesafe.asgi`, and everything that is decided is
 decided in `core.http`. It needs uvicorn: ``pip install "twicesafe[proxy]"``.

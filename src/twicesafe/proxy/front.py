@@ -23,8 +23,9 @@ from ..core.http.policy import HttpPolicy
 from ..core.http.problems import Problem, Refused
 from ..core.http.rules import Rules
 from ..receiver import AsyncReceiver
+from .connections import UpstreamLost, UpstreamTimedOut
 from .metrics import Metrics
-from .upstream import Upstream, UpstreamLost, UpstreamTimedOut
+from .upstream import Upstream
 
 __all__ = ["Front"]
 
