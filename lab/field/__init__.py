@@ -6,7 +6,19 @@ doors       a receiver in any colour, through any driver
 cuts        replies and requests that end after any number of bytes
 """
 
-from . import clocks, crowds, cuts, histories, models, points, resources, restarts, zombies  # noqa: F401
+from . import (  # noqa: F401
+    clocks,
+    crowds,
+    cuts,
+    histories,
+    models,
+    points,
+    resources,
+    restarts,
+    rolling,
+    transactions,
+    zombies,
+)
 from .trial import SERVERS, TRIALS, Trial, run_trial
 
 __all__ = ["SERVERS", "TRIALS", "Trial", "run_trial"]
