@@ -151,7 +151,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 LATER: dict[str, str] = {}
 
 LIMITS: dict[str, str] = {
-    "A8": "WSGI servers decode the path; the layer sees what the application sees",
+    "A8": "WSGI servers decode the path; the layer sees what the application sees; behind the proxy an empty query loses its `?`",
     "D5": "`WWW-Authenticate` is kept (R2), but 401 is not; other fields are kept unless `drop_headers` names them",
     "D11": "quotas of keys per principal and slow bodies belong to a rate limiter and the server, outside",
     "E7": "an HTTP/1.0 response without a length ends where its connection does: no client can tell",

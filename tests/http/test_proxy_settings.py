@@ -112,6 +112,7 @@ def test_profiles(profile: str):
         ("[proxy]\nupstream = 'http://a:port'", "upstream"),
         ("[proxy]\nadmin = '127.0.0.1:8080'", "public"),
         ("[proxy]\nupstream = 'http://127.0.0.1:8080'", "ask itself"),
+        ("[proxy]\nupstream_ca = 'nowhere.pem'", "no such file"),
         ("proxy = 1", "is a section"),
         ("[proxy", "is not TOML"),
     ],
@@ -119,7 +120,7 @@ def test_profiles(profile: str):
 def test_nonsense_is_told_by_its_name(file: Path, text: str, told: str):
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=told.replace("(", r"\(").replace("[", r"\[")):
-        load(file, {} if "upstream" in text else UP, {})
+        load(file, {} if "upstream =" in text else UP, {})
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ class ProxySettings:
             raise ConfigurationError(
                 "store=memory:// knows the keys of one process only: say workers=1, or use SQLite"
             )
+        if self.upstream_ca and not Path(self.upstream_ca).is_file():
+            raise ConfigurationError(f"upstream_ca={self.upstream_ca!r}: there is no such file")
         Forwarding(self.policy(), trusted=self.trusted, forwarded=self.forwarded)
 
     def policy(self) -> HttpPolicy:
