@@ -12,12 +12,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from tests.servers import free_port
 
@@ -26,8 +30,13 @@ from .case import FLOOR, Target
 from .measure import Measured, Spread
 
 CONNECTIONS = 32
+PORT = "{port}"
+"""Stands for a server's port among its words."""
 SCRIPT = Path(__file__).with_name("web.lua")
 SECTION = "HTTP: a FastAPI application, its time per request"
+
+
+Words: TypeAlias = "Callable[[list[Server]], list[str]]"
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class WebCase:
     section: str = SECTION
     gains: bool = False
     engine: str = ""
+    proxied: bool = False
+    """Through our proxy; the floor is the same proxy without the layer."""
 
     def run(self, folder: Path, rounds: int) -> list[Measured]:
         absent = _missing(self)
@@ -53,9 +64,12 @@ class WebCase:
             raise engines.NoServerError("wrk: not installed here")
         folder.mkdir(parents=True)
         names = [FLOOR, ours.NAME, peers.IDEMKIT, peers.ASGI_IDEMPOTENCY_HEADER]
-        running = [Server(name, self._url(folder)) for name in names if name not in absent]
+        running: list[Server] = []
         try:
-            laps = _laps(running, self.keys, self.waits, max(3, round(rounds / 3)))
+            for name, words in self._words(folder, [n for n in names if n not in absent]):
+                running.append(Server(name, words(running)))
+            contestants = [server for server in running if server.name in names]
+            laps = _laps(contestants, self.keys, self.waits, max(3, round(rounds / 3)))
         finally:
             for server in running:
                 server.stop()
@@ -67,6 +81,17 @@ class WebCase:
             for name in names
         ]
 
+    def _words(self, folder: Path, names: list[str]) -> Iterator[tuple[str, Words]]:
+        """Who runs, and with which words, when the ones before are up."""
+        url = self._url(folder)
+        if not self.proxied:
+            for name in names:
+                yield name, partial(_app, name, url)
+            return
+        yield "upstream", partial(_app, FLOOR, "")
+        yield FLOOR, _bare_proxy
+        yield ours.NAME, partial(_proxy, url)
+
     def _url(self, folder: Path) -> str:
         if self.store == "sqlite":
             return f"sqlite:///{folder.absolute()}/keys.db"
@@ -76,16 +101,24 @@ class WebCase:
 class Server:
     """One contestant, up and waiting."""
 
-    def __init__(self, name: str, url: str) -> None:
+    def __init__(self, name: str, words: list[str]) -> None:
         self.name, self.port = name, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        told = [word.replace(PORT, str(self.port)) for word in words]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.web_app", name, url, str(self.port)],
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", *told], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "ready\n":
-            raise RuntimeError(f"{name} did not start")
+        while not self._is_up():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"{name} did not start")
+            time.sleep(0.05)
+
+    def _is_up(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
 
     def spent(self) -> float:
         """Seconds of processor time until now."""
@@ -97,7 +130,7 @@ class Server:
         before = self.spent()
         done = subprocess.run(
             ["wrk", "-t1", f"-c{CONNECTIONS}", "-d1s", "--timeout", "20s", "-s", str(SCRIPT),
-             f"http://127.0.0.1:{self.port}"],
+             self.url],
             env={**os.environ, "KEY": key},
             capture_output=True,
             text=True,
@@ -115,8 +148,19 @@ class Server:
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+
+
+def _app(name: str, url: str, _: list[Server]) -> list[str]:
+    return ["benchmarks.web_app", name, url, PORT]
+
+
+def _bare_proxy(before: list[Server]) -> list[str]:
+    return ["benchmarks.bare_proxy", before[0].url, f"127.0.0.1:{PORT}"]
+
+
+def _proxy(url: str, before: list[Server]) -> list[str]:
+    listen = f"127.0.0.1:{PORT}"
+    return ["twicesafe", "proxy", "--upstream", before[0].url, "--listen", listen, "--store", url]
 
 
 @dataclass
@@ -151,7 +195,7 @@ def _warm_up(server: Server, key: str, laps: _Laps) -> None:
 
     order = b'{"amount": 129900, "currency": "EUR", "items": ["a", "b"]}'
     headers = {"Content-Type": "application/json", "Authorization": "Bearer bench"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers=headers) as client:
+    with httpx.Client(base_url=server.url, headers=headers) as client:
         for number in range(50):
             client.post("/charges", content=order)
             client.post("/charges", content=order, headers={"Idempotency-Key": f"{key}-{number}"})
@@ -177,6 +221,8 @@ def _missing(case: WebCase) -> dict[str, str]:
         for name in (peers.IDEMKIT, peers.ASGI_IDEMPOTENCY_HEADER)
         if (lacking := peers.lacks(name))
     }
+    if case.proxied:
+        absent |= dict.fromkeys((peers.IDEMKIT, peers.ASGI_IDEMPOTENCY_HEADER), "has no proxy")
     if case.store == "sqlite":
         absent |= dict.fromkeys(
             (peers.IDEMKIT, peers.ASGI_IDEMPOTENCY_HEADER), "has no SQLite store"
@@ -193,6 +239,11 @@ def web() -> Iterator[WebCase]:
     for what, keys in (("no-key", "none"), ("first", "fresh"), ("replay", "again")):
         shown = f"Valkey, {what.replace('-', ' ')}: the server's processor time"
         yield WebCase(f"http/cpu/{what}", shown, "valkey", keys, waits=False, engine="valkey")
+    for what, keys in (("no-key", "none"), ("first", "fresh"), ("replay", "again")):
+        shown = f"our proxy of the bare proxy, Valkey, {what.replace('-', ' ')}"
+        yield WebCase(
+            f"http/proxy/{what}", shown, "valkey", keys, quick=False, engine="valkey", proxied=True
+        )
     for store, shown in (("memory", "memory"), ("sqlite", "SQLite FULL")):
         yield WebCase(f"http/{store}/first", f"{shown}, first", store, "fresh", quick=False)
         yield WebCase(f"http/{store}/replay", f"{shown}, replay", store, "again", quick=False)

@@ -1,7 +1,7 @@
 """One contestant of the HTTP cases as a process: ``python -m benchmarks.web_app NAME STORE PORT``.
 
 The application is FastAPI as people write it: an order is validated, 200 bytes of JSON are answered.
-Who guards it comes as it ships. It says "ready" when its port is open.
+Who guards it comes as it ships.
 """
 
 from __future__ import annotations
@@ -67,17 +67,11 @@ GUARDS: dict[str, Any] = {
 }
 
 
-class Announced(uvicorn.Server):
-    async def startup(self, *args: Any, **kwargs: Any) -> None:
-        await super().startup(*args, **kwargs)
-        print("ready", flush=True)
-
-
 def main(name: str, url: str, port: str) -> None:
     warnings.simplefilter("ignore")
     app = application()
     GUARDS[name](app, url)
-    Announced(uvicorn.Config(app, port=int(port), log_level="critical", access_log=False)).run()
+    uvicorn.run(app, port=int(port), log_level="critical", access_log=False)
 
 
 if __name__ == "__main__":
