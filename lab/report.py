@@ -10,6 +10,7 @@ import msgspec
 from twicesafe import __version__
 
 from .field import Trial
+from .field.page import field_page, field_versions
 from .model import Check, version
 from .mutants import LIMIT
 from .simulation.campaign import Hunt, Tally
@@ -33,6 +34,7 @@ class Proof(msgspec.Struct):
 
 def proof_of(tally: Tally, hunts: list[Hunt], checks: list[Check], trials: list[Trial]) -> Proof:
     versions = {"twicesafe": __version__, "python": platform.python_version(), "spin": version()}
+    versions |= field_versions(trials)
     return Proof(versions, tally, hunts, checks, trials)
 
 
@@ -58,6 +60,7 @@ def as_markdown(proof: Proof) -> str:
             *_simulation(proof.simulation),
             *_mutants(proof.mutants),
             *_model(proof.model),
+            *field_page(proof.field),
             *_LIMITS,
             "",
         ]
@@ -180,10 +183,12 @@ _LIMITS = [
     "  say how good the evidence is. The model is exhaustive, but it is another page than the code,",
     "  and of one key, few workers, and time that only ends leases.",
     "- Both see the *protocol*: the core on a store that decides atomically. Whether SQLite,",
-    "  PostgreSQL, MariaDB or Redis decide so is the business of the conformance suite and of the",
-    "  tests with real servers, kills and cut connections.",
-    "- The two runtimes are simulated here, not run: threads, event loops, signals and forks have",
-    "  tests of their own. Manual claims, the local replay cache and the HTTP layer are not simulated.",
+    "  PostgreSQL, MariaDB or Valkey decide so is tried in the field and by the conformance suite.",
+    "- The field samples as well, and real machines add chances of their own: a seed repeats what was",
+    "  planned, not where in the work a blow fell. One machine cannot show a lost disk, a torn write, a",
+    "  network of several machines, MySQL proper or a managed service.",
+    "- Manual claims, the local replay cache and the HTTP layer are neither simulated nor in the field;",
+    "  they have tests of their own.",
     "- Effects *are* repeated in these schedules, always with a recorded cause: a worker that dies",
     "  between its effect and its record leaves no other choice, unless the policy is `hold`. See",
     "  [what we cannot promise](what-we-cannot-promise.md).",

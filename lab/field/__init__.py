@@ -1,9 +1,19 @@
 """The field: real servers, real processes, a real network between them, all mistreated.
 
-trial       what a trial is, the list of them, and how one is run
-proxy       a TCP proxy that cuts, delays, throttles and swallows
-doors       a receiver in any colour, through any driver
-cuts        replies and requests that end after any number of bytes
+trial         what a trial is, the list of them, and how one is run
+running       all of them, each engine in a process of its own; page: how they are published
+proxy         a TCP proxy that cuts, delays, throttles and swallows
+doors         a receiver in any colour, through any driver
+cuts          replies and requests that end after any number of bytes (C5); transactions: the inbox's
+zombies       workers that stand still past their lease, and wake (C7); zombie: such a worker
+clocks        clocks that jump (C8); clockwork: who is at work meanwhile
+crowds        workers killed by the hundred, a thousand callers on one key (C3, C9)
+histories     concurrent clients, recorded (C10); linearity: the judge
+points        deaths before and after every statement (C4)
+models        the shipped model at full size (C11)
+resources     what runs out: memory, room, the right to write (C15); soaker, filler: who uses it up
+restarts      servers that die and come back, or are replaced (C6)
+rolling       two versions on one database (C16); roller: a worker of either
 """
 
 from . import (  # noqa: F401

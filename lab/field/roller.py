@@ -5,6 +5,7 @@ roller.py URL LEDGER KEYS SEED    → {"version": where from, "values": …, "er
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import sys
 import twicesafe
 from twicesafe import Policy, Receiver
 
+faulthandler.dump_traceback_later(120, exit=True)  # whoever hangs says where
 url, ledger, keys, seed = sys.argv[1:]
 file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 values: dict[str, set[str]] = {}

@@ -11,6 +11,7 @@ import faulthandler
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -128,8 +129,10 @@ def run_trial(name: str, engine: str, seed: int, full: bool) -> Trial:
     entry = TRIALS[name]
     done = Trial(name, entry.method, engine, seed, full, unit=entry.unit, counts={}, broken=[])
     began = time.monotonic()
-    logging.getLogger("twicesafe").setLevel(logging.CRITICAL)  # what fails here fails on purpose
-    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    log = logging.getLogger("twicesafe")
+    loud = log.level
+    log.setLevel(logging.CRITICAL)  # what fails here fails on purpose
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
     try:
         entry.run(done)
     except NoServerError as reason:
@@ -143,6 +146,7 @@ def run_trial(name: str, engine: str, seed: int, full: bool) -> Trial:
         done.broke(f"{type(error).__name__}: {error} ({where})")
     finally:
         faulthandler.cancel_dump_traceback_later()
+        log.setLevel(loud)
     done.seconds = round(time.monotonic() - began, 1)
     return done
 

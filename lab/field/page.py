@@ -1,0 +1,85 @@
+"""The field's part of the proof page: every trial with what it tried, counted and lost."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+
+from .trial import TRIALS, Trial
+
+__all__ = ["field_page", "field_versions"]
+
+DRIVERS = ("psycopg", "asyncpg", "redis", "PyMySQL", "hypothesis")
+
+NAMES = {
+    "sqlite": "SQLite",
+    "postgres": "PostgreSQL",
+    "valkey": "Valkey",
+    "mariadb": "MariaDB",
+}
+
+
+def field_versions(trials: Sequence[Trial]) -> dict[str, str]:
+    """What was in the field besides us."""
+    found = {"kernel": platform.release()} if trials else {}
+    for name in DRIVERS if trials else ():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def field_page(trials: Sequence[Trial]) -> list[str]:
+    if not trials:
+        return []
+    broken = [done for done in trials if done.broken]
+    seeds = sorted({done.seed for done in trials})
+    size = "full size" if all(done.full for done in trials) else "the small size of CI"
+    lines = [
+        "## Field",
+        "",
+        "Real servers, real processes and a network between them, all mistreated. Each engine runs in",
+        "its own process with servers of its own; connections go through a proxy of the lab that cuts,",
+        f"delays, throttles and swallows. This run was of {size}, with seed",
+        f"{', '.join(map(str, seeds))}: {len(trials)} trials, **{len(broken)} of them broken**.",
+        "A failing trial prints the command that repeats it; any of them can be run alone:",
+        "",
+        "<!-- no-run: for a clone of the repository, not for users of the package -->",
+        "```console",
+        "$ python -m lab field 'cut replies' --engine postgres --seed 1",
+        "```",
+        "",
+    ]
+    for name, entry in TRIALS.items():
+        some = [done for done in trials if done.name == name]
+        if not some:
+            continue
+        lines += [
+            f"**{name[:1].upper()}{name[1:]}** ({entry.method}). {entry.question}",
+            "",
+            f"| | {entry.unit} | broken | counted | s |",
+            "|---|---|---|---|---|",
+            *(_row(done) for done in some),
+            "",
+            *_notes(some),
+        ]
+    return lines
+
+
+def _row(done: Trial) -> str:
+    engine = NAMES.get(done.engine, done.engine)
+    if done.skipped:
+        return f"| {engine} | | | skipped: {done.skipped} | |"
+    counts = ", ".join(f"{what} {count:,}" for what, count in done.counts.items() if count)
+    verdict = f"**{len(done.broken)}**: {_cell(done.broken[0])}" if done.broken else "0"
+    return f"| {engine} | {done.tried:,} | {verdict} | {_cell(counts)} | {done.seconds:.0f} |"
+
+
+def _notes(some: Sequence[Trial]) -> list[str]:
+    notes = sorted({note for done in some for note in done.notes})
+    return [f"{'; '.join(note[:1].upper() + note[1:] for note in notes)}.", ""] if notes else []
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:300]

@@ -1,0 +1,97 @@
+"""The field: trials are listed, run, told and repeated; and what is broken does not pass them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lab.__main__ import main
+from lab.field import TRIALS, Trial, run_trial
+from lab.field.page import field_page
+from lab.field.running import told
+from twicesafe.core.protocol import Claimed, Verdict
+from twicesafe.stores.sqlite import SqliteStore
+
+QUICK = ("linearisable histories", "crash points")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_trial_on_sqlite_is_sound(name: str):
+    done = run_trial(name, "sqlite", seed=1, full=False)
+    assert done.broken == []
+    assert done.tried > 5
+
+
+@pytest.mark.xdist_group("valkey")
+@pytest.mark.parametrize("name", ["cut replies", "crash points"])
+def test_a_trial_on_valkey_is_sound(name: str, valkey: Any):
+    done = run_trial(name, "valkey", seed=1, full=False)
+    assert done.broken == []
+    assert done.tried > 1
+
+
+@pytest.mark.xdist_group("postgres")
+def test_the_inbox_on_a_cut_connection_is_sound(postgres: Any):
+    done = run_trial("cut commits", "postgres", seed=1, full=False)
+    assert done.broken == []
+    assert done.tried > 30
+
+
+def _every_claim_wins(answer: Any) -> Any:
+    return Claimed(Verdict.WON, 7, 1) if isinstance(answer, Claimed) else answer
+
+
+def test_a_store_that_lets_everybody_win_is_found(monkeypatch: pytest.MonkeyPatch):
+    perform = SqliteStore.perform
+    monkeypatch.setattr(
+        SqliteStore, "perform", lambda self, ask: _every_claim_wins(perform(self, ask))
+    )
+    done = run_trial("linearisable histories", "sqlite", seed=1, full=False)
+    assert done.broken
+
+
+def test_a_trial_that_cannot_go_on_is_broken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lab.field.histories.record", lambda *_: 1 / 0)
+    done = run_trial("linearisable histories", "sqlite", seed=1, full=False)
+    assert "ZeroDivisionError" in done.broken[0]
+
+
+def test_what_broke_is_told_with_the_words_that_repeat_it(capsys: pytest.CaptureFixture[str]):
+    done = Trial("zombies", "C7", "valkey", 5, True, broken=["a zombie spoke"])
+    assert not told(done)
+    said = capsys.readouterr().out
+    assert "a zombie spoke" in said
+    assert "python -m lab field 'zombies' --engine valkey --seed 5 --full" in said
+
+
+def test_the_page_hides_nothing():
+    counts = {"wait_replicas=0: lost, acknowledged during": 40}
+    lost = Trial("failover", "C6", "valkey", 5, True, 20, "failovers", counts)
+    broken = Trial("zombies", "C7", "valkey", 5, True, 9, "awakenings", broken=["a zombie spoke"])
+    absent = Trial("zombies", "C7", "mariadb", 5, True, skipped="no mariadbd on this machine")
+    page = "\n".join(field_page([lost, broken, absent]))
+    assert "lost, acknowledged during 40" in page
+    assert "**1 of them broken**" in page
+    assert "**1**: a zombie spoke" in page
+    assert "skipped: no mariadbd on this machine" in page
+
+
+def test_the_same_seed_draws_the_same_chances():
+    one, same, other = (Trial("soak", "C15", "valkey", seed, False).rng for seed in (1, 1, 2))
+    assert one.random() == same.random() != other.random()
+
+
+def test_trials_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    into = tmp_path / "found.json"
+    words = ["field", "linearisable histories", "--engine", "sqlite", "--seed", "2"]
+    assert main([*words, "--into", str(into)]) == 0
+    (done,) = msgspec.json.decode(into.read_bytes(), type=list[Trial])
+    assert done.tried
+    assert main(["field", "no such"]) == 2
+    assert "no such" in capsys.readouterr().err
+    assert main(["field", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert [name for name in TRIALS if name not in listed] == []
