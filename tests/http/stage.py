@@ -277,12 +277,12 @@ class AsgiServer:
 
 
 class ProxyServer(AsgiServer):
-    def __init__(self) -> None:
-        self.behind = Service()
+    def __init__(self, patience: float = 30) -> None:
+        self.behind, self._patience = Service(), patience
         super().__init__()
 
     def _made(self) -> uvicorn.Server:
-        return listening.server(self._call, patience=0.4)
+        return listening.server(self._call, patience=self._patience)
 
 
 class Service:
