@@ -32,7 +32,7 @@ def test_the_promises_hold_and_the_difference_shows(line: Line):
     data = ran.data
     assert (data["seed"], data["payments"], data["held"], data["broken"]) == (11, 30, True, [])
     runs = {run["mode"]: run for run in data["runs"]}
-    assert list(runs) == ["lease", "fencing", "without"]
+    assert list(runs) == ["lease", "fencing", "inbox", "without"]
     planned = data["planned_deliveries"]
     for run in runs.values():
         assert run["kills"] >= 1
@@ -45,6 +45,9 @@ def test_the_promises_hold_and_the_difference_shows(line: Line):
         assert run["takeovers"] >= 1
     assert runs["lease"]["charges"] - 30 <= runs["lease"]["takeovers"]
     assert (runs["fencing"]["charges"], runs["fencing"]["doubled"]) == (30, 0)
+    inbox = runs["inbox"]
+    assert (inbox["charges"], inbox["doubled"], inbox["different_answers"]) == (30, 0, 0)
+    assert inbox["replays"] >= planned - 30
     without = runs["without"]
     assert without["charges"] >= planned
     assert without["doubled"] > 20
@@ -96,6 +99,8 @@ TWICE = [("r1", 1, ""), ("r2", 2, "lease_expired")]
         ("fencing", TWICE, {"r1"}, 2, "looks at fences"),
         ("lease", TWICE, {"r1"}, 2, None),
         ("fencing", TWICE[:1], {"r1"}, 1, None),
+        ("inbox", TWICE, {"r1"}, 0, "without a recorded cause"),
+        ("inbox", TWICE[:1], {"r1"}, 0, None),
         ("without", TWICE, {"r1", "r2"}, 0, None),  # nothing was promised there
     ],
 )
@@ -112,7 +117,7 @@ def test_the_status_tells_whether_the_promises_held(
         name = plan.payments[0].id
         good = [charge(name)], {"r1"}, 1
         runs = []
-        for cast in ("lease", "fencing", "without"):
+        for cast in ("lease", "fencing", "inbox", "without"):
             bad = [charge(name, fence, receipt, cause) for receipt, fence, cause in made]
             charges, said, starts = (bad, answers, attempts) if cast == mode else good
             tally = count(plan, Traffic(receipts={name: said}), charges, {name: starts})

@@ -1,9 +1,11 @@
-"""The effect: two banks, both outside twicesafe, both durable before they answer.
+"""The effect: two banks outside twicesafe, durable before they answer; and books of our own.
 
 `OpenBank` appends every charge it is asked for to an fsynced ledger: a repeat is a second charge.
 `FencingBank` knows the payment's key and the fence of the claim that asks. It keeps one charge
 per key, answers a repeat under a newer fence with the charge it has, and refuses an older fence:
 whoever sends that has lost its claim.
+`OwnBooks` are rows of the service's own database, written in the transaction of whoever charges:
+they take every charge, and know nothing of keys or fences.
 """
 
 from __future__ import annotations
@@ -11,14 +13,25 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-__all__ = ["Bank", "BankName", "Charge", "FencingBank", "OpenBank", "StaleFenceError", "bank_at"]
+__all__ = [
+    "Bank",
+    "BankName",
+    "Charge",
+    "FencingBank",
+    "OpenBank",
+    "OwnBooks",
+    "StaleFenceError",
+    "bank_at",
+]
 
-BankName: TypeAlias = Literal["open", "fencing"]
+BankName: TypeAlias = Literal["open", "fencing", "own"]
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -84,6 +97,8 @@ _CHARGE: Final = """
 
 
 class FencingBank:
+    table = _TABLE
+
     def __init__(self, folder: Path) -> None:
         self._path = folder / "bank.db"
         self._own = threading.local()
@@ -96,7 +111,7 @@ class FencingBank:
         if connection is None:
             connection = sqlite3.connect(self._path, timeout=30, isolation_level=None)
             connection.execute("PRAGMA synchronous=FULL")
-            connection.execute(_TABLE)
+            connection.execute(self.table)
             self._own.connection = connection
         return connection
 
@@ -132,8 +147,45 @@ class FencingBank:
             connection.close()
 
 
+class OwnBooks(FencingBank):
+    """The same table without its rule: only the transaction keeps it right."""
+
+    table = _TABLE.replace(" UNIQUE", "")
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self._path}"
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        connection = self._connection()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    def charge(self, wanted: Charge) -> str:
+        columns = (wanted.payment, wanted.cents, wanted.receipt, wanted.fence, wanted.attempt)
+        self._connection().execute(
+            "INSERT INTO charges (payment, cents, receipt, fence, attempt, cause)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (*columns, wanted.cause),
+        )
+        return wanted.receipt
+
+
 def bank_at(name: BankName, folder: Path) -> Bank:
-    return OpenBank(folder) if name == "open" else FencingBank(folder)
+    return _BANKS[name](folder)
+
+
+_BANKS: Final[dict[BankName, Callable[[Path], Bank]]] = {
+    "open": OpenBank,
+    "fencing": FencingBank,
+    "own": OwnBooks,
+}
 
 
 def new_receipt() -> str:

@@ -19,8 +19,8 @@ __all__ = ["Progressing", "as_data", "render"]
 
 # The row's title and the tally's field.
 ROWS: Final[tuple[tuple[str, str], ...]] = (
-    ("deliveries, redelivered ones included", "deliveries"),
-    ("workers killed in mid-work (SIGKILL)", "kills"),
+    ("deliveries, with redelivered ones", "deliveries"),
+    ("workers killed in mid-work", "kills"),
     ("repeats answered from the record", "replays"),
     ("takeovers after a dead worker", "takeovers"),
     ("charges in the bank's books", "charges"),
@@ -87,7 +87,7 @@ def _table(show: Show) -> Table:
     )
     table.add_column("", no_wrap=True)
     for run in show.runs:
-        table.add_column(run.heading, justify="right", width=12)
+        table.add_column(run.heading, justify="right", width=10)
     for title, name in ROWS:
         cells = (_cell(run.tally, run.mode, name) for run in show.runs)
         table.add_row(title, *cells, end_section=name == "absorbed")
@@ -98,9 +98,11 @@ def _cell(tally: Tally, mode: str, name: str) -> Text:
     value = getattr(tally, name)
     if mode == "without" and name in ("replays", "takeovers", "absorbed", "explained"):
         return Text("–", "dim")
+    if mode == "inbox" and name in ("takeovers", "absorbed", "explained"):
+        return Text("–", "dim")  # a dead worker's transaction leaves nothing to take over
     if mode == "fencing" and name == "explained" and not tally.doubled:
         return Text("–", "dim")
-    shown = f"{value / 100:,.2f}" if name == "overcharged_cents" else f"{value:,}"
+    shown = f"{value / 100:,.0f}" if name == "overcharged_cents" else f"{value:,}"
     if name not in HARM:
         return Text(shown)
     if not value:
@@ -128,6 +130,12 @@ def _meaning(show: Show) -> Text:
         text += (
             " A bank that is given key and fence closes the gap: it answered "
             f"{fencing.absorbed} such repeats with the charge it had."
+        )
+    inbox = next((run.tally for run in show.runs if run.mode == "inbox"), None)
+    if inbox is not None and not inbox.doubled:
+        text += (
+            " Where the effect is rows of your own database there is no gap: an inbox commits "
+            "them together with the record, or neither."
         )
     return Text(text)
 

@@ -1,7 +1,8 @@
-"""The show: the same storm three times, and whether the promises held.
+"""The show: the same storm four times, and whether the promises held.
 
-lease     twicesafe; the bank takes every charge it is asked for
-fencing   twicesafe; the bank is given key and fence, and looks at them
+lease     a receiver; the bank takes every charge it is asked for
+fencing   a receiver; the bank is given key and fence, and looks at them
+inbox     an inbox; charges are rows of our own database, in one transaction with the record
 without   no twicesafe; the bank takes every charge
 """
 
@@ -28,7 +29,7 @@ __all__ = ["Run", "Show", "play"]
 THREADS: Final = 4
 """Deliveries that one worker has in its hands at a time."""
 
-Mode: TypeAlias = Literal["lease", "fencing", "without"]
+Mode: TypeAlias = Literal["lease", "fencing", "inbox", "without"]
 Watch: TypeAlias = Callable[[Mode, str, Traffic], None]
 """Told the mode, its title and the traffic so far."""
 
@@ -63,8 +64,9 @@ class Show:
 
 
 _CAST: Final[tuple[tuple[Mode, BankName, str, str], ...]] = (
-    ("lease", "open", "twicesafe, open bank", "twicesafe\nopen bank"),
-    ("fencing", "fencing", "twicesafe, fencing bank", "twicesafe\nfencing bank"),
+    ("lease", "open", "receiver, open bank", "receiver\nopen bank"),
+    ("fencing", "fencing", "receiver, fencing bank", "receiver\nfencing"),
+    ("inbox", "own", "inbox, books of our own", "inbox\nown books"),
     ("without", "open", "without twicesafe", "without\nopen bank"),
 )
 
@@ -104,7 +106,7 @@ def _runs(
         home = folder / mode
         home.mkdir()
         scope = ("twicesafe demo", token, mode)
-        protected = mode != "without"
+        protected = mode in ("lease", "fencing")  # the inbox is where its books are
         setting = Setting(bank, str(home), THREADS, url if protected else "", scope, lease)
         traffic = Storm(plan, setting, workers, partial(watch, mode, title)).rage()
         attempts = _attempts(receiver.options(scope=scope), plan) if protected else {}

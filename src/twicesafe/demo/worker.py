@@ -20,8 +20,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from .. import Policy, Receiver, current_claim
-from .bank import Bank, BankName, Charge, bank_at, new_receipt
+from .. import Inbox, Policy, Receiver, current_claim
+from .bank import Bank, BankName, Charge, OwnBooks, bank_at, new_receipt
 from .plan import Stage
 
 __all__ = ["Delivery", "Report", "Setting"]
@@ -103,6 +103,20 @@ def protected(receiver: Receiver, bank: Bank) -> Callable[[Delivery], Report]:
     return take
 
 
+def together(inbox: Inbox, books: OwnBooks) -> Callable[[Delivery], Report]:
+    """Charge and record in one transaction of the service's own database."""
+
+    def take(delivery: Delivery) -> Report:
+        try:
+            with books.transaction() as connection:
+                outcome = inbox.process(connection, delivery.payment, pay, books, delivery)
+        except Exception as error:
+            return Report("again", delivery.number, error=type(error).__name__)
+        return Report("done", delivery.number, receipt=outcome.value, replayed=outcome.replayed)
+
+    return take
+
+
 def bare(bank: Bank) -> Callable[[Delivery], Report]:
     return lambda delivery: Report("done", delivery.number, receipt=pay(bank, delivery))
 
@@ -111,7 +125,9 @@ def main() -> None:
     lines = sys.stdin.buffer
     setting = msgspec.json.decode(lines.readline(), type=Setting)
     bank = bank_at(setting.bank, Path(setting.folder))
-    if setting.url:
+    if isinstance(bank, OwnBooks):
+        take = together(Inbox.open(bank.url), bank)
+    elif setting.url:
         # Workers are killed on purpose here, so no number of attempts is suspicious.
         policy = Policy(lease=setting.lease, retention=3600, max_attempts=1000)
         receiver = Receiver.open(setting.url, policy=policy, scope=setting.scope)
