@@ -42,6 +42,22 @@ def test_generations_hold_what_a_transaction_writes(postgres_url: str):
         assert connection.execute("SELECT count(*) FROM credits").fetchone() == (1,)
 
 
+def test_a_key_of_an_older_generation_is_met(postgres_url: str):
+    """Its row is in another partition, whose index the insert does not see."""
+    url = f"{postgres_url}?generations=60s"
+    with Inbox.open(url) as inbox, psycopg.connect(postgres_url) as connection:
+        assert inbox.accept(connection, "m-1")
+        connection.commit()
+        connection.execute(
+            "CREATE TABLE twicesafe_g2 PARTITION OF twicesafe_generations FOR VALUES IN (2)"
+        )
+        connection.execute("UPDATE twicesafe_meta SET generation = 2")
+        connection.commit()
+        assert not inbox.accept(connection, "m-1")
+        assert inbox.accept_many(connection, ["m-1", "m-2"]) == [False, True]
+        connection.commit()
+
+
 def test_generations_refuse_a_snapshot_that_outlives_its_statement(postgres_url: str):
     with (
         Inbox.open(f"{postgres_url}?generations=60s") as inbox,

@@ -62,6 +62,9 @@ class PostgresInside(Inside):
         current = getattr(programs, "current", "")  # only tables that keep generations have one
         self._place, self._here = ("generation, ", f"{current}, ") if current else ("", "")
         self._bring = f"generation = {current}, " if current else ""
+        # An index of one generation does not know the keys of the others: there we look first.
+        unless = f"WHERE NOT EXISTS (SELECT FROM {programs.records} r WHERE r.id = a.id)"
+        self._unless_seen = unless if current else ""
         mark = programs.mark
         self._enter_one, self._enter_many = mark(self._one()), mark(self._many())
         self._patience = mark("SELECT set_config('lock_timeout', ?::text, true)")
@@ -125,6 +128,7 @@ class PostgresInside(Inside):
             {self._insert()}
             FROM (SELECT {values}, {now} AS now) a, {p.meta} m, patience,
                 (SELECT count(*) FROM gate) g
+            {self._unless_seen}
             ON CONFLICT DO NOTHING RETURNING fence)
         SELECT {now}, txid_current(), f.fence, {", ".join(f"r.{name}" for name in _SEEN)},
             (SELECT set_config('lock_timeout', before, true) FROM patience)

@@ -38,6 +38,7 @@ TOPICS: Final = (
     "concurrency",
     "durability",
     "failures",
+    "joining",
     "leases",
     "operators",
     "retention",
@@ -57,6 +58,7 @@ from .concurrency import ConcurrencyRules  # noqa: E402
 from .durability import DurabilityRules  # noqa: E402
 from .failures import FailureRules  # noqa: E402
 from .hooks import Place, StoreUnderTest  # noqa: E402
+from .joining import JoiningRules  # noqa: E402
 from .leases import LeaseRules  # noqa: E402
 from .operators import OperatorRules  # noqa: E402
 from .retention import RetentionRules  # noqa: E402
@@ -89,6 +91,7 @@ class StoreConformance(
     DurabilityRules,
     ValueRules,
     WakingRules,
+    JoiningRules,
     TransitionRules,
 ):
     """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""
