@@ -195,7 +195,7 @@ def _warm_up(server: Server, key: str, laps: _Laps) -> None:
 
     order = b'{"amount": 129900, "currency": "EUR", "items": ["a", "b"]}'
     headers = {"Content-Type": "application/json", "Authorization": "Bearer bench"}
-    with httpx.Client(base_url=server.url, headers=headers) as client:
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
         for number in range(50):
             client.post("/charges", content=order)
             client.post("/charges", content=order, headers={"Idempotency-Key": f"{key}-{number}"})
