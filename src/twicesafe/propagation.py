@@ -42,9 +42,9 @@ def inject(headers: H, step: str, *, policy: HttpPolicy = _DRAFT) -> H:
         return headers
     value = field_of(outgoing_key(step, policy=policy), strict=policy.strict)
     if isinstance(headers, MutableMapping):
-        headers[policy.header] = value
+        headers[policy.sent_as] = value
     else:
-        headers.append((policy.header.lower(), value))  # gRPC takes no capitals
+        headers.append((policy.sent_as.lower(), value))  # gRPC takes no capitals
     return headers
 
 
@@ -96,7 +96,7 @@ def numbered(call: str) -> str:
 
 
 def _lines(headers: Headers | MutableSequence[Any], policy: HttpPolicy) -> list[bytes]:
-    names = {name.lower() for name in (policy.header, *policy.aliases)}
+    names = {name.lower() for name in policy.key_fields}
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     found = [value for name, value in cast("Iterable[Any]", pairs) if _text(name).lower() in names]
     return [value if isinstance(value, bytes) else _text(value).encode() for value in found]

@@ -14,8 +14,18 @@ import pytest
 from tests.client.flaky import Flaky, response
 from tests.client.libraries import QUICK, Library
 from tests.http.stage import Answer, Stage
-from twicesafe import AsyncReceiver, Backoff, InvalidKeyError, Key, Policy, Receiver, current_key
+from twicesafe import (
+    AsyncReceiver,
+    Backoff,
+    ConfigurationError,
+    InvalidKeyError,
+    Key,
+    Policy,
+    Receiver,
+    current_key,
+)
 from twicesafe import propagation as hops
+from twicesafe.client import RetryPolicy
 from twicesafe.client.sending import call_of
 from twicesafe.http import HttpPolicy
 from twicesafe.propagation import extract, inject, numbered, outgoing_key
@@ -96,6 +106,13 @@ def test_no_key_is_none(headers: Any):
 def test_a_malformed_key_is_an_error_of_the_sender(headers: Any):
     with pytest.raises(InvalidKeyError, match="the sender must change"):
         extract(headers)
+
+
+def test_a_policy_without_a_field_sends_no_key():
+    with pytest.raises(ConfigurationError, match="header=None"):
+        inject({}, "a", policy=HttpPolicy.webhook("github"))
+    with pytest.raises(ConfigurationError, match="no header"):
+        RetryPolicy(http=HttpPolicy.webhook("github"))
 
 
 def test_injected_is_extracted_and_a_given_key_stays(receiver: Receiver):

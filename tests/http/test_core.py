@@ -299,6 +299,18 @@ def test_nonsense_is_refused_by_name(setting: str, value: Any):
         HttpPolicy().but(**{setting: value})
 
 
+@pytest.mark.item("O4")
+@pytest.mark.parametrize(
+    "more", [{"strict": True}, {"aliases": ("X-Key",)}, {"forward_key": False}]
+)
+def test_settings_of_a_field_that_there_is_not_are_refused(more: dict[str, Any]):
+    with pytest.raises(ConfigurationError, match="key_from="):
+        HttpPolicy(header=None)
+    with pytest.raises(ConfigurationError, match="without header="):
+        HttpPolicy.webhook("github", **more)
+    assert HttpPolicy.webhook("github", header="X-Key", **more).key_fields[0] == "X-Key"
+
+
 def test_unknown_settings_are_refused_with_a_hint():
     with pytest.raises(ConfigurationError, match="did you mean 'retention'"):
         HttpPolicy().but(retentoin=1)

@@ -62,7 +62,13 @@ def sender(request: pytest.FixtureRequest) -> str:
 
 
 def deliver(
-    stage: Stage, sender: str, event: str, attempt: int = 1, *, forged: bool = False
+    stage: Stage,
+    sender: str,
+    event: str,
+    attempt: int = 1,
+    *,
+    forged: bool = False,
+    key: str | None = None,
 ) -> Reply:
     """A delivery as the sender makes it: the id stays, the rest may change."""
     body = {"attempt": attempt} | ({"id": event} if sender == "stripe" else {})
@@ -72,7 +78,7 @@ def deliver(
         fields.append(("X-GitHub-Delivery", event))
     if sender == "shopify":
         fields += [("X-Shopify-Webhook-Id", event), ("X-Shopify-Event-Id", "the same for all")]
-    return stage.send(None, text, "POST", "/hook", *fields)
+    return stage.send(key, text, "POST", "/hook", *fields)
 
 
 @pytest.mark.item("O4", "S5")
@@ -84,6 +90,27 @@ def test_a_forged_delivery_uses_up_nothing_and_learns_nothing(play: Play, sender
     assert deliver(stage, sender, "e-1", 3, forged=True).status == 401
     assert deliver(stage, sender, "e-2").status == 201
     assert len(stage.seen) == 2
+
+
+@pytest.mark.item("O4", "D14")
+def test_a_key_of_the_senders_own_does_not_make_it_another_event(play: Play, sender: str):
+    stage = play(HttpPolicy.webhook(sender), around=verified)
+    assert deliver(stage, sender, "e-1").status == 201
+    for key in ("mine", "yours", '"quoted"', "two, keys"):
+        assert deliver(stage, sender, "e-1", 2, key=key).replayed
+    assert deliver(stage, sender, "e-2", key="mine").status == 201
+    assert len(stage.seen) == 2
+    assert stage.seen[1].headers["idempotency-key"] == "mine"  # the handler may see it
+
+
+@pytest.mark.item("O4")
+def test_a_delivery_without_an_id_is_told_where_it_belongs(play: Play, sender: str):
+    stage = play(HttpPolicy.webhook(sender))
+    reply = stage.send("a key", b"{}", "POST", "/hook")
+    assert reply.problem == "key-missing"
+    place = {"stripe": "the member id", "github": "X-GitHub-Delivery", "shopify": "X-Shopify-"}
+    assert place[sender] in json.loads(reply.body)["detail"]
+    assert stage.seen == []
 
 
 @pytest.mark.item("O4", "E3")

@@ -50,7 +50,7 @@ class RetryMiddleware:
         if call is None:
             return await handler(request)
         if call.field is not None:
-            request.headers[self.policy.http.header] = call.field
+            request.headers[self.policy.http.sent_as] = call.field
 
         async def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
             if isinstance(command, Attempt):

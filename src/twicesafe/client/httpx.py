@@ -44,7 +44,7 @@ class _Retrying:
         headers = request.headers.multi_items()
         call = call_of(self.policy, request.method, request.url.path, headers)
         if call is not None and call.field is not None:
-            request.headers[self.policy.http.header] = call.field
+            request.headers[self.policy.http.sent_as] = call.field
         return call
 
     def _flow(self, call: Call, request: httpx.Request) -> Any:

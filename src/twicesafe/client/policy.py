@@ -81,6 +81,7 @@ def _require(holds: object, name: str, value: object, remedy: str) -> None:
 
 def _check(policy: RetryPolicy) -> None:
     _require(isinstance(policy.http, HttpPolicy), "http", policy.http, "use an HttpPolicy(…)")
+    _require(policy.http.header, "http", "…", "it has no header to send a key in")
     _require(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
     for name, least in (("attempts", 1), ("buffer", 0)):
         value = getattr(policy, name)

@@ -72,7 +72,7 @@ class RetryAdapter(HTTPAdapter):
         if call is None:
             return super().send(request, timeout=timeout, **settings)
         if call.field is not None:
-            request.headers[self.policy.http.header] = call.field
+            request.headers[self.policy.http.sent_as] = call.field
 
         def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
             if isinstance(command, Attempt):

@@ -70,7 +70,7 @@ def call_of(
     if method in _SAFE:
         return None
     http = policy.http
-    names = {name.lower() for name in (http.header, *http.aliases)}
+    names = {name.lower() for name in http.key_fields}
     given = [value.encode("utf-8", "replace") for name, value in headers if name.lower() in names]
     try:
         if given:

@@ -99,23 +99,8 @@ def _protected(document: dict[str, Any], rules: Rules) -> Iterator[tuple[dict[st
 
 def _say(operation: dict[str, Any], required: bool, rules: Rules) -> None:
     policy = rules.policy
-    mine = policy.header.lower()
-    parameters: list[dict[str, Any]] = [
-        each
-        for each in operation.get("parameters", ())
-        if each["in"] != "header" or each["name"].lower() != mine
-    ]
-    operation["parameters"] = [
-        *parameters,
-        {
-            "name": policy.header,
-            "in": "header",
-            "required": required and not policy.key_from,
-            "description": "New for each operation, the same for each retry of it: a repeat gets "
-            "the first answer.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": policy.max_key},
-        },
-    ]
+    if policy.header is not None:
+        operation["parameters"] = _parameters(operation, policy.header, required, policy)
     responses = operation.setdefault("responses", {})
     for status, titles in _answers(required, rules).items():
         content = responses.setdefault(str(status), {}).setdefault("content", {})
@@ -131,6 +116,28 @@ def _say(operation: dict[str, Any], required: bool, rules: Rules) -> None:
                     "description": "true: this is the first answer, given again.",
                     "schema": {"type": "string", "enum": ["true"]},
                 }
+
+
+def _parameters(
+    operation: dict[str, Any], header: str, required: bool, policy: HttpPolicy
+) -> list[dict[str, Any]]:
+    """Those that the operation has, and the key's field."""
+    others: list[dict[str, Any]] = [
+        each
+        for each in operation.get("parameters", ())
+        if each["in"] != "header" or each["name"].lower() != header.lower()
+    ]
+    return [
+        *others,
+        {
+            "name": header,
+            "in": "header",
+            "required": required and not policy.key_from,
+            "description": "New for each operation, the same for each retry of it: a repeat gets "
+            "the first answer.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": policy.max_key},
+        },
+    ]
 
 
 def _answers(required: bool, rules: Rules) -> dict[int, list[str]]:

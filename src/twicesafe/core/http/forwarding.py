@@ -50,7 +50,7 @@ class Forwarding:
                 f"scope names {listed}, which any client can send: say in `trusted` which peers "
                 "set it"
             )
-        keys = {name.lower().encode() for name in (policy.header, *policy.aliases)}
+        keys = {name.lower().encode() for name in policy.key_fields}
         self._guarded = _OUR_OWN | keys | self._tenants
 
     def trusts(self, peer: str) -> bool:

@@ -42,8 +42,8 @@ _HEADERS_ROOM: Final = 65536
 class HttpPolicy:
     """How the HTTP layer treats requests and answers. Immutable; `but` makes variants."""
 
-    header: str = "Idempotency-Key"
-    """The field that holds the key."""
+    header: str | None = "Idempotency-Key"
+    """The field that holds the key; None: no field does, and `key_from` alone is asked."""
     aliases: tuple[str, ...] = ()
     """Other names of it; a request that uses two of them must say the same in both."""
     strict: bool = False
@@ -53,7 +53,7 @@ class HttpPolicy:
     check_key: Callable[[str], str | None] | None = None
     """Looks at a key: None if it is fine, or what a good one looks like, for the client."""
     key_from: tuple[KeySource, ...] = ()
-    """Where else a key may be found, if its header is absent: query, JSON member, body hash."""
+    """Where a key may be found, if its header is absent: query, JSON member, body hash."""
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
     """The methods that are protected; others pass untouched."""
     required: bool | tuple[str, ...] = False
@@ -135,6 +135,20 @@ class HttpPolicy:
             object.__setattr__(self, name, tuple(_several(self, name)))
         _check(self)
 
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """Every name of the key's field; none, if it has no field."""
+        return () if self.header is None else (self.header, *self.aliases)
+
+    @property
+    def sent_as(self) -> str:
+        """The field in which a client sends the key."""
+        if self.header is None:
+            raise ConfigurationError(
+                "header=None: this policy finds keys and sends none; use one with a header"
+            )
+        return self.header
+
     # -- profiles -----------------------------------------------------------------------------
 
     @classmethod
@@ -168,8 +182,9 @@ class HttpPolicy:
     def webhook(cls, sender: str, **changes: Any) -> Self:
         """Events by their ids ("stripe", "github", "shopify"). Only 2xx is kept, so that a request
         with a bad signature cannot use up an event's id; the body is not compared, because
-        senders change it between deliveries. Kept for 30 days: Stripe retries for three, and its
-        events can be sent again by hand for as long as that."""
+        senders change it between deliveries. No other field is asked: whoever sends an event once
+        more with an `Idempotency-Key` of their own sends the same event. Kept for 30 days: Stripe
+        retries for three, and its events can be sent again by hand for as long as that."""
         source = WEBHOOKS.get(sender)
         if source is None:
             raise ConfigurationError(
@@ -177,6 +192,7 @@ class HttpPolicy:
                 "say key_from=(…,)"
             )
         settings: dict[str, Any] = {
+            "header": None,
             "key_from": (source,),
             "required": True,
             "methods": {"POST"},
@@ -235,8 +251,12 @@ def _whole(value: object, least: int, most: int) -> bool:
 
 
 def _check(policy: HttpPolicy) -> None:
-    names = [("header", policy.header), *(("aliases", name) for name in policy.aliases)]
+    names = [("aliases", name) for name in policy.aliases]
     names += [("drop_headers", name) for name in policy.drop_headers]
+    if policy.header is not None:
+        names.append(("header", policy.header))
+    else:
+        _check_without_field(policy)
     names += [("fingerprint_headers", name) for name in policy.fingerprint_headers]
     if policy.replay_header is not None:
         names.append(("replay_header", policy.replay_header))
@@ -255,6 +275,13 @@ def _check(policy: HttpPolicy) -> None:
     _check_numbers(policy)
     _check_hooks(policy)
     policy.receiver_policy(rerun=False)  # lease, max_lease, retention, codec: checked there
+
+
+def _check_without_field(policy: HttpPolicy) -> None:
+    _require(policy.key_from, "header", None, "say in key_from= where else the key is")
+    for name, default in (("aliases", ()), ("strict", False), ("forward_key", True)):
+        value = getattr(policy, name)
+        _require(value == default, name, value, "it says nothing without header=: leave it out")
 
 
 def _check_numbers(policy: HttpPolicy) -> None:

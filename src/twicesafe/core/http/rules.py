@@ -27,7 +27,7 @@ from .policy import HttpPolicy
 from .problems import Problem, Refused, problem_of, problem_response
 from .recording import Recording
 from .routes import Routes
-from .sources import reads_body
+from .sources import place_of, reads_body
 from .stored import kept_fields, never_kept, replay_fields
 
 __all__ = ["Admission", "Looked", "Rules", "credentials"]
@@ -59,8 +59,9 @@ class Rules:
     def __init__(self, policy: HttpPolicy, scope: tuple[str, ...] = ()) -> None:
         self.policy = policy
         self.methods = policy.methods
-        self.names = frozenset(n.lower().encode() for n in (policy.header, *policy.aliases))
+        self.names = frozenset(name.lower().encode() for name in policy.key_fields)
         """The key's field names, in lower case."""
+        self._place = policy.header or " or ".join(map(place_of, policy.key_from))
         self._outer_scope = scope
         self._include = Routes(policy.include, "include")
         self._exclude = Routes(policy.exclude, "exclude")
@@ -185,14 +186,14 @@ class Rules:
             if wish is not None:
                 raise BadKey(f"a key looks like this: {wish}")
         except BadKey as bad:
-            detail = f"{policy.header}: {bad}."
+            detail = f"{self._place}: {bad}."
             raise Refused(Problem("key-invalid", detail=detail)) from None
         return key
 
     def _require_key(self, request: HttpRequest) -> None:
         required = self.policy.required
         if required is True or self._required.match(request.method, request.path):
-            raise Refused(Problem("key-missing", detail=f"Field: {self.policy.header}."))
+            raise Refused(Problem("key-missing", detail=f"Its place: {self._place}."))
 
     # -- responses ----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Sources: where a key may be found when it is not in its header field.
+"""Sources: where a key may be found when it is not in its header field, or has none.
 
 A source is any callable of the request that returns the key, or None for "not here". These are
 the usual ones; ``reads_body`` says that the body must have arrived before it can be asked. A source
@@ -23,6 +23,7 @@ __all__ = [
     "JsonMember",
     "KeySource",
     "QueryParameter",
+    "place_of",
     "reads_body",
 ]
 
@@ -100,6 +101,18 @@ would drop a second topic."""
 
 def reads_body(source: KeySource) -> bool:
     return getattr(source, "reads_body", True)
+
+
+def place_of(source: KeySource) -> str:
+    """Where it looks, for a client that sent no key."""
+    match source:
+        case HeaderField(name=name):
+            return f"the field {name}"
+        case QueryParameter(name=name):
+            return f"the parameter {name} of the query"
+        case JsonMember(path=path):
+            return f"the member {path} of the JSON body"
+    return "the request"
 
 
 _PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
