@@ -149,7 +149,7 @@ CALLERS: Final[dict[str, tuple[type[Psycopg], ...]]] = {
 @trial("cut commits", "C5", "cuts", ("postgres", "mariadb"))
 def cut_commits(t: Trial) -> None:
     """The caller's own transaction, with the inbox in it, ends after any number of bytes, COMMIT and its
-    reply included: is the effect there exactly once, whatever the caller saw?"""
+    reply included: is the effect there, and there once, whatever the caller saw?"""
     server = shared(t.engine)
     for kind in CALLERS[t.engine]:
         with server.fresh() as direct, Proxy(server.port) as proxy:
