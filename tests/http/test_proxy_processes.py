@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -58,6 +59,14 @@ class Shop:
     def wait_for(self, line: str) -> None:
         while line not in self.ledger.read_text().splitlines():
             pass
+
+    def has_begun(self, key: str, hang: str, connection: socket.socket) -> bool:
+        """True when the request has come as far as it will; False: it was answered instead."""
+        line = f"{key} begins" if hang == "before" else key
+        while line not in self.ledger.read_text().splitlines():
+            if select.select([connection], [], [], 0.01)[0]:
+                return False
+        return True
 
 
 class Proxy:
@@ -178,8 +187,8 @@ def test_killed_workers_leave_no_second_effect(shop: Shop, tmp_path: Path, opene
         key, hang = f"k{number}", ("before", "after", "")[number % 3]
         with proxy.connect() as connection:
             connection.sendall(proxy.request(key, ("X-Hang", hang)))
-            if hang:
-                shop.wait_for(f"{key} begins" if hang == "before" else key)
+            # On a busy machine a claim may come too late for its short lease: it is answered then.
+            answered = hang and not shop.has_begun(key, hang, connection)
             for pid in proxy.workers():
                 os.kill(pid, signal.SIGKILL)
         reply = proxy.send(key)
@@ -187,7 +196,8 @@ def test_killed_workers_leave_no_second_effect(shop: Shop, tmp_path: Path, opene
             reply = proxy.send(key)
         again = proxy.send(key)
         assert (again.status, again.body) == (reply.status, reply.body)
-        assert reply.problem == "outcome-unknown" or (not hang and reply.status == 201)
+        may_run = answered or not hang
+        assert reply.problem == "outcome-unknown" or (may_run and reply.status == 201)
         ended[key] = reply.problem or "answered"
     effects = shop.effects()
     assert max(effects.values(), default=0) <= 1
