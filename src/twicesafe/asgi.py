@@ -218,7 +218,8 @@ class _Exchange:
                 trouble = refusal
             else:
                 await self._told(self.claim.release())
-                return await self._pass_all(self._rules.refuse(self._request, refusal.problem))
+                await self._pass_all(self._rules.refuse(self._request, refusal.problem))
+                return
         except BaseException as error:
             trouble = error
         if not self._settled:
