@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..core.inbox import Enter, Entered, Leave
-from ..core.protocol import Verdict
-from ..errors import AtomicityBrokenError
-from .base import Program
-from .inside import Inside, new, savepoint
-from .sql import Change, Query, scope_text
-from .sqlite import APART, SqlitePrograms
+from ...core.inbox import Enter, Entered, Leave
+from ...core.protocol import Verdict
+from ...errors import AtomicityBrokenError
+from ..base import Program
+from ..inside import Inside, new, savepoint
+from ..sql import Change, Query, scope_text
+from .programs import APART, SqlitePrograms
 
 __all__ = ["SqliteInside"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from .base import Program
-from .migrating import Schema
-from .outbox import WRITTEN, Added, OutboxPrograms, inlined, marked, values_of
-from .sql import Change
+from ..base import Program
+from ..migrating import Schema
+from ..outbox import WRITTEN, Added, OutboxPrograms, inlined, marked, values_of
+from ..sql import Change
 
 __all__ = ["SqliteOutbox"]
 
