@@ -81,6 +81,7 @@ HOMES = {
     "pytest": {"testing"},
     "hypothesis": {"testing"},
     "django": {"integrations"},
+    "sqlite3": {"stores.sqlite"},
 }
 
 # The core decides; these act.
