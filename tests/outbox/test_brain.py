@@ -108,6 +108,7 @@ class Actor:
         self.next: list[Any] = [flow.send(None) for flow in self.flows]
         self.due = [world.now, world.now]
         self.flying: list[Publish] = []
+        self.lands: dict[int, float] = {}
         self.asleep_until = 0.0
 
     def step(self, which: int, calm: bool) -> None:
@@ -117,8 +118,9 @@ class Actor:
         reply: Any = None
         if type(command) is Publish:
             self.flying.append(command)
+            self.lands[command.ticket] = world.now + world.chance.expovariate(1.0)
         elif type(command) is Collect:
-            ended = [p for p in self.flying if calm or world.chance.random() < 0.7]
+            ended = [p for p in self.flying if calm or world.now >= self.lands[p.ticket]]
             self.flying = [p for p in self.flying if p not in ended]
             reply = [(p.ticket, world.publish(p.messages, calm)) for p in ended]
         elif type(command) not in (Listen, Pause):
@@ -156,9 +158,8 @@ def simulate(seed: int) -> World:
             for lane in world.run(_parked(world)):
                 world.perform(Unpark(lane, False, "test", ""))
         for relay in world.relays:
-            for which in (0, 1):
-                for _ in range(6):
-                    relay.step(which, calm)
+            for which in chance.choices((0, 1), (1, 6), k=9):
+                relay.step(which, calm)
     return world
 
 

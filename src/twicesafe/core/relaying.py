@@ -45,6 +45,9 @@ DEAF_POLL: Final = 0.25
 RENEWAL: Final = 1.0
 """Seconds between two renewals at most: who takes over from a dead relay comes this much later."""
 
+TOGETHER: Final = 0.25
+"""Seconds that what was published may wait to be settled with what comes next."""
+
 REST: Final = Backoff(first=0.1, factor=2, most=10, jitter=0.5)
 """While the store, or the broker as a whole, does not answer."""
 
@@ -189,6 +192,7 @@ class _Carrier:
         self.in_flight = 0
         self.tickets = 0
         self.todo = Settle(desk.owner, [], [], [], {})
+        self.settle_by = 0.0
         self.pause = 0.0
         self.outages = 0
         self.down_until = 0.0
@@ -209,7 +213,8 @@ class _Carrier:
             elif not self.flying:
                 break
             yield from self._wait()
-            yield from self._settle()
+            if self._is_due():
+                yield from self._settle()
         yield from self._settle(patient=True)
 
     # -- fetching -----------------------------------------------------------------------------
@@ -273,7 +278,7 @@ class _Carrier:
     def _take_off(self) -> Flow[None]:
         desk = self.desk
         while self.ready and len(self.flying) < desk.concurrency:
-            room = min(1 if self.alone else desk.group, desk.batch - self.in_flight)
+            room = min(1 if self.alone else desk.group, self._room())
             if room <= 0 or desk.clock() < self.down_until:
                 return
             rows = self._group(room, desk.usable())
@@ -371,6 +376,8 @@ class _Carrier:
         waiting = self.lanes.get(row.lane)
         if waiting and waiting[0].n == row.n:
             waiting.popleft()
+        if not self.todo.done:
+            self.settle_by = self.desk.clock() + TOGETHER
         self.todo.done.append(row.n)
         if row.attempts:
             self.todo.cured.append(row.n)
@@ -392,6 +399,17 @@ class _Carrier:
         message = row.message
         kind = events.LaneParked if park else events.PublishFailed
         desk.notify(kind(message.id, message.topic, attempts, _named(error)))
+
+    def _room(self) -> int:
+        """What is under way and what is not settled is one batch at most: so much a kill repeats."""
+        return self.desk.batch - self.in_flight - len(self.todo.done)
+
+    def _is_due(self) -> bool:
+        """Many groups are settled together, while there is more to publish at once."""
+        todo = self.todo
+        if todo.setbacks or todo.aside or not self.ready or self._room() <= 0:
+            return True
+        return self.desk.clock() >= self.settle_by
 
     def _settle(self, patient: bool = False) -> Flow[None]:
         """What ended is written down. While we live and the store fails, we go on trying."""
