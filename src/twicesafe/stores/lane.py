@@ -128,5 +128,6 @@ class Lane:
 
     def _ring(self) -> None:
         """The lane is free: the first in line may lead, if no newcomer has taken it along."""
-        with suppress(IndexError):  # nobody is there
-            self._line[0].ring()
+        if self._line:
+            with suppress(IndexError):  # they have just been taken along
+                self._line[0].ring()
