@@ -63,7 +63,7 @@ def partition(history: Sequence[Call]) -> dict[bytes, list[Call]]:
     return parts
 
 
-def check(history: Sequence[Call], most_states: int = 60_000) -> str:
+def check(history: Sequence[Call], most_states: int = 30_000) -> str:
     """Why this history of one key is not linearisable; empty: it is."""
     calls = sorted(history, key=lambda call: call.called)
     must = sum(1 << index for index, call in enumerate(calls) if call.answer is not UNKNOWN)
