@@ -13,7 +13,7 @@ another process's write, for which SQLite itself waits (``timeout``).
     ?synchronous=normal&timeout=10&table=twicesafe&migrate=false
 
     programs   what is asked of SQLite, as data: the common cases in one statement each
-    files      one database file: how a connection is made, and its errors in our words
+    settings   the URL and its file: how a connection is made, its errors in our words
     storing    the stores: a write lane and readers for threads, one worker for event loops
     inside     the record in the caller's transaction
     outbox     messages in the caller's transaction

@@ -23,16 +23,14 @@ from ..outbox import OUTBOX_READING, is_outbox
 from ..programs import READING
 from ..sql import Change, Query, atomically
 from ..urls import identifier, options_of
-from .files import DatabaseFile, path_of
 from .inside import SqliteInside
 from .outbox import SqliteOutbox
 from .programs import SqlitePrograms, SqliteSchema
+from .settings import OPTIONS, DatabaseFile, path_of
 
 __all__ = ["AsyncSqliteStore", "SqliteStore"]
 
 T = TypeVar("T")
-
-OPTIONS: Final = {"synchronous": "full", "timeout": 5.0, "table": "twicesafe", "migrate": True}
 
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _left_to_parent: list[object] = []

@@ -1,4 +1,4 @@
-"""One database file: how a connection to it is made, and what its errors mean."""
+"""The URL, the file that it names, how a connection to it is made, and its errors in our words."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 from ...errors import ConfigurationError, StoreError, StoreUnavailableError
 
-__all__ = ["DatabaseFile", "path_of"]
+__all__ = ["OPTIONS", "DatabaseFile", "path_of"]
+
+OPTIONS: Final = {"synchronous": "full", "timeout": 5.0, "table": "twicesafe", "migrate": True}
 
 
 class DatabaseFile:
