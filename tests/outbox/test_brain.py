@@ -30,8 +30,8 @@ from twicesafe.core.publishing import NOT_TRIED
 from twicesafe.core.relaying import Collect, Desk, Listen, Pause, Publish, carry, keep
 from twicesafe.stores.outbox import Added
 from twicesafe.stores.sql import Query, atomically
-from twicesafe.stores.sqlite import SqliteSchema
-from twicesafe.stores.sqlite_outbox import SqliteOutbox
+from twicesafe.stores.sqlite.outbox import SqliteOutbox
+from twicesafe.stores.sqlite.programs import SqliteSchema
 
 SCHEDULES = int(os.environ.get("TWICESAFE_OUTBOX_SCHEDULES", "30"))
 LEASE = 5.0
