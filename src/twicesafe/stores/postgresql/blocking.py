@@ -101,9 +101,7 @@ class PostgresStore(Store):
         from .inside import PostgresInside
 
         settings, mark = self.settings, dollars if style == "$1" else percents
-        _, programs = layout(
-            settings.table, settings.schema, settings.generations, mark, self._now
-        )
+        _, programs = layout(settings.table, settings.schema, settings.generations, mark, self._now)
         return PostgresInside(programs, self._now)
 
     def apart(self, program: Callable[[], Program[T]]) -> T:
