@@ -62,9 +62,9 @@ class PostgresInside(Inside):
         current = getattr(programs, "current", "")  # only tables that keep generations have one
         self._place, self._here = ("generation, ", f"{current}, ") if current else ("", "")
         self._bring = f"generation = {current}, " if current else ""
-        # An index of one generation does not know the keys of the others: there we look first.
-        unless = f"WHERE NOT EXISTS (SELECT FROM {programs.records} r WHERE r.id = a.id)"
-        self._unless_seen = unless if current else ""
+        # A record that is swept after our snapshot took its fence with it, past the floor that we
+        # see; and an index of one generation does not know the keys of the others.
+        self._unless_seen = f"WHERE NOT EXISTS (SELECT FROM {programs.records} r WHERE r.id = a.id)"
         mark = programs.mark
         self._enter_one, self._enter_many = mark(self._one()), mark(self._many())
         self._patience = mark("SELECT set_config('lock_timeout', ?::text, true)")
