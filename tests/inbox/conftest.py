@@ -22,7 +22,7 @@ class Shop:
         opened.append(self.receiver.close)
         self.door = self.another()
         with self.door.transaction():
-            self.door.sql("CREATE TABLE credits (n INTEGER, amount INTEGER)")
+            self.door.sql("CREATE TABLE IF NOT EXISTS credits (n INTEGER, amount INTEGER)")
         self.inbox = self.make()
 
     def another(self, kind: str = "") -> Door:

@@ -1,0 +1,253 @@
+"""The database fails around an outbox: a message is there with its data or not at all, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.outbox.stage import AsyncBroker, Broker, Colours, begin, connect
+from twicesafe import SchemaVersionError, StoreUnavailableError
+from twicesafe.core.outbox import Message
+from twicesafe.events import Event, StoreFailed
+from twicesafe.outbox import AsyncOutbox, Outbox
+from twicesafe.relay import AsyncOutboxRelay, OutboxRelay
+
+Put = Callable[..., list[str]]
+Caller = Callable[[], Any]
+
+
+def ask(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    cursor = connection.cursor()
+    cursor.execute(sql)
+    return list(cursor.fetchall()) if cursor.description else []
+
+
+def end_sessions(url: str) -> None:
+    """Every session but this one, as a server that goes away does it."""
+    connection = connect(url)
+    if url.startswith("postgresql"):
+        others = "pid <> pg_backend_pid() AND datname = current_database()"
+        ask(connection, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
+    else:
+        for (number,) in ask(
+            connection,
+            "SELECT id FROM information_schema.processlist"
+            " WHERE id <> CONNECTION_ID() AND db = DATABASE()",
+        ):
+            ask(connection, f"KILL {number}")
+    connection.close()
+
+
+# --- adding ----------------------------------------------------------------------------------------
+
+
+def test_a_session_that_ends_before_its_commit_leaves_no_message(
+    url: str, outbox: Outbox, caller: Caller
+):
+    connection = caller()
+    outbox.add(connection, topic="orders", body="lost", key="k")
+    if url.startswith("sqlite"):
+        connection.close()
+    else:
+        end_sessions(url)
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each driver has its own words
+            connection.commit()
+    with Outbox.open(url) as fresh:
+        assert fresh.depth().pending == 0
+
+
+READ_ONLY = {
+    "sqlite": "PRAGMA query_only = ON",
+    "postgresql": "SET TRANSACTION READ ONLY",
+    "mysql": "START TRANSACTION READ ONLY",
+}
+
+
+def test_a_read_only_transaction_takes_no_message(url: str, outbox: Outbox, caller: Caller):
+    connection = caller()
+    ask(connection, READ_ONLY[url.partition(":")[0]])
+    if url.startswith("sqlite"):
+        ask(connection, "BEGIN")
+    with pytest.raises(Exception, match=r"(?i)read.?only"):
+        outbox.add(connection, topic="orders", body="1", key="k")
+    connection.rollback()
+    assert outbox.depth().pending == 0
+
+
+def test_a_full_disk_takes_data_and_message_or_neither(tmp_path: Path):
+    path = tmp_path / "shop.db"
+    with Outbox.open(f"sqlite:///{path}") as outbox:
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE orders (n INTEGER)")
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + 4:d}")
+        done, told = 0, ""
+        while not told and done < 1000:
+            try:
+                with connection:
+                    connection.execute("INSERT INTO orders VALUES (?)", (done,))
+                    outbox.add(connection, topic="orders", body="x" * 500, key="k")
+                done += 1
+            except Exception as error:
+                told = str(error)
+        assert "full" in told
+        assert done
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (done,)
+        assert outbox.depth().pending == done
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        connection.close()
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_workers_clock_changes_neither_order_nor_delivery(
+    put: Put, outbox: Outbox, colours: Colours, hours: int, monkeypatch: pytest.MonkeyPatch
+):
+    put("1", key="k")
+    clock = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + hours * 3600 * 10**9)
+    put("2", key="k")
+    monkeypatch.undo()
+    put("3", key="k")
+    assert outbox.depth().oldest_age >= 0
+    broker = Broker()
+    assert colours.relay(broker).drain() == 3
+    assert broker.bodies == ["1", "2", "3"]
+
+
+def test_a_newer_schema_is_refused(url: str, outbox: Outbox, caller: Caller):
+    column = "`schema`" if url.startswith("mysql") else "schema"
+    connection = caller()
+    ask(connection, f"UPDATE twicesafe_outbox_meta SET {column} = {column} + 1")
+    connection.commit()
+    with pytest.raises(SchemaVersionError, match="upgrade twicesafe"):
+        Outbox.open(url)
+    with pytest.raises(SchemaVersionError, match="upgrade twicesafe"):
+        OutboxRelay(url, Broker()).drain()
+
+
+# --- relaying --------------------------------------------------------------------------------------
+
+
+def test_a_relay_goes_on_when_its_store_was_gone(
+    url: str, colours: Colours, put: Put, tmp_path: Path
+):
+    """Gone after publishing, before the mark: the same ids come again, and nothing is lost."""
+    failed = threading.Event()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, StoreFailed):
+            failed.set()
+
+    class Cutting(Broker):
+        cuts = 3
+
+        def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+            answers = super().publish(messages)
+            if self.cuts:
+                self.cuts -= 1
+                lock_out(url, failed) if url.startswith("sqlite") else end_sessions(url)
+            return answers
+
+    broker = Cutting()
+    ids = [*put(*"123", key="a"), *put(*"456", key="b")]
+    relay = colours.relay(broker, lease=3, batch=2, observers=[observe]).start()
+    with Outbox.open(url) as outbox:
+        broker.wait_for(6)
+        until = time.monotonic() + 60
+        while pending(outbox):
+            assert time.monotonic() < until, broker.bodies
+    relay.stop()
+    assert broker.cuts == 0
+    first = {message.id: message.body.decode() for message in reversed(broker.got)}
+    assert first == dict(zip(ids, "123456", strict=True))
+    for lane in ("123", "456"):
+        order = dict.fromkeys(body for body in broker.bodies if body in lane)
+        assert "".join(order) == lane
+
+
+def pending(outbox: Outbox) -> int:
+    """What waits; our own sessions may have ended, too."""
+    try:
+        return outbox.depth().pending
+    except StoreUnavailableError:
+        return 1
+
+
+def lock_out(url: str, failed: threading.Event) -> None:
+    """SQLite has no sessions to end: somebody else has the file, until the relay has met it."""
+    holder = connect(url)
+    holder.execute("BEGIN EXCLUSIVE")
+
+    def let_go() -> None:
+        failed.wait(1)
+        holder.rollback()
+        holder.close()
+
+    threading.Thread(target=let_go).start()
+
+
+def test_a_clock_that_is_set_hands_slots_over_early_and_loses_nothing(
+    url: str, colours: Colours, put: Put, outbox: Outbox, caller: Caller
+):
+    """The store's clock goes on by an hour in mid-work: another relay has the slots at once."""
+    connection = caller()
+    connection.rollback()
+    other = Broker()
+
+    class Late(Broker):
+        def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+            begin(connection)
+            ask(connection, "UPDATE twicesafe_outbox_slots SET lease_until = lease_until - 3600000")
+            ask(connection, "UPDATE twicesafe_outbox_relays SET seen_until = seen_until - 3600000")
+            connection.commit()
+            with OutboxRelay(url, other, lease=3):
+                other.wait_for(1)
+            return super().publish(messages)
+
+    late = Late()
+    (id_,) = put("1", key="k")
+    relay = colours.relay(late, lease=60).start()
+    late.wait_for(1)
+    relay.stop()
+    assert {message.id for message in (*late.got, *other.got)} == {id_}
+    assert outbox.depth().pending == 0
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_one_outbox_on_one_loop_after_another(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+):
+    url = (
+        f"sqlite:///{tmp_path / 'shop.db'}"
+        if engine == "sqlite"
+        else str(request.getfixturevalue("postgres_url"))
+    )
+    outbox = AsyncOutbox.open(url)
+
+    async def waiting() -> int:
+        async with outbox:
+            return (await outbox.depth()).pending
+
+    for number in range(2):
+        assert asyncio.run(waiting()) == number
+        with Outbox.open(url) as blocking:
+            connection = connect(url)
+            begin(connection)
+            blocking.add(connection, topic="t", body=str(number))
+            connection.commit()
+            connection.close()
+
+    async def publish() -> list[str]:
+        broker = AsyncBroker()
+        assert await AsyncOutboxRelay(outbox.store, broker).drain() == 2
+        await outbox.close()
+        return sorted(broker.bodies)
+
+    assert asyncio.run(publish()) == ["0", "1"]
