@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.house.repository import ROOT
 from tests.maps import attacks, recording
-from tests.maps.faults import FAULTS, MODES, NONE, Cell
+from tests.maps.faults import FAULTS, MODES, NONE, cells
 from tests.maps.places import RULE
 
 FAULTS_PAGE = ROOT / "docs" / "reference" / "faults.md"
@@ -17,12 +17,8 @@ SHOWN = {"passed": "✓", "failed": "✗", "skipped": "–"}
 
 def named() -> set[str]:
     """Every test that a map names."""
-    cells = (cell for fault in FAULTS.values() for cell in (fault.L, fault.T, fault.S))
-    return {
-        place
-        for places in (*(cell.held_by for cell in cells), *attacks.held_by().values())
-        for place in places
-    }
+    held = [cell.held_by for row in FAULTS for cell in cells(row).values()]
+    return {place for places in (*held, *attacks.held_by().values()) for place in places}
 
 
 def faults_page() -> str:
@@ -35,11 +31,11 @@ def faults_page() -> str:
         "What can go wrong, what must come of it, and the tests that hold it. How each ended when it was last",
         "recorded: ✓ passed, ✗ failed, – skipped for want of a server, · not recorded. `rule:` is a rule of the",
         "conformance suite, on every store; what begins with `lab/` is a method of [the proof lab](../explanation/proof.md).",
-        "A line without a test says so. The outcomes are those of [what we cannot",
+        "Steps and sagas are not built yet: what is only about them says so. The outcomes are those of [what we cannot",
         "promise](../explanation/what-we-cannot-promise.md), row by row.",
     ]
     group = ""
-    for fault in FAULTS.values():
+    for row, fault in FAULTS.items():
         if fault.group != group:
             group = fault.group
             lines += [
@@ -49,18 +45,13 @@ def faults_page() -> str:
                 "| fault | mode | must come of it | held by |",
                 "|---|---|---|---|",
             ]
-        for mode in MODES:
-            cell: Cell = getattr(fault, mode)
+        name = fault.name
+        for mode, cell in cells(row).items():
             if cell is not NONE:
-                name = fault.name if mode == _first_mode(fault) else ""
-                lines.append(
-                    f"| {name} | {MODES[mode]} | {cell.outcome} | {_tests(cell.held_by, ended)} |"
-                )
+                told = "not built yet" if cell.waits else _tests(cell.held_by, ended)
+                lines.append(f"| {name} | {MODES[mode]} | {cell.outcome} | {told} |")
+                name = ""
     return "\n".join([*lines, ""])
-
-
-def _first_mode(fault: object) -> str:
-    return next(mode for mode in MODES if getattr(fault, mode) is not NONE)
 
 
 def attacks_page() -> str:
@@ -86,8 +77,6 @@ def attacks_page() -> str:
 
 
 def _tests(places: tuple[str, ...], ended: dict[str, str]) -> str:
-    if not places:
-        return "no test is named yet"
     return "<br>".join(f"{_mark(place, ended)} `{place}`".strip() for place in places)
 
 

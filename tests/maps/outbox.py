@@ -1,0 +1,79 @@
+"""The fault matrix of messages on their way out, and of steps, which are not built yet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.maps.faults import NONE, Cell, not_built
+
+ROOM = "tests/outbox/"
+ADD, RELAY, FAULTS = f"{ROOM}test_add.py", f"{ROOM}test_relay.py", f"{ROOM}test_faults.py"
+KILLS = f"{ROOM}test_kill.py::test_killed_relays_lose_nothing"
+WITH = f"{ADD}::test_a_message_is_there_if_and_only_if_the_transaction_committed"
+ENDED = f"{FAULTS}::test_a_session_that_ends_before_its_commit_leaves_no_message"
+GONE = f"{FAULTS}::test_a_relay_goes_on_when_its_store_was_gone"
+LOST = f"{RELAY}::test_a_relay_that_lost_its_slots_notes_nothing"
+EARLY = f"{FAULTS}::test_a_clock_that_is_set_hands_slots_over_early_and_loses_nothing"
+SHARE = f"{RELAY}::test_a_dead_relays_share_goes_on_after_its_lease"
+DIVIDED = f"{RELAY}::test_two_relays_divide_the_lanes"
+ONCE = f"{RELAY}::test_everything_once_in_order_per_key"
+
+OUTBOX: Final[dict[str, Cell]] = {
+    "kill-before-claim": Cell("no message without its transaction", (WITH, ENDED, KILLS)),
+    "kill-after-claim": Cell("another relay goes on after the lease", (SHARE, KILLS)),
+    "kill-in-handler": Cell("published again under the same id", (KILLS,)),
+    "kill-after-effect": Cell("published again under the same id", (KILLS,)),
+    "kill-on-the-wire": Cell("published again under the same id, or gone", (KILLS, GONE)),
+    "kill-after-complete": Cell("gone: not published again", (ONCE, KILLS)),
+    "store-down-at-claim": Cell("no message, no effect; the relay waits and goes on", (ENDED, GONE)),
+    "store-down-at-complete": Cell("published again under the same id; none lost", (GONE,)),
+    "store-slow": Cell("slots that are lost are another's: nothing is noted about them", (LOST, EARLY)),
+    "store-restart": Cell("no message is lost",
+        (f"{FAULTS}::test_a_server_that_is_killed_and_restarted_loses_no_message",)),
+    "failover": Cell("messages are lost with the data that they tell of",
+        (f"{FAULTS}::test_an_older_copy_has_data_and_message_or_neither", WITH)),
+    "partition": Cell("the transaction is aborted; the relay goes on, under the same ids", (ENDED, GONE, LOST)),
+    "disk-full": Cell("data and message, or neither",
+        (f"{FAULTS}::test_a_full_disk_takes_data_and_message_or_neither",)),
+    "read-only": Cell("refused, no message",
+        (f"{FAULTS}::test_a_read_only_transaction_takes_no_message",)),
+    "cut-reply": Cell("none lost; repeats under the same id", (GONE, ENDED)),
+    "late-request": Cell("a run that is repeated sends the same ids",
+        (f"{ADD}::test_a_run_that_is_repeated_sends_the_same_ids",)),
+    "evicted": not_built("steps: as in lease mode"),
+    "lease-ends": Cell("taken over under the same ids; the zombie notes nothing", (LOST, EARLY)),
+    "worker-clock": Cell("neither order nor delivery changes",
+        (f"{FAULTS}::test_a_workers_clock_changes_neither_order_nor_delivery",)),
+    "store-clock": Cell("slots change hands early or late; none lost", (EARLY,)),
+    "retention-ends": not_built("steps: cannot happen"),
+    "sweep-race": not_built("steps: as in lease mode"),
+    "storm": Cell("each lane has one relay", (DIVIDED,)),
+    "other-payload": not_built("steps: a mismatch"),
+    "retryable-error": Cell("the lane rests, and is tried again",
+        (f"{RELAY}::test_a_lane_rests_between_attempts",
+         f"{RELAY}::test_what_was_refused_and_then_taken_is_no_trouble_any_more")),
+    "final-error": Cell("its own lane is parked; the others go on",
+        (f"{RELAY}::test_a_poison_message_parks_its_own_lane",
+         f"{RELAY}::test_one_bad_message_in_a_batch_is_found")),
+    "poison": not_built("parked; a message that kills its relay every time is not counted yet"),
+    "bad-result": Cell("what cannot be sent is told when it is added",
+        (f"{ADD}::test_what_cannot_be_sent_is_told_at_once",)),
+    "cancelled": Cell("what is under way is ended first",
+        (f"{RELAY}::test_stop_ends_what_is_under_way_first",)),
+    "thread-timeout": Cell("a publisher that hangs past its lease: another relay publishes under the same id",
+        (EARLY, LOST)),
+    "own-commit": Cell("a message goes with the transaction that it was added in", (WITH,)),
+    "fork": Cell("parent and child add on connections of their own",
+        ("tests/kill/test_inbox_life.py::test_parent_and_child_go_on_after_a_fork",)),
+    "other-loop": Cell("works; nothing crosses loops",
+        (f"{FAULTS}::test_one_outbox_on_one_loop_after_another",)),
+    "sigterm": Cell("a relay ends what is under way; a transaction leaves no message",
+        ("tests/cli/test_outbox.py::test_a_running_relay_ends_well_on_sigterm",
+         "tests/kill/test_inbox_life.py::test_one_that_is_told_to_end_in_mid_work_leaves_nothing")),
+    "redelivery": NONE,
+    "rebalance": NONE,
+    "relay-killed": Cell("published again under the same id; none lost", (KILLS,)),
+    "two-relays": Cell("leased slots; order per key; one dies, the other goes on", (DIVIDED, SHARE, KILLS)),
+    "late-commit": Cell("still published", (f"{RELAY}::test_what_commits_late_is_not_skipped", KILLS)),
+    "versions": Cell("a newer schema is refused", (f"{FAULTS}::test_a_newer_schema_is_refused",)),
+}  # fmt: skip
