@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import engines, imports, peers, size, size_servers
+from . import engines, imports, inbox, outbox, peers, size, size_servers
 from .cases import all_cases
 from .report import (
     Row,
@@ -39,7 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     cases = [case for case in all_cases() if _wanted(case.id, asked.only)]
     servers = (f"size/{name}" for name in engines.ENGINES)
-    extras = [name for name in ("import", "size", *servers) if _wanted(name, asked.only)]
+    extras = [
+        name
+        for name in ("inbox", "outbox", "import", "size", *servers)
+        if _wanted(name, asked.only)
+    ]
     if asked.list:
         print("\n".join([*(case.id for case in cases), *extras]))
         return 0
@@ -67,6 +71,13 @@ def main(arguments: list[str] | None = None) -> int:
                 missing.setdefault(case.engine, str(reason))
                 continue
             rows.append(row_of(case, case.run(Path(folder) / str(number), rounds)))
+    for name, measured in (("inbox", inbox.measured), ("outbox", outbox.measured)):
+        if name in extras and not asked.quick:
+            _say(name)
+            try:
+                rows += measured()
+            except engines.NoServerError as reason:
+                missing.setdefault(name, str(reason))
     if "import" in extras:
         _say("import")
         rows.append(import_row(imports.measured(3 if asked.quick else 9)))

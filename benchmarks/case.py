@@ -27,6 +27,7 @@ COLUMNS = (
     peers.JUSTONCE,
     peers.DBOS,
     peers.ASGI_IDEMPOTENCY_HEADER,
+    peers.FASTSTREAM_OUTBOX,
 )
 
 Entrants = Sequence[Contestant | Absent]

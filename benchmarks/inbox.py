@@ -1,16 +1,14 @@
 """What an inbox costs: over the bare business transaction, in batches, and in bytes per key.
 
-    python -m benchmarks.inbox [seconds]          PostgreSQL 18 of the tests, fsync on
-
-The business transaction is BEGIN, one INSERT, one UPDATE, COMMIT on one connection. The same is then
-done with `accept` and with `process` around it, in turns, so that a noisy machine is noisy for all.
+The business transaction is BEGIN, one INSERT, one UPDATE, COMMIT on one connection of PostgreSQL, with
+fsync. The same is then done with `accept` and with `process` around it, in turns, so that a noisy
+machine is noisy for all.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +17,12 @@ import psycopg
 
 from tests.servers import launch
 from twicesafe import Inbox
+
+from .case import FLOOR
+from .report import OURS, Row, duration, number
+
+SECTION = "Inbox on PostgreSQL, in the caller's transaction"
+TARGETS = {"accept": 1.40, "process": 1.75, "repeat": None}
 
 TABLES = (
     "CREATE TABLE payments (id text PRIMARY KEY, amount int NOT NULL)",
@@ -29,21 +33,21 @@ TURN = 50
 """Transactions of one kind before the next has its turn."""
 
 
-def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
+def measured(seconds: float = 20.0) -> list[Row]:
     with launch("postgres", fsync="on", synchronous_commit="on") as server:
         connection = psycopg.connect(server.url)
         for statement in TABLES:
             connection.execute(statement)
         connection.commit()
         with Inbox.open(server.url, consumer="billing") as inbox:
-            _ratios(connection, inbox, seconds)
-            _batches(connection, inbox)
-            _bytes(connection, inbox)
+            rows = _ratios(connection, inbox, seconds)
+            rows += _batches(connection, inbox, seconds / 10)
+            rows.append(_bytes(connection, inbox))
         connection.close()
+    return rows
 
 
-def _ratios(connection: psycopg.Connection[Any], inbox: Inbox, seconds: float) -> None:
+def _ratios(connection: psycopg.Connection[Any], inbox: Inbox, seconds: float) -> list[Row]:
     numbers = itertools.count()
 
     def pay() -> int:
@@ -84,28 +88,50 @@ def _ratios(connection: psycopg.Connection[Any], inbox: Inbox, seconds: float) -
                 work()
                 connection.commit()
                 times[name].append(time.perf_counter() - began)
-    base = statistics.median(times["bare"])
-    for name, taken in times.items():
-        middle = statistics.median(taken)
-        print(
-            f"{name:8} p50 {middle * 1e3:6.2f} ms   p99 {_p99(taken) * 1e3:6.2f} ms"
-            f"   {middle / base:4.2f} of bare   ({len(taken)})"
-        )
+    return [_over_bare(name, times[name], times["bare"]) for name in TARGETS]
 
 
-def _batches(connection: psycopg.Connection[Any], inbox: Inbox) -> None:
+def _over_bare(name: str, taken: list[float], bare: list[float]) -> Row:
+    """The ratio of each turn to the bare turn beside it, so that both met the same noise."""
+    ratios = [mine / base for mine, base in zip(_turns(taken), _turns(bare), strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    target = TARGETS[name]
+    return Row(
+        f"inbox/{name}",
+        SECTION,
+        f"`{name}` over the bare transaction" if target else "a repeat, over the bare transaction",
+        {
+            FLOOR: duration(statistics.median(bare)),
+            OURS: f"{number(middle)}× ({number(low)}–{number(high)}), "
+            f"{duration(statistics.median(taken))}",
+        },
+        f"≤ {target:g}×" if target else "",
+        middle <= target if target else None,
+        raw={"ratio": middle, "p99": sorted(taken)[int(len(taken) * 0.99)], "calls": len(taken)},
+    )
+
+
+def _turns(taken: list[float]) -> list[float]:
+    return [statistics.median(taken[at : at + TURN]) for at in range(0, len(taken), TURN)]
+
+
+def _batches(connection: psycopg.Connection[Any], inbox: Inbox, seconds: float) -> list[Row]:
+    rows = []
     for size in (1, 10, 100, 1000):
         count, began = 0, time.perf_counter()
-        while time.perf_counter() - began < 2:
+        while time.perf_counter() - began < seconds:
             ids = [f"batch-{size}-{count + n}" for n in range(size)]
             assert all(inbox.accept_many(connection, ids))
             connection.commit()
             count += size
         rate = count / (time.perf_counter() - began)
-        print(f"accept_many of {size:4}: {rate:8.0f} ids/s on one connection")
+        title = f"`accept_many` of {size:,}, one connection"
+        cells = {OURS: f"{rate:,.0f} ids/s"}
+        rows.append(Row(f"inbox/many/{size}", SECTION, title, cells, raw={"per_second": rate}))
+    return rows
 
 
-def _bytes(connection: psycopg.Connection[Any], inbox: Inbox) -> None:
+def _bytes(connection: psycopg.Connection[Any], inbox: Inbox) -> Row:
     """Heap and index of 100,000 accepted ids of 36 characters, as they lie on disk."""
     connection.execute("TRUNCATE twicesafe_records")
     connection.commit()
@@ -115,16 +141,10 @@ def _bytes(connection: psycopg.Connection[Any], inbox: Inbox) -> None:
             [f"{n:08x}-0000-4000-8000-{n:012x}" for n in range(start, start + 1000)],
         )
         connection.commit()
-    connection.execute("ANALYZE twicesafe_records")
-    for what in ("pg_relation_size", "pg_indexes_size", "pg_total_relation_size"):
-        row = connection.execute(f"SELECT {what}('twicesafe_records') / 100000.0").fetchone()
-        assert row is not None
-        print(f"{what:24} {float(row[0]):6.1f} bytes per accepted key")
-
-
-def _p99(taken: list[float]) -> float:
-    return sorted(taken)[int(len(taken) * 0.99)]
-
-
-if __name__ == "__main__":
-    main()
+    row = connection.execute(
+        "SELECT pg_total_relation_size('twicesafe_records') / 100000.0"
+    ).fetchone()
+    assert row is not None
+    per_key = float(row[0])
+    cells, title = {OURS: f"{per_key:.0f} B"}, "bytes per accepted key, with its index"
+    return Row("inbox/bytes", SECTION, title, cells, "≤ 180 B", per_key <= 180)

@@ -1,7 +1,5 @@
 """The relay: rows per second, the age of the oldest row under a steady load, and when it is over-driven.
 
-    python -m benchmarks.outbox [rows] [seconds]        servers of the tests, fsync on where they have it
-
 - *drain*: a full outbox, 200-byte bodies, 100 keys, a publisher that does nothing; one process. Beside
   us faststream-outbox on the same server in the same run, with its defaults and with its largest
   batches. (It keeps no order per key. DBOS has queues of workflows, no outbox to relay from.)
@@ -15,9 +13,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import multiprocessing
-import sys
+import statistics
 import tempfile
 import threading
 import time
@@ -28,6 +26,21 @@ from typing import Any
 from tests.outbox.stage import begin, connect
 from tests.servers import NoServerError, launch
 from twicesafe import Outbox, OutboxRelay
+
+from .peers import FASTSTREAM_OUTBOX
+from .report import OURS, Row
+
+SECTION = "Outbox relay, one process"
+DEFAULTS = {"max_workers": 4}
+NEIGHBOUR: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "largest batches": {
+        "max_workers": 16,
+        "fetch_batch_size": 500,
+        "terminal_flush_batch_size": 500,
+        "min_fetch_interval": 0.01,
+    },
+}
 
 BODY = "x" * 200
 BATCH = 1000
@@ -185,43 +198,65 @@ async def faststream(url: str, rows: int, **settings: Any) -> float:
     return rows / seconds
 
 
-def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 10.0
-    found: dict[str, Any] = {}
-    folder = tempfile.TemporaryDirectory()
-    places = {"sqlite": f"sqlite:///{Path(folder.name) / 'outbox.db'}"}
-    for engine, settings in (("postgres", {"fsync": "on"}), ("mariadb", {})):
-        try:
-            places[engine] = launch(engine, **settings).url
-        except NoServerError as reason:
-            print(f"{engine}: {reason}", file=sys.stderr)
-    for turn in range(3):
-        for engine, url in places.items():
-            found.setdefault(f"drain {engine}", []).append(round(drain(url, rows)))
-        if "postgres" in places:
-            for name, settings in (
-                ("defaults", {"max_workers": 4}),
-                (
-                    "largest batches",
-                    {
-                        "max_workers": 16,
-                        "fetch_batch_size": 500,
-                        "terminal_flush_batch_size": 500,
-                        "min_fetch_interval": 0.01,
-                    },
-                ),
-            ):
-                count = min(rows, 2000 if name == "defaults" else 10_000)
-                speed = asyncio.run(faststream(places["postgres"], count, **settings))
-                found.setdefault(f"drain faststream-outbox, {name}", []).append(round(speed))
-        print(f"turn {turn + 1} of 3", file=sys.stderr)
-    for engine, url in places.items():
-        found[f"steady 5,000/s {engine}"] = driven(url, 5000, 1, seconds, Null())
-        found[f"over-driven {engine}"] = driven(url, 0, 2, seconds, Slow())
-    print(json.dumps(found, indent=2))
-    folder.cleanup()
+def measured(rows: int = 20_000, seconds: float = 8.0) -> list[Row]:
+    found: dict[str, list[float]] = {}
+    results: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
+        places = {"SQLite": f"sqlite:///{Path(folder) / 'outbox.db'}"}
+        for shown, engine, settings in (
+            ("PostgreSQL", "postgres", {"fsync": "on"}),
+            ("MariaDB", "mariadb", {}),
+        ):
+            with contextlib.suppress(NoServerError):
+                places[shown] = servers.enter_context(launch(engine, **settings)).url
+        for _ in range(3):
+            for shown, url in places.items():
+                found.setdefault(shown, []).append(drain(url, rows))
+            if "PostgreSQL" in places:
+                for column, settings in NEIGHBOUR.items():
+                    count = min(rows, 10_000 if settings else 2000)
+                    work = faststream(places["PostgreSQL"], count, **(settings or DEFAULTS))
+                    found.setdefault(column, []).append(asyncio.run(work))
+        for shown, url in places.items():
+            results += [
+                _drained(shown, found),
+                _steady(shown, driven(url, 5000, 1, seconds, Null())),
+                _over_driven(shown, driven(url, 0, 2, seconds, Slow())),
+            ]
+    return results
 
 
-if __name__ == "__main__":
-    main()
+def _drained(shown: str, found: dict[str, list[float]]) -> Row:
+    cells = {OURS: _speed(found[shown])}
+    if shown == "PostgreSQL":
+        cells |= {
+            FASTSTREAM_OUTBOX: "; ".join(f"{name}: {_speed(found[name])}" for name in NEIGHBOUR)
+        }
+    title = f"{shown}: a full outbox, null publisher"
+    met = statistics.median(found[shown]) >= 10_000
+    return Row(f"outbox/drain/{shown}", SECTION, title, cells, "≥ 10,000 rows/s", met, raw=found)
+
+
+def _steady(shown: str, seen: dict[str, float]) -> Row:
+    """A target only where the writer came up to the load it was asked for."""
+    title = f"{shown}: oldest age at 5,000 rows/s"
+    cells = {
+        OURS: f"p50 {seen['age_p50']:.2f} s, p99 {seen['age_p99']:.2f} s "
+        f"({seen['added_per_second']:,} rows/s were added)"
+    }
+    reached = seen["added_per_second"] >= 4500
+    met = seen["age_p99"] <= 0.35 if reached else None
+    target = "p99 ≤ 0.35 s" if reached else "p99 ≤ 0.35 s: the load was not reached"
+    return Row(f"outbox/steady/{shown}", SECTION, title, cells, target, met, raw=seen)
+
+
+def _over_driven(shown: str, seen: dict[str, float]) -> Row:
+    first, second = (seen[f"published_per_second_{half}_half"] for half in ("first", "second"))
+    title = f"{shown}: over-driven, a broker that takes 1,000 rows/s"
+    cells = {OURS: f"{first:,.0f}, then {second:,.0f} rows/s"}
+    met = second >= 0.8 * first
+    return Row(f"outbox/driven/{shown}", SECTION, title, cells, "no collapse", met, raw=seen)
+
+
+def _speed(found: list[float]) -> str:
+    return f"{statistics.median(found):,.0f} rows/s ({min(found):,.0f}–{max(found):,.0f})"

@@ -20,6 +20,7 @@ from .workload import Absent, Contestant, nothing
 EXACTLY_ONCE, IDEMKIT, DBOS = "exactly-once", "idemkit", "dbos"
 POWERTOOLS, JUSTONCE = "powertools", "justonce"
 ASGI_IDEMPOTENCY_HEADER = "asgi-idempotency-header"
+FASTSTREAM_OUTBOX = "faststream-outbox"
 MODULES = {
     EXACTLY_ONCE: "exactly_once",
     IDEMKIT: "idemkit",
@@ -35,6 +36,7 @@ PACKAGES = (
     JUSTONCE,
     DBOS,
     ASGI_IDEMPOTENCY_HEADER,
+    FASTSTREAM_OUTBOX,
 )
 
 
