@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import kafka
 from tests.servers.mariadb import MariaDB
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
@@ -33,7 +33,7 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "mariadb": MariaDB,
     "nats": Nats,
     "rabbitmq": RabbitMQ,
-    "kafka": Kafka,
+    "kafka": kafka,
 }
 
 _shared: dict[str, Any] = {}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.servers import ENGINES, NoServerError, launch, shared
+from tests.servers.kafka import broker
 
 
 def _having(get: Callable[[], Any], engine: str) -> Any:
@@ -54,7 +55,28 @@ redis7, redis7_url = _server_fixture("redis7"), _url_fixture("redis7")
 mariadb, mariadb_url = _server_fixture("mariadb"), _url_fixture("mariadb")
 nats, nats_url = _server_fixture("nats"), _url_fixture("nats")
 rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
-kafka, kafka_url = _server_fixture("kafka"), _url_fixture("kafka")
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> str:
+    """Which Kafka it is; also in the id of every test that uses one: ``test_kafka[mock]``."""
+    return broker()
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_broker: str) -> Any:
+    return _having(lambda: shared("kafka"), f"kafka ({kafka_broker})")
+
+
+@pytest.fixture
+def kafka_url(kafka: Any) -> Iterator[str]:
+    with kafka.fresh() as fresh:
+        yield fresh
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kafka_broker" in metafunc.fixturenames:
+        metafunc.parametrize("kafka_broker", [broker()], scope="session")
 
 
 @pytest.fixture
