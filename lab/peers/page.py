@@ -1,0 +1,124 @@
+"""What was seen, as JSON, and a page made of nothing but that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from .peer import PEERS
+
+__all__ = ["PAGE", "SEEN", "Cell", "Seen", "as_markdown", "read", "write"]
+
+ROOT: Final = Path(__file__).parent.parent.parent
+SEEN: Final = ROOT / "lab" / "results" / "peers.json"
+PAGE: Final = ROOT / "docs" / "explanation" / "peers-tried.md"
+
+_STORES: Final = {"postgres": "PostgreSQL", "valkey": "Valkey"}
+
+
+class Cell(msgspec.Struct, frozen=True):
+    store: str
+    scenario: str
+    peer: str
+    said: str
+
+
+class Seen(msgspec.Struct):
+    versions: dict[str, str]
+    lease: float
+    wait: float
+    cells: list[Cell]
+
+    def said(self, store: str, scenario: str, peer: str) -> str:
+        return next(
+            cell.said
+            for cell in self.cells
+            if (cell.store, cell.scenario, cell.peer) == (store, scenario, peer)
+        )
+
+
+def read() -> Seen:
+    return msgspec.json.decode(SEEN.read_bytes(), type=Seen)
+
+
+def write(seen: Seen) -> None:
+    SEEN.write_bytes(msgspec.json.format(msgspec.json.encode(seen), indent=1) + b"\n")
+    PAGE.write_text(as_markdown(seen), "utf-8")
+
+
+def as_markdown(seen: Seen) -> str:
+    lines = [*_head(seen)]
+    for store in dict.fromkeys(cell.store for cell in seen.cells):
+        lines += _table(seen, store)
+    return "\n".join([*lines, *_settings(seen), *_LIMITS, ""])
+
+
+def _head(seen: Seen) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in seen.versions.items())
+    return [
+        "# Peers, tried",
+        "",
+        "The same scenarios, run against twicesafe and against other Python libraries, with real",
+        "processes on real servers. A cell says what was seen, in words that the run put together from",
+        "answers, errors and a ledger of starts; nobody wrote one by hand. This page is written by",
+        "",
+        "<!-- no-run: for a clone of the repository, with the benchmarks' environment -->",
+        "```console",
+        "$ .dev/bench/bin/python -m lab.peers",
+        "```",
+        "",
+        "(`make bench` makes that environment.) Tried were",
+        f"{versions}.",
+        f"Leases lasted {seen.lease:g} s, and a duplicate could wait for {seen.wait:g} s.",
+        "",
+        "How to read a cell: the *owner* is the first caller, the *second* and *third* come while it is",
+        "under way, the *repeat* when all is over. *Ran* means that the protected function was started",
+        "for this caller; *right* and *equal*, that it got the answer of the first run. At the end stands",
+        "how often the function was started in all.",
+        "",
+    ]
+
+
+def _table(seen: Seen, store: str) -> list[str]:
+    cells = [cell for cell in seen.cells if cell.store == store]
+    peers = list(dict.fromkeys(cell.peer for cell in cells))
+    scenarios = dict.fromkeys(cell.scenario for cell in cells)
+    return [
+        f"## On {_STORES[store]}",
+        "",
+        f"| | {' | '.join(peers)} |",
+        f"|---|{'---|' * len(peers)}",
+        *(
+            f"| {name} | {' | '.join(seen.said(store, name, peer) for peer in peers)} |"
+            for name in scenarios
+        ),
+        "",
+    ]
+
+
+def _settings(seen: Seen) -> list[str]:
+    peers = dict.fromkeys(cell.peer for cell in seen.cells)
+    return [
+        "## How each was set up",
+        "",
+        "Through its public names, with its own settings for lease, waiting, tenant and payload where it",
+        "has them, as read in its source. The adapters are one short file each, in `lab/peers/`.",
+        "",
+        *(f"- **{peer}**: {PEERS[peer].settings}." for peer in peers),
+        "",
+    ]
+
+
+_LIMITS: Final = [
+    "## What this can show, and what it cannot",
+    "",
+    "- We chose the scenarios, and they are what this library was built for. Others have aims of their",
+    "  own: dbos runs workflows of steps, powertools lives in Lambda with DynamoDB.",
+    "- Leases are short here, so that a run takes minutes. Long leases make the same things rarer.",
+    "- Every scenario was run once per column. What depends on the moment, such as threads that meet,",
+    "  may come out differently in the next run.",
+    "- Blocking APIs only. Other versions and other stores may differ. If a library can be set up",
+    "  better than we did, please open an issue: the adapter will be changed, and the table with it.",
+]
