@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transactions.conftest import ENGINE_OF, door, open_kind, url_of
+from tests.transactions.conftest import ENGINE_OF, door, open_kind, opened, url_of
 
-__all__ = ["door", "open_kind", "url_of"]
+__all__ = ["door", "open_kind", "opened", "url_of"]
 
 KINDS = [
     "sqlite3",
