@@ -9,6 +9,7 @@ Needs the benchmarks' environment, which has the libraries: ``.dev/bench/bin/pyt
 from __future__ import annotations
 
 import argparse
+import contextlib
 import platform
 import sys
 from collections.abc import Iterable, Iterator
@@ -69,7 +70,8 @@ def _servers() -> dict[str, str]:
     with psycopg.connect(shared("postgres").url, autocommit=True) as connection:
         row = connection.execute("SHOW server_version").fetchone()
     assert row is not None
-    valkey = shared("valkey").client().info("server")
+    with contextlib.closing(shared("valkey").client()) as client:
+        valkey = client.info("server")
     return {
         "PostgreSQL": row[0].split()[0],
         "Valkey": valkey.get("valkey_version", valkey["redis_version"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -55,7 +56,8 @@ class Worker:
             text=True,
         )
         self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         self._hear(PATIENCE)
 
     def _listen(self) -> None:
@@ -70,7 +72,7 @@ class Worker:
             raise TimeoutError(f"the worker said nothing for {patience} s") from None
 
     def begin(self, *orders: Order) -> None:
-        self.say(json.dumps({"orders": orders}))
+        self._say(json.dumps({"orders": orders}))
 
     def begin_and_hold(self, order: Order) -> None:
         """Its function has started, and goes on when it is told how to end."""
@@ -87,7 +89,11 @@ class Worker:
             return "waits"
         return "runs" if "in" in heard else msgspec.convert(heard["ends"][0], End)
 
-    def say(self, line: str) -> None:
+    def tell(self, word: str, key: str) -> None:
+        """How the function that holds under this key shall end: return or raise."""
+        self._say(f"{word} {key}")
+
+    def _say(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
@@ -111,6 +117,7 @@ class Worker:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._listener.join()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -174,7 +181,8 @@ class Column:
     def cut_connections(self) -> None:
         """The server drops every connection of everybody."""
         if self.store == "valkey":
-            shared("valkey").client().execute_command("CLIENT", "KILL", "TYPE", "normal")
+            with contextlib.closing(shared("valkey").client()) as client:
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal")
         else:
             import psycopg
 

@@ -5,7 +5,6 @@ not postpone them.
 """
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,9 +39,14 @@ _place: dict[str, Any] = {}
 MEETING = threading.Barrier(4)
 
 
-def bind(ledger: str, call: Callable[[dict[str, Any]], Any], say: Callable[[Any], None]) -> None:
-    """Where starts are written, how protected functions call others, and how they say "in"."""
-    _place.update(ledger=ledger, call=call, say=say)
+def bind(
+    ledger: str,
+    call: Callable[[dict[str, Any]], Any],
+    say: Callable[[Any], None],
+    word_for: Callable[[str], str],
+) -> None:
+    """Where starts are written, how protected functions call others, say "in" and hear their end."""
+    _place.update(ledger=ledger, call=call, say=say, word_for=word_for)
 
 
 def start_of(order: dict[str, Any]) -> str:
@@ -58,7 +62,7 @@ def _work(order: dict[str, Any]) -> Any:
     match order["act"]:
         case "hold" if not begun_before:  # a library may run by itself what a crash left behind
             _place["say"]({"in": order["key"]})
-            if sys.stdin.readline().strip() == "raise":
+            if _place["word_for"](order["key"]) == "raise":
                 raise Broken("told to fail")
         case "nest":
             _place["call"](order["inner"])

@@ -22,7 +22,7 @@ SCENARIOS: dict[str, Scenario] = {}
 WAITERS: Final = 3
 THREADS: Final = 4
 ROUNDS: Final = 5
-LONG: Final = 3.0
+LONG: Final = 5.0
 """Seconds from which on it is said how long a call took to be refused."""
 MOMENT: Final = 0.4
 """Seconds after which a call that was sent has met the other one, or is waiting for it."""
@@ -47,7 +47,7 @@ def slow_owner(c: Column) -> str:
     c.past_the_lease()
     other.begin(c.order(key, "second"))
     sign = other.first_sign(2 * MOMENT)
-    owner.say("return")
+    owner.tell("return", key)
     owner.end()
     if sign == "waits":
         seen = f"second waited, {_got(other.end())}"
@@ -68,11 +68,11 @@ def late_success(c: Column) -> str:
 
 def _late(c: Column, word: str) -> str:
     key = c.key()
-    owner, other = c.worker("owner"), c.worker("other")
+    other = c.worker("other")
     _stop_past_the_lease(c, key)
     other.begin(c.order(key, "second", meets="take over"))
     sign = other.first_sign(4 * c.lease)
-    late = _wake(owner, word)
+    late = _wake(c, key, word)
     if sign == "waits":
         seen = f"second waited for the owner, {_got(other.end())}"
     else:
@@ -94,18 +94,18 @@ def success_amid(c: Column) -> str:
 
 def _amid(c: Column, word: str) -> str:
     key = c.key()
-    owner, other, third = c.worker("owner"), c.worker("other"), c.worker("third")
+    other, third = c.worker("other"), c.worker("third")
     _stop_past_the_lease(c, key)
     other.begin(c.order(key, "second", "hold", meets="take over"))
     sign = other.first_sign(4 * c.lease)
-    late = _wake(owner, word)
+    late = _wake(c, key, word)
     if sign == "waits":
         return _runs(f"second waited for the owner, {_got(other.end())}", c, c.order(key))
     if sign != "runs":
         return _runs(f"second {_got(sign)}", c, c.order(key))
     third.begin(c.order(key, "third", meets="take over"))
     met = third.first_sign(MOMENT)
-    other.say("return")
+    other.tell("return", key)
     second = other.end()
     seen = f"second took over{_of_the_late_owner(late)}; third "
     if met == "waits":
@@ -124,9 +124,12 @@ def _stop_past_the_lease(c: Column, key: str) -> None:
     c.past_the_lease()
 
 
-def _wake(owner: Worker, word: str) -> End:
+def _wake(c: Column, key: str, word: str) -> End:
+    """The owner goes on; a moment later its function ends."""
+    owner = c.worker("owner")
     owner.wake()
-    owner.say(word)
+    c.past_the_lease()  # time to find out that it was taken over
+    owner.tell(word, key)
     return owner.end()
 
 
@@ -173,12 +176,13 @@ def cut(c: Column) -> str:
     owner = c.worker("owner")
     owner.begin_and_hold(c.order(key, act="hold", meets="take over"))
     c.cut_connections()
-    owner.say("return")
+    owner.tell("return", key)
     seen = f"owner {_got(owner.end(), first='got its answer')}"
     again = c.order(key, "repeat", meets="take over")
     seen += f"; repeat there {_again(c, owner, again)}"
     c.kill_all()  # the next callers start with sound connections
-    seen += f"; in a new process {_again(c, c.worker('other'), again)}"
+    anew = again | {"word": "anew"}
+    seen += f"; in a new process {_again(c, c.worker('other'), anew, repeat='got that answer')}"
     return _runs(seen, c, again)
 
 
@@ -201,13 +205,13 @@ def _waited(c: Column, word: str) -> str:
     owner.begin_and_hold(c.order(key, act="hold"))
     other.begin(*(c.order(key, "a waiter") for _ in range(WAITERS)))
     time.sleep(MOMENT)
-    owner.say(word)
+    owner.tell(word, key)
     owner.end()
     ends = other.ends()
     return _runs(_counted([_got(end) for end in ends]), c, c.order(key))
 
 
-@scenario("4 threads, 2 functions, 1 store, 20 calls; then all repeated")
+@scenario("4 threads, 2 functions, 1 store, 20 calls; repeated one by one")
 def threads(c: Column) -> str:
     worker = c.worker("owner")
     calls, repeats, orders = [], [], []
@@ -218,8 +222,9 @@ def threads(c: Column) -> str:
         ]
         worker.begin(*some)
         calls += [_of(end, order) for end, order in zip(worker.ends(), some, strict=True)]
-        worker.begin(*(order | {"act": "answer", "word": "run again"} for order in some))
-        repeats += [_of(end, order) for end, order in zip(worker.ends(), some, strict=True)]
+        for order in some:
+            end = worker.call(order | {"act": "answer", "word": "run again"})
+            repeats.append(_of(end, order))
         orders += some
     return _runs(f"calls: {_counted(calls)}; repeats: {_counted(repeats)}", c, *orders)
 
@@ -300,18 +305,20 @@ _ANSWERS: Final = {
     "third": "got the third's answer",
     "a waiter": "got the answer of one of them that ran",
     "repeat": "ran",
+    "anew": "ran",
     "run again": "ran",
 }
 
 
-def _again(c: Column, worker: Worker, order: Order) -> str:
+def _again(c: Column, worker: Worker, order: Order, **own: str) -> str:
     """How a repeat ends; one that is refused comes again when leases are over."""
     end = worker.call(order)
     if not end.refused:
-        return _got(end)
+        return _got(end, **own)
     c.past_the_lease()
     later = worker.call(order)
-    return f"{_got(end)}, {_later(end)} {'too' if later.error == end.error else _got(later)}"
+    then = "too" if later.error == end.error else _got(later, **own)
+    return f"{_got(end)}, {_later(end)} {then}"
 
 
 def _later(end: End) -> str:

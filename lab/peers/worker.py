@@ -3,8 +3,8 @@
 python -m lab.peers.worker PEER URL NAME LEDGER
 → ready
 ← {"orders": [order, …]}     several are called at once, in threads
-→ {"in": key}                a function that holds has started; it goes on with the next line:
-← return | raise
+→ {"in": key}                a function that holds has started; it goes on when it is told how to end
+← return KEY | raise KEY
 → {"ends": [{"value": …} or {"error": …}, …]}
 """
 
@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import functools
 import json
+import queue
 import sys
+import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +27,31 @@ from .peer import Order, Terms, adapter
 
 def say(what: Any) -> None:
     print(json.dumps(what), flush=True)
+
+
+class Ear:
+    """What is said to this process, sorted: a function may still hold when its caller was answered."""
+
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._words: defaultdict[str, queue.SimpleQueue[str]] = defaultdict(queue.SimpleQueue)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            if line.startswith("{"):
+                self._orders.put(line)
+            else:
+                word, key = line.split()
+                self._words[key].put(word)
+        self._orders.put("")
+
+    def orders(self) -> Iterator[list[Order]]:
+        while line := self._orders.get():
+            yield json.loads(line)["orders"]
+
+    def word_for(self, key: str) -> str:
+        return self._words[key].get()
 
 
 def main(peer: str, url: str, name: str, ledger: str) -> None:
@@ -42,11 +71,11 @@ def main(peer: str, url: str, name: str, ledger: str) -> None:
         gift = handlers.GIFTS.get(order["function"], value)
         return {"value": str(value), "as": repr(value), "same": _same(value, gift)}
 
-    handlers.bind(ledger, call, say)
+    ear = Ear()
+    handlers.bind(ledger, call, say, ear.word_for)
     library = adapter(peer)(url, name)
     say("ready")
-    for line in sys.stdin:
-        orders = json.loads(line)["orders"]
+    for orders in ear.orders():
         for order in orders:
             guarded(order["function"], Terms(**order["terms"]))  # made once, not in a race
         if len(orders) == 1:

@@ -46,7 +46,7 @@ DENIALS = ["README.md", "docs/*"]
 # Where it may stand because a neighbour carries that name (written as one word there).
 NAMED_SO = [
     "pyproject.toml", "requirements/bench.txt", "benchmarks/*", "docs/*",
-    "tests/*",
+    "tests/*", "lab/peers/*", "lab/results/peers.json",
 ]  # fmt: skip
 
 NEGATION = re.compile(
