@@ -74,6 +74,7 @@ def _head(proof: Proof) -> list[str]:
         "",
         "This page is written by `make prove ARGS=--publish`; its numbers are those of that run",
         f"({versions}). Everything below can be run again from a clone with `make prove`.",
+        "What the same accidents do to other libraries is on [peers, tried](peers-tried.md).",
         "",
     ]
 
