@@ -1,19 +1,25 @@
 """twicesafe: the idempotent receiver. A repeat gets the first answer instead of a second effect."""
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from ._version import __version__
 from .claims import AsyncClaim, Claim
 from .context import ActiveClaim, current_claim, current_key, key_scope
 from .errors import *  # noqa: F403 - the error tree is public as a whole
 from .errors import __all__ as _errors
 from .handlers import AsyncMessageHandler, MessageHandler
-from .inbox import AsyncInbox, Inbox
 from .keys import Key
-from .outbox import AsyncOutbox, Outbox
 from .outcomes import Failure, Outcome
 from .policy import Backoff, Policy
 from .receiver import AsyncReceiver, Receiver
 from .records import Cause, Record, State
-from .relay import AsyncOutboxRelay, OutboxRelay
+
+if _TYPE_CHECKING:
+    from .inbox import AsyncInbox, Inbox
+    from .outbox import AsyncOutbox, Outbox
+    from .relay import AsyncOutboxRelay, OutboxRelay
 
 __all__ = [  # noqa: PLE0604 - the errors' names are data
     "ActiveClaim",
@@ -43,3 +49,24 @@ __all__ = [  # noqa: PLE0604 - the errors' names are data
     "key_scope",
     *_errors,
 ]
+
+# Rooms that not everybody enters are opened on first use: a third of the time that importing takes.
+_LATER = {
+    "AsyncInbox": "inbox",
+    "AsyncOutbox": "outbox",
+    "AsyncOutboxRelay": "relay",
+    "Inbox": "inbox",
+    "Outbox": "outbox",
+    "OutboxRelay": "relay",
+}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(_import_module(f".{_LATER[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
