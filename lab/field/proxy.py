@@ -148,7 +148,7 @@ class Proxy:
     async def _pump(
         self, link: _Link, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := await reader.read(65536):
                 while self.held:  # noqa: ASYNC110 - let go by another thread
                     await asyncio.sleep(0.002)
@@ -161,6 +161,8 @@ class Proxy:
                 await writer.drain()
             if not link.silent:
                 writer.write_eof() if writer.can_write_eof() else writer.close()
+        except OSError:  # one of them is gone, without a word: the other is told so
+            link.end(rudely=True)
 
     async def _through(
         self, link: _Link, fault: Fault, data: bytes, writer: asyncio.StreamWriter
