@@ -165,13 +165,14 @@ def test_cancelled_while_waiting_leaves_the_owner_alone(bench: Bench) -> None:
 
 def test_asyncio_timeout_around_process(bench: Bench) -> None:
     async def run() -> None:
+        limit = asyncio.timeout(None)
+
+        async def too_long() -> None:  # the time is over as soon as the handler has begun
+            limit.reschedule(asyncio.get_running_loop().time())
+            await forever()
+
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(None) as limit:
-
-                async def too_long() -> None:  # the time is over as soon as the handler has begun
-                    limit.reschedule(asyncio.get_running_loop().time())
-                    await forever()
-
+            async with limit:
                 await bench.receiver.process("k", too_long)
         assert (await bench.receiver.process("k", one)).attempt == 2
 
