@@ -127,6 +127,7 @@ class Stage:
             middleware = wsgi.IdempotencyMiddleware(
                 self.wsgi, receiver=receiver, policy=self.policy
             )
+        self._closing: Callable[[], Any] | None = receiver.close if "store" in kinds else None
         self.middleware = kinds.get("around", lambda app: app)(middleware)
         self.server.app = self.middleware
 
@@ -141,7 +142,11 @@ class Stage:
         return Front(upstream, receiver, self.policy, forwarding, self.metrics, patience)
 
     def close(self) -> None:
+        """A store of the test's own is closed too, on the loop that its connections belong to."""
         self.pool.shutdown()
+        closing = self._closing() if self._closing is not None else None
+        if closing is not None:
+            asyncio.run_coroutine_threadsafe(closing, self.server.loop).result(10)
 
     def _count(self, seen: Seen) -> Answer:
         return Answer(body=[b'{"n":%d}' % len(self.seen)])
