@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any, Self
 
 from . import events
@@ -68,8 +69,7 @@ class Deliveries:
         fingerprint: FingerprintSetting | Any = ...,
     ) -> Self:
         """A receiver with other settings on the same store. Cheap; nothing is reconfigured."""
-        other = object.__new__(type(self))
-        other._runtime, other.store, other._upkeep = self._runtime, self.store, self._upkeep
+        other = copy(self)
         other._configure(
             policy or self.policy,
             self._scope if scope is None else scope,

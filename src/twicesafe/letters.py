@@ -90,16 +90,7 @@ class Letters(Deliveries):
     ) -> Self:
         """An inbox with other settings in the same database. Cheap; nothing is reconfigured."""
         _refuse_pointless(policy)
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._configure(
-            policy or self.policy,
-            self._scope if scope is None else scope,
-            self._fingerprint if fingerprint is ... else fingerprint,
-            self._notify,
-            self._observed,
-        )
-        return other
+        return super().options(policy=policy, scope=scope, fingerprint=fingerprint)
 
     # -- from messages to calls ---------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -17,7 +18,7 @@ from .errors import ConfigurationError
 if TYPE_CHECKING:
     from .codecs import Codec
 
-__all__ = ["Backoff", "Duration", "Policy", "seconds"]
+__all__ = ["Backoff", "Duration", "Policy", "refuse_unknown", "seconds"]
 
 Duration: TypeAlias = float | int | timedelta
 
@@ -115,19 +116,20 @@ class Policy:
 
     def but(self, **changes: Any) -> Policy:
         """This policy with some settings changed."""
-        _refuse_unknown(changes)
+        refuse_unknown(changes, _NAMES, "policy")
         return replace(self, **changes)
 
 
 _NAMES = tuple(field.name for field in fields(Policy))
 
 
-def _refuse_unknown(settings: dict[str, Any]) -> None:
+def refuse_unknown(settings: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Say which setting is unknown, and which one may have been meant."""
     for name in settings:
-        if name not in _NAMES:
-            close = difflib.get_close_matches(name, _NAMES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_NAMES)}"
-            raise ConfigurationError(f"there is no policy setting {name!r}; {hint}")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigurationError(f"there is no {what} setting {name!r}; {hint}")
 
 
 def _check(policy: Policy) -> None:
@@ -186,7 +188,7 @@ def _is_exception_type(item: object) -> bool:
 # Python itself would answer an unknown setting with a TypeError; ours says which one was meant.
 def _checked(build: Any) -> Any:
     def init(self: Policy, **settings: Any) -> None:
-        _refuse_unknown(settings)
+        refuse_unknown(settings, _NAMES, "policy")
         build(self, **settings)
 
     return init

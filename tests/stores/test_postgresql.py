@@ -15,8 +15,8 @@ from tests.stores.turns import Turns
 from twicesafe import AsyncReceiver, Key, Receiver
 from twicesafe.core.protocol import Claim
 from twicesafe.stores.postgresql.programs import PostgresPrograms
-from twicesafe.stores.postgresql.settings import dollars
 from twicesafe.stores.postgresql.statements import PLANNING
+from twicesafe.stores.sql import dollars
 
 MESSAGES = [f"m{number}" for number in range(300)]
 

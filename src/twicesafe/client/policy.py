@@ -10,7 +10,6 @@ say it once and give it to both sides.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
@@ -18,7 +17,7 @@ from typing import Any, Final, Self
 from ..core.http.policy import HttpPolicy
 from ..errors import ConfigurationError
 from ..keys import Key
-from ..policy import Backoff, Duration, seconds
+from ..policy import Backoff, Duration, refuse_unknown, seconds
 
 __all__ = ["TRY_AGAIN", "RetryPolicy"]
 
@@ -65,12 +64,7 @@ class RetryPolicy:
 
     def but(self, **changes: Any) -> Self:
         """This policy with some settings changed."""
-        known = [field.name for field in fields(self)]
-        for name in changes:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-                raise ConfigurationError(f"there is no retry setting {name!r}; {hint}")
+        refuse_unknown(changes, [field.name for field in fields(self)], "retry")
         return replace(self, **changes)
 
 

@@ -8,12 +8,13 @@ with ``open(url)``).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ..core.publishing import Publisher
 from ..errors import ConfigurationError
+from ..stores.urls import target_of, typed
 
 __all__ = ["SCHEMES", "driver_url", "open_publisher"]
 
@@ -33,14 +34,7 @@ SCHEMES: Final[dict[str, str]] = {
 
 def open_publisher(url: str) -> Publisher:
     """The publisher at this URL; it connects when it is first used."""
-    scheme, colon, _ = url.partition(":")
-    target = SCHEMES.get(scheme) or _plugin(scheme)
-    if not colon or target is None:
-        raise ConfigurationError(
-            f"no publisher for {scheme[:30]!r}: a publisher URL starts with one of "
-            f"{', '.join(f'{name}:' for name in _all_schemes())}"
-        )
-    module, _, name = target.partition(":")
+    module, _, name = target_of(url, SCHEMES, "publisher").partition(":")
     publisher: Publisher = getattr(importlib.import_module(module), name).open(url)
     return publisher
 
@@ -57,7 +51,7 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
             theirs.append((name, text))
             continue
         try:
-            options[name] = _typed(text, ours[name])
+            options[name] = _positive(text, ours[name])
         except (ValueError, KeyError):
             raise ConfigurationError(
                 f"option {name}={text[:40]!r} makes no sense: its default is {ours[name]!r}"
@@ -66,29 +60,8 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
     return urlunsplit((scheme or parts.scheme, parts.netloc, parts.path, query, "")), options
 
 
-def _typed(text: str, default: Any) -> Any:
-    if isinstance(default, bool):
-        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
-            text.lower()
-        ]
-    if isinstance(default, (int, float)):
-        number = type(default)(text)
-        if number <= 0:
-            raise ValueError(text)
-        return number
-    return text
-
-
-def _plugin(scheme: str) -> str | None:
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group="twicesafe.publishers"):
-        if point.name == scheme:
-            return point.value
-    return None
-
-
-def _all_schemes() -> Iterable[str]:
-    from importlib.metadata import entry_points
-
-    return [*SCHEMES, *(point.name for point in entry_points(group="twicesafe.publishers"))]
+def _positive(text: str, default: Any) -> Any:
+    value = typed(text, default)
+    if type(value) in (int, float) and value <= 0:
+        raise ValueError(text)
+    return value

@@ -21,6 +21,7 @@ __all__ = [
     "Change",
     "Query",
     "atomically",
+    "dollars",
     "number_of",
     "present_from",
     "scope_prefix",
@@ -179,3 +180,9 @@ def atomically(
         raise
     yield Change(commit)
     return answer
+
+
+def dollars(sql: str) -> str:
+    """``?`` as asyncpg writes it: $1, $2 …"""
+    head, *rest = sql.split("?")
+    return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))

@@ -13,7 +13,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
@@ -31,6 +31,8 @@ __all__ = [
     "options_of",
     "outbox_script_of",
     "script_of",
+    "target_of",
+    "typed",
 ]
 
 SCHEMES: Final[dict[str, str]] = {
@@ -114,21 +116,23 @@ def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
 def _convert(name: str, text: str, default: Any) -> Any:
     try:
-        if isinstance(default, bool):
-            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
-                text.lower()
-            ]
-        if isinstance(default, (int, float)):
-            number = type(default)(text)
-            if number < 0:
-                raise ValueError
-            return number
+        value = typed(text, default)
+        if isinstance(value, (int, float)) and value < 0:
+            raise ValueError
     except (ValueError, KeyError):
         kind = "true or false" if isinstance(default, bool) else "a number, 0 or more"
         raise ConfigurationError(
             f"option {name}={text[:40]!r} makes no sense: use {kind}"
         ) from None
-    return text
+    return value
+
+
+def typed(text: str, default: Any) -> Any:
+    """A text as the type of its default; ValueError or KeyError: it is none."""
+    if isinstance(default, bool):
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        return words[text.lower()]
+    return type(default)(text) if isinstance(default, (int, float)) else text
 
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
@@ -145,30 +149,24 @@ def identifier(name: str, what: str = "table") -> str:
 
 
 def _class_for(url: str, prefix: str) -> Any:
-    scheme, colon, _ = url.partition(":")
-    target = SCHEMES.get(scheme) or _plugin(scheme)
-    if not colon or target is None:
-        raise ConfigurationError(
-            f"no store for {scheme[:30]!r}: a store URL starts with one of "
-            f"{', '.join(f'{name}:' for name in _all_schemes())}"
-        )
-    module_name, _, names = target.partition(":")
+    module_name, _, names = target_of(url, SCHEMES, "store").partition(":")
     name, _, other = names.partition(",")
     return getattr(
         importlib.import_module(module_name), (other or prefix + name) if prefix else name
     )
 
 
-def _plugin(scheme: str) -> str | None:
+def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
+    """Where the class for this URL is: by our own scheme, or by one that another package adds."""
+    scheme, colon, _ = url.partition(":")
+    if colon and scheme in schemes:
+        return schemes[scheme]
     from importlib.metadata import entry_points
 
-    for point in entry_points(group="twicesafe.stores"):
-        if point.name == scheme:
-            return point.value
-    return None
-
-
-def _all_schemes() -> Iterable[str]:
-    from importlib.metadata import entry_points
-
-    return [*SCHEMES, *(point.name for point in entry_points(group="twicesafe.stores"))]
+    added = {point.name: point.value for point in entry_points(group=f"twicesafe.{what}s")}
+    if colon and scheme in added:
+        return added[scheme]
+    raise ConfigurationError(
+        f"no {what} for {scheme[:30]!r}: a {what} URL starts with one of "
+        f"{', '.join(f'{name}:' for name in [*schemes, *added])}"
+    )

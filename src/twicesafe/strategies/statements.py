@@ -6,13 +6,14 @@ row is told from one that fails by `insert_once`, which never leaves a PostgreSQ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from ..errors import StoreError, TwicesafeError, UsageError
 from ..stores.base import Program
-from ..stores.sql import Change, Query
+from ..stores.sql import Change, Query, dollars
 from ..transactions import AsyncTransaction, Dialect, Transaction
+from ..transactions.base import causes
 
 __all__ = [
     "NAME",
@@ -62,8 +63,7 @@ def said(place: Place, sql: str) -> str:
         return sql
     if place.style == "%s":
         return sql.replace("%", "%%").replace("?", "%s")
-    head, *rest = sql.split("?")
-    return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
+    return dollars(sql)
 
 
 def query(place: Place, sql: str, args: Sequence[Any] = ()) -> Query:
@@ -120,10 +120,4 @@ def insert_once(
 
 
 def _is_duplicate(error: TwicesafeError) -> bool:
-    return any(cause.args[:1] == (_DUPLICATE_ENTRY,) for cause in _causes(error))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or getattr(error, "orig", None)
+    return any(cause.args[:1] == (_DUPLICATE_ENTRY,) for cause in causes(error))

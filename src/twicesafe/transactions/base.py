@@ -24,7 +24,16 @@ from ..errors import (
 from ..stores.base import Program
 from ..stores.sql import Change, Query
 
-__all__ = ["AsyncTransaction", "Described", "Dialect", "Style", "Transaction", "explain", "plain"]
+__all__ = [
+    "AsyncTransaction",
+    "Described",
+    "Dialect",
+    "Style",
+    "Transaction",
+    "causes",
+    "explain",
+    "plain",
+]
 
 T = TypeVar("T")
 
@@ -133,7 +142,7 @@ _LOST: Final[dict[Dialect, tuple[object, ...]]] = {
 def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
     """A driver's error, however wrapped, as ours: what happened and whose move it is."""
     code, text = None, ""
-    for cause in _causes(error):
+    for cause in causes(error):
         code, text = _code_of(dialect, cause), " ".join(str(cause).split())[:300]
         if code is not None:
             break
@@ -159,7 +168,7 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
     return StoreError(f"the database refuses a statement inside your transaction: {text}")
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error and what it wraps: SQLAlchemy keeps it in ``orig``, Django in ``__cause__``."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

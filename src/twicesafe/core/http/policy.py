@@ -10,7 +10,6 @@ Nonsense raises `ConfigurationError`, naming the setting and the fix.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
@@ -18,7 +17,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from ...codecs import Codec
 from ...errors import ConfigurationError
-from ...policy import Backoff, Duration, Policy, seconds
+from ...policy import Backoff, Duration, Policy, refuse_unknown, seconds
 from .fingerprint import FingerprintHow
 from .message import HttpRequest, StoredResponse
 from .routes import Routes
@@ -204,12 +203,7 @@ class HttpPolicy:
 
     def but(self, **changes: Any) -> Self:
         """This policy with some settings changed."""
-        known = [field.name for field in fields(self)]
-        for name in changes:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-                raise ConfigurationError(f"there is no HTTP setting {name!r}; {hint}")
+        refuse_unknown(changes, [field.name for field in fields(self)], "HTTP")
         return replace(self, **changes)
 
     def receiver_policy(self, *, rerun: bool) -> Policy:

@@ -20,7 +20,7 @@ from ...errors import StoreError, StoreUnavailableError
 from ..base import AsyncStore, Capabilities, Finding, Program
 from ..joining import AsyncLane, PerLoop, unbroken
 from ..migrating import check, migrate
-from ..sql import Change, Query
+from ..sql import Change, Query, dollars
 from .blocking import (
     BATCH,
     CAPABILITIES,
@@ -35,7 +35,7 @@ from .generations import layout
 from .listening import REST, cut
 from .outbox import PostgresOutbox, awaiting, program_for
 from .programs import PostgresPrograms
-from .settings import Settings, dollars, explain, percents, pooler_met
+from .settings import Settings, explain, percents, pooler_met
 from .statements import CHANNEL, NOW
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]

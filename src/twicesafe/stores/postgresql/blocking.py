@@ -18,12 +18,12 @@ from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
 from ..migrating import check, migrate
 from ..pooling import Pool
-from ..sql import Query, atomically
+from ..sql import Query, atomically, dollars
 from .generations import layout
 from .listening import Listener
 from .outbox import PostgresOutbox, awaiting, program_for
 from .programs import PostgresPrograms
-from .settings import Settings, dollars, explain, percents, pooler_met
+from .settings import Settings, explain, percents, pooler_met
 from .statements import NOW
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from ...core.outbox import BELL, GATES
 from ..base import Program
 from ..migrating import Schema
 from ..outbox import WRITTEN, Added, OutboxPrograms, gates_of, is_outbox, values_of
-from ..sql import Change, Query
+from ..sql import Change, Query, dollars
 from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
-from .settings import dollars, percents
+from .settings import percents
 
 __all__ = ["PostgresOutbox", "PostgresOutboxSchema", "awaiting", "program_for"]
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ..urls import identifier, mask, options_of
 
-__all__ = ["Settings", "dollars", "explain", "percents", "pooler_met"]
+__all__ = ["Settings", "explain", "percents", "pooler_met"]
 
 OPTIONS: Final = {
     "table": "twicesafe",
@@ -85,12 +85,6 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def percents(sql: str) -> str:
     """``?`` as psycopg writes it: values travel in binary form, arrays as text take ten times as long."""
     return sql.replace("?", "%b")
-
-
-def dollars(sql: str) -> str:
-    """``?`` as asyncpg writes it."""
-    head, *rest = sql.split("?")
-    return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
 
 _READ_ONLY: Final = ("read-only", "not read-write", "SessionAttribute.read_write")
