@@ -6,7 +6,7 @@
 
 Any number of relays may run at once: they divide the lanes among themselves by fenced leases, and go
 on with a dead one's share within a lease and a second. `OutboxRelay` and `AsyncOutboxRelay` are
-twins; what they do is decided in `core.relaying`.
+twins; what they do is decided in `core.relaying` and `core.carrying`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Backoff, BrokerUnavailableError
+from twicesafe.core.carrying import carry
 from twicesafe.core.driving import drive
 from twicesafe.core.outbox import (
     Hold,
@@ -27,7 +28,7 @@ from twicesafe.core.outbox import (
     slot_of,
 )
 from twicesafe.core.publishing import NOT_TRIED
-from twicesafe.core.relaying import Collect, Desk, Listen, Pause, Publish, carry, keep
+from twicesafe.core.relaying import Collect, Desk, Listen, Pause, Publish, keep
 from twicesafe.stores.outbox import Added
 from twicesafe.stores.sql import Query, atomically
 from twicesafe.stores.sqlite.outbox import SqliteOutbox

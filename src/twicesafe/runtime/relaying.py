@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from ..core.carrying import carry
 from ..core.driving import drive, drive_async
-from ..core.relaying import Collect, Desk, Listen, Pause, Publish, carry, keep
+from ..core.relaying import Collect, Desk, Listen, Pause, Publish, keep
 
 __all__ = ["AsyncCarriage", "Carriage", "awaited", "blocking"]
 

@@ -9,6 +9,7 @@
     statements  their SQL
     blocking    threads: a pool of connections
     awaited     event loops: a few lanes, in which concurrent calls share statements
+    wires       one awaited connection of either driver
     generations what changes with ?generations=6h: a day of records goes by one DROP
 
 Waiters are woken by NOTIFY, which only contended keys pay for: whoever waits marks the row, and

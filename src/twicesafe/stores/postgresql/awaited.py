@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-from ...core.driving import drive_async
 from ...core.protocol import Request
 from ...errors import StoreError, StoreUnavailableError
 from ..base import AsyncStore, Capabilities, Finding, Program
@@ -26,17 +25,16 @@ from .blocking import (
     CAPABILITIES,
     POLL,
     PostgresStore,
-    binary_integers,
-    connection_options,
     findings,
     settings_program,
 )
 from .generations import layout
-from .listening import REST, cut
+from .listening import REST
 from .outbox import PostgresOutbox, awaiting, program_for
 from .programs import PostgresPrograms
 from .settings import Settings, explain, percents, pooler_met
 from .statements import CHANNEL, NOW
+from .wires import AsyncpgWire, PsycopgWire, Wire
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
 
@@ -104,7 +102,7 @@ class _AwaitedStore(AsyncStore):
             self._beside.close()
             self._beside = None
 
-    async def prepare(self, wire: _Wire) -> None:
+    async def prepare(self, wire: Wire) -> None:
         """Nobody stands between us and the server. Once per store: the schema is there, and ours."""
         if self.settings.prepare:
             direct = await wire.drive(self.programs.is_direct(wire.pid))
@@ -122,53 +120,8 @@ class _AwaitedStore(AsyncStore):
         """`sql` with this driver's placeholders."""
 
     @abc.abstractmethod
-    def wire(self) -> _Wire:
+    def wire(self) -> Wire:
         """A connection that is not opened yet."""
-
-
-class _Wire(abc.ABC):
-    """One connection of one driver."""
-
-    def __init__(self, store: _AwaitedStore) -> None:
-        self._store = store
-
-    async def drive(self, program: Program[T]) -> T:
-        return await drive_async(program, self._execute)
-
-    async def _execute(self, command: Any) -> Any:
-        tap = self._store._tap
-        if tap is not None:
-            tap("before", command)
-        try:
-            reply = await self.execute(command)
-        except (TimeoutError, StoreError):
-            raise
-        except Exception as error:
-            raise explain(error, self._store.url) from error
-        if tap is not None:
-            tap("after", command)
-        return reply
-
-    @property
-    @abc.abstractmethod
-    def pid(self) -> int:
-        """Of the server process, as the connection was told."""
-
-    @abc.abstractmethod
-    async def open(self) -> None: ...
-    @abc.abstractmethod
-    async def execute(self, command: Any) -> Any: ...
-    @abc.abstractmethod
-    async def listen(self, ring: Callable[[str], None]) -> None:
-        """Call `ring` for every announcement, until the connection ends."""
-
-    @abc.abstractmethod
-    def cut(self) -> None:
-        """The statement in hand fails now, whatever the server does."""
-
-    @abc.abstractmethod
-    def drop(self) -> None:
-        """Close without waiting: the other side may be gone."""
 
 
 class _Lane:
@@ -176,7 +129,7 @@ class _Lane:
 
     def __init__(self, store: _AwaitedStore) -> None:
         self._store = store
-        self._wire: _Wire | None = None
+        self._wire: Wire | None = None
         self._lock = asyncio.Lock()
 
     async def run(self, program: Program[T]) -> T:
@@ -231,7 +184,7 @@ class _Lane:
             finally:
                 self.drop()
 
-    async def _opened(self) -> _Wire:
+    async def _opened(self) -> Wire:
         wire = self._store.wire()
         try:
             await wire.open()
@@ -364,57 +317,8 @@ class AsyncPostgresStore(_AwaitedStore):
     def mark(self, sql: str) -> str:
         return percents(sql)
 
-    def wire(self) -> _Wire:
-        return _Psycopg(self)
-
-
-class _Psycopg(_Wire):
-    _connection: Any = None
-    _cursor: Any = None
-    """Used for one statement after the other: a new one costs a third of a statement."""
-
-    @property
-    def pid(self) -> int:
-        return self._connection.info.backend_pid  # type: ignore[no-any-return]
-
-    async def open(self) -> None:
-        import psycopg
-
-        settings = self._store.settings
-        self._connection = await psycopg.AsyncConnection.connect(
-            settings.dsn,
-            autocommit=True,
-            prepare_threshold=0 if settings.prepare else None,
-            **connection_options(settings.timeout),
-        )
-        binary_integers(self._connection)
-        self._cursor = self._connection.cursor(binary=True)
-
-    async def execute(self, command: Any) -> Any:
-        cursor = self._cursor
-        await cursor.execute(
-            command.sql, command.args or None, prepare=self._store.settings.prepare
-        )
-        if type(command) is not Query:
-            return cursor.rowcount
-        rows = await cursor.fetchall()
-        if len(rows) > 1:  # a cursor keeps its last answer
-            self._cursor = self._connection.cursor(binary=True)
-        return rows
-
-    async def listen(self, ring: Callable[[str], None]) -> None:
-        async for notice in self._connection.notifies():
-            ring(notice.payload)
-
-    def cut(self) -> None:
-        cut(self._connection.fileno())
-
-    def drop(self) -> None:
-        if self._connection is not None:
-            self._connection.pgconn.finish()
-
-
-# --- asyncpg ---------------------------------------------------------------------------------
+    def wire(self) -> Wire:
+        return PsycopgWire(self)
 
 
 class AsyncpgStore(_AwaitedStore):
@@ -423,44 +327,5 @@ class AsyncpgStore(_AwaitedStore):
     def mark(self, sql: str) -> str:
         return dollars(sql)
 
-    def wire(self) -> _Wire:
-        return _Asyncpg(self)
-
-
-class _Asyncpg(_Wire):
-    _connection: Any = None
-
-    @property
-    def pid(self) -> int:
-        return self._connection.get_server_pid()  # type: ignore[no-any-return]
-
-    async def open(self) -> None:
-        import asyncpg
-
-        settings = self._store.settings
-        self._connection = await asyncpg.connect(
-            settings.dsn,
-            timeout=settings.timeout,
-            statement_cache_size=100 if settings.prepare else 0,
-            target_session_attrs="read-write",
-        )
-
-    async def execute(self, command: Any) -> Any:
-        if type(command) is Query:
-            return await self._connection.fetch(command.sql, *command.args)
-        status = await self._connection.execute(command.sql, *command.args)
-        count = status.rpartition(" ")[2]
-        return int(count) if count.isdigit() else 0
-
-    async def listen(self, ring: Callable[[str], None]) -> None:
-        over = asyncio.Event()
-        self._connection.add_termination_listener(lambda _: over.set())
-        await self._connection.add_listener(CHANNEL, lambda *heard: ring(heard[3]))
-        await over.wait()
-
-    def cut(self) -> None:
-        self._connection.terminate()
-
-    def drop(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
+    def wire(self) -> Wire:
+        return AsyncpgWire(self)

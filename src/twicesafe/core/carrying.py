@@ -1,0 +1,306 @@
+"""The carrier: which rows go next, in which order, and what becomes of those that fail.
+
+Of a lane at most one group is under way, so its order holds. What was refused makes its lane rest, and
+parks it in the end; a broker that takes nothing is nobody's fault. `relaying` says what a death at
+each point leaves behind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from .. import events
+from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
+from ..tokens import chance
+from .commands import Flow
+from .outbox import BELL, Fetch, Pending, Rise, Setback, Settle
+from .publishing import NOT_TRIED
+from .relaying import DEAF_POLL, REST, Collect, Desk, Listen, Publish
+
+__all__ = ["carry"]
+
+GATHER: Final = 0.005
+"""Seconds between two looks while little comes: what gathers meanwhile goes together."""
+
+TOGETHER: Final = 0.25
+"""Seconds that what was published may wait to be settled with what comes next."""
+
+
+def carry(desk: Desk) -> Flow[None]:
+    """Fetch, publish, settle, until told to stop; then end what is under way and settle it."""
+    carrier = _Carrier(desk)
+    yield from carrier.run()
+    desk.carried = True
+
+
+class _Carrier:
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.lanes: dict[bytes, deque[Pending]] = {}
+        """Rows that we fetched and did not publish yet, or are publishing: lane by lane, in order."""
+        self.ready: deque[bytes] = deque()
+        """Lanes with rows of which nothing is under way."""
+        self.flying: dict[int, list[Pending]] = {}
+        self.in_flight = 0
+        self.tickets = 0
+        self.todo = Settle(desk.owner, [], [], [], {})
+        self.settle_by = 0.0
+        self.pause = 0.0
+        self.outages = 0
+        self.down_until = 0.0
+        self.alone = 0
+        """So many messages go one by one: a group of them failed, and one may be to blame."""
+        self.asleep = False
+        self.known: object = None
+
+    def run(self) -> Flow[None]:
+        desk = self.desk
+        while True:
+            self._let_go()
+            if not desk.stopping:
+                found = yield from self._refill()
+                if found == 0 and desk.until_empty and not self.flying and not self.todo.aside:
+                    break
+                yield from self._take_off()
+            elif not self.flying:
+                break
+            yield from self._wait()
+            if self._is_due():
+                yield from self._settle()
+        yield from self._settle(patient=True)
+
+    # -- fetching -----------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        """Drop rows of slots that are not ours any more, or soon not; say when they are free."""
+        desk = self.desk
+        unwanted, usable = desk.unwanted, desk.usable()
+        if usable == self.known and not unwanted:
+            return
+        self.known = usable
+        flying = {row.lane for rows in self.flying.values() for row in rows}
+        for lane, rows in list(self.lanes.items()):
+            if rows[0].slot not in usable and lane not in flying:
+                del self.lanes[lane]
+        self.ready = deque(lane for lane in self.ready if lane in self.lanes)
+        busy = {row.slot for rows in self.flying.values() for row in rows}
+        desk.drained = (unwanted, unwanted - busy)
+
+    def _refill(self) -> Flow[int | None]:
+        """Look for rows if none is ready and there is room: from the first one on, every time.
+
+        None: it did not look.
+        """
+        desk, todo = self.desk, self.todo
+        unsettled = todo.done or todo.setbacks or todo.cured
+        if self.ready or unsettled or desk.clock() < self.down_until:
+            return None
+        if self.in_flight >= desk.batch or len(self.flying) >= desk.concurrency:
+            return None
+        slots = desk.usable()
+        if not slots:
+            self.pause = GATHER * 4
+            return None
+        try:
+            rows: list[Pending] = yield Fetch(sorted(slots), desk.batch, list(self.lanes))
+        except StoreError as error:
+            self._outage("outbox_fetch", error)
+            return None
+        self._sort_in(rows)
+        if rows:
+            self.pause = GATHER if len(rows) < max(1, desk.batch // 10) else 0.0
+            if self.asleep:
+                yield from self._rise()
+        else:
+            self.pause = min(desk.longest_pause, max(GATHER, self.pause * 2))
+        return len(rows)
+
+    def _sort_in(self, rows: Sequence[Pending]) -> None:
+        for row in rows:
+            if row.parked:
+                self.todo.aside.setdefault(row.lane, []).append(row.n)
+            elif row.lane in self.lanes:
+                self.lanes[row.lane].append(row)
+            else:
+                self.lanes[row.lane] = deque((row,))
+                self.ready.append(row.lane)
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def _take_off(self) -> Flow[None]:
+        desk = self.desk
+        while self.ready and len(self.flying) < desk.concurrency:
+            room = min(1 if self.alone else desk.group, self._room())
+            if room <= 0 or desk.clock() < self.down_until:
+                return
+            rows = self._group(room, desk.usable())
+            if not rows:
+                return
+            self.tickets += 1
+            self.flying[self.tickets] = rows
+            self.in_flight += len(rows)
+            yield Publish(self.tickets, [row.message for row in rows])
+
+    def _group(self, room: int, usable: dict[int, int]) -> list[Pending]:
+        """Rows for one call: lane by lane, each in order."""
+        chosen: list[Pending] = []
+        while self.ready and len(chosen) < room:
+            lane = self.ready.popleft()
+            rows = self.lanes[lane]
+            if rows[0].slot not in usable:
+                del self.lanes[lane]  # not ours any more
+                continue
+            chosen += [rows[place] for place in range(min(len(rows), room - len(chosen)))]
+        return chosen
+
+    def _wait(self) -> Flow[None]:
+        """For an answer, if any is out; else for new rows."""
+        desk = self.desk
+        down = max(0.0, self.down_until - desk.clock())
+        if self.flying:
+            busy = len(self.flying) >= desk.concurrency or self.in_flight >= desk.batch
+            patience = desk.lease / 6 if busy else max(down, self.pause, GATHER)
+            self._land((yield Collect(patience)))
+        elif desk.stopping:
+            return
+        elif down:
+            self._land((yield Collect(min(down, desk.lease / 6))))
+        elif self.ready or not self.pause:
+            return
+        elif desk.wake and self.pause >= DEAF_POLL:
+            self.asleep = True
+            try:
+                yield Listen(BELL + desk.owner, self.pause)
+            except StoreError as error:
+                self._outage("outbox_listen", error)
+        else:
+            self._land((yield Collect(self.pause)))
+
+    def _rise(self) -> Flow[None]:
+        try:
+            yield Rise(self.desk.owner)
+        except StoreError:
+            return  # we are announced to, and do not need it: it costs others a little
+        self.asleep = False
+
+    # -- settling -----------------------------------------------------------------------------
+
+    def _land(self, ended: Sequence[tuple[int, Any]]) -> None:
+        for ticket, answers in ended:
+            rows = self.flying.pop(ticket)
+            self.in_flight -= len(rows)
+            if isinstance(answers, Exception):
+                if len(rows) > 1 or isinstance(answers, BrokerUnavailableError):
+                    self._broker_failed(rows, answers)
+                    continue
+                answers = [answers]  # noqa: PLW2901 - alone, it is to blame
+            self.alone = max(0, self.alone - len(rows))
+            stopped: set[bytes] = set()
+            for row, answer in zip(rows, answers, strict=True):
+                if answer is None and row.lane not in stopped:
+                    self._published(row)
+                elif answer is not None and row.lane not in stopped:
+                    stopped.add(row.lane)
+                    if answer is not NOT_TRIED:
+                        self._refused(row, answer)
+            self._make_ready(rows)
+
+    def _make_ready(self, rows: Sequence[Pending]) -> None:
+        for lane in dict.fromkeys(row.lane for row in rows):
+            if self.lanes.get(lane):
+                self.ready.append(lane)
+            else:
+                self.lanes.pop(lane, None)
+
+    def _broker_failed(self, rows: Sequence[Pending], error: Exception) -> None:
+        """No message is known to be to blame, so no attempt is counted: rest, then try again."""
+        desk = self.desk
+        if not isinstance(error, BrokerUnavailableError):
+            self.alone = len(rows)
+        self.outages += 1
+        delay = REST.delay(self.outages, chance(desk.owner, self.outages))
+        self.down_until = desk.clock() + delay
+        desk.notify(events.BrokerFailed(len(rows), _named(error), delay))
+        self._make_ready(rows)
+
+    def _published(self, row: Pending) -> None:
+        self.outages = 0
+        waiting = self.lanes.get(row.lane)
+        if waiting and waiting[0].n == row.n:
+            waiting.popleft()
+        if not self.todo.done:
+            self.settle_by = self.desk.clock() + TOGETHER
+        self.todo.done.append(row.n)
+        if row.attempts:
+            self.todo.cured.append(row.n)
+
+    def _refused(self, row: Pending, error: Exception) -> None:
+        """The lane rests, or is parked with all of it that we have; other lanes go on."""
+        desk, attempts = self.desk, row.attempts + 1
+        mine = self.lanes.pop(row.lane, deque((row,)))
+        park = attempts >= desk.max_attempts
+        delay = desk.backoff.delay(attempts, chance(desk.owner, row.n))
+        fence = desk.slots.get(row.slot, -1)
+        self.todo.setbacks.append(
+            Setback(
+                row.slot, fence, row.lane, row.n, attempts, round(delay * 1000), _said(error), park
+            )
+        )
+        if park:
+            self.todo.aside.setdefault(row.lane, []).extend(other.n for other in mine)
+        message = row.message
+        kind = events.LaneParked if park else events.PublishFailed
+        desk.notify(kind(message.id, message.topic, attempts, _named(error)))
+
+    def _room(self) -> int:
+        """What is under way and what is not settled is one batch at most: so much a kill repeats."""
+        return self.desk.batch - self.in_flight - len(self.todo.done)
+
+    def _is_due(self) -> bool:
+        """Many groups are settled together, while there is more to publish at once."""
+        todo = self.todo
+        if todo.setbacks or todo.aside or not self.ready or self._room() <= 0:
+            return True
+        return self.desk.clock() >= self.settle_by
+
+    def _settle(self, patient: bool = False) -> Flow[None]:
+        """What ended is written down. While we live and the store fails, we go on trying."""
+        todo, desk = self.todo, self.desk
+        if not (todo.done or todo.cured or todo.setbacks or todo.aside):
+            return
+        for turn in range(1, 9 if patient else 2):
+            slots = desk.slots
+            try:
+                if (yield todo):
+                    desk.doubted = slots  # until the keeper has asked again
+                break
+            except StoreError as error:
+                self._outage("outbox_settle", error)
+                if patient:
+                    yield Collect(REST.delay(turn, chance(desk.owner, turn)))
+        else:
+            return  # kept, and tried again before anything else is fetched
+        self.outages = 0
+        if todo.done:
+            desk.published += len(todo.done)
+            desk.notify(events.Relayed(len(todo.done)))
+        self.todo = Settle(desk.owner, [], [], [], {})
+
+    def _outage(self, what: str, error: Exception) -> None:
+        desk = self.desk
+        self.outages += 1
+        desk.notify(events.StoreFailed(None, what, str(error)))
+        delay = REST.delay(self.outages, chance(desk.owner, self.outages))
+        self.down_until = desk.clock() + delay
+
+
+def _said(error: Exception) -> str:
+    """For the operator, kept beside the message."""
+    return f"{type(error).__name__}: {error}".replace("\0", " ")[:500]
+
+
+def _named(error: Exception) -> str:
+    """For logs: a stranger's words may hold what is in the message."""
+    return str(error) if isinstance(error, TwicesafeError) else type(error).__name__
