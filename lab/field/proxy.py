@@ -173,10 +173,10 @@ class Proxy:
         if fault.passed < fault.after:
             return data
         self._fault = None
+        self.faults += 1
+        fault.happened = True  # said before the bytes go out: whoever gets them may ask at once
         writer.write(head)
         await writer.drain()
-        self.faults += 1
-        fault.happened = True
         match fault.act:
             case "close" | "reset":
                 link.end(rudely=fault.act == "reset")

@@ -73,9 +73,7 @@ def misled(kind: type[Misled], engine: str) -> StoreConformance:
     return Suite()
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES]
-)
+@pytest.fixture(params=list(ENGINES))
 def engine(request: pytest.FixtureRequest) -> str:
     if request.param != "sqlite":
         request.getfixturevalue(request.param)

@@ -85,13 +85,11 @@ class Mariadb(StoreUnderTest):
                 connection.cursor().execute(statement)
 
 
-@pytest.mark.xdist_group("mariadb")
 @pytest.mark.usefixtures("mariadb")
 class TestMariadb(Mariadb, StoreConformance):
     pass
 
 
-@pytest.mark.xdist_group("mariadb")
 @pytest.mark.usefixtures("mariadb")
 class TestWithoutReturning(
     Mariadb, ClaimRules, LeaseRules, RetentionRules, BatchRules, ConcurrencyRules

@@ -55,19 +55,16 @@ class Postgres(StoreUnderTest):
                 connection.execute(f"DROP TABLE IF EXISTS {place.name}_{part}")
 
 
-@pytest.mark.xdist_group("postgres")
 @pytest.mark.usefixtures("postgres")
 class TestPsycopg(Postgres, StoreConformance):
     pass
 
 
-@pytest.mark.xdist_group("postgres")
 @pytest.mark.usefixtures("postgres")
 class TestAsyncpg(Postgres, StoreConformance):
     awaited = AsyncpgStore
 
 
-@pytest.mark.xdist_group("postgres16")
 @pytest.mark.usefixtures("postgres16")
 class TestPostgres16(Postgres, StoreConformance):
     engine = "postgres16"

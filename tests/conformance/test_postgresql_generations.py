@@ -74,19 +74,16 @@ class GenerationConformance(StoreConformance):
         assert (yield Survey()).total == 0
 
 
-@pytest.mark.xdist_group("postgres")
 @pytest.mark.usefixtures("postgres")
 class TestPsycopg(Generations, GenerationConformance):
     pass
 
 
-@pytest.mark.xdist_group("postgres")
 @pytest.mark.usefixtures("postgres")
 class TestAsyncpg(Generations, GenerationConformance):
     awaited = AsyncpgStore
 
 
-@pytest.mark.xdist_group("postgres16")
 @pytest.mark.usefixtures("postgres16")
 class TestPostgres16(Generations, GenerationConformance):
     engine = "postgres16"
@@ -120,7 +117,7 @@ class AsyncModel(Generations, StoreModel):
 def on_postgres(model: type[StoreModel]) -> Any:
     case: Any = model.TestCase
     case.settings = settings(max_examples=12, stateful_step_count=25)
-    return pytest.mark.xdist_group("postgres")(pytest.mark.usefixtures("postgres")(case))
+    return pytest.mark.usefixtures("postgres")(case)
 
 
 TestRestlessModel = on_postgres(RestlessModel)

@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from tests.http.stage import Reply, Stage, read
+from tests.patience import until
 from twicesafe import Receiver, State
 
 KILLS = int(os.environ.get("TWICESAFE_KILLS", "4"))
@@ -254,8 +255,7 @@ def test_workers_end_with_their_supervisor(shop: Shop, tmp_path: Path, opened: E
     workers = proxy.workers()
     proxy.process.kill()
     proxy.process.wait(20)
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        pass
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 @pytest.mark.item("E9")
@@ -301,8 +301,7 @@ def test_sighup_reads_the_settings_again(shop: Shop, tmp_path: Path, opened: Exi
         'twicesafe_proxy_keys_total{outcome="first"} 1',  # what the old ones counted, too
         f'twicesafe_proxy_keys_total{{outcome="replay"}} {replays + 1}',
     ]
-    while not all(line in proxy.admin("/metrics")[1] for line in wanted):
-        pass
+    until(lambda: all(line in proxy.admin("/metrics")[1] for line in wanted))
 
 
 def test_health_and_metrics_are_not_where_clients_come(

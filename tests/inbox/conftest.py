@@ -130,10 +130,7 @@ def shop(request: pytest.FixtureRequest, shop_of: Callable[[str], Shop]) -> Shop
     return shop_of(request.param)
 
 
-LEAN = [
-    pytest.param(kind, id=kind, marks=pytest.mark.xdist_group(ENGINE_OF[kind]))
-    for kind in ("sqlite3", "aiosqlite", "psycopg", "asyncpg", "pymysql", "asyncmy")
-]
+LEAN = ["sqlite3", "aiosqlite", "psycopg", "asyncpg", "pymysql", "asyncmy"]
 
 
 @pytest.fixture(params=LEAN)

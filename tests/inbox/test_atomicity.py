@@ -55,7 +55,6 @@ def test_a_handler_that_ends_the_transaction_is_found_out(lean_shop: Shop, end: 
         assert record is None
 
 
-@pytest.mark.xdist_group("mariadb")
 @pytest.mark.parametrize("kind", ["sa-session:mysql+pymysql", "pymysql", "asyncmy", "django:mysql"])
 def test_a_change_of_the_schema_commits_on_mysql(shop_of: Callable[[str], Shop], kind: str):
     shop = shop_of(kind)
@@ -67,7 +66,6 @@ def test_a_change_of_the_schema_commits_on_mysql(shop_of: Callable[[str], Shop],
     assert record.state is State.IN_PROGRESS
 
 
-@pytest.mark.xdist_group("postgres")
 @pytest.mark.parametrize("kind", ["sqlite3", "psycopg", "asyncpg"])
 def test_a_change_of_the_schema_is_part_of_the_transaction_elsewhere(
     shop_of: Callable[[str], Shop], kind: str
@@ -99,7 +97,6 @@ def test_a_savepoint_of_the_caller_takes_the_record_with_it(lean_shop: Shop):
     assert shop.credits == [2]
 
 
-@pytest.mark.xdist_group("postgres")
 @pytest.mark.parametrize(
     "kind",
     ["psycopg", "psycopg-async", "asyncpg", "sa-session:postgresql+psycopg",
@@ -129,7 +126,6 @@ def test_an_error_that_the_handler_swallowed_is_no_success(
     assert shop.receiver.record("m-1") is None
 
 
-@pytest.mark.xdist_group("postgres")
 def test_a_failed_transaction_is_refused_at_the_door(shop_of: Callable[[str], Shop]):
     for kind in ("psycopg", "asyncpg"):
         shop = shop_of(kind)

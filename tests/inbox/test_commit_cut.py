@@ -12,12 +12,7 @@ from tests.inbox.conftest import Shop
 from tests.inbox.cutting import Way, Wire
 from tests.transactions.kinds import open_door
 
-KINDS = [
-    pytest.param("psycopg", marks=pytest.mark.xdist_group("postgres")),
-    pytest.param("asyncpg", marks=pytest.mark.xdist_group("postgres")),
-    pytest.param("pymysql", marks=pytest.mark.xdist_group("mariadb")),
-    pytest.param("asyncmy", marks=pytest.mark.xdist_group("mariadb")),
-]
+KINDS = ["psycopg", "asyncpg", "pymysql", "asyncmy"]
 
 
 @pytest.fixture

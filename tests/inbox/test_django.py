@@ -30,10 +30,7 @@ def entry(engine: str, url: str, folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES],
-)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_project_passes_its_own_tests(
     request: pytest.FixtureRequest, tmp_path: Path, engine: str
 ):

@@ -77,7 +77,6 @@ def mysql_shop(shop_of: Callable[[str], Shop]) -> Shop:
     return shop
 
 
-@pytest.mark.xdist_group("mariadb")
 def test_mysql_takes_its_statements_one_by_one(mysql_shop: Shop):
     shop = mysql_shop
     for replayed in (False, True):
@@ -89,7 +88,6 @@ def test_mysql_takes_its_statements_one_by_one(mysql_shop: Shop):
     assert shop.credits == [4]
 
 
-@pytest.mark.xdist_group("mariadb")
 def test_mysql_finds_a_commit_out_too(mysql_shop: Shop):
     shop = mysql_shop
     with pytest.raises(AtomicityBrokenError):
@@ -99,7 +97,6 @@ def test_mysql_finds_a_commit_out_too(mysql_shop: Shop):
         shop.process("m-1", shop.credit())
 
 
-@pytest.mark.xdist_group("mariadb")
 def test_mysql_sees_what_was_committed_after_its_snapshot(mysql_shop: Shop):
     """REPEATABLE READ is the default there: the answer must not come from an old snapshot."""
     shop = mysql_shop

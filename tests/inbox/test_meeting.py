@@ -19,8 +19,8 @@ from twicesafe import (
 )
 
 BLOCKING = [
-    pytest.param("psycopg", marks=pytest.mark.xdist_group("postgres")),
-    pytest.param("pymysql", marks=pytest.mark.xdist_group("mariadb")),
+    "psycopg",
+    "pymysql",
 ]
 """On SQLite whoever writes is alone from its BEGIN IMMEDIATE on."""
 
@@ -101,7 +101,6 @@ def test_a_duplicate_that_may_not_wait_is_told(lean_shop: Shop):
         assert not shop.accept("m-1", two, hasty)
 
 
-@pytest.mark.xdist_group("postgres")
 def test_the_callers_lock_timeout_is_as_it_was(shop_of: Callable[[str], Shop]):
     shop = shop_of("psycopg")
     with shop.door.transaction():
@@ -113,7 +112,6 @@ def test_the_callers_lock_timeout_is_as_it_was(shop_of: Callable[[str], Shop]):
     shop.door.rollback()
 
 
-@pytest.mark.xdist_group("postgres")
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_isolation_of_the_callers_choice(shop_of: Callable[[str], Shop], level: str):
     shop = shop_of("psycopg")

@@ -93,13 +93,7 @@ COSTS = {  # statements for accept, its duplicate, process, its duplicate
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.xdist_group(engine))
-        for kind, engine in (
-            ("psycopg", "postgres"), ("asyncpg", "postgres"), ("pymysql", "mariadb"),
-            ("asyncmy", "mariadb"), ("sqlite3", "sqlite"),
-        )
-    ],
+    ["psycopg", "asyncpg", "pymysql", "asyncmy", "sqlite3"],
 )  # fmt: skip
 def test_what_it_costs(shop_of: Callable[[str], Shop], kind: str, monkeypatch: pytest.MonkeyPatch):
     shop = shop_of(kind)

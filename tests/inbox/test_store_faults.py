@@ -18,8 +18,8 @@ from twicesafe import Inbox, SchemaVersionError, State, StoreError, TwicesafeErr
 
 SQLITE = pytest.param("sqlite3", id="sqlite")
 SERVERS = [
-    pytest.param("psycopg", id="postgresql", marks=pytest.mark.xdist_group("postgres")),
-    pytest.param("pymysql", id="mariadb", marks=pytest.mark.xdist_group("mariadb")),
+    pytest.param("psycopg", id="postgresql"),
+    pytest.param("pymysql", id="mariadb"),
 ]
 ShopOf = Callable[[str], Shop]
 
@@ -187,7 +187,6 @@ def test_an_older_copy_of_a_file_has_effect_and_record_or_neither(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.xdist_group("postgres")
 def test_a_failover_loses_effect_and_record_together(
     own_server: Callable[..., Any], closing: list[Callable[[], object]]
 ):

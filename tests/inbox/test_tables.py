@@ -43,8 +43,8 @@ def described(connection: Any) -> dict[str, Any]:
     "kind",
     [
         pytest.param("sqlite3"),
-        pytest.param("psycopg", marks=pytest.mark.xdist_group("postgres")),
-        pytest.param("pymysql", marks=pytest.mark.xdist_group("mariadb")),
+        "psycopg",
+        "pymysql",
     ],
 )
 def test_a_revision_makes_the_same_tables(shop_of: Callable[[str], Shop], kind: str):

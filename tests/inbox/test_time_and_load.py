@@ -20,8 +20,8 @@ HOUR = 3_600_000
 
 SQLITE = pytest.param("sqlite3", id="sqlite")
 SERVERS = [
-    pytest.param("psycopg", id="postgresql", marks=pytest.mark.xdist_group("postgres")),
-    pytest.param("pymysql", id="mariadb", marks=pytest.mark.xdist_group("mariadb")),
+    pytest.param("psycopg", id="postgresql"),
+    pytest.param("pymysql", id="mariadb"),
 ]
 ShopOf = Callable[[str], Shop]
 
@@ -222,9 +222,9 @@ def test_an_interrupt_in_the_handler_leaves_nothing(
     "kind",
     [
         pytest.param("aiosqlite", id="sqlite"),
-        pytest.param("asyncpg", marks=pytest.mark.xdist_group("postgres")),
-        pytest.param("psycopg-async", marks=pytest.mark.xdist_group("postgres")),
-        pytest.param("asyncmy", marks=pytest.mark.xdist_group("mariadb")),
+        "asyncpg",
+        "psycopg-async",
+        "asyncmy",
     ],
 )
 def test_one_inbox_on_one_loop_after_another(shop_of: ShopOf, kind: str):

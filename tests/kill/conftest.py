@@ -21,11 +21,7 @@ HERE = Path(__file__).parent
 ENGINES = ("sqlite", "postgres", "valkey", "mariadb")
 
 
-def _engine(name: str) -> Any:
-    return name if name == "sqlite" else pytest.param(name, marks=pytest.mark.xdist_group(name))
-
-
-@pytest.fixture(params=[_engine(name) for name in ENGINES])
+@pytest.fixture(params=ENGINES)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh store of each engine, which many processes may open."""
     if request.param == "sqlite":

@@ -73,7 +73,6 @@ def test_a_server_that_is_killed_and_restarted(
     check(notes)
 
 
-@pytest.mark.xdist_group("postgres")
 def test_the_storm_finds_an_effect_that_is_written_apart(
     run_script: Run, postgres_url: str, tmp_path: Path, seed: int
 ):

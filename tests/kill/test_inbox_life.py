@@ -22,8 +22,8 @@ Run = Callable[..., Any]
 @pytest.fixture(
     params=[
         "sqlite",
-        pytest.param("postgres", marks=pytest.mark.xdist_group("postgres")),
-        pytest.param("mariadb", marks=pytest.mark.xdist_group("mariadb")),
+        "postgres",
+        "mariadb",
     ]
 )
 def shop_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:

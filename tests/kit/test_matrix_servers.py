@@ -10,9 +10,7 @@ from twicesafe import AsyncReceiver, Receiver, current_key
 from twicesafe.testing import crash_matrix
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("postgres", "valkey")]
-)  # fmt: skip
+@pytest.fixture(params=["postgres", "valkey"])
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("twicesafe.testing.lives.BRIEF", 0.3)
     return request.getfixturevalue(f"{request.param}_url")

@@ -25,7 +25,6 @@ def test_a_trial_on_sqlite_is_sound(name: str):
     assert done.tried > 5
 
 
-@pytest.mark.xdist_group("valkey")
 @pytest.mark.parametrize("name", ["cut replies", "crash points"])
 def test_a_trial_on_valkey_is_sound(name: str, valkey: Any):
     done = run_trial(name, "valkey", seed=1, full=False)
@@ -33,7 +32,6 @@ def test_a_trial_on_valkey_is_sound(name: str, valkey: Any):
     assert done.tried > 1
 
 
-@pytest.mark.xdist_group("postgres")
 def test_the_inbox_on_a_cut_connection_is_sound(postgres: Any):
     done = run_trial("cut commits", "postgres", seed=1, full=False)
     assert done.broken == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lab.peers import page
 from lab.peers.__main__ import column
 from lab.peers.page import Cell
@@ -37,12 +35,10 @@ def test_a_page_does_not_hide_what_became_of_ours():
     assert "| ran twice; 2 runs |" in page.as_markdown(seen)
 
 
-@pytest.mark.xdist_group("postgres")
 def test_our_column_is_seen_again_on_postgresql(postgres):
     _seen_again("postgres")
 
 
-@pytest.mark.xdist_group("valkey")
 def test_our_column_is_seen_again_on_valkey(valkey):
     _seen_again("valkey")
 

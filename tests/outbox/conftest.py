@@ -10,12 +10,7 @@ from tests.outbox.stage import ENGINES, Broker, Colours, begin, connect
 from twicesafe.outbox import Outbox
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(engine, marks=[] if engine == "sqlite" else pytest.mark.xdist_group(engine))
-        for engine in ENGINES
-    ]
-)
+@pytest.fixture(params=ENGINES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the test's own, in each engine."""
     if request.param == "sqlite":

@@ -198,7 +198,6 @@ def test_a_relay_goes_on_when_its_store_was_gone(url: str, colours: Colours, put
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.xdist_group("postgres")
 def test_a_server_that_is_killed_and_restarted_loses_no_message(own_server: Callable[..., Any]):
     server = own_server("postgres")
     broker = Broker()

@@ -21,8 +21,6 @@ from twicesafe.core.outbox import Message
 from twicesafe.core.publishing import NOT_TRIED
 from twicesafe.publishers import open_publisher
 
-pytestmark = pytest.mark.xdist_group("kafka")
-
 KILLS = int(os.environ.get("TWICESAFE_KAFKA_KILLS", "1"))
 CUTS = int(os.environ.get("TWICESAFE_KAFKA_CUTS", "3"))
 KEYS = [f"k{n}" for n in range(8)]

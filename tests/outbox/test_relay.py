@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, Colours, begin
+from tests.patience import until
 from twicesafe import Backoff, BrokerUnavailableError, ConfigurationError, UsageError
 from twicesafe.core.outbox import BELL, Hold, Message
 from twicesafe.events import BrokerFailed, Event, LaneParked, PublishFailed, Relayed
@@ -252,10 +253,7 @@ def test_one_bad_message_in_a_batch_is_found(colours: Colours, outbox: Outbox, p
         put("bad" if key == 3 else f"{key}", key=f"k{key}")
     relay = colours.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
     broker.wait_for(5)
-    until = time.monotonic() + 20
-    while not outbox.parked():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(outbox.parked)
     relay.stop()
     assert sorted(broker.bodies) == ["0", "1", "2", "4", "5"]
     assert outbox.parked()[0].key == "k3"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from tests.receiver.colours import Bench, Counter
 from tests.receiver.faults import Outage
-from tests.receiver.test_waiting import wait_until
 from twicesafe import (
     ConfigurationError,
     Failure,
@@ -140,7 +140,7 @@ def test_items_in_flight_elsewhere_are_waited_for(bench: Bench) -> None:
     first = bench.start(bench.call, other.process, "b", bench.coloured(counter.slow))
     assert counter.entered.wait(10)
     batch = bench.start(bench.process_many, messages("a", "b", "c"), double, key=by_id)
-    wait_until(lambda: bench.store.ops().count("claim") >= 4)
+    until(lambda: bench.store.ops().count("claim") >= 4)
     counter.go_on.set()
     answers = batch.result(10)
     assert [answer.value for answer in answers] == ["aa", "theirs", "cc"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 
+from tests.patience import until
 from tests.receiver.colours import Bench, Counter
 from twicesafe import (
     Backoff,
@@ -230,11 +230,8 @@ def test_waiters_of_an_unstorable_result_are_told_too(bench: Bench) -> None:
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
     second = bench.start(bench.process, "k", counter.slow)
-    until = time.monotonic() + 10
     table = bench.receiver._runtime.flights._table
-    while not (table.get(Key("k").id) and table[Key("k").id].wakers):
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    until(lambda: table.get(Key("k").id) and table[Key("k").id].wakers)
     counter.go_on.set()
     assert isinstance(first.exception(10), NotStorableError)
     assert isinstance(second.exception(10), ResultUnavailableError)

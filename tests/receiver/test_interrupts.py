@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from tests.receiver.colours import Bench, Counter
-from tests.receiver.test_waiting import wait_until
 from twicesafe import HeldError, Policy, Receiver, State, StillInProgressError
 from twicesafe.stores.memory import MemoryStore
 
@@ -114,7 +114,7 @@ def test_a_thread_that_cannot_be_stopped_keeps_its_claim(bench: Bench) -> None:
     with pytest.raises(StillInProgressError):
         bench.process("k", counter.slow)
     counter.go_on.set()
-    wait_until(lambda: bench.record("k").state is State.COMPLETED)
+    until(lambda: bench.record("k").state is State.COMPLETED)
     outcome = bench.process("k", counter.slow)
     assert (outcome.value, outcome.replayed, counter.runs) == ("in the end", True, 1)
 
@@ -136,7 +136,7 @@ def test_a_timeout_that_is_not_reached_changes_nothing(bench: Bench) -> None:
 
 @SYNC
 def test_a_batch_respects_the_timeout(bench: Bench) -> None:
-    bench.policy(timeout=0.05)
+    bench.policy(timeout=0.5)
     counter = Counter("in the end")
 
     def handle(message: str) -> str:
@@ -147,7 +147,7 @@ def test_a_batch_respects_the_timeout(bench: Bench) -> None:
     assert isinstance(answers[1].error, TimeoutError)
     assert bench.record("slow").state is State.IN_PROGRESS
     counter.go_on.set()
-    wait_until(lambda: bench.record("slow").state is State.COMPLETED)
+    until(lambda: bench.record("slow").state is State.COMPLETED)
     assert bench.process("slow", counter.quick).value == "in the end"
 
 
@@ -217,7 +217,7 @@ def test_leases_are_kept_also_after_close_and_reuse() -> None:
         assert now is not None
         return now.lease_until != first.lease_until
 
-    wait_until(renewed)
+    until(renewed)
     counter.go_on.set()
     thread.join(10)
     receiver.close()

@@ -17,9 +17,10 @@ from uuid import UUID
 import pytest
 
 import twicesafe
+from tests.patience import until
 from tests.receiver.colours import Bench, Counter
 from tests.receiver.faults import Outage
-from tests.receiver.test_waiting import riders, wait_until
+from tests.receiver.test_waiting import riders
 from twicesafe import (
     FingerprintMismatchError,
     LeaseLostError,
@@ -160,7 +161,7 @@ def test_09_waiters_take_over_when_the_owner_fails(bench: Bench) -> None:
     first = bench.start(bench.process, "k", owner)
     assert counter.entered.wait(10)
     waiter = bench.start(bench.process, "k", counter.quick)
-    wait_until(lambda: riders(bench) == 1)
+    until(lambda: riders(bench) == 1)
     counter.go_on.set()
     assert isinstance(first.exception(10), ValueError)
     assert waiter.result(10).value == "taken over"
@@ -197,7 +198,7 @@ def test_13_one_failed_renewal_does_not_end_renewing(bench: Bench) -> None:
     bench.store.before = Outage("renew", times=2)
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    wait_until(lambda: bench.store.ops().count("renew") >= 4)
+    until(lambda: bench.store.ops().count("renew") >= 4)
     counter.go_on.set()
     assert first.result(10).value == "done"
 

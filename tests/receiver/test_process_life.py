@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.receiver.test_waiting import wait_until
+from tests.patience import until
 from twicesafe import AsyncReceiver, Receiver
 
 URLS = pytest.mark.parametrize("scheme", ["memory", "sqlite"])
@@ -81,7 +81,7 @@ def test_an_unclosed_receiver_leaks_no_thread(scheme: str, tmp_path: Path) -> No
 
     use()
     gc.collect()
-    wait_until(lambda: not set(threading.enumerate()) - before)
+    until(lambda: not set(threading.enumerate()) - before)
 
 
 @URLS
@@ -100,7 +100,7 @@ async def test_an_unclosed_async_receiver_leaks_no_thread(scheme: str, tmp_path:
 
     await use()
     gc.collect()
-    wait_until(lambda: not set(threading.enumerate()) - before)
+    until(lambda: not set(threading.enumerate()) - before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from tests.receiver.colours import Bench, Counter
 from twicesafe import StillInProgressError, TooManyWaitersError, current_key
 from twicesafe import events as ev
-
-
-def wait_until(condition: Any, seconds: float = 10) -> None:
-    """Give other threads the processor until the condition holds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never happened"
-        time.sleep(0.001)
 
 
 def riders(bench: Bench) -> int:
@@ -29,7 +22,7 @@ def riders(bench: Bench) -> int:
 def test_a_hundred_duplicates_of_one_slow_call(bench: Bench) -> None:
     counter = Counter({"same": "bytes"})
     calls = [bench.start(bench.process, "k", counter.slow) for _ in range(101)]
-    wait_until(lambda: riders(bench) == 100)
+    until(lambda: riders(bench) == 100)
     counter.go_on.set()
     outcomes = [call.result(20) for call in calls]
     assert counter.runs == 1
@@ -45,7 +38,7 @@ def test_a_duplicate_in_another_process_waits_and_replays(bench: Bench) -> None:
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
     second = bench.start(bench.call, other.process, "k", bench.coloured(counter.slow))
-    wait_until(lambda: other.store.log)
+    until(lambda: other.store.log)
     counter.go_on.set()
     assert (first.result(10).value, second.result(10).value) == (5, 5)
     assert (second.result().replayed, counter.runs) == (True, 1)
@@ -63,7 +56,7 @@ def test_a_waiter_takes_over_when_the_owner_fails(bench: Bench, elsewhere: bool)
     owner = bench.start(bench.process, "k", first)
     assert counter.entered.wait(10)
     second = bench.start(bench.call, waiter.process, "k", bench.coloured(counter.quick))
-    wait_until(lambda: waiter.store.log if elsewhere else riders(bench))
+    until(lambda: waiter.store.log if elsewhere else riders(bench))
     counter.go_on.set()
     with pytest.raises(ValueError, match="owner failed"):
         owner.result(10)
@@ -93,7 +86,7 @@ def test_many_waiters_of_a_failing_owner_run_one_at_a_time(bench: Bench) -> None
         return mine
 
     calls = [bench.start(bench.process, "k", flaky) for _ in range(20)]
-    wait_until(lambda: riders(bench) == 19)
+    until(lambda: riders(bench) == 19)
     counter.go_on.set()
     results = [call.exception(20) or call.result() for call in calls]
     assert sum(isinstance(result, ValueError) for result in results) == 2
@@ -142,7 +135,7 @@ def test_waiters_are_bounded(bench: Bench) -> None:
     counter = Counter()
     bench.policy(max_waiters=2)
     calls = [bench.start(bench.process, "k", counter.slow) for _ in range(3)]
-    wait_until(lambda: riders(bench) == 2)
+    until(lambda: riders(bench) == 2)
     with pytest.raises(TooManyWaitersError, match="max_waiters") as caught:
         bench.process("k", counter.slow)
     assert caught.value.retryable

@@ -1,8 +1,6 @@
-"""The fixtures and the grouping: one server per engine and run, also under xdist.
+"""The fixtures: one server per engine and process of the run, started when a test first asks for it.
 
 A server that cannot be had skips its tests by name, with the reason; with ``CI=true`` they fail.
-Tests that use an engine's fixture are put into that engine's xdist group by themselves; tests that
-ask for it dynamically say ``pytestmark = pytest.mark.xdist_group("valkey")``.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import ENGINES, NoServerError, launch, shared
+from tests.servers import NoServerError, launch, shared
 from tests.servers.kafka import broker
 
 
@@ -92,14 +90,3 @@ def own_server() -> Iterator[Callable[..., Any]]:
     yield start
     for server in started:
         server.remove()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("xdist_group") is not None:
-            continue
-        wanted = {name.removesuffix("_url") for name in getattr(item, "fixturenames", ())}
-        engines = sorted(wanted & ENGINES.keys())
-        if engines:
-            item.add_marker(pytest.mark.xdist_group(engines[0]))

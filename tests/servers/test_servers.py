@@ -19,9 +19,7 @@ from tests.servers import ENGINES
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES]
-)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_starts_and_gives_a_place_of_its_own(
     engine: str, request: pytest.FixtureRequest
 ) -> None:
@@ -33,7 +31,6 @@ def test_every_engine_starts_and_gives_a_place_of_its_own(
         assert another != url
 
 
-@pytest.mark.xdist_group("valkey")
 def test_a_killed_server_comes_back_on_its_port_with_what_it_kept(
     own_server: Callable[..., Any],
 ) -> None:

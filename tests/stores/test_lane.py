@@ -7,12 +7,12 @@ import dis
 import itertools
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.patience import until
 from twicesafe.stores import lane as module
 from twicesafe.stores.lane import Lane
 
@@ -95,13 +95,6 @@ def begin(work: Callable[[], Any]) -> Callable[[], Any]:
         return got[0]
 
     return end
-
-
-def until(condition: Callable[[], bool]) -> None:
-    patience = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < patience
-        time.sleep(0)
 
 
 @pytest.mark.parametrize(

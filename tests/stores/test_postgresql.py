@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.patience import until
 from tests.stores.doors import KINDS, Door, url_for
 from tests.stores.turns import Turns
 from twicesafe import AsyncReceiver, Key, Receiver
@@ -177,10 +178,7 @@ class Rival:
 
     def end_when_awaited(self, url: str) -> None:
         """Finish as soon as somebody has marked the record, and is therefore asleep or about to."""
-        until = time.monotonic() + 5
-        while not ask(url, "SELECT bool_or(awaited) FROM twicesafe_records"):
-            assert time.monotonic() < until, "nobody waits"
-            time.sleep(0.005)
+        until(lambda: ask(url, "SELECT bool_or(awaited) FROM twicesafe_records"))
         self.end()
 
     def end(self) -> None:

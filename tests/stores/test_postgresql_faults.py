@@ -20,8 +20,6 @@ from twicesafe import AsyncReceiver, Policy, Receiver, StoreUnavailableError
 
 LOADS = {"psycopg": Threads, "psycopg-async": Tasks, "asyncpg": Tasks}
 
-pytestmark = pytest.mark.xdist_group("postgres")
-
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from twicesafe import Key
 from twicesafe.core.driving import drive
 from twicesafe.core.protocol import (
@@ -264,9 +265,7 @@ def test_a_waiter_hears_of_a_record_of_an_older_generation(store: PostgresStore)
     with ThreadPoolExecutor(1) as pool, a_node(store) as (watcher, _):
         waiting = pool.submit(store.watch, KEY.id, 60.0)
         marked = "SELECT count(*) FROM twicesafe_generations WHERE awaited"
-        until = time.monotonic() + 10
-        while not watcher.execute(marked).fetchone()[0]:
-            assert time.monotonic() < until
+        until(lambda: watcher.execute(marked).fetchone()[0])
         turn(store)
         store.perform(Complete(KEY.id, A, mine.fence, HOUR, b"x"))
         waiting.result(10)

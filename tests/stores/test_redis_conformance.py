@@ -65,19 +65,16 @@ class Redis(StoreUnderTest):
         return (server.primary if self.engine == "valkey_sentinel" else server).client()
 
 
-@pytest.mark.xdist_group("valkey")
 @pytest.mark.usefixtures("valkey")
 class TestValkey(Redis, StoreConformance):
     pass
 
 
-@pytest.mark.xdist_group("valkey_cluster")
 @pytest.mark.usefixtures("valkey_cluster")
 class TestValkeyCluster(Redis, StoreConformance):
     engine = "valkey_cluster"
 
 
-@pytest.mark.xdist_group("valkey_sentinel")
 @pytest.mark.usefixtures("valkey_sentinel")
 class TestValkeySentinel(Redis, ClaimRules, CompletionRules, BatchRules):
     """How the primary is found is the one thing that differs."""
@@ -85,7 +82,6 @@ class TestValkeySentinel(Redis, ClaimRules, CompletionRules, BatchRules):
     engine = "valkey_sentinel"
 
 
-@pytest.mark.xdist_group("redis7")
 @pytest.mark.usefixtures("redis7")
 class TestRedis7(Redis, StoreConformance):
     engine = "redis7"

@@ -17,7 +17,6 @@ from tests.stores.load import POLICY, RESTARTS, Tasks, Threads, never, survive
 from twicesafe import Receiver, StoreUnavailableError
 
 
-@pytest.mark.xdist_group("valkey")
 @pytest.mark.parametrize("kind", [Threads, Tasks])
 def test_twenty_restarts_lose_no_recorded_result(
     kind: type[Any], own_server: Callable[..., Any]
@@ -32,7 +31,6 @@ def test_twenty_restarts_lose_no_recorded_result(
     survive(kind(server.url), restarts, server.url)
 
 
-@pytest.mark.xdist_group("valkey_sentinel")
 def test_an_open_receiver_follows_a_failover(own_server: Callable[..., Any]) -> None:
     pair = own_server("valkey_sentinel", down_after="500")
     with Receiver.open(f"{pair.url}?wait_timeout=1", policy=POLICY) as receiver:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transactions.conftest import ENGINE_OF, door, open_kind, opened, url_of
+from tests.transactions.conftest import door, open_kind, opened, url_of
 
 __all__ = ["door", "open_kind", "opened", "url_of"]
 
@@ -23,12 +23,7 @@ KINDS = [
 ]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, id=name, marks=pytest.mark.xdist_group(ENGINE_OF[name]))
-        for name in KINDS
-    ]
-)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found

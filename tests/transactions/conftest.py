@@ -10,10 +10,7 @@ import pytest
 
 from tests.transactions.kinds import ALL, Door, open_door
 
-NAMED = [
-    pytest.param(kind, id=kind.replace("postgresql", "pg"), marks=pytest.mark.xdist_group(engine))
-    for engine, kind in ALL
-]
+NAMED = [pytest.param(kind, id=kind.replace("postgresql", "pg")) for _, kind in ALL]
 ENGINE_OF = {kind: engine for engine, kind in ALL}
 
 
