@@ -5,6 +5,7 @@ prove                     everything below, with a table of what was tried and f
   --publish               the numbers into lab/results/, the page into docs/
   --only PART …           simulation, mutants, model, field: some parts (nothing is published)
 simulate                  many schedules; or one of them, told line by line
+  --study NAME            of this part: leases, unless told otherwise
   --seed N [--trace]      run this one; bit for bit the same, every time
   --shrink                leave out of it what its failure does not need
   --mutant NAME           with this bug in the core
@@ -30,10 +31,9 @@ from . import model, report
 from .field import TRIALS
 from .field import running as fields
 from .mutants import LIMIT, MUTANTS, mutated
+from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally, campaign, cores, hunt_all, missing
-from .simulation.plan import draw
-from .simulation.shrinking import shrink, written
-from .simulation.world import run
+from .simulation.shrinking import shrink
 
 SCHEDULES = 100_000
 FULL = 1_000_000
@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--seed", type=int, default=None, help="the chances of the field")
     prove.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     prove.add_argument("--publish", action="store_true")
+    simulate.add_argument("--study", choices=STUDIES, default="leases")
     simulate.add_argument("--seed", type=int)
     simulate.add_argument("--trace", action="store_true")
     simulate.add_argument("--shrink", action="store_true")
@@ -94,12 +95,15 @@ def _parser() -> argparse.ArgumentParser:
 def _prove(asked: argparse.Namespace) -> int:
     began = time.monotonic()
     good = True
-    tally, hunts, checks, trials = None, None, None, None
+    hunts, checks, trials = None, None, None
+    tallies = []
     if "simulation" in asked.only:
         schedules = asked.schedules or (FULL if asked.full else SCHEDULES)
-        print(f"simulation: {schedules:,} schedules on {asked.jobs} cores")
-        tally = campaign(asked.first, schedules, asked.jobs, _progress(schedules))
-        good &= _told(tally)
+        for study in STUDIES.values():
+            print(f"simulation of {study.name}: {schedules:,} schedules on {asked.jobs} cores")
+            tally = campaign(study, asked.first, schedules, asked.jobs, _progress(schedules))
+            tallies.append(tally)
+            good &= _told(tally)
     if "mutants" in asked.only:
         print(f"mutants: {len(MUTANTS)}, each within {LIMIT:,} schedules")
         hunts = list(hunt_all(list(MUTANTS), LIMIT, asked.jobs))
@@ -114,8 +118,8 @@ def _prove(asked: argparse.Namespace) -> int:
         trials = fields.in_processes(seed, asked.full, asked.jobs)
         print(f"  {fields.totals(trials)}")
         good &= not any(done.broken for done in trials)
-    if tally is not None and hunts is not None and checks is not None and trials is not None:
-        proof = report.proof_of(tally, hunts, checks, trials)
+    if tallies and hunts is not None and checks is not None and trials is not None:
+        proof = report.proof_of(tallies, hunts, checks, trials)
         report.write(proof, publish=asked.publish)
     print(f"{time.monotonic() - began:.0f} s")
     print("the invariants held" if good else "SOMETHING BROKE: see above")
@@ -140,18 +144,19 @@ def _field(asked: argparse.Namespace) -> int:
 
 
 def _simulate(asked: argparse.Namespace) -> int:
+    study = STUDIES[MUTANTS[asked.mutant].study if asked.mutant else asked.study]
     if asked.seed is None:
         schedules = asked.schedules or SCHEDULES
-        tally = campaign(asked.first, schedules, asked.jobs, _progress(schedules))
+        tally = campaign(study, asked.first, schedules, asked.jobs, _progress(schedules))
         return 0 if _told(tally) else 1
     with mutated(asked.mutant) if asked.mutant else contextlib.nullcontext():
-        plan = draw(asked.seed)
-        world, violation = run(plan)
+        plan = study.draw(asked.seed)
+        world, violation = study.run(plan, None)
         if violation is not None and asked.shrink:
-            plan = shrink(plan, violation.name)
+            plan = shrink(study, plan, violation.name)
         if asked.trace:
-            print("\n".join(written(plan)))
-            run(plan, print)
+            print("\n".join(study.written(plan)))
+            study.run(plan, print)
         print(f"{world.events} events: {violation or 'no invariant broke'}")
     return 0 if violation is None else 1
 
@@ -188,17 +193,17 @@ def _progress(schedules: int) -> object:
 
 
 def _told(tally: Tally) -> bool:
+    study = STUDIES[tally.study]
     for found in tally.violations:
         print(f"  ✗ seed {found.seed}: {found.invariant}: {found.how}")
     if tally.violations:
         seed, invariant = tally.violations[0].seed, tally.violations[0].invariant
-        print(
-            f"  the first one, made small (python -m lab simulate --seed {seed} --shrink --trace):"
-        )
-        plan = shrink(draw(seed), invariant)
-        print("\n".join(written(plan)))
-        run(plan, print)
-    unmet = missing(tally.seen) if tally.schedules >= ENOUGH_TO_MEET_ALL else []
+        words = f"simulate --study {study.name} --seed {seed} --shrink --trace"
+        print(f"  the first one, made small (python -m lab {words}):")
+        plan = shrink(study, study.draw(seed), invariant)
+        print("\n".join(study.written(plan)))
+        study.run(plan, print)
+    unmet = missing(study, tally.seen) if tally.schedules >= ENOUGH_TO_MEET_ALL else []
     for what in unmet:
         print(f"  ✗ never met: {what}")
     faults = sum(count for what, count in tally.seen.items() if what.startswith("fault: "))

@@ -13,8 +13,8 @@ from .field import Trial
 from .field.page import field_page, field_versions
 from .model import Check, version
 from .mutants import LIMIT
+from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally
-from .simulation.invariants import INVARIANTS
 
 __all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "proof_of", "read", "write"]
 
@@ -26,16 +26,18 @@ LAST = ROOT / ".dev" / "proof.json"
 
 class Proof(msgspec.Struct):
     versions: dict[str, str]
-    simulation: Tally
+    simulations: list[Tally]
     mutants: list[Hunt]
     model: list[Check]
     field: list[Trial] = []
 
 
-def proof_of(tally: Tally, hunts: list[Hunt], checks: list[Check], trials: list[Trial]) -> Proof:
+def proof_of(
+    tallies: list[Tally], hunts: list[Hunt], checks: list[Check], trials: list[Trial]
+) -> Proof:
     versions = {"twicesafe": __version__, "python": platform.python_version(), "spin": version()}
     versions |= field_versions(trials)
-    return Proof(versions, tally, hunts, checks, trials)
+    return Proof(versions, tallies, hunts, checks, trials)
 
 
 def write(proof: Proof, *, publish: bool) -> None:
@@ -57,7 +59,7 @@ def as_markdown(proof: Proof) -> str:
     return "\n".join(
         [
             *_head(proof),
-            *_simulation(proof.simulation),
+            *_simulations(proof.simulations),
             *_mutants(proof.mutants),
             *_model(proof.model),
             *field_page(proof.field),
@@ -79,41 +81,52 @@ def _head(proof: Proof) -> list[str]:
     ]
 
 
-def _simulation(tally: Tally) -> list[str]:
-    last = tally.first_seed + tally.schedules - 1
-    each = 1000 * tally.cpu_seconds / max(1, tally.schedules)
-    lines = [
+def _simulations(tallies: list[Tally]) -> list[str]:
+    return [
         "## Simulation",
         "",
-        "The exchange is written as generators that yield requests and commands as data. So a",
-        "worker can be simulated: its flow is stepped by a scheduler, on a virtual network, under",
-        "virtual time, against the memory store. What runs is the shipped code: flows, lifecycle,",
-        "store, flights, and the lease keeper without its thread.",
-        "",
-        f"**{tally.schedules:,} schedules** (seeds {tally.first_seed} to {last}),",
-        f"{tally.events:,} events: **{len(tally.violations)} violations**.",
-        f"{tally.seconds:.0f} s, {each:.2f} ms of processor per schedule.",
-        "",
-        "A seed replays bit for bit. A failing one is made small and told line by line:",
+        "What decides is written as generators that yield requests and commands as data. So it can be",
+        "run by a scheduler that owns time, network, processes and chance, with the shipped code",
+        "inside. A seed replays bit for bit; a failing one is made small and told line by line:",
         "",
         "<!-- no-run: for a clone of the repository, not for users of the package -->",
         "```console",
         "$ python -m lab simulate --seed 9 --mutant 'takeover keeps fence' --shrink --trace",
         "```",
         "",
-        "What may never happen, looked for after every request that reaches the store and at every",
-        "start, effect and answer:",
+        "| | schedules | events | violations | |",
+        "|---|---|---|---|---|",
+        *(_in_short(tally) for tally in tallies),
         "",
-        "| invariant | |",
+        *(line for tally in tallies for line in _simulation(tally)),
+    ]
+
+
+def _in_short(tally: Tally) -> str:
+    last = tally.first_seed + tally.schedules - 1
+    each = 1000 * tally.cpu_seconds / max(1, tally.schedules)
+    return (
+        f"| {tally.study} | {tally.schedules:,} (seeds {tally.first_seed} to {last}) "
+        f"| {tally.events:,} | **{len(tally.violations)}** "
+        f"| {tally.seconds:.0f} s, {each:.2f} ms of processor per schedule |"
+    )
+
+
+def _simulation(tally: Tally) -> list[str]:
+    study = STUDIES[tally.study]
+    lines = [
+        f"### {study.name.capitalize()}",
+        "",
+        study.about,
+        "",
+        "| what may never happen | |",
         "|---|---|",
-        *(f"| {name} | {text} |" for name, text in INVARIANTS.items()),
+        *(f"| {name} | {text} |" for name, text in study.rules.items()),
         "",
-        "What the schedules met:",
-        "",
-        "| | |",
+        "| what the schedules met | |",
         "|---|---|",
     ]
-    for kind, title in _MET.items():
+    for kind, title in study.met.items():
         found = {
             what.removeprefix(f"{kind}: ").replace(": ", " → "): count
             for what, count in sorted(tally.seen.items())
@@ -122,17 +135,6 @@ def _simulation(tally: Tally) -> list[str]:
         told = ", ".join(f"{what} {count:,}" for what, count in found.items())
         lines.append(f"| {title} | {told} |")
     return [*lines, ""]
-
-
-_MET = {
-    "fault": "faults of the network",
-    "incident": "incidents",
-    "verdict": "answers to claims",
-    "cause": "causes of starts",
-    "transition": "transitions",
-    "answer": "answers to callers",
-    "effect": "effects",
-}
 
 
 def _mutants(hunts: list[Hunt]) -> list[str]:
@@ -147,13 +149,13 @@ def _mutants(hunts: list[Hunt]) -> list[str]:
         "",
         "| bug | found by schedule | broken invariant |",
         "|---|---|---|",
-        *(
-            f"| {hunt.bug} | {'**not found**' if hunt.schedule is None else hunt.schedule} "
-            f"| {hunt.invariant} |"
-            for hunt in hunts
-        ),
+        *(f"| {hunt.bug} | {_place(hunt)} | {hunt.invariant} |" for hunt in hunts),
         "",
     ]
+
+
+def _place(hunt: Hunt) -> str:
+    return "**not found**" if hunt.schedule is None else f"{hunt.study} {hunt.schedule}"
 
 
 def _model(checks: list[Check]) -> list[str]:

@@ -10,7 +10,7 @@ from twicesafe.core import lifecycle
 from twicesafe.core.protocol import Claim, Claimed, Verdict
 from twicesafe.records import Cause, Row, State
 
-from ..simulation.network import Network
+from ..simulation.leases.network import Network
 from .registry import Patch, mutant
 
 _claim = lifecycle.claim

@@ -15,8 +15,8 @@ from twicesafe.runtime.flights import Flights
 from twicesafe.runtime.keeper import LeaseKeeper
 from twicesafe.tokens import new_owner
 
-from ..simulation import process as processes
-from ..simulation.terms import POLICIES
+from ..simulation.leases import process as processes
+from ..simulation.leases.terms import POLICIES
 from .registry import Patch, mutant
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..simulation import invariants
+from ..simulation.violations import SET_ASIDE
 
 __all__ = ["LIMIT", "MUTANTS", "Mutant", "Patch", "mutant", "mutated"]
 
@@ -22,6 +22,8 @@ class Mutant(msgspec.Struct, frozen=True):
     name: str
     bug: str
     patch: Callable[[Patch], None]
+    study: str
+    """The one that must find it."""
     aside: tuple[str, ...] = ()
     """Invariants not looked at, because a second bug is needed to make this one visible."""
 
@@ -29,10 +31,12 @@ class Mutant(msgspec.Struct, frozen=True):
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(bug: str, aside: tuple[str, ...] = ()) -> Callable[[Callable[[Patch], None]], Any]:
+def mutant(
+    bug: str, study: str = "leases", aside: tuple[str, ...] = ()
+) -> Callable[[Callable[[Patch], None]], Any]:
     def enter(patch: Callable[[Patch], None]) -> Any:
         name = patch.__name__.replace("_", " ")
-        MUTANTS[name] = Mutant(name, bug, patch, aside)
+        MUTANTS[name] = Mutant(name, bug, patch, study, aside)
         return patch
 
     return enter
@@ -48,11 +52,11 @@ def mutated(name: str) -> Iterator[None]:
         undo.append((where, attribute, getattr(where, attribute)))
         setattr(where, attribute, value)
 
-    invariants.SET_ASIDE.update(bug.aside)
+    SET_ASIDE.update(bug.aside)
     try:
         bug.patch(patch)
         yield
     finally:
         for where, attribute, value in reversed(undo):
             setattr(where, attribute, value)
-        invariants.SET_ASIDE.clear()
+        SET_ASIDE.clear()

@@ -1,16 +1,20 @@
 """Deterministic simulation: the real core, on a virtual network, under virtual time.
 
-    plan        a seed becomes data: who delivers what when, and everything that goes wrong
-    world       virtual time and the clocks in it; one run of one plan
-    network     requests that get lost, late, doubled or overtaken on their way to the store
-    process     a simulated process: its flights, its lease keeper, its trips
-    trip        performs what a flow asks for, as the two runtimes do
-    launching   the handlers of a batch
-    running     handlers that return, fail, hang, are cancelled or kill their process
-    monitor     what may never happen, seen from the store
-    ledger      what may never happen, seen from the handlers and their callers
-    campaign    many seeds, on all cores, counted
-    shrinking   a failing plan made small enough to read
+leases      the exchange of lease mode: claims, leases, results, operators
 
-Flows, lifecycle, memory store, flights and the keeper's rule are the shipped code, unchanged.
+study       what a campaign must know of a part that is simulated
+campaign    many seeds, on all cores, counted
+shrinking   a failing plan made small enough to read
+violations  what may never happen, by name
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import leases
+from .study import Study
+
+__all__ = ["STUDIES"]
+
+STUDIES: Final[dict[str, Study]] = {each.name: each for each in (leases.STUDY,)}

@@ -16,12 +16,7 @@ from typing import Any
 
 import msgspec
 
-from twicesafe.core.lifecycle import TRANSITIONS
-from twicesafe.core.protocol import Verdict
-from twicesafe.records import Cause
-
-from .plan import FAULTS, INCIDENTS, draw
-from .world import run
+from .study import Study
 
 __all__ = ["Found", "Hunt", "Tally", "campaign", "cores", "hunt_all", "missing"]
 
@@ -39,6 +34,7 @@ class Found(msgspec.Struct):
 class Tally(msgspec.Struct):
     """What a campaign did and saw."""
 
+    study: str
     first_seed: int
     schedules: int = 0
     events: int = 0
@@ -60,6 +56,7 @@ class Hunt(msgspec.Struct):
     """One mutant: the first schedule that showed it; None: it survived."""
 
     mutant: str
+    study: str
     bug: str
     schedule: int | None
     invariant: str = ""
@@ -73,13 +70,17 @@ def cores() -> int:
 
 
 def campaign(
-    first: int, schedules: int, jobs: int, progress: Callable[[Tally], None] | None = None
+    study: Study,
+    first: int,
+    schedules: int,
+    jobs: int,
+    progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
     """Run the seeds from `first` on; stop early when there is enough to repair."""
     began = time.monotonic()
-    total = Tally(first)
+    total = Tally(study.name, first)
     chunks = [
-        (start, min(start + CHUNK, first + schedules))
+        (study.name, start, min(start + CHUNK, first + schedules))
         for start in range(first, first + schedules, CHUNK)
     ]
     with _workers(jobs, len(chunks)) as each:
@@ -94,12 +95,15 @@ def campaign(
     return total
 
 
-def _run_chunk(bounds: tuple[int, int]) -> Tally:
+def _run_chunk(chunk: tuple[str, int, int]) -> Tally:
+    from . import STUDIES
+
     began = time.process_time()
-    tally = Tally(bounds[0])
+    name, first, end = chunk
+    study, tally = STUDIES[name], Tally(name, first)
     seen: Counter[Any] = Counter()
-    for seed in range(*bounds):
-        world, violation = run(draw(seed))
+    for seed in range(first, end):
+        world, violation = study.run(study.draw(seed), None)
         tally.schedules += 1
         tally.events += world.events
         seen.update(world.seen)
@@ -110,17 +114,9 @@ def _run_chunk(bounds: tuple[int, int]) -> Tally:
     return tally
 
 
-def missing(seen: dict[str, int]) -> list[str]:
+def missing(study: Study, seen: dict[str, int]) -> list[str]:
     """What should have been met and was not."""
-    wanted = [
-        *(f"transition: {state}: {event}" for state, event in TRANSITIONS),
-        *(f"verdict: {verdict.name.lower()}" for verdict in Verdict),
-        *(f"fault: {kind}" for kind in FAULTS),
-        *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel")),
-        # The simulated store loses nothing, so it never has to say that it did.
-        *(f"cause: {cause}" for cause in (None, *Cause) if cause is not Cause.RECORD_LOST),
-    ]
-    return [what for what in wanted if not seen.get(what)]
+    return [what for what in study.wanted if not seen.get(what)]
 
 
 def hunt_all(names: list[str], limit: int, jobs: int) -> Iterator[Hunt]:
@@ -130,15 +126,16 @@ def hunt_all(names: list[str], limit: int, jobs: int) -> Iterator[Hunt]:
 
 def _hunt(quarry: tuple[str, int]) -> Hunt:
     from ..mutants import MUTANTS, mutated
+    from . import STUDIES
 
     name, limit = quarry
-    bug = MUTANTS[name].bug
+    bug, study = MUTANTS[name].bug, STUDIES[MUTANTS[name].study]
     with mutated(name):
         for seed in range(limit):
-            _, violation = run(draw(seed))
+            _, violation = study.run(study.draw(seed), None)
             if violation is not None:
-                return Hunt(name, bug, seed, violation.name, violation.how)
-    return Hunt(name, bug, None)
+                return Hunt(name, study.name, bug, seed, violation.name, violation.how)
+    return Hunt(name, study.name, bug, None)
 
 
 @contextmanager

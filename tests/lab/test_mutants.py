@@ -6,38 +6,44 @@ import pytest
 
 from lab.__main__ import main
 from lab.mutants import LIMIT, MUTANTS, mutated
+from lab.simulation import STUDIES
 from lab.simulation.campaign import hunt_all
-from lab.simulation.invariants import INVARIANTS, SET_ASIDE
-from lab.simulation.plan import draw
-from lab.simulation.shrinking import shrink, written
-from lab.simulation.world import run
+from lab.simulation.shrinking import shrink
+from lab.simulation.violations import SET_ASIDE
 
 
 def test_there_are_enough_of_them():
     assert len(MUTANTS) >= 20
+    assert {mutant.study for mutant in MUTANTS.values()} == set(STUDIES)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str):
     [hunt] = hunt_all([name], LIMIT, jobs=1)
     assert hunt.schedule is not None
-    assert hunt.invariant in INVARIANTS
-    _, violation = run(draw(hunt.schedule))
+    study = STUDIES[hunt.study]
+    assert hunt.invariant in study.rules
+    _, violation = study.run(study.draw(hunt.schedule), None)
     assert violation is None  # it was the bug, and the bug is gone
     assert not SET_ASIDE
 
 
-def test_what_broke_is_made_small_and_breaks_the_same():
-    with mutated("takeover keeps fence"):
-        plan = draw(9)
-        _, violation = run(plan)
+@pytest.mark.parametrize(
+    "name, seed, lines",
+    [("takeover keeps fence", 9, 6)],
+)
+def test_what_broke_is_made_small_and_breaks_the_same(name: str, seed: int, lines: int):
+    study = STUDIES[MUTANTS[name].study]
+    with mutated(name):
+        plan = study.draw(seed)
+        _, violation = study.run(plan, None)
         assert violation is not None
-        small = shrink(plan, violation.name)
-        _, again = run(small)
+        small = shrink(study, plan, violation.name)
+        _, again = study.run(small, None)
     assert again is not None
     assert again.name == violation.name
-    assert len(small.deliveries) < len(plan.deliveries)
-    assert len(written(small)) <= 6
+    assert len(study.written(small)) < len(study.written(plan))
+    assert len(study.written(small)) <= lines
 
 
 def test_a_broken_core_fails_the_command(capsys: pytest.CaptureFixture[str]):

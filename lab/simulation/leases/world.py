@@ -19,7 +19,8 @@ from twicesafe.core.protocol import Forget, Release, Resolve
 from twicesafe.errors import UsageError
 from twicesafe.stores.memory import MemoryStore
 
-from .invariants import Violation, broken
+from ..violations import Violation
+from .invariants import broken
 from .ledger import Ledger
 from .monitor import Monitor
 from .network import Network

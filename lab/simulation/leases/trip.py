@@ -31,7 +31,8 @@ from twicesafe.core.protocol import Abandon, Claim
 from twicesafe.errors import LeaseLostError, StoreUnavailableError
 from twicesafe.runtime.flights import Flight
 
-from .invariants import Violation, broken
+from ..violations import Violation
+from .invariants import broken
 from .launching import Jobs
 from .network import unavailable
 from .running import Run

@@ -1,0 +1,63 @@
+"""Lease mode: several processes, one store, and everything that goes wrong between them.
+
+    plan        a seed becomes data: who delivers what when, and everything that goes wrong
+    world       virtual time and the clocks in it; one run of one plan
+    network     requests that get lost, late, doubled or overtaken on their way to the store
+    process     a simulated process: its flights, its lease keeper, its trips
+    trip        performs what a flow asks for, as the two runtimes do
+    launching   the handlers of a batch
+    running     handlers that return, fail, hang, are cancelled or kill their process
+    monitor     what may never happen, seen from the store
+    ledger      what may never happen, seen from the handlers and their callers
+    shrinking   a plan made smaller, and a plan for a reader
+
+Flows, lifecycle, memory store, flights and the keeper's rule are the shipped code, unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twicesafe.core.lifecycle import TRANSITIONS
+from twicesafe.core.protocol import Verdict
+from twicesafe.records import Cause
+
+from ..study import Study
+from .invariants import INVARIANTS
+from .plan import FAULTS, INCIDENTS, draw
+from .shrinking import smaller, written
+from .world import run
+
+__all__ = ["STUDY"]
+
+STUDY: Final = Study(
+    name="leases",
+    about=(
+        "Lease mode. A worker's flow is stepped by a scheduler, on a virtual network, under virtual "
+        "time, against the memory store. What runs is the shipped code: flows, lifecycle, store, "
+        "flights, and the lease keeper without its thread. Invariants are looked for after every "
+        "request that reaches the store and at every start, effect and answer."
+    ),
+    rules=INVARIANTS,
+    draw=draw,
+    run=run,
+    smaller=smaller,
+    written=written,
+    wanted=(
+        *(f"transition: {state}: {event}" for state, event in TRANSITIONS),
+        *(f"verdict: {verdict.name.lower()}" for verdict in Verdict),
+        *(f"fault: {kind}" for kind in FAULTS),
+        *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel")),
+        # The simulated store loses nothing, so it never has to say that it did.
+        *(f"cause: {cause}" for cause in (None, *Cause) if cause is not Cause.RECORD_LOST),
+    ),
+    met={
+        "fault": "faults of the network",
+        "incident": "incidents",
+        "verdict": "answers to claims",
+        "cause": "causes of starts",
+        "transition": "transitions",
+        "answer": "answers to callers",
+        "effect": "effects",
+    },
+)
