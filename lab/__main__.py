@@ -2,6 +2,7 @@
 
 prove                     everything below, with a table of what was tried and found
   --full                  a million schedules instead of a hundred thousand, and long trials
+  --resume                parts that an earlier run has finished are not run again
   --publish               the numbers into lab/results/, the page into docs/
   --only PART …           simulation, mutants, model, field: some parts (nothing is published)
 simulate                  many schedules; or one of them, told line by line
@@ -31,9 +32,11 @@ from . import model, report
 from .field import TRIALS
 from .field import running as fields
 from .mutants import LIMIT, MUTANTS, mutated
+from .parts import Parts
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally, campaign, cores, hunt_all, missing
 from .simulation.shrinking import shrink
+from .simulation.study import Study
 
 SCHEDULES = 100_000
 FULL = 1_000_000
@@ -76,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--seed", type=int, default=None, help="the chances of the field")
     prove.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     prove.add_argument("--publish", action="store_true")
+    prove.add_argument("--resume", action="store_true")
     simulate.add_argument("--study", choices=STUDIES, default="leases")
     simulate.add_argument("--seed", type=int)
     simulate.add_argument("--trace", action="store_true")
@@ -94,36 +98,45 @@ def _parser() -> argparse.ArgumentParser:
 
 def _prove(asked: argparse.Namespace) -> int:
     began = time.monotonic()
+    parts = Parts(resume=asked.resume)
     good = True
-    hunts, checks, trials = None, None, None
-    tallies = []
+    proof = report.Proof()
     if "simulation" in asked.only:
         schedules = asked.schedules or (FULL if asked.full else SCHEDULES)
         for study in STUDIES.values():
-            print(f"simulation of {study.name}: {schedules:,} schedules on {asked.jobs} cores")
-            tally = campaign(study, asked.first, schedules, asked.jobs, _progress(schedules))
-            tallies.append(tally)
-            good &= _told(tally)
+            proof.simulations.append(_simulated(study, schedules, asked, parts))
+            good &= _told(proof.simulations[-1])
     if "mutants" in asked.only:
         print(f"mutants: {len(MUTANTS)}, each within {LIMIT:,} schedules")
-        hunts = list(hunt_all(list(MUTANTS), LIMIT, asked.jobs))
-        good &= _told_hunts(hunts)
+        proof.mutants = parts.get(
+            *("mutants", f"{LIMIT}", list[Hunt], ("lab/simulation", "lab/mutants")),
+            lambda: list(hunt_all(list(MUTANTS), LIMIT, asked.jobs)),
+        )
+        good &= _told_hunts(proof.mutants)
     if "model" in asked.only:
         print("model: Promela, by spin")
-        checks = model.check_all()
-        good &= model.told(checks)
+        proof.model = model.check_all()
+        good &= model.told(proof.model)
     if "field" in asked.only:
         seed = fields.a_seed() if asked.seed is None else asked.seed
         print(f"field: {len(TRIALS)} trials on {len(fields.ENGINES)} engines, seed {seed}")
-        trials = fields.in_processes(seed, asked.full, asked.jobs)
-        print(f"  {fields.totals(trials)}")
-        good &= not any(done.broken for done in trials)
-    if tallies and hunts is not None and checks is not None and trials is not None:
-        proof = report.proof_of(tallies, hunts, checks, trials)
+        proof.field = fields.in_processes(seed, asked.full, asked.jobs, parts)
+        print(f"  {fields.totals(proof.field)}")
+        good &= not any(done.broken for done in proof.field)
+    if set(asked.only) == set(PARTS):
         report.write(proof, publish=asked.publish)
     print(f"{time.monotonic() - began:.0f} s")
     print("the invariants held" if good else "SOMETHING BROKE: see above")
     return 0 if good else 1
+
+
+def _simulated(study: Study, schedules: int, asked: argparse.Namespace, parts: Parts) -> Tally:
+    print(f"simulation of {study.name}: {schedules:,} schedules on {asked.jobs} cores")
+    return parts.get(
+        *(f"simulation-{study.name}", f"{schedules} from {asked.first}", Tally),
+        ("lab/simulation",),
+        lambda: campaign(study, asked.first, schedules, asked.jobs, _progress(schedules)),
+    )
 
 
 def _field(asked: argparse.Namespace) -> int:

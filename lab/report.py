@@ -16,7 +16,7 @@ from .mutants import LIMIT
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally
 
-__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "proof_of", "read", "write"]
+__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "read", "write"]
 
 ROOT = Path(__file__).parent.parent
 NUMBERS = ROOT / "lab" / "results" / "proof.json"
@@ -25,23 +25,17 @@ LAST = ROOT / ".dev" / "proof.json"
 
 
 class Proof(msgspec.Struct):
-    versions: dict[str, str]
-    simulations: list[Tally]
-    mutants: list[Hunt]
-    model: list[Check]
+    simulations: list[Tally] = []
+    mutants: list[Hunt] = []
+    model: list[Check] = []
     field: list[Trial] = []
-
-
-def proof_of(
-    tallies: list[Tally], hunts: list[Hunt], checks: list[Check], trials: list[Trial]
-) -> Proof:
-    versions = {"twicesafe": __version__, "python": platform.python_version(), "spin": version()}
-    versions |= field_versions(trials)
-    return Proof(versions, tallies, hunts, checks, trials)
+    versions: dict[str, str] = {}
 
 
 def write(proof: Proof, *, publish: bool) -> None:
     """The last run is kept beside the environments; a published one in the repository."""
+    versions = {"twicesafe": __version__, "python": platform.python_version(), "spin": version()}
+    proof.versions = versions | field_versions(proof.field)
     text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
     LAST.parent.mkdir(exist_ok=True)
     LAST.write_bytes(text)

@@ -8,6 +8,7 @@ cuts          replies and requests that end after any number of bytes (C5); tran
 zombies       workers that stand still past their lease, and wake (C7); zombie: such a worker
 clocks        clocks that jump (C8); clockwork: who is at work meanwhile
 crowds        workers killed by the hundred, a thousand callers on one key (C3, C9)
+commits       workers killed in a transaction (C3), relays killed (C13)
 histories     concurrent clients, recorded (C10); linearity: the judge
 points        deaths before and after every statement (C4)
 models        the shipped model at full size (C11)
@@ -18,6 +19,7 @@ rolling       two versions on one database (C16); roller: a worker of either
 
 from . import (  # noqa: F401
     clocks,
+    commits,
     crowds,
     cuts,
     histories,

@@ -86,7 +86,7 @@ def kills(t: Trial) -> None:
     lost, or an effect done again without a recorded cause? With hold, and on a resource that knows
     fences: is it done twice at all?"""
     for number, (kind, (options, check)) in enumerate(KINDS.items()):
-        for turn in range(t.size(1, 4 if kind == "retry" else 1)):
+        for turn in range(t.size(1, 18 if kind == "retry" else 1)):
             with folder_for() as folder, fresh_url(t.engine) as url:
                 seed = t.seed * 1000 + 10 * turn + number
                 after = _rage(url, folder, seed=seed, kills=t.size(40, 500), **options)

@@ -26,8 +26,7 @@ def models(t: Trial) -> None:
     """Claims, endings, impostors, batches, operators, sweeps and reopening in any order: does the store
     answer as the lifecycle does, and is every row the same?"""
     hooks = type(hooks_for(t.engine))
-    quick = t.engine in ("sqlite", "valkey")  # the others wait for a disk at every step
-    examples = t.size(3, 250 if quick else 40)
+    examples = t.size(3, 500)
     for colour in ("blocking", "async"):
         counted = [0]
 

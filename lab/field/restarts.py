@@ -43,7 +43,7 @@ def restarts(t: Trial) -> None:
             load = kind(server.url)
             threads = load.start()
             try:
-                for _ in range(t.size(2, 25)):
+                for _ in range(t.size(2, 50)):
                     _until_it_moves(load)
                     (server.kill if rng.random() < 0.6 else server.stop)()
                     server.start()

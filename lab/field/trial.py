@@ -26,7 +26,7 @@ __all__ = ["SERVERS", "TRIALS", "Absent", "Trial", "run_trial", "trial"]
 
 SERVERS: Final = ("postgres", "valkey", "mariadb")
 
-LIMIT: Final = 1200
+LIMIT: Final = 3600
 """Seconds after which a trial that hangs shows where, and ends."""
 
 

@@ -93,7 +93,7 @@ def zombies(t: Trial) -> None:
     with fresh_url(t.engine) as url, Receiver.open(url, policy=policy) as receiver:
         workers = {kind: Worker(url, kind) for kind in ("threads", "tasks")}
         try:
-            for number in range(t.size(4, 60)):
+            for number in range(t.size(4, 100)):
                 for kind, worker in workers.items():
                     _awaken(t, receiver, worker, f"{kind}-{number}")
         finally:

@@ -78,3 +78,13 @@ class Aftermath:
             for number in self.of(State.COMPLETED)
             if self.told[number] != [f"{number}/{self.records[number].fence}"]
         ]
+
+
+def check_inbox(notes: dict[str, Any]) -> None:
+    """In a transaction: every key was charged once, with its record; every answer was the same one."""
+    numbers = [number for number, _ in notes["charges"]]
+    assert numbers == list(range(1, notes["keys"] + 1)), "lost or doubled"
+    assert notes["balance"] == notes["keys"], "the balance is another"
+    assert notes["records"] == [[1, notes["keys"]]], "effect and record do not agree"
+    charged = {str(number): f"{number}/{fence}" for number, fence in notes["charges"]}
+    assert {key: [value] for key, value in charged.items()} == notes["values"], "other answers"

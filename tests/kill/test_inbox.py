@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.kill.aftermath import check_inbox
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 
 KILLS = int(os.environ.get("TWICESAFE_KILLS", "60"))
@@ -26,16 +28,6 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-def check(notes: dict[str, Any]) -> None:
-    """Every key was charged once, with its record; and every answer was the same one."""
-    numbers = [number for number, _ in notes["charges"]]
-    assert numbers == list(range(1, notes["keys"] + 1)), "lost or doubled"
-    assert notes["balance"] == notes["keys"]
-    assert notes["records"] == [[1, notes["keys"]]], "effect and record do not agree"
-    charged = {str(number): f"{number}/{fence}" for number, fence in notes["charges"]}
-    assert {key: [value] for key, value in charged.items()} == notes["values"]
-
-
 @pytest.mark.timeout(900)
 def test_no_kill_loses_or_doubles_an_effect(
     run_script: Run, database_url: str, tmp_path: Path, seed: int
@@ -45,7 +37,7 @@ def test_no_kill_loses_or_doubles_an_effect(
     )
     assert len(notes["killed"]) == KILLS
     assert notes["keys"] > KILLS / 4
-    check(notes)
+    check_inbox(notes)
 
 
 @pytest.mark.timeout(900)
@@ -57,7 +49,7 @@ def test_sessions_ended_in_the_server(
         *(f"--kills={KILLS // 3}", f"--cut={KILLS}"),
     )
     assert notes["cut"] >= KILLS
-    check(notes)
+    check_inbox(notes)
 
 
 @pytest.mark.timeout(900)
@@ -70,7 +62,7 @@ def test_a_server_that_is_killed_and_restarted(
         *(f"--kills={KILLS // 3}", f"--restarts={restarts}"),
     )
     assert notes["restarts"] == restarts
-    check(notes)
+    check_inbox(notes)
 
 
 def test_the_storm_finds_an_effect_that_is_written_apart(

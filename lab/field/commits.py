@@ -1,0 +1,58 @@
+"""kill -9 around a commit: of those who work in a transaction (C3, mode 2), and of relays (C13).
+
+The scripts and their judges are those of `tests/kill` and `tests/outbox`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from tests.kill.aftermath import check_inbox
+from tests.outbox.aftermath import carnage
+
+from .crowds import folder_for
+from .running import ROOT
+from .trial import Trial, trial
+from .zombies import fresh_url
+
+__all__ = ["killed_inboxes", "killed_relays"]
+
+SQL = ("sqlite", "postgres", "mariadb")
+STORM = ROOT / "tests" / "kill" / "inbox_storm.py"
+
+
+@trial("kill -9 in a transaction", "C3", "kills", SQL)
+def killed_inboxes(t: Trial) -> None:
+    """Workers are killed at random moments of a transaction that holds effect and record: is an effect
+    lost, done twice, or without its record?"""
+    for turn in range(t.size(1, 20)):
+        with folder_for() as folder, fresh_url(t.engine) as url:
+            notes = _storm(url, folder, t.seed * 1000 + turn, t.size(60, 500))
+            t.tried += len(notes["killed"])
+            t.count("keys", notes["keys"])
+            check_inbox(notes)
+
+
+def _storm(url: str, folder: Any, seed: int, kills: int) -> dict[str, Any]:
+    words = [str(STORM), str(folder), f"--store={url}", f"--seed={seed}", f"--kills={kills}"]
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"the storm ended with {done.returncode}: {done.stderr[-600:]}"
+    notes: dict[str, Any] = json.loads(done.stdout)
+    return notes
+
+
+@trial("killed relays", "C13", "kills", SQL)
+def killed_relays(t: Trial) -> None:
+    """Two relays are killed again and again while writers commit late or roll back: is a message lost,
+    skipped or out of its key's order, and are repeats at most one batch for each kill, under one id?"""
+    kills = t.size(16, 200)
+    with folder_for() as folder, fresh_url(t.engine) as url:
+        after = carnage(url, folder, kills, t.seed)
+    t.tried = kills
+    t.count("messages", after.messages)
+    t.count("published again", after.repeats)

@@ -1,0 +1,61 @@
+"""The parts of a proof: each is kept as soon as it is done, so that a long run can go on after a break.
+
+A part is taken from an earlier run only if it was asked in the same words, and nothing that it depends
+on has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+__all__ = ["Parts"]
+
+T = TypeVar("T")
+
+ROOT: Final = Path(__file__).parent.parent
+FOLDER: Final = ROOT / ".dev" / "proof"
+OURS: Final = "src/twicesafe"
+
+
+class _Kept(msgspec.Struct):
+    asked: str
+    sources: str
+    """A hash over the files that the part was made of."""
+    found: msgspec.Raw
+
+
+class Parts:
+    def __init__(self, *, resume: bool, folder: Path = FOLDER) -> None:
+        self._resume = resume
+        self._folder = folder
+
+    def get(
+        self, name: str, asked: str, kind: Any, uses: Sequence[str], make: Callable[[], T]
+    ) -> T:
+        """What was found before, or else now."""
+        file = self._folder / f"{name}.json"
+        sources = _hash_of((OURS, *uses))
+        if self._resume and file.exists():
+            kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+            if (kept.asked, kept.sources) == (asked, sources):
+                print(f"{name}: as found before", flush=True)
+                found: T = msgspec.json.decode(kept.found, type=kind)
+                return found
+        found = make()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        kept = _Kept(asked, sources, msgspec.Raw(msgspec.json.encode(found)))
+        file.write_bytes(msgspec.json.encode(kept))
+        return found
+
+
+def _hash_of(folders: Sequence[str]) -> str:
+    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
+    return whole.hexdigest()[:16]
