@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from typing import Any
 import pytest
 
 from tests.http.stage import Reply, Stage, read
+from tests.http.storms import storm
 from twicesafe import Receiver, State
 
 KILLS = int(os.environ.get("TWICESAFE_KILLS", "4"))
-STORMS = int(os.environ.get("TWICESAFE_STORMS", "2"))
 STORMY = {"wait": 30, "max_waiters": 1000}
 
 
@@ -100,30 +99,10 @@ def workers(edge: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterat
     made.close()
 
 
-def storm(workers: Workers) -> None:
-    """Fifty requests with one key, let go by their last bytes; and again with the next key."""
-    keys = [f"storm-{number}" for number in range(STORMS)]
-    with ThreadPoolExecutor(50) as pool:
-        for key in keys:
-            connections = [workers.connect() for _ in range(50)]
-            request = workers.request(key)
-            for connection in connections:
-                connection.sendall(request[:-1])
-            for connection in connections:
-                connection.sendall(request[-1:])
-            replies = list(pool.map(read, connections))
-            for connection in connections:
-                connection.close()
-            assert {reply.status for reply in replies} == {201}
-            assert len({reply.body for reply in replies}) == 1
-            assert sum(not reply.replayed for reply in replies) == 1
-    assert workers.effects() == dict.fromkeys(keys, 1)
-
-
 @pytest.mark.item("C1", "O2", "E8")
 @pytest.mark.parametrize("workers", [(4, STORMY)], indirect=True)
 def test_a_storm_over_four_processes_has_one_effect_and_one_answer(workers: Workers):
-    storm(workers)
+    storm(workers, workers.effects)
     before = workers.send("storm-0")
     for pid in list(workers.processes):  # E8: the records are not the workers'
         workers.kill(pid)
@@ -135,13 +114,13 @@ def test_a_storm_over_four_processes_has_one_effect_and_one_answer(workers: Work
 @pytest.mark.item("C1", "O2")
 def test_a_storm_on_postgresql(edge: str, tmp_path: Path, postgres_url: str):
     with closing(Workers(edge, tmp_path, 4, postgres_url, **STORMY)) as workers:
-        storm(workers)
+        storm(workers, workers.effects)
 
 
 @pytest.mark.item("C1", "O2")
 def test_a_storm_on_valkey(edge: str, tmp_path: Path, valkey_url: str):
     with closing(Workers(edge, tmp_path, 4, valkey_url, **STORMY)) as workers:
-        storm(workers)
+        storm(workers, workers.effects)
 
 
 @pytest.mark.item("E8", "E4")

@@ -25,11 +25,11 @@ from typing import Any
 import pytest
 
 from tests.http.stage import Reply, Stage, read
+from tests.http.storms import storm
 from tests.patience import until
 from twicesafe import Receiver, State
 
 KILLS = int(os.environ.get("TWICESAFE_KILLS", "4"))
-STORMS = int(os.environ.get("TWICESAFE_STORMS", "2"))
 HERE = Path(__file__).parent
 LANGUAGES = {"node": shutil.which("node"), "python": sys.executable}
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
@@ -141,26 +141,6 @@ def shop(tmp_path: Path, opened: ExitStack, request: pytest.FixtureRequest) -> S
     return opened.enter_context(closing(Shop(tmp_path, getattr(request, "param", "python"))))
 
 
-def storm(proxy: Proxy, shop: Shop) -> None:
-    """Fifty requests with one key, let go by their last bytes; and again with the next key."""
-    keys = [f"storm-{number}" for number in range(STORMS)]
-    with ThreadPoolExecutor(50) as pool:
-        for key in keys:
-            connections = [proxy.connect() for _ in range(50)]
-            request = proxy.request(key)
-            for connection in connections:
-                connection.sendall(request[:-1])
-            for connection in connections:
-                connection.sendall(request[-1:])
-            replies = list(pool.map(read, connections))
-            for connection in connections:
-                connection.close()
-            assert {reply.status for reply in replies} == {201}
-            assert len({reply.body for reply in replies}) == 1
-            assert sum(not reply.replayed for reply in replies) == 1
-    assert shop.effects() == dict.fromkeys(keys, 1)
-
-
 @pytest.mark.item("C1", "O2")
 @pytest.mark.parametrize(
     "shop, engine",
@@ -175,7 +155,7 @@ def test_a_storm_over_four_workers_has_one_effect_and_one_answer(
     proxy = Proxy(shop, tmp_path, "--workers", "4", store=store, **waits)
     opened.enter_context(closing(proxy))
     assert len(proxy.workers()) == 4
-    storm(proxy, shop)
+    storm(proxy, shop.effects)
 
 
 @pytest.mark.item("E4", "E8")
