@@ -189,10 +189,9 @@ class Inbox(Letters):
 
     def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
         transaction = self._joined(connection)
-        unwritten = self._notes.unwritten(call.key.id)
-        if unwritten and transaction.dialect != "sqlite":  # there the caller is in their way
+        unwritten = functools.partial(self._notes.unwritten, call.key.id)
+        if unwritten() and transaction.dialect != "sqlite":  # there the caller is in their way
             self._notes.wait(call.key.id, PATIENCE)
-            unwritten = self._notes.unwritten(call.key.id)
 
         def perform(command: Any) -> Any:
             kind = type(command)
@@ -338,10 +337,8 @@ class AsyncInbox(Letters):
 
     async def close(self) -> None:
         """Write what is left to note, and close our own connections; yours are not touched."""
-        import asyncio
-
         if self._is_ready():
-            await asyncio.to_thread(self._notes.close)
+            await self._aside(self._notes.close)
         await self._awaited.close()
 
     async def __aenter__(self) -> Self:
@@ -353,9 +350,13 @@ class AsyncInbox(Letters):
 
     async def _prepare(self) -> None:
         if not self._is_ready():
-            import asyncio
+            await self._aside(self._open_beside)
 
-            await asyncio.to_thread(self._open_beside)
+    async def _aside(self, work: Callable[..., object], *args: Any) -> None:
+        """In a thread: what blocks."""
+        import asyncio
+
+        await asyncio.to_thread(work, *args)
 
     def _open_beside(self) -> None:
         with self._opening:  # one task of many opens it
@@ -370,12 +371,9 @@ class AsyncInbox(Letters):
 
     async def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
         transaction = await self._joined(connection)
-        unwritten = self._notes.unwritten(call.key.id)
-        if unwritten and transaction.dialect != "sqlite":  # there the caller is in their way
-            import asyncio
-
-            await asyncio.to_thread(self._notes.wait, call.key.id, PATIENCE)
-            unwritten = self._notes.unwritten(call.key.id)
+        unwritten = functools.partial(self._notes.unwritten, call.key.id)
+        if unwritten() and transaction.dialect != "sqlite":  # there the caller is in their way
+            await self._aside(self._notes.wait, call.key.id, PATIENCE)
 
         async def entered(ask: core.Enter) -> Any:
             return (await transaction.run(self._enter(transaction, [ask])))[0]

@@ -11,7 +11,7 @@ it is entered as *held*, so that nobody runs that work again before an operator 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -24,7 +24,7 @@ from ..outcomes import Outcome
 from ..records import Row
 from ..tokens import new_owner
 from . import lifecycle
-from .answers import outcome_of, refusal, refuse_own_wait
+from .answers import outcome_of, refusal, refuse_mismatch, refuse_own_wait
 from .calls import Call
 from .commands import Flow, Invoke, Raised, Reply
 from .protocol import Claim, Claimed, Complete, Fail, Verdict
@@ -105,28 +105,28 @@ def accept(call: Call, answer: Claimed) -> bool:
 
 
 def receive(
-    call: Call, must_keep: bool = True, unwritten: Sequence[Note] = ()
+    call: Call, must_keep: bool = True, unwritten: Callable[[], Sequence[Note]] = tuple
 ) -> Flow[Outcome[Any] | Raised]:
     """The whole of it. The handler's own exception is returned, for the caller to raise.
 
-    `unwritten`: notes about this key that are known here but not yet in the store.
+    `unwritten`: notes about this key that are known here but not yet in the store. The store has the
+    first word; and once the record is entered, none of them can be written, so none counts twice.
     """
     refuse_own_wait(call)
     ask = entry(call)
-    for note in unwritten:
-        if isinstance(note.end, Complete):
-            return outcome_of(call, _remembered(note.end))
-    failed = len(unwritten)
-    if failed >= ask.max_attempts:
-        refusal(call, Claimed(Verdict.PARKED))
-    ask.max_attempts -= failed
     entered: Entered = yield ask
     answer = entered.answer
-    answer.attempt += failed
     if answer.verdict is Verdict.REPLAY:
         return outcome_of(call, answer)
     if answer.verdict is not Verdict.WON:
         refusal(call, answer)
+    for note in unwritten():
+        refuse_mismatch(call, note.claim.fingerprint)
+        if isinstance(note.end, Complete):
+            return outcome_of(call, _remembered(note.end))
+        answer.attempt += 1
+    if answer.attempt > ask.max_attempts:
+        refusal(call, Claimed(Verdict.PARKED))
     if call.observed:
         call.notify(ev.Started(call.key, answer.attempt, answer.cause))
     claim = ActiveClaim(
@@ -181,13 +181,18 @@ def _raised(
 
 def note(row: Row | None, ask: Note, now: int, floor: int) -> Row | None:
     """The record after a failed attempt, as if it had been claimed for it; None: nothing to add."""
+    if row is not None and row.owner == ask.claim.owner:
+        return None  # it was written: only the answer to its COMMIT was lost
     answer, after = lifecycle.claim(row, ask.claim, now, floor)
     if answer.verdict is not Verdict.WON:
         return after  # done meanwhile; or it is found held, or parked
     ask.end.fence = answer.fence
     if isinstance(ask.end, Complete):
         return lifecycle.complete(after, ask.end, now)[1]
-    return lifecycle.fail(after, ask.end, now)[1]
+    after = lifecycle.fail(after, ask.end, now)[1]
+    assert after is not None
+    after.lease_until = 0  # nobody rests here, whatever the clock is set to
+    return after
 
 
 def _remembered(end: Complete) -> Claimed:

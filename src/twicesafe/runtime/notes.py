@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ..clocks import WorkerClock, since_boot
 from ..core.inbox import Note
 from ..errors import TwicesafeError
 
@@ -30,8 +31,13 @@ _log = logging.getLogger("twicesafe")
 class Notes:
     """Writes notes by `write`, one after the other, in a thread that starts with the first."""
 
-    def __init__(self, write: Callable[[Note], object]) -> None:
-        self._write = write
+    def __init__(
+        self,
+        write: Callable[[Note], object],
+        clock: WorkerClock = since_boot,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._write, self._clock, self._sleep = write, clock, sleep
         self._fresh()
 
     def _fresh(self) -> None:
@@ -48,10 +54,12 @@ class Notes:
             self._unwritten.setdefault(note.claim.id, []).append(note)
             self._queue.put(note)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="twicesafe-notes", daemon=True
-                )
-                self._thread.start()
+                self._thread = self._start()
+
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="twicesafe-notes", daemon=True)
+        thread.start()
+        return thread
 
     def unwritten(self, id: bytes) -> list[Note]:  # noqa: A002
         """What is known about this key and not in the store yet."""
@@ -84,15 +92,15 @@ class Notes:
                 self._changed.notify_all()
 
     def _insist(self, note: Note) -> None:
-        until = time.monotonic() + PATIENCE
+        until = self._clock() + PATIENCE
         pause = PAUSE
         while True:
             try:
                 self._write(note)
             except TwicesafeError:
-                if time.monotonic() > until:
+                if self._clock() > until:
                     raise
             else:
                 return
-            time.sleep(pause)
+            self._sleep(pause)
             pause = min(2 * pause, 0.5)

@@ -1,0 +1,108 @@
+"""What a process knows of a key's failures before the store does: counted once, and said second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.inbox.conftest import Shop
+from twicesafe import (
+    FingerprintMismatchError,
+    HeldError,
+    Key,
+    ParkedError,
+    Policy,
+    RememberedFailureError,
+    State,
+)
+from twicesafe.core import inbox as core
+from twicesafe.core.calls import Call
+from twicesafe.core.commands import Invoke
+from twicesafe.core.protocol import Claim, Claimed, Complete, Fail, Verdict
+from twicesafe.core.terms import Terms
+from twicesafe.records import Row
+
+KEY = Key("m-1")
+OWNER = b"owner of the note"
+
+
+def a_call(fingerprint: bytes | None = None, attempts: int = 2) -> Call:
+    terms = Terms(Policy(max_attempts=attempts))
+    return Call(
+        KEY, lambda: 1, terms, Any, fingerprint, None, lambda: 0.0, lambda event: None, False
+    )
+
+
+def a_failure(fingerprint: bytes | None = None) -> core.Note:
+    end = Fail(KEY.id, OWNER, 0, 0, 2, 1000, "ValueError")
+    return core.Note(Claim(KEY, OWNER, 5000, 2, False, fingerprint), end)
+
+
+def an_answer(fingerprint: bytes | None = None) -> core.Note:
+    end = Complete(KEY.id, OWNER, 0, 1000, b'{"type":"E","message":"no"}', State.FAILED, "E")
+    return core.Note(Claim(KEY, OWNER, 5000, 2, False, fingerprint), end)
+
+
+def entered(notes: list[core.Note], answer: Claimed, call: Call | None = None) -> Any:
+    """What the flow does next, once the store has said this."""
+    flow = core.receive(call or a_call(), True, lambda: notes)
+    assert type(next(flow)) is core.Enter
+    try:
+        return flow.send(core.Entered(answer))
+    except StopIteration as end:
+        return end.value
+
+
+def test_the_store_has_the_first_word():
+    replay = Claimed(Verdict.REPLAY, 1, 1, state=State.COMPLETED, result=b'j"done"')
+    assert entered([an_answer()], replay).value == "done"
+    with pytest.raises(HeldError):
+        entered([a_failure(), a_failure()], Claimed(Verdict.HELD))
+
+
+def test_what_is_known_here_alone_counts():
+    started = entered([a_failure()], Claimed(Verdict.WON, 1, 1))
+    assert type(started) is Invoke
+    assert started.claim is not None
+    assert started.claim.attempt == 2
+    with pytest.raises(ParkedError):
+        entered([a_failure(), a_failure()], Claimed(Verdict.WON, 1, 1))
+    with pytest.raises(ParkedError):
+        entered([a_failure()], Claimed(Verdict.WON, 2, 2))
+    with pytest.raises(RememberedFailureError):
+        entered([an_answer()], Claimed(Verdict.WON, 1, 1))
+
+
+def test_a_note_that_is_written_while_the_delivery_waits_counts_once():
+    notes = [a_failure()]
+    flow = core.receive(a_call(), True, lambda: notes)
+    next(flow)
+    notes.clear()
+    started = flow.send(core.Entered(Claimed(Verdict.WON, 2, 2)))
+    assert started.claim.attempt == 2
+
+
+@pytest.mark.parametrize("note", [a_failure(b"1" * 32), an_answer(b"1" * 32)])
+def test_another_request_is_a_mismatch_also_before_the_note_is_written(note: core.Note):
+    with pytest.raises(FingerprintMismatchError):
+        entered([note], Claimed(Verdict.WON, 1, 1), a_call(b"2" * 32))
+
+
+def test_a_note_whose_commit_was_cut_is_written_again_and_counts_once(lean_shop: Shop):
+    shop = lean_shop
+    store = shop.receiver.store
+    ours = store.inside("?" if shop.url.startswith("sqlite:") else "%s")
+    for _ in range(2):
+        store.apart(lambda: ours.note(a_failure()))
+    record = shop.receiver.record("m-1")
+    assert record is not None
+    assert (record.state, record.attempt) == (State.RELEASED, 1)
+
+
+def test_a_clock_that_is_set_back_makes_nobody_rest():
+    after = core.note(None, a_failure(), 10_000_000, 0)
+    assert isinstance(after, Row)
+    ask = core.entry(a_call())
+    answer, _ = core.decide(after, ask, 5_000_000, 0)
+    assert (answer.verdict, answer.attempt) == (Verdict.WON, 2)
