@@ -72,11 +72,14 @@ class Aftermath:
 
     @property
     def two_faced(self) -> list[int]:
-        """Keys whose callers were not all given the one recorded result."""
+        """Keys whose callers were not all given the one recorded result.
+
+        Held is no result: an owner that was slow, not dead, may still end what is held meanwhile.
+        """
         return [
             number
             for number in self.of(State.COMPLETED)
-            if self.told[number] != [f"{number}/{self.records[number].fence}"]
+            if not {*self.told[number]} <= {"held", f"{number}/{self.records[number].fence}"}
         ]
 
 

@@ -12,6 +12,7 @@ the work a kill falls is up to the machine.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -40,6 +41,7 @@ LEASE = 0.25
 MEAN_LIFE = 0.02  # seconds between kills
 RECENT = 40  # repeats are of keys this new, so that kills meet work and not only replays
 RESOURCE = "resource.db"
+LINE = 64  # a page holds whole lines: SIGKILL can cut a write in two where a page ends
 
 
 def ledger(folder: Path) -> Callable[[int], str]:
@@ -49,8 +51,8 @@ def ledger(folder: Path) -> Callable[[int], str]:
     def charge(number: int) -> str:
         claim = current_claim()
         assert claim is not None
-        line = f"{number} {claim.fence} {claim.attempt} {claim.cause} {os.getpid()}\n"
-        os.write(file, line.encode())
+        line = f"{number} {claim.fence} {claim.attempt} {claim.cause} {os.getpid()}"
+        os.write(file, f"{line:<{LINE - 1}}\n".encode())
         os.fsync(file)
         return f"{number}/{claim.fence}"
 
@@ -145,7 +147,7 @@ class Broker:
     def start_worker(self) -> None:
         pid = os.fork()
         if pid == 0:
-            os.close(self._feed)
+            self._close_all_else()
             try:
                 self.work(self.folder, self.options, self.inbox, self.outbox)
             except BaseException:
@@ -155,6 +157,12 @@ class Broker:
                 os._exit(1)
             os._exit(0)
         self.pids.append(pid)
+
+    def _close_all_else(self) -> None:
+        """Whatever other threads were about to hand on is not for a worker, and would be kept open."""
+        kept = sorted({0, 1, 2, self.inbox, self.outbox})
+        for low, high in itertools.pairwise([*kept, os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(low + 1, high)
 
     def kill_one(self) -> None:
         pid = self.pids.pop(self.rng.randrange(len(self.pids)))

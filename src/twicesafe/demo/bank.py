@@ -62,13 +62,18 @@ class Bank(Protocol):
         """Leave the bank, in this thread."""
 
 
+LINE: Final = 256
+"""Bytes, so that a page holds whole lines: SIGKILL can cut a write in two where a page ends."""
+
+
 class OpenBank:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "ledger.jsonl"
         self._file = os.open(self._path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
 
     def charge(self, wanted: Charge) -> str:
-        os.write(self._file, msgspec.json.encode(wanted) + b"\n")  # one write: never half a line
+        line = msgspec.json.encode(wanted)
+        os.write(self._file, line.ljust(-(len(line) + 1) % LINE + len(line)) + b"\n")
         os.fsync(self._file)
         return wanted.receipt
 
