@@ -46,6 +46,8 @@ class _Carrier:
         self.in_flight = 0
         self.tickets = 0
         self.todo = Settle(desk.owner, [], [], [], {})
+        self.owed: set[int] = set()
+        """Slots of what is to be settled: given back now, their next holder would publish it again."""
         self.settle_by = 0.0
         self.pause = 0.0
         self.outages = 0
@@ -82,11 +84,11 @@ class _Carrier:
         self.known = usable
         flying = {row.lane for rows in self.flying.values() for row in rows}
         for lane, rows in list(self.lanes.items()):
-            if rows[0].slot not in usable and lane not in flying:
+            if not _is_ours(rows[0], usable) and lane not in flying:
                 del self.lanes[lane]
         self.ready = deque(lane for lane in self.ready if lane in self.lanes)
         busy = {row.slot for rows in self.flying.values() for row in rows}
-        desk.drained = (unwanted, unwanted - busy)
+        desk.drained = (unwanted, unwanted - busy - self.owed)
 
     def _refill(self) -> Flow[int | None]:
         """Look for rows if none is ready and there is room: from the first one on, every time.
@@ -108,7 +110,7 @@ class _Carrier:
         except StoreError as error:
             self._outage("outbox_fetch", error)
             return None
-        self._sort_in(rows)
+        self._sort_in(rows, slots)
         if rows:
             self.pause = GATHER if len(rows) < max(1, desk.batch // 10) else 0.0
             if self.asleep:
@@ -117,8 +119,9 @@ class _Carrier:
             self.pause = min(desk.longest_pause, max(GATHER, self.pause * 2))
         return len(rows)
 
-    def _sort_in(self, rows: Sequence[Pending]) -> None:
+    def _sort_in(self, rows: Sequence[Pending], slots: dict[int, int]) -> None:
         for row in rows:
+            row.fence = slots[row.slot]
             if row.parked:
                 self.todo.aside.setdefault(row.lane, []).append(row.n)
             elif row.lane in self.lanes:
@@ -149,8 +152,8 @@ class _Carrier:
         while self.ready and len(chosen) < room:
             lane = self.ready.popleft()
             rows = self.lanes[lane]
-            if rows[0].slot not in usable:
-                del self.lanes[lane]  # not ours any more
+            if not _is_ours(rows[0], usable):
+                del self.lanes[lane]
                 continue
             chosen += [rows[place] for place in range(min(len(rows), room - len(chosen)))]
         return chosen
@@ -233,6 +236,7 @@ class _Carrier:
         if not self.todo.done:
             self.settle_by = self.desk.clock() + TOGETHER
         self.todo.done.append(row.n)
+        self.owed.add(row.slot)
         if row.attempts:
             self.todo.cured.append(row.n)
 
@@ -241,13 +245,10 @@ class _Carrier:
         desk, attempts = self.desk, row.attempts + 1
         mine = self.lanes.pop(row.lane, deque((row,)))
         park = attempts >= desk.max_attempts
-        delay = desk.backoff.delay(attempts, chance(desk.owner, row.n))
-        fence = desk.slots.get(row.slot, -1)
-        self.todo.setbacks.append(
-            Setback(
-                row.slot, fence, row.lane, row.n, attempts, round(delay * 1000), _said(error), park
-            )
-        )
+        rest = round(1000 * desk.backoff.delay(attempts, chance(desk.owner, row.n)))
+        where = (row.slot, row.fence, row.lane, row.n)
+        self.todo.setbacks.append(Setback(*where, attempts, rest, _said(error), park))
+        self.owed.add(row.slot)
         if park:
             self.todo.aside.setdefault(row.lane, []).extend(other.n for other in mine)
         message = row.message
@@ -287,6 +288,7 @@ class _Carrier:
             desk.published += len(todo.done)
             desk.notify(events.Relayed(len(todo.done)))
         self.todo = Settle(desk.owner, [], [], [], {})
+        self.owed.clear()
 
     def _outage(self, what: str, error: Exception) -> None:
         desk = self.desk
@@ -294,6 +296,11 @@ class _Carrier:
         desk.notify(events.StoreFailed(None, what, str(error)))
         delay = REST.delay(self.outages, chance(desk.owner, self.outages))
         self.down_until = desk.clock() + delay
+
+
+def _is_ours(row: Pending, usable: dict[int, int]) -> bool:
+    """Lost and won back is not ours: others may have published, parked or skipped it meanwhile."""
+    return usable.get(row.slot) == row.fence
 
 
 def _said(error: Exception) -> str:

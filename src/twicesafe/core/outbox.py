@@ -75,6 +75,8 @@ class Pending(msgspec.Struct, gc=False):
     """The lane is parked: this row is set aside, not published."""
     created_at: int
     message: Message
+    fence: int = 0
+    """Of its slot when the relay fetched it: under another one, this row is not ours to publish."""
 
 
 class Held(msgspec.Struct, gc=False):

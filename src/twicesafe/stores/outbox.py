@@ -173,8 +173,13 @@ class OutboxPrograms(abc.ABC):
         held = dict((yield Query(self.mark(mine), (ask.owner,))))
         if len(held) < share:
             held |= yield from self._take(ask.owner, until, share - len(held), give)
-        old = f"DELETE FROM {self.t}_relays WHERE seen_until < {self.now()} - {_DAY:d}"
-        yield Change(old)
+        old = f"{self.now()} - {_DAY:d}"
+        yield Change(f"DELETE FROM {self.t}_relays WHERE seen_until < {old}")
+        # Of rows that are gone: deleted by a relay that did not know that another had noted them.
+        yield Change(
+            f"DELETE FROM {self.t}_troubles WHERE parked = {_FALSE} AND not_before < {old}"
+            f" AND NOT EXISTS (SELECT 1 FROM {self.t} o WHERE o.n = {self.t}_troubles.n)"
+        )
         return Held(held, share)
 
     def _take(
@@ -262,6 +267,14 @@ class OutboxPrograms(abc.ABC):
         held = f"SELECT 1 FROM {self.t}_slots WHERE slot = ? AND owner = ? AND fence = ?"
         if not (yield Query(self.mark(held) + self.share, (it.slot, owner, it.fence))):
             return False
+        # Moot, if it was said before, or the row went: whoever lost the slot in mid-call published it.
+        there = f"SELECT 1 FROM {self.t} WHERE n = ?"
+        if not (yield Query(self.mark(there) + self.lock, (it.n,))):
+            return True
+        noted = f"SELECT attempts FROM {self.t}_troubles WHERE lane = ? AND n = ?"
+        found = yield Query(self.mark(noted) + self.lock, (it.lane, it.n))
+        if it.attempts != (found[0][0] if found else 0) + 1:
+            return True
         now, park = self.now(), _TRUE if it.park else _FALSE
         note = self.upsert(
             f"{self.t}_troubles",
@@ -285,7 +298,8 @@ class OutboxPrograms(abc.ABC):
             f" (SELECT {self.now()} - created_at FROM {self.t} ORDER BY n LIMIT 1),"
             f" (SELECT count(*) FROM {self.t}_parked WHERE skipped_at = 0),"
             f" (SELECT count(*) FROM {self.t}_troubles WHERE parked = {_TRUE}),"
-            f" (SELECT count(*) FROM {self.t}_troubles WHERE parked = {_FALSE}),"
+            f" (SELECT count(*) FROM {self.t} o JOIN {self.t}_troubles t ON t.n = o.n"
+            f" WHERE t.parked = {_FALSE}),"
             f" (SELECT count(*) FROM {self.t}_relays WHERE seen_until > {self.now()})"
         )
         pending, age, parked, lanes, resting, relays = (int(value or 0) for value in one[0])

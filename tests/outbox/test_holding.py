@@ -1,0 +1,141 @@
+"""A slot that is lost and won back: what was fetched before is nobody's to publish or to judge.
+
+Found by the simulation of relays: others may have published, parked or skipped the rows meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from twicesafe import Backoff, StoreUnavailableError
+from twicesafe.core.carrying import carry
+from twicesafe.core.outbox import Fetch, Hold, Message, Pending, Setback, Settle, lane_of, slot_of
+from twicesafe.core.relaying import Collect, Desk, Publish
+from twicesafe.outbox import Outbox
+
+Put = Callable[..., list[str]]
+
+LANE = lane_of("k", "")
+SLOT = slot_of(LANE)
+
+
+# --- the carrier -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def desk() -> Desk:
+    made = Desk(
+        lease=5, batch=4, group=1, concurrency=1, max_attempts=3, backoff=Backoff(), wake=False,
+        clock=lambda: 0.0, notify=lambda event: None,
+    )  # fmt: skip
+    made.slots, made.deadline = {SLOT: 1}, 1.0
+    return made
+
+
+def rows(*numbers: int) -> list[Pending]:
+    return [
+        Pending(n, LANE, SLOT, 0, False, 0, Message(f"m{n}", "orders", b"", "k")) for n in numbers
+    ]
+
+
+def under_way(desk: Desk) -> Any:
+    """A carrier that has published the first of two rows and waits for the answer."""
+    flow = carry(desk)
+    assert type(flow.send(None)) is Fetch
+    first = flow.send(rows(1, 2))
+    assert type(first) is Publish
+    assert type(flow.send(None)) is Collect
+    return flow
+
+
+def test_rows_of_an_earlier_holding_are_not_published(desk: Desk):
+    flow = under_way(desk)
+    desk.slots = {SLOT: 3}
+    settlement = flow.send([(1, [None])])
+    while type(settlement) is not Settle:
+        assert type(settlement) is not Publish
+        settlement = flow.send([])
+    assert settlement.done == [1]
+    again = flow.send(0)
+    assert type(again) is Fetch
+    assert again.but == []
+
+
+def test_a_refusal_has_the_fence_that_its_row_was_fetched_with(desk: Desk):
+    flow = under_way(desk)
+    desk.slots = {SLOT: 3}
+    settlement = flow.send([(1, [ValueError("no")])])
+    assert [setback.fence for setback in settlement.setbacks] == [1]
+
+
+def test_a_slot_with_something_to_settle_is_not_given_back(desk: Desk):
+    flow = under_way(desk)
+    desk.unwanted = frozenset({SLOT})
+    settlement = flow.send([(1, [None])])
+    while type(settlement) is not Settle:
+        settlement = flow.send([])
+    assert type(flow.throw(StoreUnavailableError("away"))) is Collect
+    assert desk.drained == (desk.unwanted, frozenset())
+    desk.stopping = True
+    assert flow.send([]) is settlement
+
+
+# --- the store -------------------------------------------------------------------------------------
+
+
+class Holder:
+    """Speaks to the store as a relay that holds the slot of one lane with three messages."""
+
+    def __init__(self, outbox: Outbox, put: Put) -> None:
+        self.perform: Any = outbox.store.perform
+        put("1", "2", "3", key="k")
+        self.fence = self.perform(Hold(b"me", 60_000)).slots[SLOT]
+        self.numbers = [row.n for row in self.perform(Fetch([SLOT], 10, []))]
+
+    def refused(self, attempts: int, park: bool = False) -> int:
+        it = Setback(SLOT, self.fence, LANE, self.numbers[0], attempts, 0, "no", park)
+        return self.settle(setbacks=[it], aside={LANE: self.numbers} if park else {})
+
+    def settle(self, done: Any = (), setbacks: Any = (), aside: Any = None) -> int:
+        ask = Settle(b"me", list(done), [], list(setbacks), aside or {})
+        return self.perform(ask)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def holder(outbox: Outbox, put: Put) -> Holder:
+    return Holder(outbox, put)
+
+
+def test_a_refusal_of_what_is_parked_leaves_it_parked(outbox: Outbox, holder: Holder):
+    holder.refused(1)
+    holder.refused(2, park=True)
+    assert holder.refused(1) == 0
+    [lane] = outbox.parked()
+    assert (lane.waiting, lane.attempts) == (3, 2)
+
+
+def test_a_refusal_of_what_another_published_parks_nothing(outbox: Outbox, holder: Holder):
+    holder.settle(done=holder.numbers[:1])
+    assert holder.refused(1, park=True) == 0
+    depth = outbox.depth()
+    assert (depth.pending, depth.parked, depth.parked_lanes) == (2, 0, 0)
+
+
+def test_a_settlement_said_again_does_not_undo_an_operator(outbox: Outbox, holder: Holder):
+    holder.refused(1)
+    holder.refused(2, park=True)
+    [lane] = outbox.parked()
+    outbox.retry(lane.lane, by="me", why="mended")
+    assert holder.refused(2, park=True) == 0
+    assert outbox.parked() == []
+    assert outbox.depth().pending == 3
+
+
+def test_a_lane_does_not_rest_for_what_is_gone(outbox: Outbox, holder: Holder):
+    holder.refused(1)
+    assert outbox.depth().resting_lanes == 1
+    holder.settle(done=holder.numbers[:1])  # by a relay that had fetched it before it was refused
+    assert outbox.depth().resting_lanes == 0
