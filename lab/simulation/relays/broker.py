@@ -1,0 +1,179 @@
+"""The broker: it takes messages, refuses some, and is away, slow or misunderstood at times.
+
+A call is sent at one moment, taken at a later one, and answered later still. A relay may die or stand
+still in between; what it has sent is taken all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from twicesafe.core.publishing import NOT_TRIED
+from twicesafe.core.relaying import Publish
+from twicesafe.errors import BrokerUnavailableError
+
+from .invariants import broken
+from .plan import POISON, Mishap
+
+if TYPE_CHECKING:
+    from .posting import Letter
+    from .relay import Relay
+    from .world import World
+
+__all__ = ["Broker", "Call"]
+
+
+class Call:
+    """One call of a publisher."""
+
+    __slots__ = ("acknowledged", "answers", "letters", "relay", "sent", "stopped", "ticket")
+
+    def __init__(self, relay: Relay, command: Publish, letters: list[Letter], sent: float) -> None:
+        self.relay = relay
+        self.ticket = command.ticket
+        self.letters = letters
+        self.sent = sent
+        self.answers: list[Any] = []
+        self.stopped: set[bytes] = set()
+        """Lanes of which a message was refused: what is behind it is not tried."""
+        self.acknowledged: set[str] = set()
+        """The relay was told that these are safe."""
+
+
+class Broker:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._mishaps = {one.nth: one for one in world.plan.calls}
+        self._calls = 0
+        self.away_until = 0.0
+        self.mended = False
+        """What was poison is taken from now on."""
+        self.repeats = 0
+
+    def call(self, relay: Relay, command: Publish) -> Call:
+        world = self._world
+        letters = []
+        for message in command.messages:
+            letter = world.office.letters.get(message.id)
+            if letter is None or letter.message != message:
+                broken("same message", f"{message.id} is not what was committed under this id")
+                continue
+            letters.append(letter)
+        call = Call(relay, command, letters, world.now)
+        world.monitor.sending(call)
+        mishap = self._mishaps.get(self._calls) if world.faulty else None
+        self._calls += 1
+        if world.now < self.away_until:
+            mishap = Mishap(0, "away")
+        if mishap is None:
+            world.after(world.latency(), None, self._take_all, call, 0.0)
+            return call
+        world.seen["call", mishap.kind] += 1
+        if world.say:
+            world.say(f"~~ {relay.name} call {call.ticket}: {mishap.kind} {mishap.seconds:.2f}")
+        _MISHAPS[mishap.kind](self, call, mishap.seconds)
+        return call
+
+    # -- taking and answering -------------------------------------------------------------------
+
+    def _take(self, call: Call, letters: Sequence[Letter]) -> None:
+        for letter in letters:
+            if letter.lane in call.stopped:
+                call.answers.append(NOT_TRIED)
+            elif self._refuses(letter):
+                letter.refused += 1
+                call.stopped.add(letter.lane)
+                call.answers.append(ValueError("not this one"))
+            else:
+                self._publish(call, letter)
+                call.answers.append(None)
+        if self._world.say:
+            told = " ".join(
+                f"{letter.message.id}{_MARKS.get(type(answer), '?')}"
+                for letter, answer in zip(call.letters, call.answers, strict=False)
+            )
+            self._world.say(f"** {call.relay.name} call {call.ticket} is taken: {told}")
+
+    def _refuses(self, letter: Letter) -> bool:
+        planned = letter.post.refused
+        return not self.mended if planned >= POISON else letter.refused < planned
+
+    def _publish(self, call: Call, letter: Letter) -> None:
+        world = self._world
+        if letter.calls:
+            self.repeats += 1
+            world.seen["outcome", "repeated"] += 1
+            world.monitor.repeated(call, letter)
+        else:
+            world.seen["outcome", "published"] += 1
+            world.monitor.first(letter)
+        letter.calls.append(call)
+
+    def _answer(self, call: Call, answers: Any, seconds: float) -> None:
+        world = self._world
+        world.after(world.latency() + seconds, call.relay, call.relay.answered, call, answers)
+
+    def _take_all(self, call: Call, late: float) -> None:
+        self._take(call, call.letters)
+        self._answer(call, call.answers, late)
+
+    # -- mishaps --------------------------------------------------------------------------------
+
+    def _away(self, call: Call, seconds: float) -> None:
+        self._answer(call, BrokerUnavailableError("the broker is away"), 0.0)
+
+    def _answer_lost(self, call: Call, seconds: float) -> None:
+        self._take(call, call.letters)
+        self._answer(call, BrokerUnavailableError("no answer"), seconds)
+
+    def _torn(self, call: Call, seconds: float) -> None:
+        self._take(call, call.letters[: (len(call.letters) + 1) // 2])
+        self._answer(call, BrokerUnavailableError("the connection broke"), seconds)
+
+    def _broken(self, call: Call, seconds: float) -> None:
+        self._answer(call, RuntimeError("something in this call"), 0.0)
+
+    def _silent(self, call: Call, seconds: float) -> None:
+        self._take(call, call.letters)
+        self._answer(call, RuntimeError("who knows"), seconds)
+
+    def _part(self, call: Call, seconds: float) -> None:
+        half = (len(call.letters) + 1) // 2
+        self._take(call, call.letters[:half])
+        rest = [NOT_TRIED] * (len(call.letters) - half)
+        self._answer(call, [*call.answers, *rest], 0.0)
+
+    def _slow(self, call: Call, seconds: float) -> None:
+        self._world.delayed(seconds)
+        self._world.after(seconds / 2, None, self._take_all, call, seconds / 2)
+
+    def _split(self, call: Call, seconds: float) -> None:
+        """One by one, and the second half only if the relay still lives and goes on by then."""
+        half = (len(call.letters) + 1) // 2
+        self._take(call, call.letters[:half])
+        self._world.delayed(seconds)
+        self._world.after(seconds, call.relay, self._take_rest, call, half)
+
+    def _take_rest(self, call: Call, half: int) -> None:
+        self._take(call, call.letters[half:])
+        self._answer(call, call.answers, 0.0)
+
+    def _crash_in_call(self, call: Call, seconds: float) -> None:
+        self._world.after(self._world.latency(), None, self._take, call, call.letters)
+        self._world.crash(call.relay)
+
+
+_MARKS = {type(None): "✓", ValueError: "✗", type(NOT_TRIED): "–"}
+
+_MISHAPS = {
+    "away": Broker._away,
+    "answer lost": Broker._answer_lost,
+    "torn": Broker._torn,
+    "broken": Broker._broken,
+    "silent": Broker._silent,
+    "part": Broker._part,
+    "slow": Broker._slow,
+    "split": Broker._split,
+    "crash in call": Broker._crash_in_call,
+}

@@ -1,0 +1,247 @@
+"""A simulated relay: its clock, its desk, and its two flows, performed as the two runtimes do.
+
+Keeper and carrier are the shipped flows. A command that takes time waits for its turn in the world;
+whatever wakes a flow early (an answer of the broker, a bell, a stop) does so here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twicesafe import Backoff
+from twicesafe.core import carrying, relaying
+from twicesafe.core.outbox import Held, Settle
+from twicesafe.core.relaying import Collect, Desk, Listen, Pause, Publish
+from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
+
+from .invariants import broken
+from .network import LOST
+from .plan import LEASE, Seat
+
+if TYPE_CHECKING:
+    from .broker import Call
+    from .posting import Letter
+    from .world import World
+
+__all__ = ["Relay"]
+
+BACKOFF = Backoff(first=0.15, factor=2, most=0.4, jitter=0.5)
+GIVES_UP = 8
+"""Settlements in a row that must have failed before a relay that stops may leave without."""
+
+
+class _Hand:
+    """One of the two flows: what it waits for, and whether that is still so."""
+
+    __slots__ = ("flow", "turn", "waits")
+
+    def __init__(self, flow: Any) -> None:
+        self.flow = flow
+        self.turn = 0
+        self.waits: type | None = None
+
+
+class Relay:
+    def __init__(self, world: World, number: int, life: int) -> None:
+        plan = world.plan
+        seat = plan.seats[number] if number < len(plan.seats) else Seat()
+        self.world = world
+        self.number = number
+        self.name = f"r{number}" if life == 1 else f"r{number}'{life}"
+        self.alive = True
+        self.ended = False
+        self.paused_until = 0.0
+        self.cut_off_until = 0.0
+        self.rate = seat.rate
+        self.desk = Desk(
+            lease=LEASE,
+            batch=plan.batch,
+            group=seat.group,
+            concurrency=seat.concurrency,
+            max_attempts=plan.max_attempts,
+            backoff=BACKOFF,
+            wake=plan.wakes,
+            clock=self.clock,
+            notify=lambda event: None,
+        )
+        self._inline = seat.threads and seat.concurrency == 1
+        self._keeper = _Hand(relaying.keep(self.desk))
+        self._carrier = _Hand(carrying.carry(self.desk))
+        self._landed: list[Call] = []
+        self._answers: dict[int, Any] = {}
+        # What the monitor looks at:
+        self.flying: dict[int, Call] = {}
+        self.unsettled: dict[int, Letter] = {}
+        """By number: published, and the relay knows it, but it does not know them settled."""
+        self.granted: dict[int, int] = {}
+        """What the store says that it holds: slots and fences."""
+        self.granted_until = 0
+        self.promised = 0.0
+        """It may publish until then, by its own clock: counted from the renewal that was sent."""
+        self.crashed = False
+        self.lapses = 0
+        self.settlements_lost = 0
+        self.settlements_lost_in_a_row = 0
+        self.misled_since: float | None = None
+        """The store's clock was set: it may be wrong about its leases until it has asked again."""
+
+    @property
+    def owner(self) -> bytes:
+        return self.desk.owner
+
+    def clock(self) -> float:
+        return 1000.0 * (self.number + 1) + self.world.now * self.rate
+
+    def start(self) -> None:
+        self._go(self._keeper, None)
+        self._go(self._carrier, None)
+
+    def stop(self) -> None:
+        self.desk.stopping = True
+        if self._carrier.waits in (Collect, Listen):
+            self._collected()
+
+    # -- the driver -------------------------------------------------------------------------------
+
+    def _go(self, hand: _Hand, reply: Any) -> None:
+        hand.turn += 1
+        hand.waits = None
+        try:
+            while True:
+                if reply is LOST:
+                    command = hand.flow.throw(StoreUnavailableError("lost on the way"))
+                else:
+                    command = hand.flow.send(reply)
+                if type(command) is Collect and self._landed:
+                    reply = self._hand_over()
+                elif type(command) is Publish and not self._inline:
+                    self._publish(command)
+                    if not self.alive:
+                        return
+                    reply = None
+                else:
+                    break
+        except StopIteration:
+            self._ends(hand)
+            return
+        hand.waits = type(command)
+        if hand.waits is Publish:
+            self._publish(command)
+        elif hand.waits in (Collect, Pause):
+            self._later(hand, hand.turn, command.seconds)
+        elif hand.waits is Listen:
+            self._ask(hand, "listen", partial(self._sleep, hand, hand.turn, command.seconds))
+        else:
+            self._request(hand, command)
+
+    def _later(self, hand: _Hand, turn: int, seconds: float) -> None:
+        self.world.after(seconds / self.rate, self, self._time_is_over, hand, turn)
+
+    def _time_is_over(self, hand: _Hand, turn: int) -> None:
+        if hand.turn == turn:
+            self._go(hand, [] if hand.waits is Collect else None)
+
+    def _ends(self, hand: _Hand) -> None:
+        if hand is self._carrier:
+            self.desk.carried = True
+            if self.unsettled and self.settlements_lost_in_a_row < GIVES_UP:
+                broken("stopped means settled", f"{self.name} leaves {sorted(self.unsettled)}")
+            if self.flying:
+                broken("stopped means settled", f"{self.name} leaves calls under way")
+            if self._keeper.waits is Pause:
+                self._go(self._keeper, None)
+            return
+        self.ended = True
+        self.alive = False
+        self.world.relay_ended(self)
+
+    # -- the broker -------------------------------------------------------------------------------
+
+    def _publish(self, command: Publish) -> None:
+        self.flying[command.ticket] = self.world.broker.call(self, command)
+
+    def answered(self, call: Call, answers: Any) -> None:
+        """A call has ended: its answers lie there until the carrier collects them."""
+        self._landed.append(call)
+        self._answers[call.ticket] = answers
+        waits = self._carrier.waits
+        if waits is Publish:
+            self._go(self._carrier, None)
+        elif waits is Collect:
+            self._collected()
+
+    def _collected(self) -> None:
+        self._go(self._carrier, self._hand_over() if self._carrier.waits is Collect else None)
+
+    def _hand_over(self) -> list[tuple[int, Any]]:
+        ended = []
+        for call in self._landed:
+            del self.flying[call.ticket]
+            answers = self._answers.pop(call.ticket)
+            self._note(call, answers)
+            ended.append((call.ticket, answers))
+        self._landed = []
+        return ended
+
+    def _note(self, call: Call, answers: Any) -> None:
+        if isinstance(answers, Exception):
+            if len(call.letters) == 1 and not isinstance(answers, BrokerUnavailableError):
+                call.letters[0].refusals += 1
+            return
+        for letter, answer in zip(call.letters, answers, strict=True):
+            if answer is None:
+                call.acknowledged.add(letter.message.id)
+                self.unsettled[letter.n] = letter
+            elif isinstance(answer, ValueError):
+                letter.refusals += 1
+
+    # -- the store --------------------------------------------------------------------------------
+
+    def _request(self, hand: _Hand, ask: Any) -> None:
+        sent = self.world.now, self.clock()
+        apply = partial(self.world.monitor.apply, self, ask)
+        op = ask.op.removeprefix("outbox_")
+        self._ask(hand, op, apply, partial(self._replied, hand, ask, sent))
+
+    def _ask(self, hand: _Hand, op: str, apply: Any, arrived: Any = None) -> None:
+        turn = hand.turn
+
+        def arrive(answer: Any) -> None:
+            if hand.turn != turn:
+                return
+            if arrived is not None:
+                arrived(answer)
+            elif answer is not None:
+                self._go(hand, None if answer is not LOST else LOST)
+
+        self.world.network.carry(self, op, apply, arrive)
+
+    def _replied(self, hand: _Hand, ask: Any, sent: tuple[float, float], answer: Any) -> None:
+        if type(ask) is Settle:
+            if answer is LOST:
+                self.settlements_lost += 1
+                self.settlements_lost_in_a_row += 1
+            else:
+                self.settlements_lost_in_a_row = 0
+                for n in ask.done:
+                    self.unsettled.pop(n, None)
+        elif type(answer) is Held:
+            self.promised = sent[1] + 0.9 * LEASE
+            if self.misled_since is not None and sent[0] > self.misled_since:
+                self.misled_since = None
+        self._go(hand, answer)
+
+    # -- bells ------------------------------------------------------------------------------------
+
+    def _sleep(self, hand: _Hand, turn: int, seconds: float) -> Any:
+        """At the store: it will be woken, unless there is something already."""
+        if self.world.table.sleep(self.owner):
+            self._later(hand, turn, seconds)
+            return None
+        return True
+
+    def ring(self) -> None:
+        if self._carrier.waits is Listen:
+            self.world.seen["outcome", "woken"] += 1
+            self._go(self._carrier, None)
