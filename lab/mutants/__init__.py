@@ -8,11 +8,14 @@ for the first seed that breaks an invariant. A mutant that survives 5,000 schedu
     claiming    who wins a claim, with which fence, attempt and cause
     keeping     fingerprints, retention, sweeps, operators
     flowing     what a worker does with an answer, or without one; the lease keeper
+    transacting the inbox: record and effect, marks, locks, what is kept
+    noting      the inbox: failures that outlive their transaction
 """
 
 from __future__ import annotations
 
-from . import claiming, flowing, keeping, writing
+from . import claiming, flowing, keeping, noting, transacting, writing
 from .registry import LIMIT, MUTANTS, Mutant, mutated
 
-__all__ = ["LIMIT", "MUTANTS", "Mutant", "claiming", "flowing", "keeping", "mutated", "writing"]
+__all__ = ["LIMIT", "MUTANTS", "Mutant", "claiming", "flowing", "keeping", "mutated"]
+__all__ += ["noting", "transacting", "writing"]

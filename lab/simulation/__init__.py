@@ -1,20 +1,21 @@
 """Deterministic simulation: the real core, on a virtual network, under virtual time.
 
-leases      the exchange of lease mode: claims, leases, results, operators
+leases        the exchange of lease mode: claims, leases, results, operators
+transactions  the inbox of transaction mode: commits, rollbacks, notes, operators
 
-study       what a campaign must know of a part that is simulated
-campaign    many seeds, on all cores, counted
-shrinking   a failing plan made small enough to read
-violations  what may never happen, by name
+study         what a campaign must know of a part that is simulated
+campaign      many seeds, on all cores, counted
+shrinking     a failing plan made small enough to read
+violations    what may never happen, by name
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from . import leases
+from . import leases, transactions
 from .study import Study
 
 __all__ = ["STUDIES"]
 
-STUDIES: Final[dict[str, Study]] = {each.name: each for each in (leases.STUDY,)}
+STUDIES: Final[dict[str, Study]] = {each.name: each for each in (leases.STUDY, transactions.STUDY)}

@@ -1,0 +1,107 @@
+"""Mutants of notes: failures that are kept although the caller's transaction is rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from twicesafe.core import inbox as core
+from twicesafe.core import lifecycle
+from twicesafe.core.protocol import Claim, Fail
+from twicesafe.records import Row, State
+from twicesafe.runtime.notes import Notes
+
+from .registry import Patch
+from .registry import mutant as any_mutant
+
+mutant = partial(any_mutant, study="transactions")
+
+_claim = lifecycle.claim
+_look = lifecycle.look
+_note = core.note
+_receive = core.receive
+
+
+@mutant("a failure is noted inside the transaction that is rolled back")
+def note_rolled_back(patch: Patch) -> None:
+    patch(Notes, "add", lambda self, note: None)
+
+
+@mutant("a failure that is not in the store yet is not counted by the process that knows of it")
+def unwritten_not_heeded(patch: Patch) -> None:
+    patch(Notes, "unwritten", lambda self, id_: [])
+
+
+@mutant("what a process knows of failures is looked up before the store is asked")
+def unwritten_before_the_store(patch: Patch) -> None:
+    def receive(call: Any, must_keep: bool = True, unwritten: Any = tuple) -> Any:
+        known = unwritten()
+        return (yield from _receive(call, must_keep, lambda: known))
+
+    patch(core, "receive", receive)
+
+
+@mutant("a note whose COMMIT was cut is counted again")
+def note_counted_again(patch: Patch) -> None:
+    def note(row: Row | None, ask: Any, now: int, floor: int) -> Row | None:
+        if row is not None and row.owner == ask.claim.owner:
+            row = replace(row, owner=b"")
+        return _note(row, ask, now, floor)
+
+    patch(core, "note", note)
+
+
+@mutant("a note writes over whatever is there, done or not")
+def note_overwrites(patch: Patch) -> None:
+    def note(row: Row | None, ask: Any, now: int, floor: int) -> Row | None:
+        return _note(None, ask, now, floor if row is None else row.fence)
+
+    patch(core, "note", note)
+
+
+def _noting(change: Callable[[Row], Row]) -> Any:
+    def note(row: Row | None, ask: Any, now: int, floor: int) -> Row | None:
+        after = _note(row, ask, now, floor)
+        counts = after is not None and isinstance(ask.end, Fail) and after.state is State.RELEASED
+        return change(after) if counts and after is not None else after
+
+    return note
+
+
+@mutant("a failed attempt leaves a record that says done")
+def note_says_done(patch: Patch) -> None:
+    patch(core, "note", _noting(lambda row: replace(row, state=State.COMPLETED)))
+
+
+@mutant("a failed attempt is kept, and not counted")
+def note_without_count(patch: Patch) -> None:
+    patch(core, "note", _noting(lambda row: replace(row, attempt=row.attempt - 1)))
+
+
+@mutant("a failed attempt is counted, and its cause is not kept")
+def note_without_cause(patch: Patch) -> None:
+    patch(core, "note", _noting(lambda row: replace(row, cause=None)))
+
+
+@mutant("after a failure the key rests until the clock is where it was, although it was set back")
+def note_makes_it_rest(patch: Patch) -> None:
+    patch(core, "note", _noting(lambda row: replace(row, lease_until=row.changed_at)))
+
+
+@mutant("a failure that is the answer is run again")
+def remembered_runs_again(patch: Patch) -> None:
+    def look(row: Row, ask: Claim, now: int) -> Any:
+        if row.state is State.FAILED:
+            row = replace(row, state=State.RELEASED)
+        return _look(row, ask, now)
+
+    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+        if row is not None and row.state is State.FAILED:
+            row = replace(row, state=State.RELEASED)
+        return _claim(row, ask, now, floor)
+
+    patch(lifecycle, "look", look)
+    patch(lifecycle, "claim", claim)

@@ -1,0 +1,217 @@
+"""Mutants of transaction mode: record and effect, the transaction's mark, locks, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from twicesafe import tokens
+from twicesafe.context import ActiveClaim
+from twicesafe.core import inbox as core
+from twicesafe.core import lifecycle
+from twicesafe.core.commands import Invoke
+from twicesafe.core.protocol import Claim, Claimed, Verdict
+from twicesafe.deliveries import Deliveries
+from twicesafe.errors import AtomicityBrokenError
+from twicesafe.keys import Key
+from twicesafe.records import Row, State
+
+from ..simulation.transactions.connection import Connection
+from ..simulation.transactions.database import Database
+from ..simulation.transactions.sessions import Locks
+from ..simulation.transactions.statements import DriverError
+from ..simulation.transactions.terms import CONSUMERS
+from .registry import Patch
+from .registry import mutant as any_mutant
+
+mutant = partial(any_mutant, study="transactions")
+
+_claim = lifecycle.claim
+_look = lifecycle.look
+_receive = core.receive
+
+
+# --- record and effect -------------------------------------------------------------------------
+
+
+@mutant("the record is written in a transaction of its own, after the effect")
+def record_after_the_effect(patch: Patch) -> None:
+    commit = Database._commit
+
+    def apart(self: Any, session: Any, opened: Any, ask: Any, reply: Any) -> None:
+        if session.about is None and opened.effects and ask.by == "caller":
+            rows, opened.rows = opened.rows, {}
+            self._world.after(0.01, None, self.rows.update, rows)
+        commit(self, session, opened, ask, reply)
+
+    patch(Database, "_commit", apart)
+
+
+@mutant("a record is seen as done before its transaction has committed")
+def done_before_the_commit(patch: Patch) -> None:
+    finish = Database._finish
+
+    def seen_at_once(self: Any, session: Any, opened: Any, ask: Any, reply: Any) -> None:
+        finish(self, session, opened, ask, reply)
+        self.rows.update(opened.rows)
+
+    patch(Database, "_finish", seen_at_once)
+
+
+@mutant("the transaction's mark is not compared: a handler that committed by itself is done")
+def mark_not_compared(patch: Patch) -> None:
+    patch(Database, "is_entered", lambda self, opened, ask: True)
+
+
+@mutant("half of the work, committed by its handler, is taken over as if a lease had run out")
+def half_runs_again(patch: Patch) -> None:
+    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+        return _claim(None if row is None else replace(row, hold=False), ask, now, floor)
+
+    patch(lifecycle, "claim", claim)
+
+
+def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
+    """The flow with its commands and replies tampered with: `handle` performs one of them."""
+
+    def tampered(call: Any, *rest: Any) -> Any:
+        flow = _receive(call, *rest)
+        reply: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                command = flow.send(reply) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return end.value
+            try:
+                reply, error = (yield from handle(call, command)), None
+            except Exception as trouble:
+                reply, error = None, trouble
+
+    return tampered
+
+
+@mutant("a transaction that was aborted under its handler is taken for done")
+def aborted_is_done(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        try:
+            return (yield command)
+        except AtomicityBrokenError:
+            return True
+
+    patch(core, "receive", _tampering(handle))
+
+
+@mutant("the handler runs before its record is entered")
+def handler_first(patch: Patch) -> None:
+    def handle(call: Any, command: Any) -> Any:
+        if type(command) is core.Enter:
+            claim = (call.key, command.owner, 1, 1, None, 0.0, 1e9, 1e9, call.clock)
+            yield Invoke(ActiveClaim(*claim), call.run)
+        return (yield command)
+
+    patch(core, "receive", _tampering(handle))
+
+
+@mutant("results are kept in the process as well, and replayed from there, committed or not")
+def rolled_back_is_replayed(patch: Patch) -> None:
+    kept: list[Any] = [None, {}]
+
+    def handle(call: Any, command: Any) -> Any:
+        if kept[0] is not tokens._counter:  # another world
+            kept[:] = tokens._counter, {}
+        if type(command) is core.Enter and command.id in kept[1]:
+            result = kept[1][command.id]
+            return core.Entered(Claimed(Verdict.REPLAY, 1, 1, state=State.COMPLETED, result=result))
+        if type(command) is core.Leave:
+            kept[1][command.ask.id] = command.ask.result
+        return (yield command)
+
+    patch(core, "receive", _tampering(handle))
+
+
+@mutant("a COMMIT without an answer is taken for success")
+def cut_commit_is_success(patch: Patch) -> None:
+    commit = Connection.commit
+
+    def hopeful(self: Any, by: str = "caller") -> None:
+        try:
+            commit(self, by)
+        except DriverError:
+            return
+
+    patch(Connection, "commit", hopeful)
+
+
+# --- deciding ----------------------------------------------------------------------------------
+
+
+@mutant("a key is looked for and then inserted, and nobody waits for whoever inserted it meanwhile")
+def insert_without_lock(patch: Patch) -> None:
+    def at_once(self: Any, session: Any, opened: Any, id_: bytes, reply: Any, then: Any) -> None:
+        then()
+
+    patch(Locks, "take", at_once)
+    patch(Locks, "give_back", lambda self, opened, id_: None)
+
+
+@mutant("whoever waited for a record decides on what it saw before it waited")
+def old_snapshot(patch: Patch) -> None:
+    def load(self: Any, session: Any, opened: Any, ask: Any, reply: Any) -> None:
+        row, now = self._seen(opened, ask.id), self.now()
+        self._look(session, ask.id)
+        if row is None:
+            reply((None, now))
+        else:
+            self.locks.take(session, opened, ask.id, reply, lambda: reply((row, now)))
+
+    patch(Database, "_load", load)
+
+
+@mutant("fingerprints are not compared in a transaction")
+def fingerprint_not_compared(patch: Patch) -> None:
+    def look(row: Row, ask: Claim, now: int) -> Any:
+        return _look(row, replace(ask, fingerprint=None), now)
+
+    patch(lifecycle, "look", look)
+
+
+@mutant("a record past its retention is replayed until it is swept")
+def expired_is_replayed(patch: Patch) -> None:
+    patch(lifecycle, "is_expired", lambda row, now: False)
+
+
+@mutant("the consumer is no part of the key: the second one finds the work done")
+def consumer_not_in_the_key(patch: Patch) -> None:
+    patch(Deliveries, "key", lambda self, key: Key(key, scope=(CONSUMERS[0],)))
+
+
+@mutant("a repeat is accepted as new")
+def repeat_is_accepted(patch: Patch) -> None:
+    patch(core, "accept", lambda call, answer: True)
+
+
+@mutant("the sweep removes half done, held and parked records after a while")
+def sweep_of_half_done_work(patch: Patch) -> None:
+    is_due = Database.is_due
+
+    def old_too(self: Any, row: Row, now: int) -> bool:
+        stuck = row.state in (State.IN_PROGRESS, State.HELD, State.PARKED)
+        return (stuck and row.changed_at + 200 <= now) or is_due(self, row, now)
+
+    patch(Database, "is_due", old_too)
+
+
+@mutant("the sweep does not keep the highest fence that it removed")
+def sweep_without_floor(patch: Patch) -> None:
+    sweep = Database.sweep
+
+    def forgetful(self: Any, ask: Any) -> Any:
+        report = sweep(self, ask)
+        self.floor = 0
+        return report
+
+    patch(Database, "sweep", forgetful)

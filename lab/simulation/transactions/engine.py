@@ -1,0 +1,162 @@
+"""The shipped inbox on the virtual database: both twins, unchanged, down to their statements.
+
+What an engine brings of its own is here: how it inserts first and how it completes. What is rare is
+decided by the programs that all engines share (`stores.inside`), as in PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from twicesafe import AsyncInbox, Inbox
+from twicesafe.core.inbox import Enter, Entered, Leave
+from twicesafe.core.protocol import Claimed, Verdict
+from twicesafe.errors import StillInProgressError
+from twicesafe.stores.base import Program
+from twicesafe.stores.inside import Inside, look
+from twicesafe.transactions.base import AsyncTransaction, Dialect, Style, Transaction
+
+from .fibers import look as judge
+from .statements import Finish, Floor, Insert, Load, Save
+from .terms import CONSUMERS, POLICIES
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+__all__ = ["INSIDE", "VirtualTransaction", "inbox_for"]
+
+RACES = 5
+
+
+class Programs:
+    """What `Inside` asks of an engine's programs."""
+
+    lock = ""
+
+    def load(self, id: bytes, lock: str) -> Program[Any]:  # noqa: A002
+        return (yield Load(id))
+
+    def floor(self) -> Program[Any]:
+        return (yield Floor())
+
+    def save(self, row: Any, new: bool = False) -> Program[Any]:
+        yield Save(row, new)
+
+
+class VirtualInside(Inside):
+    def __init__(self) -> None:
+        self.programs = Programs()  # type: ignore[assignment]
+
+    def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
+        [one] = asks
+        return [(yield from self._enter(one, wait))]
+
+    def _enter(self, asked: Enter, wait: float) -> Program[Entered]:
+        for _ in range(RACES):
+            now, mark, fence, seen = yield Insert(asked, wait)
+            if fence is not None:
+                answer: Claimed | None = Claimed(Verdict.WON, fence, 1)
+            elif seen is None:
+                continue  # somebody was faster: now there is something to see
+            else:
+                answer = look(seen, asked, now)
+            if answer is None:
+                answer = yield from self._decide(asked)
+            yield asked, answer
+            return Entered(answer, mark)
+        raise StillInProgressError("overtaken", key=asked.key, retry_after=0.5)
+
+    def leave(self, ask: Leave) -> Program[bool]:
+        return (yield Finish(ask))
+
+
+INSIDE = VirtualInside()
+
+
+class Store:
+    """What an inbox asks of its store, besides notes."""
+
+    url = "postgresql://lab"
+
+    @staticmethod
+    def inside(style: str) -> Inside:
+        return INSIDE
+
+
+STORE: Any = Store()
+
+
+def _perform(connection: Connection, statement: Any) -> Any:
+    if type(statement) is tuple:  # no statement: what was decided, for the monitor
+        world = connection.worker.world
+        judge(world, world.monitor.entered, connection.session, *statement)
+        return None
+    return connection.call(statement)
+
+
+class VirtualTransaction(Transaction):
+    dialect: Dialect = "postgresql"
+    style: Style = "%s"
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def check(self) -> None:
+        """It is open: no connection of the lab commits by itself."""
+
+    def execute(self, statement: Any) -> Any:
+        return _perform(self._connection, statement)
+
+
+class AsyncVirtualTransaction(AsyncTransaction):
+    dialect: Dialect = "postgresql"
+    style: Style = "%s"
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def check(self) -> None:
+        """As above."""
+
+    async def execute(self, statement: Any) -> Any:
+        return _perform(self._connection, statement)
+
+
+class BlockingDesk(Inbox):
+    """The blocking twin, with connections of the lab."""
+
+    def _use(self, store: Any) -> None:
+        self._store = store
+
+    def _joined(self, connection: Any) -> Transaction:
+        return VirtualTransaction(connection)
+
+
+class AwaitedDesk(AsyncInbox):
+    """The awaited twin. A thread of its own is here the fibre that it runs in."""
+
+    def __init__(self, store: Any, **settings: Any) -> None:
+        super().__init__(store, **settings)
+        self._store = store
+
+    async def _joined(self, connection: Any) -> AsyncTransaction:
+        return AsyncVirtualTransaction(connection)
+
+    async def _aside(self, work: Any, *args: Any) -> None:
+        work(*args)
+
+
+@cache
+def inbox_for(loop: bool, consumer: int, policy: int) -> Any:
+    """Made once: schedules are many. Whoever uses it makes a copy with notes of its own."""
+    settings, results = POLICIES[policy]
+    kind = AwaitedDesk if loop else BlockingDesk
+    inbox = kind(STORE, consumer=CONSUMERS[consumer], policy=settings, results=results)
+    inbox._notify = _ignore
+    return inbox
+
+
+def _ignore(event: Any) -> None:
+    """Nobody listens to the events of simulated work."""
