@@ -10,12 +10,14 @@ for the first seed that breaks an invariant. A mutant that survives 5,000 schedu
     flowing     what a worker does with an answer, or without one; the lease keeper
     transacting the inbox: record and effect, marks, locks, what is kept
     noting      the inbox: failures that outlive their transaction
+    relaying    the relay: who holds a slot, and what the store notes about lanes
+    carrying    the relay: which messages go when, and what becomes of the answers
 """
 
 from __future__ import annotations
 
-from . import claiming, flowing, keeping, noting, transacting, writing
+from . import carrying, claiming, flowing, keeping, noting, relaying, transacting, writing
 from .registry import LIMIT, MUTANTS, Mutant, mutated
 
 __all__ = ["LIMIT", "MUTANTS", "Mutant", "claiming", "flowing", "keeping", "mutated"]
-__all__ += ["noting", "transacting", "writing"]
+__all__ += ["carrying", "noting", "relaying", "transacting", "writing"]

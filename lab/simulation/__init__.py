@@ -2,6 +2,7 @@
 
 leases        the exchange of lease mode: claims, leases, results, operators
 transactions  the inbox of transaction mode: commits, rollbacks, notes, operators
+relays        the outbox relay: slots, lanes, refusals, operators, a broker
 
 study         what a campaign must know of a part that is simulated
 campaign      many seeds, on all cores, counted
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import leases, transactions
+from . import leases, relays, transactions
 from .study import Study
 
 __all__ = ["STUDIES"]
 
-STUDIES: Final[dict[str, Study]] = {each.name: each for each in (leases.STUDY, transactions.STUDY)}
+STUDIES: Final[dict[str, Study]] = {
+    each.name: each for each in (leases.STUDY, transactions.STUDY, relays.STUDY)
+}

@@ -30,7 +30,11 @@ def test_a_mutant_is_found(name: str):
 
 @pytest.mark.parametrize(
     "name, seed, lines",
-    [("takeover keeps fence", 9, 6), ("mark not compared", 35, 2)],
+    [
+        ("takeover keeps fence", 9, 6),
+        ("mark not compared", 35, 2),
+        ("failed settlement is forgotten", 3, 4),
+    ],
 )
 def test_what_broke_is_made_small_and_breaks_the_same(name: str, seed: int, lines: int):
     study = STUDIES[MUTANTS[name].study]

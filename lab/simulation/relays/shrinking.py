@@ -32,6 +32,12 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         for plain in (Seat(), replace(seat, rate=1.0), replace(seat, threads=False)):
             if plain != seat:
                 yield replace(plan, seats=(*plan.seats[:index], plain, *plan.seats[index + 1 :]))
+    for field in ("faults", "calls"):
+        for index, one in enumerate(getattr(plan, field)):
+            if one.nth:
+                kept = getattr(plan, field)
+                sooner = replace(one, nth=one.nth - 1)
+                yield replace(plan, **{field: (*kept[:index], sooner, *kept[index + 1 :])})
     even = (0.001,) * len(plan.latencies)
     if plan.latencies != even:
         yield replace(plan, latencies=even)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twicesafe.core.driving import drive
 from twicesafe.core.outbox import OutboxRequest, Prepare
-from twicesafe.stores.outbox import COLUMNS, Added, values_of
+from twicesafe.stores.outbox import COLUMNS, Added, inlined, values_of
 from twicesafe.stores.sql import Query
 from twicesafe.stores.sqlite.outbox import SqliteOutbox
 from twicesafe.stores.sqlite.programs import SqliteSchema
@@ -21,9 +21,15 @@ from twicesafe.stores.sqlite.programs import SqliteSchema
 __all__ = ["Table"]
 
 
+_inlined = functools.lru_cache(10_000)(inlined)
+
+
 class _Outbox(SqliteOutbox):
     def now(self) -> str:
         return "lab_now()"
+
+    def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
+        return _inlined(column, tuple(numbers))  # a relay asks for the same slots again and again
 
 
 class _Engine:

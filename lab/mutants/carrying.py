@@ -1,0 +1,172 @@
+"""Mutants of the outbox relay's carrier: which rows go when, and what becomes of their answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from msgspec.structs import replace
+
+from twicesafe.core import carrying
+from twicesafe.core.carrying import _Carrier
+from twicesafe.core.outbox import Settle
+from twicesafe.core.publishing import NOT_TRIED
+from twicesafe.core.relaying import Listen, Publish
+
+from .registry import Patch, mutant
+from .relaying import STUDY, tampering
+
+
+@mutant("rows that were fetched before a slot was lost are published when it is won back", STUDY)
+def rows_of_an_earlier_holding(patch: Patch) -> None:
+    patch(carrying, "_is_ours", lambda row, usable: row.slot in usable)
+
+
+@mutant("a lane with more rows goes on before the answer for its first ones is there", STUDY)
+def two_groups_of_a_lane(patch: Patch) -> None:
+    take_off = _Carrier._take_off
+
+    def eager(self: Any) -> Any:
+        yield from take_off(self)
+        flying = {row.n for rows in self.flying.values() for row in rows}
+        for lane, rows in self.lanes.items():
+            waiting = [row for row in rows if row.n not in flying]
+            if waiting and lane not in self.ready and len(self.flying) < self.desk.concurrency:
+                self.tickets += 1
+                self.flying[self.tickets] = waiting[:1]
+                self.in_flight += 1
+                yield Publish(self.tickets, [waiting[0].message])
+
+    patch(_Carrier, "_take_off", eager)
+
+
+@mutant(
+    "rows are looked for behind the highest number seen: what commits late is passed over", STUDY
+)
+def remembers_the_last_number(patch: Patch) -> None:
+    sort_in = _Carrier._sort_in
+
+    def behind(self: Any, rows: Any, slots: Any) -> None:
+        met = self.__dict__.setdefault("met", set())
+        new = [row for row in rows if row.n in met or row.n > max(met, default=0)]
+        met.update(row.n for row in new)
+        sort_in(self, new, slots)
+
+    patch(_Carrier, "_sort_in", behind)
+
+
+@mutant("a refused message is passed over, and its lane goes on without it", STUDY)
+def refused_is_passed_over(patch: Patch) -> None:
+    refused = _Carrier._refused
+
+    def passed(self: Any, row: Any, error: Exception) -> None:
+        rest = deque(list(self.lanes.get(row.lane, ()))[1:])
+        refused(self, row, error)
+        if rest:
+            self.lanes[row.lane] = rest
+
+    patch(_Carrier, "_refused", passed)
+
+
+@mutant("a row is settled before it is published, so a death in between loses it", STUDY)
+def settled_before_published(patch: Patch) -> None:
+    def handle(carrier: Any, command: Any) -> Any:
+        rows = carrier.flying[command.ticket]
+        yield Settle(carrier.desk.owner, [row.n for row in rows], [], [], {})
+        return (yield command)
+
+    patch(_Carrier, "_take_off", tampering(_Carrier._take_off, handle))
+
+
+@mutant("the answers for a group are taken for those of other messages in it", STUDY)
+def answers_out_of_place(patch: Patch) -> None:
+    land = _Carrier._land
+
+    def turned(self: Any, ended: Any) -> None:
+        land(
+            self,
+            [
+                (one, a[::-1] if isinstance(a, list) and NOT_TRIED not in a else a)
+                for one, a in ended
+            ],
+        )
+
+    patch(_Carrier, "_land", turned)
+
+
+@mutant("a broker that is away counts as a refusal of each message", STUDY)
+def outages_count(patch: Patch) -> None:
+    failed = _Carrier._broker_failed
+
+    def blamed(self: Any, rows: Any, error: Exception) -> None:
+        for row in {row.lane: row for row in reversed(rows)}.values():
+            self._refused(row, error)
+        failed(self, rows, error)
+
+    patch(_Carrier, "_broker_failed", blamed)
+
+
+@mutant("refusals are not counted, so poison is tried for ever", STUDY)
+def poison_never_parks(patch: Patch) -> None:
+    refused = _Carrier._refused
+
+    def forgetful(self: Any, row: Any, error: Exception) -> None:
+        self.desk.max_attempts = 1_000
+        refused(self, row, error)
+
+    patch(_Carrier, "_refused", forgetful)
+
+
+@mutant("a failed settlement is forgotten, and its rows are fetched and published again", STUDY)
+def failed_settlement_is_forgotten(patch: Patch) -> None:
+    outage = _Carrier._outage
+
+    def forgetful(self: Any, what: str, error: Exception) -> None:
+        if what == "outbox_settle":
+            self.todo = Settle(self.desk.owner, [], [], [], {})
+        outage(self, what, error)
+
+    patch(_Carrier, "_outage", forgetful)
+
+
+@mutant("while settlements fail, a relay goes on publishing: more than a batch is unsettled", STUDY)
+def more_than_a_batch(patch: Patch) -> None:
+    patch(_Carrier, "_room", lambda self: self.desk.batch)
+
+
+@mutant("a relay that is told to stop leaves what it has published unsettled", STUDY)
+def stop_settles_nothing(patch: Patch) -> None:
+    settle = _Carrier._settle
+
+    def impatient(self: Any, patient: bool = False) -> Any:
+        if not self.desk.stopping:
+            yield from settle(self, patient)
+
+    patch(_Carrier, "_settle", impatient)
+
+
+@mutant("a relay that is told to stop does not wait for the calls that are under way", STUDY)
+def stop_drops_calls(patch: Patch) -> None:
+    carry = carrying.carry
+
+    def hasty(desk: Any) -> Any:
+        flow = carry(desk)
+        reply: Any = None
+        while not desk.stopping:
+            try:
+                reply = yield flow.send(reply)
+            except StopIteration:
+                return
+            except Exception as error:
+                reply = yield flow.throw(error)
+        desk.carried = True
+
+    patch(carrying, "carry", hasty)
+
+
+@mutant("a relay that sleeps trusts its bell: when a wake-up is lost, it sleeps on", STUDY)
+def trusts_its_bell(patch: Patch) -> None:
+    def handle(desk: Any, command: Any) -> Any:
+        return (yield replace(command, seconds=1e6) if type(command) is Listen else command)
+
+    patch(carrying, "carry", tampering(carrying.carry, handle))
