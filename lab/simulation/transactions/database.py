@@ -75,6 +75,9 @@ class Database:
         """The server notices that nobody is there any more, or ends the session by itself."""
         session.over = True
         self._rollback(session)
+        waits, session.waits = session.waits, None
+        if waits is not None:
+            waits(None, DriverError("08006", "the server ended the connection"))
 
     def fail(self, session: Session) -> None:
         """A deadlock, or a serialisation failure: the transaction takes no more statements."""

@@ -40,7 +40,7 @@ class Opened:
 class Session:
     """A connection, as the server sees it."""
 
-    __slots__ = ("about", "looked", "name", "opened", "over", "patience", "worker")
+    __slots__ = ("about", "looked", "name", "opened", "over", "patience", "waits", "worker")
 
     def __init__(self, name: str, worker: Any, note: bytes | None = None) -> None:
         self.name = name
@@ -50,6 +50,8 @@ class Session:
         self.opened: Opened | None = None
         self.over = False
         self.patience = PATIENCE
+        self.waits: Reply | None = None
+        """Whom to tell if it ends while a statement of it waits for a lock."""
         self.looked: tuple[Truth, int] | None = None
         """What was true, and when, of the record that it last looked at."""
 
@@ -74,12 +76,14 @@ class Locks:
             self._grant(session, opened, id, then)
             return
         self._world.seen["lock", "waited for"] += 1
+        session.waits = reply
         waiter = (session, opened, then)
         self._lines.setdefault(id, deque()).append(waiter)
 
         def late() -> None:
             if session.opened is opened and waiter in self._lines[id]:
                 self._lines[id].remove(waiter)
+                session.waits = None
                 self._world.seen["lock", "not given in time"] += 1
                 self._fail(session)
                 reply(None, DriverError("55P03", "canceling statement due to lock timeout"))
@@ -89,6 +93,7 @@ class Locks:
     def _grant(
         self, session: Session, opened: Opened, id: bytes, then: Callable[[], None]  # noqa: A002
     ) -> None:  # fmt: skip
+        session.waits = None
         if self._holders.get(id) is not session:
             self._holders[id] = session
             opened.locks.append(id)
