@@ -130,6 +130,8 @@ class Desk:
         slots, unwanted = self.slots, self.unwanted
         if self.clock() >= self.deadline or slots is self.doubted:
             return {}
+        if not unwanted:
+            return slots
         return {slot: fence for slot, fence in slots.items() if slot not in unwanted}
 
 
