@@ -18,7 +18,7 @@ from twicesafe.stores.base import Program
 from twicesafe.stores.inside import Inside, look
 from twicesafe.transactions.base import AsyncTransaction, Dialect, Style, Transaction
 
-from .fibers import look as judge
+from .fibers import judge
 from .statements import Finish, Floor, Insert, Load, Save
 from .terms import CONSUMERS, POLICIES
 
@@ -46,6 +46,8 @@ class Programs:
 
 
 class VirtualInside(Inside):
+    """Insert first; what is seen may need no write; else decide under the lock."""
+
     def __init__(self) -> None:
         self.programs = Programs()  # type: ignore[assignment]
 

@@ -19,7 +19,7 @@ from ..violations import Violation
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["Condition", "Fiber", "Queue", "ask", "look"]
+__all__ = ["Condition", "Fiber", "Queue", "ask", "judge"]
 
 Resume = Callable[..., None]
 Command = Callable[[Resume], None]
@@ -40,9 +40,10 @@ class Fiber(greenlet):
         if self.over or turn != self._turn:
             return
         self._turn += 1
-        command = self.switch() if turn == 0 else (
-            self.switch(value) if error is None else self.throw(error)
-        )  # fmt: skip
+        if turn == 0:
+            command = self.switch()
+        else:
+            command = self.switch(value) if error is None else self.throw(error)
         if self._world.found is not None:
             raise self._world.found
         if self.dead:
@@ -71,7 +72,7 @@ def ask(command: Command) -> Any:
     return fiber.parent.switch(command)  # type: ignore[union-attr]
 
 
-def look(world: World, check: Callable[..., None], *args: Any) -> None:
+def judge(world: World, check: Callable[..., None], *args: Any) -> None:
     """Called inside a fibre: what is found here must not be caught by the code that is looked at."""
     try:
         check(*args)
@@ -117,10 +118,9 @@ class Condition:
         return None
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> None:
-        late: list[bool] = []
+        late = False
         while not holds() and not late:
-            if ask(partial(self._wait, seconds)):
-                late.append(True)
+            late = bool(ask(partial(self._wait, seconds)))
 
     def _wait(self, seconds: float, resume: Resume) -> None:
         self._waiting.append(resume)

@@ -14,8 +14,18 @@ import msgspec
 
 from .terms import CONSUMERS, KEYS, POLICIES
 
-__all__ = ["ENDS", "FAULTS", "INCIDENTS", "QUIET", "Behaviour", "Delivery", "Fault", "Incident"]
-__all__ += ["Plan", "draw"]
+__all__ = [
+    "ENDS",
+    "FAULTS",
+    "INCIDENTS",
+    "QUIET",
+    "Behaviour",
+    "Delivery",
+    "Fault",
+    "Incident",
+    "Plan",
+    "draw",
+]
 
 QUIET: Final = 4.5
 """Virtual seconds after which nothing new goes wrong, and every delivery must reach its end."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from twicesafe.core.inbox import Enter, Leave
 from twicesafe.records import Row
 
-__all__ = ["Commit", "DriverError", "Finish", "Floor", "Insert", "Load", "Rollback", "Save"]
-__all__ += ["Effect", "Write", "Wrong"]
+__all__ = [
+    "Commit",
+    "DriverError",
+    "Effect",
+    "Finish",
+    "Floor",
+    "Insert",
+    "Load",
+    "Rollback",
+    "Save",
+    "Write",
+    "Wrong",
+]
 
 
 class DriverError(Exception):
@@ -71,6 +80,3 @@ class Commit(msgspec.Struct):
 
 class Rollback(msgspec.Struct):
     pass
-
-
-Statement = Any

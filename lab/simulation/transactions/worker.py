@@ -18,7 +18,7 @@ from twicesafe.runtime.notes import Notes
 
 from .connection import Connection
 from .engine import INSIDE, VirtualTransaction, inbox_for
-from .fibers import Condition, Fiber, Queue, Resume, ask, look
+from .fibers import Condition, Fiber, Queue, Resume, ask, judge
 from .statements import Commit, DriverError, Effect, Write, Wrong
 from .terms import FINGERPRINTS, KEYS, RefusedError
 
@@ -179,7 +179,7 @@ def handle(job: Job) -> Any:
     worker, how, call = job.worker, job.how, job.connection.call
     claim = None if job.delivery.accepts else current_claim()
     world = worker.world
-    look(world, world.ledger.started, job, claim)
+    judge(world, world.ledger.started, job, claim)
     write = Write(Effect(job.delivery.consumer, job.delivery.message, job.run))
     value = f"{job.delivery.message}#{job.run}"
     try:
@@ -204,7 +204,7 @@ def handle(job: Job) -> Any:
                 ask(lambda resume: world.crash(worker, how.seconds))
     except Exception as error:
         job.failed = error
-        if how.end == "remember":
+        if isinstance(error, RefusedError):
             world.ledger.said.add((worker, job.id, str(error)))
         raise
     if how.end == "swallow":
