@@ -2,6 +2,7 @@
 
     plan        a seed becomes data: which messages, which relays, and everything that goes wrong
     world       virtual time and the clocks in it; one run of one plan
+    ending      once faults stop: what must be reached, and by when
     posting     messages in transactions, which commit late
     table       the store
     network     requests that get lost or late on their way to it

@@ -185,7 +185,7 @@ class Monitor:
             self._rests.pop(world.office.by_number[n].lane, None)
         for setback, trouble in zip(ask.setbacks, before, strict=True):
             self._set_back(relay, setback, trouble)
-        world.settled()
+        world.ending.look()
         return answer
 
     def _set_back(self, relay: Relay, it: Setback, before: tuple[int, int, bool] | None) -> None:

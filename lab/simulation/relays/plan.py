@@ -171,6 +171,12 @@ def draw(seed: int) -> Plan:
             span = pick((-3600.0, -5.0, -0.7, 0.7, 5.0, 3600.0))
         target = rng.randrange(len(seats))
         incidents.append(Incident(round(uniform(0.05, 2.6), 4), kind, target, round(span, 4)))
+    # Coincidences that chance alone brings too seldom:
+    if trouble and chance() < 0.06:  # slots are lost and won back while a call is under way
+        calls = [Mishap(0, "slow", round(uniform(2.5, 5.0), 4)), *calls]
+        incidents.append(Incident(moment(), "cut off", 0, round(uniform(1.6, 2.4), 4)))
+    if trouble and chance() < 0.06:  # slots are to be given back while settlements fail
+        faults += [Fault("settle", nth, "refused") for nth in range(rng.randrange(1, 6))]
     return Plan(
         seed,
         pick((3, 6, 6)),
@@ -183,7 +189,7 @@ def draw(seed: int) -> Plan:
         tuple(
             sorted({(one.op, one.nth): one for one in faults}.values(), key=lambda f: (f.op, f.nth))
         ),
-        tuple(calls),
+        tuple({one.nth: one for one in reversed(calls)}.values())[::-1],
         tuple(sorted(incidents, key=lambda one: one.at)),
         pick((0.0, 0.01, 0.1, 0.5)) if trouble else 0.0,
         chance() < 0.5,

@@ -107,7 +107,7 @@ class Office:
             else:
                 del self._gates[letter.lane]
         self.open -= 1
-        world.settled()
+        world.ending.look()
 
     def _commit(self, letter: Letter) -> None:
         world, message = self._world, letter.message

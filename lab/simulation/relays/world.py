@@ -1,8 +1,7 @@
 """The world: virtual time, the clocks in it, and one run of one plan.
 
-A run has three parts. First messages are added and everything goes wrong. Then faults stop, but
-poison stays: all other lanes must go on, and the poisoned ones must end up parked. Then the broker
-is mended, an operator retries what is parked, everything must go out, and the relays are stopped.
+Everything happens at a moment of virtual time; equal moments keep the order in which they were
+planned. Messages are added and everything goes wrong, until it is quiet: then begins the end.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from itertools import cycle
 from typing import Any
 
 from twicesafe import tokens
-from twicesafe.core.outbox import Backlog, Depth, ParkedLanes, Unpark
-from twicesafe.core.relaying import REST
+from twicesafe.core.outbox import ParkedLanes, Unpark
 
 from ..violations import Violation
 from .broker import Broker
+from .ending import Ending
 from .invariants import broken
 from .monitor import Monitor
 from .network import Network
-from .plan import LEASE, QUIET, Incident, Plan
+from .plan import QUIET, Incident, Plan
 from .posting import Office
 from .relay import Relay
 from .table import Table
@@ -32,8 +31,6 @@ __all__ = ["World", "run"]
 
 EPOCH = 1_700_000_000_000
 MOST_EVENTS = 40_000
-BOUND = LEASE + float(REST.most) + 4.0
-"""A lease ends, the longest rest ends, and there is work to do."""
 
 
 class World:
@@ -54,7 +51,7 @@ class World:
         self._order = itertools.count()
         self._latency = cycle(plan.latencies)
         self._delayed_until = QUIET
-        self._part = 1
+        self.ending = Ending(self)
         self.table = Table(self.store_now)
         self.monitor = Monitor(self)
         self.office = Office(self)
@@ -80,6 +77,10 @@ class World:
         """Something that went wrong has its effect so much later."""
         self._delayed_until = max(self._delayed_until, self.now + seconds)
 
+    def delay(self) -> float:
+        """So long until everything that went wrong has had its effect."""
+        return max(0.0, self._delayed_until - self.now)
+
     def run(self) -> None:
         for number, post in enumerate(self.plan.posts):
             self.after(post.at, None, self.office.post, post, number)
@@ -101,14 +102,14 @@ class World:
             act(*args)
             if self.events > MOST_EVENTS:
                 broken("relays end", f"still busy after {self.events} events")
-        if self._part != 4:
+        if not self.ending.reached:
             broken("nothing is lost", "the end was never reached")
 
     # -- relays -------------------------------------------------------------------------------
 
     def _start(self, number: int) -> None:
         sitting = self.relays.get(number)
-        if self._part > 2 or (sitting is not None and sitting.alive):
+        if self.ending.stopping or (sitting is not None and sitting.alive):
             return
         self._lives[number] += 1
         relay = self.relays[number] = Relay(self, number, self._lives[number])
@@ -147,7 +148,7 @@ class World:
         elif kind == "outage":
             self.broker.away_until = self.now + incident.seconds
         elif kind in ("retry", "skip"):
-            self._operate(skip=kind == "skip")
+            self.operate(skip=kind == "skip")
             return
         elif relay is None or not relay.alive:
             return
@@ -171,9 +172,9 @@ class World:
 
     def parked(self) -> None:
         if self.faulty and self.plan.attentive:
-            self.after(self.plan.attentive, None, self._operate, self.plan.skips)
+            self.after(self.plan.attentive, None, self.operate, self.plan.skips)
 
-    def _operate(self, skip: bool) -> None:
+    def operate(self, skip: bool) -> None:
         """An operator looks at what is parked, and says of each lane what becomes of it."""
         for lane in self.table.perform(ParkedLanes(100)):
             kind = "skip" if skip else "retry"
@@ -184,7 +185,7 @@ class World:
                 letter.skipped_at = self.now
             self.table.perform(Unpark(bytes.fromhex(lane.lane), skip, "lab", "why not"))
             self.seen["incident", kind] += 1
-        self.settled()
+        self.ending.look()
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -194,65 +195,7 @@ class World:
         self._jump(self._furthest - self.offset)  # whoever set the clock back sets it right
         if all(relay.ended or relay.desk.stopping for relay in self.relays.values()):
             self._start(len(self.relays))
-        if self.say:
-            self.say("── no more faults; poison is refused as before")
-        self._expect("others go on", 1)
-
-    def _expect(self, rule: str, part: int) -> None:
-        wait = max(0.0, self._delayed_until - self.now) + BOUND
-        self.after(wait, None, self._too_late, rule, part)
-        self.after(0.0, None, self.settled)
-
-    def _too_late(self, rule: str, part: int) -> None:
-        if self._part == part:
-            broken(rule, f"{self.table.perform(Backlog())} after {BOUND} s; {self._unpublished()}")
-
-    def settled(self) -> None:
-        """Something was settled: is this part of the run over?"""
-        if self.faulty or self._part > 2 or self.office.open:
-            return
-        depth: Depth = self.table.perform(Backlog())
-        if depth.pending:
-            return
-        if self._part == 1:
-            self._part = 2
-            if self.say:
-                self.say("── the broker is mended; an operator retries what is parked")
-            self.broker.mended = True
-            self._expect("nothing is lost", 2)
-            self._retry()
-        elif not depth.parked and not depth.parked_lanes:
-            self._part = 3
-            self.after(0.0, None, self._finish)
-
-    def _retry(self) -> None:
-        if self._part == 2:
-            self._operate(skip=False)
-            self.after(0.3, None, self._retry)
-
-    def _finish(self) -> None:
-        lost = self._unpublished()
-        if lost:
-            broken("nothing is lost", f"{lost} never published")
-        if self.say:
-            self.say("── all is published; the relays are stopped")
-        for relay in list(self.relays.values()):
-            if relay.alive:
-                relay.stop()
-        self.after(max(0.0, self._delayed_until - self.now) + BOUND, None, self._check_end)
-
-    def _unpublished(self) -> list[str]:
-        letters = self.office.letters.values()
-        return [one.message.id for one in letters if not one.calls and one.skipped_at is None]
-
-    def _check_end(self) -> None:
-        for relay in self.relays.values():
-            if relay.alive:
-                broken("relays end", f"{relay.name} goes on")
-        depth = self.table.perform(Backlog())
-        if depth.pending or depth.parked or depth.parked_lanes or depth.resting_lanes:
-            broken("nothing is left", str(depth))
-        self._part = 4
+        self.ending.begin()
 
 
 def run(plan: Plan, say: Callable[[str], None] | None = None) -> tuple[World, Violation | None]:
