@@ -138,7 +138,7 @@ def _mutants(hunts: list[Hunt]) -> list[str]:
         "",
         "A lab that finds nothing may be blind. So the protocol is broken on purpose, one bug at a",
         f"time, and the simulation must notice within {LIMIT:,} schedules.",
-        f"**{len(found)} of {len(hunts)} were found.** (For two of them an invariant that would see",
+        f"**{len(found)} of {len(hunts)} were found.** (For three of them an invariant that would see",
         "a companion bug first is set aside, so that they are found for what they are.)",
         "",
         "| bug | found by schedule | broken invariant |",

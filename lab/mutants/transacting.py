@@ -12,7 +12,7 @@ from twicesafe import tokens
 from twicesafe.context import ActiveClaim
 from twicesafe.core import inbox as core
 from twicesafe.core import lifecycle
-from twicesafe.core.commands import Invoke
+from twicesafe.core.commands import Invoke, Raised
 from twicesafe.core.protocol import Claim, Claimed, Verdict
 from twicesafe.deliveries import Deliveries
 from twicesafe.errors import AtomicityBrokenError
@@ -22,8 +22,9 @@ from twicesafe.records import Row, State
 from ..simulation.transactions.connection import Connection
 from ..simulation.transactions.database import Database
 from ..simulation.transactions.sessions import Locks
-from ..simulation.transactions.statements import DriverError
+from ..simulation.transactions.statements import DriverError, Effect, Write
 from ..simulation.transactions.terms import CONSUMERS
+from ..simulation.transactions.worker import Job
 from .registry import Patch
 from .registry import mutant as any_mutant
 
@@ -144,6 +145,36 @@ def cut_commit_is_success(patch: Patch) -> None:
             return
 
     patch(Connection, "commit", hopeful)
+
+
+@mutant("a COMMIT without an answer is followed by the same statements again, on a new connection")
+def cut_commit_is_repeated(patch: Patch) -> None:
+    consume = Job._consume
+
+    def again(self: Any) -> Any:
+        answer = consume(self)
+        cut = isinstance(answer, Raised) and isinstance(answer.error, DriverError)
+        if cut and self.failed is None and not self.delivery.accepts:
+            self.connection = Connection(self.worker, self.name, lambda: None)
+            where = self.delivery.consumer, self.delivery.message
+            self.connection.call(Write(Effect(*where, self.run)))
+            self.connection.commit()
+        return answer
+
+    patch(Job, "_consume", again)
+
+
+@mutant(
+    "what is done is claimed again",
+    aside=("closed stays closed", "every start has its cause", "poison parks"),
+)
+def done_runs_again(patch: Patch) -> None:
+    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+        if row is not None and row.state is State.COMPLETED:
+            row = replace(row, state=State.RELEASED)
+        return _claim(row, ask, now, floor)
+
+    patch(lifecycle, "claim", claim)
 
 
 # --- deciding ----------------------------------------------------------------------------------
