@@ -16,6 +16,7 @@ from twicesafe import (
     LeaseLostError,
     Policy,
     Receiver,
+    StillInProgressError,
     StoreUnavailableError,
 )
 
@@ -54,7 +55,8 @@ class Load:
         self.progress += 1
 
     def failed(self, error: BaseException) -> None:
-        if isinstance(error, (StoreUnavailableError, LeaseLostError)):
+        # In progress: a claim was granted, its answer was lost, and its lease outlasts our wait.
+        if isinstance(error, (StoreUnavailableError, LeaseLostError, StillInProgressError)):
             self.errors[type(error).__name__] += 1
         else:
             self.unexpected.append(error)
@@ -103,7 +105,7 @@ class Tasks(Load):
 def until_it_moves(load: Load) -> None:
     """The callers have recovered: some more answers came in."""
     enough = load.progress + 3 * CALLERS
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while load.progress < enough:
         assert time.monotonic() < until, f"nobody recovers: {load.errors} {load.unexpected[:3]}"
         time.sleep(0.005)
@@ -123,7 +125,7 @@ def survive(load: Any, mistreatments: Iterable[Callable[[], object]], url: str) 
         thread.join(30)
         assert not thread.is_alive()
     load.end()
-    assert load.unexpected == []
+    assert not load.unexpected, load.unexpected[:3]
     assert len(load.answers) > RESTARTS
     with Receiver.open(url) as receiver:
         replayed = {key: receiver.process(key, never).value for key in load.answers}
