@@ -131,6 +131,7 @@ def _prove(asked: argparse.Namespace) -> int:
 
 
 def _simulated(study: Study, schedules: int, asked: argparse.Namespace, parts: Parts) -> Tally:
+    schedules = max(1, schedules // study.share)
     print(f"simulation of {study.name}: {schedules:,} schedules on {asked.jobs} cores")
     return parts.get(
         *(f"simulation-{study.name}", f"{schedules} from {asked.first}", Tally),

@@ -42,3 +42,5 @@ class Study(msgspec.Struct, frozen=True):
     """What many schedules must have met, as `campaign` counts it: ``"fault: reply lost"``."""
     met: dict[str, str]
     """The kinds of what was met that the report shows, each with its title."""
+    share: int = 1
+    """It gets one of so many schedules: where one takes longer."""

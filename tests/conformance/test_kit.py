@@ -60,6 +60,23 @@ def test_a_broken_one_is(kind: type[MemoryStore], tmp_path: Path):
     assert kind.rejected_by in broken
 
 
+class TestOneColour(OwnTimeSuite):
+    """As pytest collects it: each rule once, and the other colour is never opened."""
+
+    colours = ("async",)
+
+    def open_store(self, place: Place) -> MemoryStore:
+        raise AssertionError("nobody asked for it")
+
+    def open_async_store(self, place: Place) -> AsyncMemoryStore:
+        return AsyncMemoryStore(MemoryStore())
+
+
+def test_a_store_of_one_colour_is_tried_in_that_one(tmp_path: Path):
+    only = ["test_the_first_claim_wins_and_its_row_is_there"]
+    assert [c.colour for c in check(TestOneColour(), tmp_path, only=only)] == ["async"]
+
+
 def test_the_model_runs_on_a_clock_that_cannot_be_set():
     class Model(OwnTime, StoreModel):
         pass

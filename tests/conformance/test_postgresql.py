@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 from typing import Any, ClassVar
 
 import psycopg
@@ -17,21 +19,33 @@ NOW = "(SELECT ms FROM {clock})"
 """The server's clock, replaced by a row that the test moves."""
 
 
+@functools.cache
+def hand(url: str) -> psycopg.Connection[Any]:
+    """Ours, beside those of the store: one for all tests of a process, for each costs a fork."""
+    connection = psycopg.connect(url, autocommit=True)
+    atexit.register(connection.close)
+    return connection
+
+
 class Postgres(StoreUnderTest):
     engine: ClassVar[str] = "postgres"
     awaited: ClassVar[Any] = AsyncPostgresStore
+    parts: ClassVar[tuple[str, ...]] = ("records", "meta", "audit", "clock")
 
     def _settings(self, place: Place) -> Settings:
         return Settings.of(f"{shared(self.engine).url}?table={place.name}&pool=20")
 
+    @property
+    def hand(self) -> psycopg.Connection[Any]:
+        return hand(shared(self.engine).url)
+
     def _clock(self, place: Place) -> str:
-        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {place.name}_clock (ms bigint)")
-            connection.execute(
-                f"INSERT INTO {place.name}_clock SELECT %s"
-                f" WHERE NOT EXISTS (SELECT FROM {place.name}_clock)",
-                (place.clock(),),
-            )
+        self.hand.execute(f"CREATE TABLE IF NOT EXISTS {place.name}_clock (ms bigint)")
+        self.hand.execute(
+            f"INSERT INTO {place.name}_clock SELECT %s"
+            f" WHERE NOT EXISTS (SELECT FROM {place.name}_clock)",
+            (place.clock(),),
+        )
         return NOW.format(clock=f"{place.name}_clock")
 
     def open_store(self, place: Place) -> PostgresStore:
@@ -42,17 +56,14 @@ class Postgres(StoreUnderTest):
 
     def advance(self, place: Place, ms: int) -> None:
         super().advance(place, ms)
-        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
-            connection.execute(f"UPDATE {place.name}_clock SET ms = %s", (place.clock(),))
+        self.hand.execute(f"UPDATE {place.name}_clock SET ms = %s", (place.clock(),))
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
-        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
-            connection.execute(f"UPDATE {place.name}_records SET state = 99 WHERE id = %s", (id,))
+        self.hand.execute(f"UPDATE {place.name}_records SET state = 99 WHERE id = %s", (id,))
 
     def tidy(self, place: Place) -> None:
-        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
-            for part in ("records", "meta", "audit", "clock"):
-                connection.execute(f"DROP TABLE IF EXISTS {place.name}_{part}")
+        parts = ", ".join(f"{place.name}_{part}" for part in self.parts)
+        self.hand.execute(f"DROP TABLE IF EXISTS {parts}")
 
 
 @pytest.mark.usefixtures("postgres")
@@ -62,9 +73,11 @@ class TestPsycopg(Postgres, StoreConformance):
 
 @pytest.mark.usefixtures("postgres")
 class TestAsyncpg(Postgres, StoreConformance):
+    colours = ("async",)
     awaited = AsyncpgStore
 
 
 @pytest.mark.usefixtures("postgres16")
 class TestPostgres16(Postgres, StoreConformance):
+    colours = ("blocking",)  # the programs are the same in both
     engine = "postgres16"

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import settings
 
 from tests.conformance.test_postgresql import Postgres
-from tests.servers import shared
 from twicesafe import Key
 from twicesafe.core.protocol import Request, Survey
 from twicesafe.records import State
@@ -34,6 +32,8 @@ ALWAYS = 0.0001
 
 
 class Generations(Postgres):
+    parts = ("generations", "closed", "meta", "audit", "clock")
+
     def _settings(self, place: Place) -> Settings:
         return replace(super()._settings(place), generations=ALWAYS)
 
@@ -44,15 +44,7 @@ class Generations(Postgres):
         store.close()
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
-        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
-            connection.execute(
-                f"UPDATE {place.name}_generations SET state = 99 WHERE id = %s", (id,)
-            )
-
-    def tidy(self, place: Place) -> None:
-        with psycopg.connect(shared(self.engine).url, autocommit=True) as connection:
-            for part in ("generations", "closed", "meta", "audit", "clock"):
-                connection.execute(f"DROP TABLE IF EXISTS {place.name}_{part}")
+        self.hand.execute(f"UPDATE {place.name}_generations SET state = 99 WHERE id = %s", (id,))
 
 
 def turn(store: PostgresStore) -> bool | None:
@@ -81,11 +73,13 @@ class TestPsycopg(Generations, GenerationConformance):
 
 @pytest.mark.usefixtures("postgres")
 class TestAsyncpg(Generations, GenerationConformance):
+    colours = ("async",)
     awaited = AsyncpgStore
 
 
 @pytest.mark.usefixtures("postgres16")
 class TestPostgres16(Generations, GenerationConformance):
+    colours = ("blocking",)
     engine = "postgres16"
 
 

@@ -1,4 +1,4 @@
-"""The lab is not blind: every mutant is found, told, and gone afterwards."""
+"""The lab is not blind: a mutant is found, told, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_there_are_enough_of_them():
     assert {mutant.study for mutant in MUTANTS.values()} == set(STUDIES)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", list(MUTANTS)[::6])  # `make prove` hunts all of them
 def test_a_mutant_is_found(name: str):
     [hunt] = hunt_all([name], LIMIT, jobs=1)
     assert hunt.schedule is not None

@@ -57,4 +57,5 @@ STUDY: Final = Study(
         "incident": "incidents",
         "outcome": "outcomes",
     },
+    share=5,
 )

@@ -74,4 +74,5 @@ STUDY: Final = Study(
         "answer": "answers to consumers",
         "effect": "effects",
     },
+    share=4,
 )

@@ -23,7 +23,6 @@ from ...stores.base import AsyncStore, Capabilities, Store
 from .hooks import Place, StoreUnderTest
 
 __all__ = [
-    "COLOURS",
     "Advance",
     "AsyncBench",
     "AtOnce",
@@ -40,7 +39,6 @@ __all__ = [
 T = TypeVar("T")
 Script: TypeAlias = Generator[Any, Any, T]
 
-COLOURS: Final = ("blocking", "async")
 
 EARSHOT: Final = 0.1
 """Seconds in which a watcher has begun to listen."""

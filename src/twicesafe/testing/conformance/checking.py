@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from .bench import COLOURS, open_bench
+from .bench import open_bench
 from .rules import Rules, rules_of
 
 __all__ = ["Checked", "check"]
@@ -33,7 +33,7 @@ class Checked:
 def check(
     suite: Rules,
     folder: Path,
-    colours: Sequence[str] = COLOURS,
+    colours: Sequence[str] | None = None,
     only: Collection[str] | None = None,
 ) -> Iterator[Checked]:
     """Try every rule, each on a store of its own below `folder`; hand over the outcomes.
@@ -47,7 +47,7 @@ def check(
             label = f"{name}[{case}]" if case else name
             if only is not None and label not in only:
                 continue
-            for colour in colours:
+            for colour in suite.colours if colours is None else colours:
                 where = Path(tempfile.mkdtemp(dir=folder))
                 try:
                     with open_bench(suite, colour, where) as bench:

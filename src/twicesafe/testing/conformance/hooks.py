@@ -32,6 +32,9 @@ class Place:
 class StoreUnderTest:
     """What the author of a store fills in. The first two are all that most stores need."""
 
+    colours: ClassVar[tuple[str, ...]] = ("blocking", "async")
+    """In which every rule is tried; a store of one colour says which, and opens only that one."""
+
     real_clock: ClassVar[bool] = False
     """The store's clock cannot be set: wait for real, in short ticks."""
 

@@ -23,7 +23,7 @@ import pytest
 
 from ...records import Cause
 from ...stores.base import Capabilities
-from .bench import COLOURS, AsyncBench, Bench, Script, open_bench
+from .bench import AsyncBench, Bench, Script, open_bench
 from .hooks import StoreUnderTest
 
 __all__ = ["Rule", "Rules", "rule", "rules_of"]
@@ -60,7 +60,11 @@ class Rules(StoreUnderTest):
     capabilities: Capabilities
     """Of the store on the bench; set before a rule runs."""
 
-    @pytest.fixture(params=COLOURS)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "bench" in metafunc.fixturenames:
+            metafunc.parametrize("bench", self.colours, indirect=True)
+
+    @pytest.fixture
     def bench(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench | AsyncBench]:
         with open_bench(self, request.param, tmp_path) as bench:
             yield bench
