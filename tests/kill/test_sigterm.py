@@ -53,7 +53,7 @@ def url(tmp_path: Path) -> str:
 def test_a_program_that_exits_on_sigterm_gives_its_claim_back(url: str):
     status, took = terminated(url, "polite", lease=60)
     assert status == 0
-    assert took < 2
+    assert took < 10  # and not its lease
     with Receiver.open(url, policy=Policy(in_flight="reject")) as receiver:
         assert receiver.record("tx-1").state is State.RELEASED
         assert receiver.process("tx-1", lambda: "done").attempt == 2

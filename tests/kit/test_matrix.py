@@ -343,7 +343,7 @@ def test_two_that_wait_for_each_other_are_told(shop: Shop, monkeypatch: pytest.M
 
     def waits(item: str) -> str:
         if shop.lines and threading.current_thread() is not threading.main_thread():
-            once.wait(5)
+            once.wait(20)
         return shop.append(item)
 
     try:

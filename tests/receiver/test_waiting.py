@@ -104,7 +104,7 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     began = time.monotonic()
     with pytest.raises(StillInProgressError) as caught:
         bench.call(second.process, "k", bench.coloured(counter.slow))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4  # less than its patience: it did not wait
     assert caught.value.retry_after is not None
     assert 0 < caught.value.retry_after <= 1
     assert (caught.value.http_status, caught.value.retryable) == (409, True)
@@ -124,7 +124,7 @@ def test_the_wait_has_a_deadline(bench: Bench, elsewhere: bool) -> None:
     began = time.monotonic()
     with pytest.raises(StillInProgressError, match=r"wait=0.1") as caught:
         bench.call(second.process, "k", bench.coloured(counter.slow))
-    assert 0.09 <= time.monotonic() - began < 2
+    assert 0.09 <= time.monotonic() - began < 4
     assert caught.value.retry_after is not None
     counter.go_on.set()
     first.result(10)

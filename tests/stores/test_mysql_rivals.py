@@ -82,7 +82,7 @@ def claim_during_a_sweep(store: MysqlStore) -> tuple[int, Claimed]:
         sweeper.execute(f"DELETE FROM {RECORDS} WHERE id = %s", (key.id,))
         with meanwhile(store, lambda: store.perform(Claim(key, B, HOUR))) as claiming:
             sweeper.execute("COMMIT")
-            return last, claiming.result(5)
+            return last, claiming.result(20)
 
 
 @pytest.mark.parametrize("returning", [True, False], ids=["MariaDB", "MySQL"])
@@ -114,7 +114,7 @@ def test_a_sweep_deletes_nothing_while_a_claim_knows_the_old_floor(store: MysqlS
             claimer.execute(f"SELECT COUNT(*) FROM {RECORDS} WHERE id = %s", (key.id,))
             assert claimer.fetchone() == (1,)
             claimer.execute("COMMIT")
-            report, _ = sweeping.result(5)
+            report, _ = sweeping.result(20)
     assert report.removed == 1
 
 
@@ -204,7 +204,7 @@ def test_a_deadlock_is_run_again(store: MysqlStore):
         with meanwhile(store, lambda: store.perform_many([first, second])) as completing:
             rival.execute(lock, (first.id,))
             rival.execute("ROLLBACK")
-            assert completing.result(5) == [Ack.OK, Ack.OK]
+            assert completing.result(20) == [Ack.OK, Ack.OK]
     assert deadlocks(store) > before
 
 
@@ -232,7 +232,7 @@ def test_a_claim_that_waits_for_a_row_holds_up_no_other(store: MysqlStore):
             assert store.perform(Claim(Key("another"), B, HOUR)).verdict is Verdict.WON
             assert not waiting.done()
             rival.execute("COMMIT")
-            assert waiting.result(5).verdict is Verdict.BUSY
+            assert waiting.result(20).verdict is Verdict.BUSY
 
 
 def test_a_worker_that_stalls_in_a_transaction_does_not_keep_its_locks(mariadb_url: str):

@@ -165,7 +165,7 @@ class Rival:
         self._receiver = Receiver.open(url)
         self._thread = threading.Thread(target=self._work, args=(key,))
         self._thread.start()
-        assert self._started.wait(5)
+        assert self._started.wait(20)
 
     def _work(self, key: str) -> None:
         self._receiver.process(key, self._handle)

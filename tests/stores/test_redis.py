@@ -310,7 +310,7 @@ def test_a_paused_server_is_unavailable_in_time(own_server: Callable[..., Any]):
         began = time.monotonic()
         with pytest.raises(StoreUnavailableError):
             store.perform(Claim(Key("a"), OWNER, 60_000))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
     finally:
         server.resume()
     assert store.perform(Claim(Key("a"), OWNER, 60_000)).verdict is Verdict.WON

@@ -225,12 +225,12 @@ def test_the_thread_starts_when_needed_and_ends_when_closed() -> None:
     store.perform_many = lambda asks: renewed.set() or [Ack.OK] * len(asks)  # type: ignore[func-returns-value]
     keeper._perform_many = store.perform_many
     keeper.add(ActiveClaim(Key("k"), b"o", 1, 1, None, time.monotonic(), 0.05, 9, time.monotonic))
-    assert renewed.wait(5)
+    assert renewed.wait(20)
     thread = keeper._thread
     assert thread is not None
     assert thread.daemon
     keeper.close()
-    thread.join(5)
+    thread.join(20)
     assert not thread.is_alive()
 
 
