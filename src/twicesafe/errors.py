@@ -195,7 +195,7 @@ class RememberedFailureError(DuplicateError):
 
 
 class HeldError(DuplicateError):
-    """A worker died in mid-work and the policy is at most once: the outcome is unknown."""
+    """How far the work came is not known (a death under `hold`, a part committed): an operator decides."""
 
 
 class ParkedError(DuplicateError):

@@ -76,8 +76,9 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
             _refuse(
                 call,
                 HeldError(
-                    "a worker died in mid-work and the policy is at most once, so the outcome is "
-                    "unknown; an operator must find out and say resolve or release"
+                    "the work began and how far it came is not known: a worker died in mid-work "
+                    "under takeover='hold', or a handler committed a part by itself; an operator "
+                    "must find out and say resolve or release"
                 ),
             )
         case Verdict.PARKED:
