@@ -41,7 +41,7 @@ def soak(t: Trial) -> None:
     """A bit of everything for minutes, with cut connections: does memory grow, and is a descriptor, a
     thread or a connection left behind?"""
     rng = t.rng
-    seconds = t.size(6, 600)
+    seconds = t.size(6, 300)
     with fresh_url(t.engine) as plain, _proxy(t.engine) as proxy:
         url = plain if proxy is None else through(plain, proxy.port)
         words = [sys.executable, str(HERE / "soaker.py"), url, str(seconds), str(t.seed)]
