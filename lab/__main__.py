@@ -26,8 +26,6 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
-
 from . import model, report
 from .field import TRIALS
 from .field import running as fields
@@ -151,9 +149,7 @@ def _field(asked: argparse.Namespace) -> int:
         print(f"no trial is called {unknown[0]!r}; there are: {known}", file=sys.stderr)
         return 2
     seed = fields.a_seed() if asked.seed is None else asked.seed
-    trials = fields.run_here(asked.names, asked.engine, seed, asked.full)
-    if asked.into is not None:
-        asked.into.write_bytes(msgspec.json.encode(trials))
+    trials = fields.run_here(asked.names, asked.engine, seed, asked.full, asked.into)
     return 1 if any(done.broken for done in trials) else 0
 
 

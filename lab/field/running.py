@@ -49,11 +49,12 @@ def in_processes(seed: int, full: bool, jobs: int, parts: Parts) -> list[Trial]:
                     with telling:
                         print(line, end="", flush=True)
             written = Path(into.name).read_bytes()
-        if not written:
+        found = msgspec.json.decode(written, type=list[Trial]) if written else []
+        if process.returncode and not any(done.broken for done in found):
             lost = Trial("all", "", engine, seed, full, broken=[])
             lost.broke(f"the trials of {engine} ended with status {process.returncode}")
-            return [lost]
-        return msgspec.json.decode(written, type=list[Trial])
+            found.append(lost)
+        return found
 
     def known(engine: str) -> list[Trial]:
         asked = "full" if full else "small"
@@ -64,14 +65,19 @@ def in_processes(seed: int, full: bool, jobs: int, parts: Parts) -> list[Trial]:
         return [done for some in pool.map(known, ENGINES) for done in some]
 
 
-def run_here(names: Iterable[str], engines: Iterable[str], seed: int, full: bool) -> list[Trial]:
-    done = []
+def run_here(
+    names: Iterable[str], engines: Iterable[str], seed: int, full: bool, into: Path | None = None
+) -> list[Trial]:
+    """One after the other; what was found so far is kept in a file."""
+    done: list[Trial] = []
     for engine in engines:
         for name in names or TRIALS:
             if engine in TRIALS[name].engines:
                 found = run_trial(name, engine, seed, full)
                 told(found)
                 done.append(found)
+                if into is not None:
+                    into.write_bytes(msgspec.json.encode(done))
     return done
 
 

@@ -91,7 +91,10 @@ class Postgres(Server):
 
     def kill(self) -> None:
         """Postmaster and backends at once: backends that outlive it would keep its memory in use."""
-        family = self._backends() if self.running else []
+        family = []
+        if self.running:
+            os.kill(self.pid, signal.SIGSTOP)  # it forks no more while we count
+            family = self._backends()
         super().kill()
         for pid in family:
             with contextlib.suppress(ProcessLookupError):
