@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from twicesafe import Key, LeaseLostError, clocks, current_claim, current_key, key_scope
 from twicesafe import events as ev
 from twicesafe.context import ActiveClaim, active, scope_of_context
@@ -232,6 +234,26 @@ def test_the_thread_starts_when_needed_and_ends_when_closed() -> None:
     keeper.close()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_claim_whose_answer_was_late_is_renewed_at_once() -> None:
+    """Found by the simulation, seed 665464: the next look came after the end of its lease."""
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def perform_many(asks: Any) -> list[Ack]:
+        asked.put([ask.id for ask in asks])
+        return [Ack.OK] * len(asks)
+
+    def claim(key: str, ago: float) -> ActiveClaim:
+        began = time.monotonic() - ago
+        return ActiveClaim(Key(key), b"o", 1, 1, None, began, 90, 900, time.monotonic)
+
+    keeper = LeaseKeeper(perform_many, time.monotonic, lambda event: None)
+    keeper.add(claim("fresh", 0))
+    until(lambda: keeper._bell.is_set() is False)  # it sleeps, for half a minute
+    keeper.add(claim("late", 60))
+    assert asked.get(timeout=20) == [Key("late").id]
+    keeper.close()
 
 
 # --- the replay cache --------------------------------------------------------------------------------

@@ -164,9 +164,12 @@ class World:
         self.offset = self._furthest  # whoever set the clock back sets it right
         if self.say:
             self.say("──     no more faults; every key is delivered once more")
-        self.after(max(0.0, self.settled_by - self.now), None, self._last_deliveries)
+        self._last_deliveries()
 
     def _last_deliveries(self) -> None:
+        if self.now <= self.settled_by:  # somebody stands still, or is about to come back
+            self.after(self.settled_by - self.now + 0.001, None, self._last_deliveries)
+            return
         for number in range(self.plan.keys):
             process = self.processes[(self.plan.seed + number) % len(self.processes)]
             last = Delivery(self.now, process.number, (number,), (Behaviour(),), -1)

@@ -53,9 +53,10 @@ class LeaseKeeper:
 
     def add(self, claim: ActiveClaim) -> None:
         third = claim.lease / 3
-        self._live[claim] = claim.renewed + third
+        due = self._live[claim] = claim.renewed + third
         self._added += 1
-        if not self._awake or third < self._pace:
+        # Due already: its answer was late, and the next look might be too.
+        if not self._awake or third < self._pace or due <= self._clock():
             self._rouse(third)
 
     def remove(self, claim: ActiveClaim) -> None:
