@@ -178,7 +178,7 @@ def test_no_free_connection_in_time_is_nothing_sent(before: Before):
         assert go.wait(20)
         connection.sendall(OK)
 
-    stage, service = before([slow], connections=1, connect_timeout=0.1)
+    stage, service = before([slow, OK], connections=1, connect_timeout=0.1)
     first = stage.later("a")
     assert service.arrived.acquire(timeout=10)
     assert stage.send("b").problem == "upstream-unavailable"
