@@ -5,15 +5,10 @@ The scripts and their judges are those of `tests/kill` and `tests/outbox`.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Any
-
 from tests.kill.aftermath import check_inbox
 from tests.outbox.aftermath import carnage
 
-from .crowds import folder_for
+from .crowds import folder_for, run_storm
 from .running import ROOT
 from .trial import Trial, trial
 from .zombies import fresh_url
@@ -30,20 +25,11 @@ def killed_inboxes(t: Trial) -> None:
     lost, done twice, or without its record?"""
     for turn in range(t.size(1, 20)):
         with folder_for() as folder, fresh_url(t.engine) as url:
-            notes = _storm(url, folder, t.seed * 1000 + turn, t.size(60, 500))
+            seed, kills = t.seed * 1000 + turn, t.size(60, 500)
+            notes = run_storm(STORM, folder, store=url, seed=seed, kills=kills)
             t.tried += len(notes["killed"])
             t.count("keys", notes["keys"])
             check_inbox(notes)
-
-
-def _storm(url: str, folder: Any, seed: int, kills: int) -> dict[str, Any]:
-    words = [str(STORM), str(folder), f"--store={url}", f"--seed={seed}", f"--kills={kills}"]
-    done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, f"the storm ended with {done.returncode}: {done.stderr[-600:]}"
-    notes: dict[str, Any] = json.loads(done.stdout)
-    return notes
 
 
 @trial("killed relays", "C13", "kills", SQL)

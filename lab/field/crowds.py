@@ -24,15 +24,16 @@ from .running import ROOT
 from .trial import SERVERS, Trial, trial
 from .zombies import fresh_url
 
-__all__ = ["folder_for", "kills", "storms"]
+__all__ = ["folder_for", "kills", "run_storm", "storms"]
 
 STORM = ROOT / "tests" / "kill" / "storm.py"
 
 
-def _rage(url: str, folder: Path, **options: object) -> judge.Aftermath:
+def run_storm(script: Path, folder: Path, **options: object) -> dict[str, Any]:
+    """What one of the scripts of `tests/kill` printed."""
     words = [f"--{name}={value}" for name, value in options.items()]
     done = subprocess.run(
-        [sys.executable, str(STORM), str(folder), f"--store={url}", *words],
+        [sys.executable, str(script), str(folder), *words],
         capture_output=True,
         text=True,
         timeout=300,
@@ -40,7 +41,8 @@ def _rage(url: str, folder: Path, **options: object) -> judge.Aftermath:
     )
     if done.returncode:
         raise AssertionError(f"the storm ended with {done.returncode}: {done.stderr[-600:]}")
-    return judge.Aftermath(folder, url, json.loads(done.stdout))
+    notes: dict[str, Any] = json.loads(done.stdout)
+    return notes
 
 
 @contextmanager
@@ -89,7 +91,9 @@ def kills(t: Trial) -> None:
         for turn in range(t.size(1, 18 if kind == "retry" else 1)):
             with folder_for() as folder, fresh_url(t.engine) as url:
                 seed = t.seed * 1000 + 10 * turn + number
-                after = _rage(url, folder, seed=seed, kills=t.size(40, 500), **options)
+                kills = t.size(40, 500)
+                notes = run_storm(STORM, folder, store=url, seed=seed, kills=kills, **options)
+                after = judge.Aftermath(folder, url, notes)
                 t.tried += after.kills
                 t.count("keys", len(after.records))
                 t.expect(not after.two_faced, f"two results: {after.two_faced[:5]}")

@@ -17,7 +17,7 @@ from twicesafe.tokens import new_owner
 
 from ..simulation.leases import process as processes
 from ..simulation.leases.terms import POLICIES
-from .registry import Patch, mutant
+from .registry import Patch, mutant, tampered
 
 
 @mutant("a claim answer that is older than its lease starts the handler")
@@ -27,24 +27,7 @@ def late_answer_runs(patch: Patch) -> None:
 
 
 def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
-    """The exchange with its commands and replies tampered with: `handle` performs one of them."""
-    exchange = processes.exchange
-
-    def tampered(call: Any, began: float | None = None) -> Any:
-        flow = exchange(call, began)
-        reply: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                command = flow.send(reply) if error is None else flow.throw(error)
-            except StopIteration as end:
-                return end.value
-            try:
-                reply, error = (yield from handle(call, command)), None
-            except StoreUnavailableError as trouble:
-                reply, error = None, trouble
-
-    return tampered
+    return tampered(processes.exchange, handle, StoreUnavailableError)
 
 
 @mutant("an unanswered claim is asked again with a new owner")

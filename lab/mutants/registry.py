@@ -10,7 +10,7 @@ import msgspec
 
 from ..simulation.violations import SET_ASIDE
 
-__all__ = ["LIMIT", "MUTANTS", "Mutant", "Patch", "mutant", "mutated"]
+__all__ = ["LIMIT", "MUTANTS", "Mutant", "Patch", "mutant", "mutated", "tampered"]
 
 LIMIT: Final = 5_000
 """Schedules within which a mutant must be found."""
@@ -60,3 +60,28 @@ def mutated(name: str) -> Iterator[None]:
         for where, attribute, value in reversed(undo):
             setattr(where, attribute, value)
         SET_ASIDE.clear()
+
+
+def tampered(
+    original: Callable[..., Any], handle: Callable[[Any, Any], Any], known: type[Exception]
+) -> Callable[..., Any]:
+    """A flow with its commands and replies tampered with: `handle` performs one of them.
+
+    `known`: what its commands may raise, and the flow is to hear of.
+    """
+
+    def flow_of(call: Any, *rest: Any) -> Any:
+        flow = original(call, *rest)
+        reply: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                command = flow.send(reply) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return end.value
+            try:
+                reply, error = (yield from handle(call, command)), None
+            except known as trouble:
+                reply, error = None, trouble
+
+    return flow_of

@@ -25,7 +25,7 @@ from ..simulation.transactions.sessions import Locks
 from ..simulation.transactions.statements import DriverError, Effect, Write
 from ..simulation.transactions.terms import CONSUMERS
 from ..simulation.transactions.worker import Job
-from .registry import Patch
+from .registry import Patch, tampered
 from .registry import mutant as any_mutant
 
 mutant = partial(any_mutant, study="transactions")
@@ -76,23 +76,7 @@ def half_runs_again(patch: Patch) -> None:
 
 
 def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
-    """The flow with its commands and replies tampered with: `handle` performs one of them."""
-
-    def tampered(call: Any, *rest: Any) -> Any:
-        flow = _receive(call, *rest)
-        reply: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                command = flow.send(reply) if error is None else flow.throw(error)
-            except StopIteration as end:
-                return end.value
-            try:
-                reply, error = (yield from handle(call, command)), None
-            except Exception as trouble:
-                reply, error = None, trouble
-
-    return tampered
+    return tampered(_receive, handle, Exception)
 
 
 @mutant("a transaction that was aborted under its handler is taken for done")

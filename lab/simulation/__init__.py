@@ -4,6 +4,8 @@ leases        the exchange of lease mode: claims, leases, results, operators
 transactions  the inbox of transaction mode: commits, rollbacks, notes, operators
 relays        the outbox relay: slots, lanes, refusals, operators, a broker
 
+virtual       virtual time, and one run of one plan
+plans         what plans of all studies are made of
 study         what a campaign must know of a part that is simulated
 campaign      many seeds, on all cores, counted
 shrinking     a failing plan made small enough to read

@@ -1,17 +1,20 @@
 """Shrinking: leave out of a failing plan whatever its failure does not need.
 
 A plan is data, so this is plain: leave out halves, then quarters, then single things, as long as
-the same invariant breaks; then make what is left simpler. The result is a plan of a few lines.
+the same invariant breaks; then make what is left simpler. The result is a plan of a few lines, and
+the second half of this file writes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from .study import Study
 
-__all__ = ["cuts", "shrink"]
+__all__ = ["cuts", "evened", "fewer", "shrink", "simpler", "timeline", "troubles"]
 
 T = TypeVar("T")
 
@@ -42,3 +45,43 @@ def cuts(things: Sequence[T]) -> Iterator[tuple[T, ...]]:
         for start in range(0, len(things), size):
             yield (*things[:start], *things[start + size :])
         size //= 2
+
+
+def fewer(plan: T, *fields: str) -> Iterator[T]:
+    """Without some of the things in these fields."""
+    for field in fields:
+        for kept in cuts(getattr(plan, field)):
+            yield replace(plan, **{field: kept})
+
+
+def simpler(plan: T, field: str, others: Callable[[Any], Iterable[Any]]) -> Iterator[T]:
+    """With one thing of a field in another, simpler way."""
+    things = getattr(plan, field)
+    for index, thing in enumerate(things):
+        for other in others(thing):
+            if other != thing:
+                yield replace(plan, **{field: (*things[:index], other, *things[index + 1 :])})
+
+
+def evened(plan: Any) -> Iterator[Any]:
+    """With every message equally long under way."""
+    even = (0.001,) * len(plan.latencies)
+    if plan.latencies != even:
+        yield replace(plan, latencies=even)
+
+
+# --- for a reader ----------------------------------------------------------------------------
+
+
+def timeline(plan: Any, things: Iterable[tuple[float, str]]) -> list[str]:
+    """These, and the plan's incidents, in the order in which they happen."""
+    incidents = [(one.at, f"{one.kind} {one.target} {one.seconds:g} s") for one in plan.incidents]
+    return [f"  {at:.3f} s  {text}" for at, text in sorted([*things, *incidents])]
+
+
+def troubles(delivery: Any, word: str) -> str:
+    """What goes wrong with a delivery; `word`: what of it is counted."""
+    found = [f"{word} {fault.nth}: {fault.kind} {fault.seconds:g} s" for fault in delivery.faults]
+    if delivery.cancelled:
+        found.append(f"cancelled after {delivery.cancelled:g} s")
+    return "".join(f"; {one}" for one in found)

@@ -1,7 +1,7 @@
 """Lease mode: several processes, one store, and everything that goes wrong between them.
 
     plan        a seed becomes data: who delivers what when, and everything that goes wrong
-    world       virtual time and the clocks in it; one run of one plan
+    world       the store, the processes and their clocks; incidents, operators, the end
     network     requests that get lost, late, doubled or overtaken on their way to the store
     process     a simulated process: its flights, its lease keeper, its trips
     trip        performs what a flow asks for, as the two runtimes do
@@ -26,7 +26,7 @@ from ..study import Study
 from .invariants import INVARIANTS
 from .plan import FAULTS, INCIDENTS, draw
 from .shrinking import smaller, written
-from .world import run
+from .world import World
 
 __all__ = ["STUDY"]
 
@@ -40,7 +40,7 @@ STUDY: Final = Study(
     ),
     rules=INVARIANTS,
     draw=draw,
-    run=run,
+    run=World.run,
     smaller=smaller,
     written=written,
     wanted=(

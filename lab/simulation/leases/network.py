@@ -19,7 +19,7 @@ from twicesafe.records import Cause
 from .terms import MAX_LEASE
 
 if TYPE_CHECKING:
-    from .plan import Fault
+    from ..plans import Fault
     from .process import Process
     from .world import World
 

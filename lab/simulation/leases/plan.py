@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from ..plans import Fault, Incident
 from .terms import POLICIES
 
 __all__ = [
@@ -20,8 +21,6 @@ __all__ = [
     "QUIET",
     "Behaviour",
     "Delivery",
-    "Fault",
-    "Incident",
     "Plan",
     "draw",
 ]
@@ -39,14 +38,6 @@ FAULTS: Final = (
 INCIDENTS: Final = (
     "sweep", "pause", "crash", "jump", "release", "force", "resolve", "forget", "read",
 )  # fmt: skip
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """What happens to the nth message of a delivery (or of a process's keeper)."""
-
-    nth: int
-    kind: str
-    seconds: float = 0.0
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -73,14 +64,6 @@ class Delivery(msgspec.Struct, frozen=True):
     cancelled: float = 0.0
     """So long after its arrival the caller is cancelled; 0: it is not."""
     faults: tuple[Fault, ...] = ()
-
-
-class Incident(msgspec.Struct, frozen=True):
-    at: float
-    kind: str
-    target: int = 0
-    """A process or a key."""
-    seconds: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from twicesafe.core.terms import Terms
 from twicesafe.runtime.flights import Flights
 from twicesafe.runtime.keeper import LeaseKeeper
 
+from ..virtual import Actor
 from .invariants import broken
 from .network import unavailable
 from .plan import Delivery
@@ -35,12 +36,10 @@ def _ignore(event: Any) -> None:
     """Nobody listens to the events of simulated work."""
 
 
-class Process:
+class Process(Actor):
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self.alive = True
-        self.paused_until = 0.0
         plan = world.plan
         self.loop = plan.loops[number] if number < len(plan.loops) else True
         self.rate = plan.rates[number] if number < len(plan.rates) else 1.0

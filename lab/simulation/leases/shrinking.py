@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
-from ..shrinking import cuts
+from ..shrinking import evened, fewer, simpler, timeline, troubles
 from .plan import Behaviour, Delivery, Plan
 
 __all__ = ["smaller", "written"]
@@ -15,16 +14,9 @@ __all__ = ["smaller", "written"]
 
 def smaller(plan: Plan) -> Iterator[Plan]:
     """Plans with less in them, the boldest cuts first."""
-    for field in ("deliveries", "incidents", "renewals"):
-        for kept in cuts(getattr(plan, field)):
-            yield replace(plan, **{field: kept})
-    for index, delivery in enumerate(plan.deliveries):
-        for simpler in _simpler(delivery):
-            rest = (*plan.deliveries[:index], simpler, *plan.deliveries[index + 1 :])
-            yield replace(plan, deliveries=rest)
-    even = (0.001,) * len(plan.latencies)
-    if plan.latencies != even:
-        yield replace(plan, latencies=even)
+    yield from fewer(plan, "deliveries", "incidents", "renewals")
+    yield from simpler(plan, "deliveries", _simpler)
+    yield from evened(plan)
     if any(rate != 1.0 for rate in plan.rates):
         yield replace(plan, rates=(1.0,) * len(plan.rates))
     used = max([1, *(key + 1 for delivery in plan.deliveries for key in delivery.keys)])
@@ -33,8 +25,7 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _simpler(delivery: Delivery) -> Iterator[Delivery]:
-    for kept in cuts(delivery.faults):
-        yield replace(delivery, faults=kept)
+    yield from fewer(delivery, "faults")
     if delivery.cancelled:
         yield replace(delivery, cancelled=0.0)
     if len(delivery.keys) > 1:
@@ -44,15 +35,11 @@ def _simpler(delivery: Delivery) -> Iterator[Delivery]:
             yield replace(delivery, keys=keys, handlers=handlers)
     if delivery.fingerprint:
         yield replace(delivery, fingerprint=0)
-    for index, handler in enumerate(delivery.handlers):
-        for simple in (
-            Behaviour(),
-            replace(handler, end="return"),
-            replace(handler, careful=False),
-        ):
-            if simple != handler:
-                rest = (*delivery.handlers[:index], simple, *delivery.handlers[index + 1 :])
-                yield replace(delivery, handlers=rest)
+    yield from simpler(
+        delivery,
+        "handlers",
+        lambda how: (Behaviour(), replace(how, end="return"), replace(how, careful=False)),
+    )
 
 
 def written(plan: Plan) -> list[str]:
@@ -63,17 +50,7 @@ def written(plan: Plan) -> list[str]:
     for one in plan.deliveries:
         what = f"p{one.process} gets key {', '.join(map(str, one.keys))}"
         handlers = "; ".join(f"{h.end} after {h.seconds:g} s" for h in one.handlers)
-        things.append((one.at, f"{what}; its handler: {handlers}{_troubles(one)}"))
-    for incident in plan.incidents:
-        text = f"{incident.kind} {incident.target} {incident.seconds:g} s"
-        things.append((incident.at, text))
-    lines += [f"  {at:.3f} s  {text}" for at, text in sorted(things)]
+        things.append((one.at, f"{what}; its handler: {handlers}{troubles(one, 'message')}"))
+    lines += timeline(plan, things)
     lines += [f"  renewal {f.nth}: {f.kind} {f.seconds:g} s" for f in plan.renewals]
     return lines
-
-
-def _troubles(delivery: Any) -> str:
-    found = [f"message {fault.nth}: {fault.kind} {fault.seconds:g} s" for fault in delivery.faults]
-    if delivery.cancelled:
-        found.append(f"cancelled after {delivery.cancelled:g} s")
-    return "".join(f"; {one}" for one in found)

@@ -38,7 +38,7 @@ from .network import unavailable
 from .running import Run
 
 if TYPE_CHECKING:
-    from .plan import Fault
+    from ..plans import Fault
     from .process import Process
 
 __all__ = ["Trip"]

@@ -1,52 +1,42 @@
-"""The world: virtual time, the clocks in it, the store, and one run of one plan.
+"""The world: the store, the processes, and the clocks in it.
 
-Everything happens at a moment of virtual time; equal moments keep the order in which they were
-planned. The store has its own clock, which can be set; so has every process, which cannot.
+The store has its own clock, which can be set; so has every process, which cannot.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
 from typing import Any
 
-from twicesafe import tokens
 from twicesafe.core import operations
 from twicesafe.core.protocol import Forget, Release, Resolve
 from twicesafe.errors import UsageError
 from twicesafe.stores.memory import MemoryStore
 
-from ..violations import Violation
+from ..plans import Incident
+from ..study import Say
+from ..virtual import VirtualWorld
 from .invariants import broken
 from .ledger import Ledger
 from .monitor import Monitor
 from .network import Network
-from .plan import QUIET, Behaviour, Delivery, Incident, Plan
+from .plan import QUIET, Behaviour, Delivery, Plan
 from .process import Process
 from .terms import KEYS, LEASE, LONGEST_REST, REFEREE
 
-__all__ = ["World", "run"]
+__all__ = ["World"]
 
 EPOCH = 1_700_000_000_000
-MOST_EVENTS = 60_000
 
 
-class World:
-    def __init__(self, plan: Plan, say: Callable[[str], None] | None = None) -> None:
-        # Owner tokens come from a counter here: the same in every run of a plan.
-        tokens._prefix, tokens._counter = b"lab-owner.", itertools.count()
+class World(VirtualWorld):
+    most_events = 60_000
+
+    def __init__(self, plan: Plan, say: Say | None = None) -> None:
+        super().__init__(plan, say)
         self.plan = plan
-        self.now = 0.0
         self.offset = self._furthest = EPOCH
-        self.seen: Counter[Any] = Counter()
-        self.events = 0
-        self._heap: list[tuple[float, int, Process | None, Callable[..., None], tuple[Any, ...]]]
-        self._heap = []
-        self._order = itertools.count()
-        self.say = say
         self.settled_by = QUIET
         """When the last fault has had its effect."""
         self.runs = itertools.count(1)
@@ -62,30 +52,17 @@ class World:
     def store_now(self) -> int:
         return int(self.now * 1000) + self.offset
 
-    def after(
-        self, seconds: float, whose: Process | None, act: Callable[..., None], *args: Any
-    ) -> None:
-        heappush(self._heap, (self.now + seconds, next(self._order), whose, act, args))
-
-    def run(self) -> None:
+    def begin(self) -> None:
         for delivery in self.plan.deliveries:
             self.after(delivery.at, None, self._deliver, delivery)
         for incident in self.plan.incidents:
             self.after(incident.at, None, self._happen, incident)
         self.after(QUIET, None, self._quiet)
-        heap = self._heap
-        while heap:
-            self.now, _, whose, act, args = heappop(heap)
-            if whose is not None:
-                if not whose.alive:
-                    continue
-                if whose.paused_until > self.now:  # it stands still; this waits for it
-                    heappush(heap, (whose.paused_until, next(self._order), whose, act, args))
-                    continue
-            self.events += 1
-            act(*args)
-            if self.events > MOST_EVENTS:
-                broken("every key ends", f"still busy after {self.events} events")
+
+    def endless(self, how: str) -> None:
+        broken("every key ends", how)
+
+    def end(self) -> None:
         for process in self.processes:
             if process.alive and process.open:
                 broken("callers are answered", f"{next(iter(process.open)).name} waits for nothing")
@@ -189,18 +166,3 @@ class World:
             broken(
                 "every key ends", f"key {number} took {taken:.2f} s, handlers {worked:.2f} s of it"
             )
-
-
-def run(plan: Plan, say: Callable[[str], None] | None = None) -> tuple[World, Violation | None]:
-    """Run a plan to its end, or to the first broken invariant."""
-    world = World(plan, say)
-    if say:
-        original = say
-        world.say = lambda line: original(f"{world.now:8.4f} {line}")
-    try:
-        world.run()
-    except Violation as violation:
-        if world.say:
-            world.say(f"✗      {violation}")
-        return world, violation
-    return world, None

@@ -1,7 +1,7 @@
 """The outbox relay: keepers and carriers on one store and one broker, and all that goes wrong.
 
     plan        a seed becomes data: which messages, which relays, and everything that goes wrong
-    world       virtual time and the clocks in it; one run of one plan
+    world       the relays and their clocks; incidents, operators
     ending      once faults stop: what must be reached, and by when
     posting     messages in transactions, which commit late
     table       the store
@@ -22,7 +22,7 @@ from ..study import Study
 from .invariants import INVARIANTS
 from .plan import CALLS, FAULTS, INCIDENTS, draw
 from .shrinking import smaller, written
-from .world import run
+from .world import World
 
 __all__ = ["STUDY"]
 
@@ -42,7 +42,7 @@ STUDY: Final = Study(
     ),
     rules=INVARIANTS,
     draw=draw,
-    run=run,
+    run=World.run,
     smaller=smaller,
     written=written,
     wanted=(

@@ -13,8 +13,9 @@ from twicesafe.core.publishing import NOT_TRIED
 from twicesafe.core.relaying import Publish
 from twicesafe.errors import BrokerUnavailableError
 
+from ..plans import Fault
 from .invariants import broken
-from .plan import POISON, Mishap
+from .plan import POISON
 
 if TYPE_CHECKING:
     from .posting import Letter
@@ -65,7 +66,7 @@ class Broker:
         mishap = self._mishaps.get(self._calls) if world.faulty else None
         self._calls += 1
         if world.now < self.away_until:
-            mishap = Mishap(0, "away")
+            mishap = Fault(0, "away")
         if mishap is None:
             world.after(world.latency(), None, self._take_all, call, 0.0)
             return call

@@ -11,9 +11,11 @@ from typing import Final
 
 import msgspec
 
+from ..plans import Fault, Incident
+
 __all__ = [
-    "CALLS", "FAULTS", "INCIDENTS", "LEASE", "POISON", "QUIET", "Fault", "Incident", "Mishap", "Plan",
-    "Post", "Seat", "draw",
+    "CALLS", "FAULTS", "INCIDENTS", "LEASE", "POISON", "QUIET", "Plan", "Post", "Seat", "StoreFault",
+    "draw",
 ]  # fmt: skip
 
 LEASE: Final = 1.5
@@ -66,28 +68,12 @@ class Seat(msgspec.Struct, frozen=True):
     """With one call at once, a thread publishes where it stands; an event loop never does."""
 
 
-class Fault(msgspec.Struct, frozen=True):
+class StoreFault(msgspec.Struct, frozen=True):
     """What happens to the nth request of a kind, numbered over all relays."""
 
     op: str
     nth: int
     kind: str
-    seconds: float = 0.0
-
-
-class Mishap(msgspec.Struct, frozen=True):
-    """What happens to the nth call of a publisher, numbered over all relays."""
-
-    nth: int
-    kind: str
-    seconds: float = 0.0
-
-
-class Incident(msgspec.Struct, frozen=True):
-    at: float
-    kind: str
-    target: int = 0
-    """A seat."""
     seconds: float = 0.0
 
 
@@ -102,8 +88,8 @@ class Plan(msgspec.Struct, frozen=True):
     latencies: tuple[float, ...]
     seats: tuple[Seat, ...]
     posts: tuple[Post, ...]
-    faults: tuple[Fault, ...] = ()
-    calls: tuple[Mishap, ...] = ()
+    faults: tuple[StoreFault, ...] = ()
+    calls: tuple[Fault, ...] = ()
     incidents: tuple[Incident, ...] = ()
     attentive: float = 0.0
     """So long after a lane was parked an operator looks; 0: nobody does before the end."""
@@ -153,13 +139,13 @@ def draw(seed: int) -> Plan:
     )
     posts = sorted((post() for _ in range(pick((2, 4, 8, 14)))), key=lambda one: one.at)
     faults = [
-        Fault(op.strip(), rng.randrange(most), pick(fault_kinds), seconds())
+        StoreFault(op.strip(), rng.randrange(most), pick(fault_kinds), seconds())
         for op, most in _OPS.items()
         for _ in range(2)
         if chance() < trouble * 0.35
     ]
     calls = [
-        Mishap(nth, pick(call_kinds), seconds() * pick((1, 2)))
+        Fault(nth, pick(call_kinds), seconds() * pick((1, 2)))
         for nth in range(8)
         if chance() < trouble * 0.25
     ]
@@ -173,10 +159,10 @@ def draw(seed: int) -> Plan:
         incidents.append(Incident(round(uniform(0.05, 2.6), 4), kind, target, round(span, 4)))
     # Coincidences that chance alone brings too seldom:
     if trouble and chance() < 0.06:  # slots are lost and won back while a call is under way
-        calls = [Mishap(0, "slow", round(uniform(2.5, 5.0), 4)), *calls]
+        calls = [Fault(0, "slow", round(uniform(2.5, 5.0), 4)), *calls]
         incidents.append(Incident(moment(), "cut off", 0, round(uniform(1.6, 2.4), 4)))
     if trouble and chance() < 0.06:  # slots are to be given back while settlements fail
-        faults += [Fault("settle", nth, "refused") for nth in range(rng.randrange(1, 6))]
+        faults += [StoreFault("settle", nth, "refused") for nth in range(rng.randrange(1, 6))]
     return Plan(
         seed,
         pick((3, 6, 6)),

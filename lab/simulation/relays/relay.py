@@ -15,6 +15,7 @@ from twicesafe.core.outbox import Held, Settle
 from twicesafe.core.relaying import Collect, Desk, Listen, Pause, Publish
 from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
 
+from ..virtual import Actor
 from .invariants import broken
 from .network import LOST
 from .plan import LEASE, Seat
@@ -42,16 +43,14 @@ class _Hand:
         self.waits: type | None = None
 
 
-class Relay:
+class Relay(Actor):
     def __init__(self, world: World, number: int, life: int) -> None:
         plan = world.plan
         seat = plan.seats[number] if number < len(plan.seats) else Seat()
         self.world = world
         self.number = number
         self.name = f"r{number}" if life == 1 else f"r{number}'{life}"
-        self.alive = True
         self.ended = False
-        self.paused_until = 0.0
         self.cut_off_until = 0.0
         self.rate = seat.rate
         self.desk = Desk(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ..shrinking import cuts
+from ..shrinking import evened, fewer, simpler, timeline
 from .plan import POISON, Plan, Post, Seat
 
 __all__ = ["smaller", "written"]
@@ -14,37 +14,28 @@ __all__ = ["smaller", "written"]
 
 def smaller(plan: Plan) -> Iterator[Plan]:
     """Plans with less in them, the boldest cuts first."""
-    for field in ("posts", "incidents", "faults", "calls"):
-        for kept in cuts(getattr(plan, field)):
-            yield replace(plan, **{field: kept})
+    yield from fewer(plan, "posts", "incidents", "faults", "calls")
     for index in reversed(range(1, len(plan.seats))):
         yield replace(plan, seats=(*plan.seats[:index], *plan.seats[index + 1 :]))
-    for index, post in enumerate(plan.posts):
-        for simpler in (
-            Post(post.at, post.key),
-            Post(post.at, post.key, refused=post.refused),
-            Post(post.at, post.key, post.lasts, post.rolled_back),
-        ):
-            if simpler != post:
-                rest = (*plan.posts[:index], simpler, *plan.posts[index + 1 :])
-                yield replace(plan, posts=rest)
-    for index, seat in enumerate(plan.seats):
-        for plain in (Seat(), replace(seat, rate=1.0), replace(seat, threads=False)):
-            if plain != seat:
-                yield replace(plan, seats=(*plan.seats[:index], plain, *plan.seats[index + 1 :]))
+    yield from simpler(plan, "posts", _plainer)
+    yield from simpler(
+        plan,
+        "seats",
+        lambda seat: (Seat(), replace(seat, rate=1.0), replace(seat, threads=False)),
+    )
     for field in ("faults", "calls"):
-        for index, one in enumerate(getattr(plan, field)):
-            if one.nth:
-                kept = getattr(plan, field)
-                sooner = replace(one, nth=one.nth - 1)
-                yield replace(plan, **{field: (*kept[:index], sooner, *kept[index + 1 :])})
-    even = (0.001,) * len(plan.latencies)
-    if plan.latencies != even:
-        yield replace(plan, latencies=even)
+        yield from simpler(plan, field, lambda one: (replace(one, nth=max(0, one.nth - 1)),))
+    yield from evened(plan)
     if plan.wakes:
         yield replace(plan, wakes=False)
     if plan.attentive:
         yield replace(plan, attentive=0.0)
+
+
+def _plainer(post: Post) -> Iterator[Post]:
+    yield Post(post.at, post.key)
+    yield Post(post.at, post.key, refused=post.refused)
+    yield Post(post.at, post.key, post.lasts, post.rolled_back)
 
 
 def written(plan: Plan) -> list[str]:
@@ -58,8 +49,7 @@ def written(plan: Plan) -> list[str]:
     for number, post in enumerate(plan.posts):
         key = "no key" if post.key < 0 else f"key {post.key}"
         things.append((post.at, f"m{number} is added, {key}{_troubles(post)}"))
-    things += [(one.at, f"{one.kind} {one.target} {one.seconds:g} s") for one in plan.incidents]
-    lines += [f"  {at:.3f} s  {text}" for at, text in sorted(things)]
+    lines += timeline(plan, things)
     if plan.attentive:
         word = "skips" if plan.skips else "retries"
         lines.append(f"  an operator {word} what is parked, {plan.attentive:g} s later")

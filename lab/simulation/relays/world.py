@@ -1,54 +1,43 @@
-"""The world: virtual time, the clocks in it, and one run of one plan.
+"""The world: a store, a broker, the relays between them, and the clocks.
 
-Everything happens at a moment of virtual time; equal moments keep the order in which they were
-planned. Messages are added and everything goes wrong, until it is quiet: then begins the end.
+Messages are added and everything goes wrong, until it is quiet: then begins the end.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable
-from heapq import heappop, heappush
 from itertools import cycle
-from typing import Any
 
-from twicesafe import tokens
 from twicesafe.core.outbox import ParkedLanes, Unpark
 
-from ..violations import Violation
+from ..plans import Incident
+from ..study import Say
+from ..virtual import VirtualWorld
 from .broker import Broker
 from .ending import Ending
 from .invariants import broken
 from .monitor import Monitor
 from .network import Network
-from .plan import QUIET, Incident, Plan
+from .plan import QUIET, Plan
 from .posting import Office
 from .relay import Relay
 from .table import Table
 
-__all__ = ["World", "run"]
+__all__ = ["World"]
 
 EPOCH = 1_700_000_000_000
-MOST_EVENTS = 40_000
 
 
-class World:
-    def __init__(self, plan: Plan, say: Callable[[str], None] | None = None) -> None:
-        # Owner tokens come from a counter here: the same in every run of a plan.
-        tokens._prefix, tokens._counter = b"lab-owner.", itertools.count()
+class World(VirtualWorld):
+    most_events = 40_000
+
+    def __init__(self, plan: Plan, say: Say | None = None) -> None:
+        super().__init__(plan, say)
         self.plan = plan
-        self.now = 0.0
         self.offset = self._furthest = EPOCH
-        self.seen: Counter[Any] = Counter()
-        self.events = 0
-        self.say = say
         self.faulty = True
         self.jumped = False
         """The store's clock was set: leases may have ended early, again and again."""
-        self._heap: list[tuple[float, int, Relay | None, Callable[..., None], tuple[Any, ...]]]
-        self._heap = []
-        self._order = itertools.count()
         self._latency = cycle(plan.latencies)
         self._delayed_until = QUIET
         self.ending = Ending(self)
@@ -68,11 +57,6 @@ class World:
     def latency(self) -> float:
         return next(self._latency)
 
-    def after(
-        self, seconds: float, whose: Relay | None, act: Callable[..., None], *args: Any
-    ) -> None:
-        heappush(self._heap, (self.now + seconds, next(self._order), whose, act, args))
-
     def delayed(self, seconds: float) -> None:
         """Something that went wrong has its effect so much later."""
         self._delayed_until = max(self._delayed_until, self.now + seconds)
@@ -81,7 +65,7 @@ class World:
         """So long until everything that went wrong has had its effect."""
         return max(0.0, self._delayed_until - self.now)
 
-    def run(self) -> None:
+    def begin(self) -> None:
         for number, post in enumerate(self.plan.posts):
             self.after(post.at, None, self.office.post, post, number)
         for number, seat in enumerate(self.plan.seats):
@@ -89,19 +73,11 @@ class World:
         for incident in self.plan.incidents:
             self.after(incident.at, None, self._happen, incident)
         self.after(QUIET, None, self._quiet)
-        heap = self._heap
-        while heap:
-            self.now, _, whose, act, args = heappop(heap)
-            if whose is not None:
-                if not whose.alive:
-                    continue
-                if whose.paused_until > self.now:  # it stands still; this waits for it
-                    heappush(heap, (whose.paused_until, next(self._order), whose, act, args))
-                    continue
-            self.events += 1
-            act(*args)
-            if self.events > MOST_EVENTS:
-                broken("relays end", f"still busy after {self.events} events")
+
+    def endless(self, how: str) -> None:
+        broken("relays end", how)
+
+    def end(self) -> None:
         if not self.ending.reached:
             broken("nothing is lost", "the end was never reached")
 
@@ -196,18 +172,3 @@ class World:
         if all(relay.ended or relay.desk.stopping for relay in self.relays.values()):
             self._start(len(self.relays))
         self.ending.begin()
-
-
-def run(plan: Plan, say: Callable[[str], None] | None = None) -> tuple[World, Violation | None]:
-    """Run a plan to its end, or to the first broken invariant."""
-    world = World(plan, say)
-    if say:
-        original = say
-        world.say = lambda line: original(f"{world.now:8.4f} {line}")
-    try:
-        world.run()
-    except Violation as violation:
-        if world.say:
-            world.say(f"✗      {violation}")
-        return world, violation
-    return world, None

@@ -1,7 +1,7 @@
 """Transaction mode: several workers, their consumers' transactions, and all that goes wrong with them.
 
     plan         a seed becomes data: who gets which message when, and everything that goes wrong
-    world        virtual time, incidents, operators; one run of one plan
+    world        the workers; incidents, operators, the end
     broker       a message is delivered until it is acknowledged
     worker       a process: consumers, their handlers, and the notes of failures
     fibers       stacks that a scheduler suspends in the midst of a statement
@@ -26,7 +26,7 @@ from ..study import Study
 from .invariants import INVARIANTS
 from .plan import ENDS, FAULTS, INCIDENTS, draw
 from .shrinking import smaller, written
-from .world import run
+from .world import World
 
 __all__ = ["STUDY"]
 
@@ -41,7 +41,7 @@ STUDY: Final = Study(
     ),
     rules=INVARIANTS,
     draw=draw,
-    run=run,
+    run=World.run,
     smaller=smaller,
     written=written,
     wanted=(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from ..plans import Fault
 from .invariants import broken
-from .plan import Behaviour, Delivery, Fault
+from .plan import Behaviour, Delivery
 from .terms import CONSUMERS, KEYS
 from .worker import Job
 

@@ -15,7 +15,7 @@ from .sessions import Session
 from .statements import Commit, DriverError, Rollback
 
 if TYPE_CHECKING:
-    from .plan import Fault
+    from ..plans import Fault
     from .worker import Worker
 
 __all__ = ["Connection"]

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from ..plans import Fault, Incident
 from .terms import CONSUMERS, KEYS, POLICIES
 
 __all__ = [
@@ -21,8 +22,6 @@ __all__ = [
     "QUIET",
     "Behaviour",
     "Delivery",
-    "Fault",
-    "Incident",
     "Plan",
     "draw",
 ]
@@ -42,15 +41,6 @@ ENDS: Final = (
     "roll back", "swallow", "crash",
 )  # fmt: skip
 _PLAIN: Final = ("return", "fail", "cancel", "crash")
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """What happens to the nth statement of a delivery (or of the notes of all workers)."""
-
-    nth: int
-    kind: str
-    seconds: float = 0.0
-    """How late; or how long the server keeps a session whose worker is gone."""
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -76,14 +66,6 @@ class Delivery(msgspec.Struct, frozen=True):
     cancelled: float = 0.0
     """So long after its first arrival its consumer is cancelled; 0: it is not."""
     faults: tuple[Fault, ...] = ()
-
-
-class Incident(msgspec.Struct, frozen=True):
-    at: float
-    kind: str
-    target: int = 0
-    """A worker, or a key."""
-    seconds: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from twicesafe.core.commands import Raised
 from twicesafe.core.inbox import Note
 from twicesafe.runtime.notes import Notes
 
+from ..virtual import Actor
 from .connection import Connection
 from .engine import INSIDE, VirtualTransaction, inbox_for
 from .fibers import Condition, Fiber, Queue, Resume, ask, judge
@@ -23,19 +24,19 @@ from .statements import Commit, DriverError, Effect, Write, Wrong
 from .terms import FINGERPRINTS, KEYS, RefusedError
 
 if TYPE_CHECKING:
+    from ..plans import Fault
     from .monitor import Truth
-    from .plan import Behaviour, Delivery, Fault
+    from .plan import Behaviour, Delivery
     from .world import World
 
 __all__ = ["Job", "Worker"]
 
 
-class Worker:
+class Worker(Actor):
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
         self.loop = world.plan.loops[number]
-        self.alive = True
         self.connections: dict[Connection, None] = {}
         self.fibers: dict[Fiber, None] = {}
         self.jobs: dict[Job, None] = {}

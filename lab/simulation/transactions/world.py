@@ -1,38 +1,33 @@
-"""The world: virtual time, the workers and their database; and one run of one plan.
-
-Everything happens at a moment of virtual time; equal moments keep the order in which they were
-planned. The database has its own clock, which can be set.
-"""
+"""The world: workers, their broker and their database, which has its own clock, which can be set."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import Any
 
 from greenlet import getcurrent
 
-from twicesafe import tokens
 from twicesafe.core import operations
 from twicesafe.core.protocol import Forget, Release, Resolve, Sweep
 from twicesafe.errors import UsageError
 from twicesafe.keys import Key
 
+from ..plans import Fault, Incident
+from ..study import Say
 from ..violations import Violation
+from ..virtual import VirtualWorld
 from .broker import Broker
 from .database import Database
 from .invariants import broken
 from .ledger import Ledger
 from .monitor import Monitor
-from .plan import QUIET, Behaviour, Delivery, Fault, Incident, Plan
+from .plan import QUIET, Behaviour, Delivery, Plan
 from .terms import KEYS, LONGEST_WAIT, POLICIES
 from .worker import Worker
 
-__all__ = ["World", "run"]
+__all__ = ["World"]
 
-MOST_EVENTS = 20_000
 REFEREE = next(
     number
     for number, (policy, _) in enumerate(POLICIES)
@@ -42,22 +37,16 @@ REFEREE = next(
 _ALL_KEYS = [key for keys in KEYS for key in keys]
 
 
-class World:
-    def __init__(self, plan: Plan, say: Callable[[str], None] | None = None) -> None:
-        # Owner tokens come from a counter here: the same in every run of a plan.
-        tokens._prefix, tokens._counter = b"lab-owner.", itertools.count()
+class World(VirtualWorld):
+    most_events = 20_000
+
+    def __init__(self, plan: Plan, say: Say | None = None) -> None:
+        super().__init__(plan, say)
         self.hub = getcurrent()
         self.plan = plan
-        self.say = say
-        self.now = 0.0
         self.faulty = True
         self.found: Violation | None = None
         """What was found inside a fibre."""
-        self.seen: Counter[Any] = Counter()
-        self.events = 0
-        self._heap: list[tuple[float, int, Worker | None, Callable[..., None], tuple[Any, ...]]]
-        self._heap = []
-        self._order = itertools.count()
         self.runs = itertools.count(1)
         self.latency = itertools.cycle(plan.latencies)
         self.monitor = Monitor(self.seen)
@@ -68,27 +57,15 @@ class World:
         self._of_notes = {fault.nth: fault for fault in plan.notes}
         self._notes_sent = itertools.count()
 
-    def after(
-        self, seconds: float, whose: Worker | None, act: Callable[..., None], *args: Any
-    ) -> None:
-        heappush(self._heap, (self.now + seconds, next(self._order), whose, act, args))
-
-    def run(self) -> None:
+    def begin(self) -> None:
         for delivery in self.plan.deliveries:
             self.broker.take(delivery)
         for incident in self.plan.incidents:
             self.after(incident.at, None, self._happen, incident)
         self.after(QUIET, None, self._quiet)
-        heap = self._heap
-        while heap:
-            self.now, _, whose, act, args = heappop(heap)
-            if whose is not None and not whose.alive:
-                continue
-            self.events += 1
-            act(*args)
-            if self.events > MOST_EVENTS:
-                broken("every delivery ends", f"still busy after {self.events} events")
-        self._end()
+
+    def endless(self, how: str) -> None:
+        broken("every delivery ends", how)
 
     def fault_of_notes(self) -> Fault | None:
         return self._of_notes.get(next(self._notes_sent)) if self._of_notes else None
@@ -173,7 +150,7 @@ class World:
                     last = (self.now, worker, consumer, message, (Behaviour(),), REFEREE)
                     self.broker.take(Delivery(*last))
 
-    def _end(self) -> None:
+    def end(self) -> None:
         if self.broker.unacknowledged:
             broken("every delivery ends", f"{self.broker.unacknowledged} have no answer")
         for session in self.database.sessions:
@@ -188,20 +165,3 @@ class World:
         for worker in self.workers:
             for fiber in worker.fibers:
                 fiber.kill()
-
-
-def run(plan: Plan, say: Callable[[str], None] | None = None) -> tuple[World, Violation | None]:
-    """Run a plan to its end, or to the first broken invariant."""
-    world = World(plan, say)
-    if say:
-        original = say
-        world.say = lambda line: original(f"{world.now:8.4f} {line}")
-    try:
-        world.run()
-    except Violation as violation:
-        if world.say:
-            world.say(f"✗      {violation}")
-        return world, violation
-    finally:
-        world.close()
-    return world, None
