@@ -82,6 +82,5 @@ def timeline(plan: Any, things: Iterable[tuple[float, str]]) -> list[str]:
 def troubles(delivery: Any, word: str) -> str:
     """What goes wrong with a delivery; `word`: what of it is counted."""
     found = [f"{word} {fault.nth}: {fault.kind} {fault.seconds:g} s" for fault in delivery.faults]
-    if delivery.cancelled:
-        found.append(f"cancelled after {delivery.cancelled:g} s")
+    found += [f"cancelled after {seconds:g} s" for seconds in delivery.cancelled]
     return "".join(f"; {one}" for one in found)

@@ -187,6 +187,7 @@ class Claim(_Claim):
         except BaseException as error:
             trip.interrupted(error)
             trip.end()
+            trip.deliver(instead_of=error)
             raise
         return self
 
@@ -194,6 +195,7 @@ class Claim(_Claim):
         """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
         assert self._trip is not None
         self._completed(drive(self._completing(value), self._trip.perform), value)
+        self._trip.deliver()
 
     def release(self) -> None:
         """Nothing was done: give the claim back at once. It does not count as an attempt."""
@@ -215,6 +217,7 @@ class Claim(_Claim):
                 drive(flow, self._trip.perform)
         finally:
             self._trip.end()
+        self._trip.deliver(instead_of=error)
 
 
 class AsyncClaim(_Claim):
@@ -231,6 +234,7 @@ class AsyncClaim(_Claim):
         except BaseException as error:
             await trip.interrupted(error)
             trip.end()
+            trip.deliver(instead_of=error)
             raise
         return self
 
@@ -239,8 +243,7 @@ class AsyncClaim(_Claim):
         assert self._trip is not None
         answer = await drive_async(self._completing(value), self._trip.perform)
         self._completed(answer, value)
-        if self._trip.cancelled is not None:
-            raise self._trip.cancelled
+        self._trip.deliver()
 
     async def release(self) -> None:
         """Nothing was done: give the claim back at once. It does not count as an attempt."""
@@ -262,5 +265,4 @@ class AsyncClaim(_Claim):
                 await drive_async(flow, self._trip.perform)
         finally:
             self._trip.end()
-        if self._trip.cancelled is not None and error is None:
-            raise self._trip.cancelled
+        self._trip.deliver(instead_of=error)

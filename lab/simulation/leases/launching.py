@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from twicesafe.core.commands import Detach, Invoke, Launch, NotStarted, Raised, Returned
 from twicesafe.runtime.blocking import interrupts
 
+from .running import Run
+
 if TYPE_CHECKING:
-    from .running import Run
+    from twicesafe.context import ActiveClaim
+
     from .trip import Trip
 
 __all__ = ["Jobs"]
@@ -28,11 +31,11 @@ class Jobs:
         self._stopped = False
         self._due = False
 
-    def ask(self, command: Launch, resume: Callable[..., None]) -> None:
+    def ask(self, stop: bool, resume: Callable[..., None]) -> None:
         """The trip waits for finished jobs from now on."""
         self._resume = resume
         self._due = False
-        if command.stop:
+        if stop:
             self._stop()
         self._pump()
         if self._found or not (self._running or self._todo):
@@ -43,6 +46,10 @@ class Jobs:
         self._stop()
         if not self._running:
             self._hand_over()
+
+    def claims(self) -> list[ActiveClaim | None]:
+        """Of the handlers that run now."""
+        return [work.claim for work in self._running.values() if isinstance(work, Run)]
 
     def _stop(self) -> None:
         self._stopped = True
@@ -82,7 +89,11 @@ class Jobs:
     def _done(self, index: int, reply: Any) -> None:
         if index not in self._running:
             return  # its time-out was handed over before
-        del self._running[index]
+        work = self._running.pop(index)
+        if not self._trip.alive:  # nobody is left to record it
+            if isinstance(work, Run):
+                self._trip.process.keeper.remove(work.claim)
+            return
         self._found.append((index, reply))
         if self._stopped:
             if not self._running:

@@ -61,8 +61,8 @@ class Delivery(msgspec.Struct, frozen=True):
     handlers: tuple[Behaviour, ...]
     policy: int
     fingerprint: int = 0
-    cancelled: float = 0.0
-    """So long after its arrival the caller is cancelled; 0: it is not."""
+    cancelled: tuple[float, ...] = ()
+    """So long after its arrival the caller is cancelled, or interrupted; perhaps twice."""
     faults: tuple[Fault, ...] = ()
 
 
@@ -124,6 +124,9 @@ def draw(seed: int) -> Plan:
             if chance() < 0.6
         )
 
+    def cancelled() -> tuple[float, ...]:
+        return tuple(round(uniform(0.001, 1.5), 4) for _ in range(pick((1, 1, 2))))
+
     deliveries = []
     for _ in range(pick((3, 4, 6, 8, 12))):
         many = chance() < 0.15
@@ -137,7 +140,7 @@ def draw(seed: int) -> Plan:
                 tuple(behaviour() for _ in chosen),
                 policy,
                 pick((0, 1, 1, 2)) if mixed else pick((0, 1)),
-                round(uniform(0.001, 1.5), 4) if chance() < 0.08 * (trouble > 0) else 0.0,
+                cancelled() if chance() < 0.08 * (trouble > 0) else (),
                 faults(),
             )
         )

@@ -83,8 +83,8 @@ class Process(Actor):
         name = f"p{self.number}.{delivery.at:.3f}"
         trip = Trip(self, name, flow, {fault.nth: fault for fault in delivery.faults})
         trip.on_end = partial(self._answered, calls, ended)
-        if delivery.cancelled:
-            self.after(delivery.cancelled, trip.cancel)
+        for seconds in delivery.cancelled:
+            self.after(seconds, trip.cancel)
         trip.go()
 
     def _answered(

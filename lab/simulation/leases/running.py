@@ -39,7 +39,7 @@ class Errand:
 class Run:
     """One start of one handler."""
 
-    __slots__ = ("_claim", "_done", "_ended", "_errand", "_number")
+    __slots__ = ("_done", "_ended", "_errand", "_number", "claim")
 
     def __init__(
         self, errand: Errand, claim: ActiveClaim | None, timeout: float | None,
@@ -48,7 +48,7 @@ class Run:
         process, how = errand.process, errand.behaviour
         world = process.world
         self._errand = errand
-        self._claim = claim
+        self.claim = claim
         self._done = done
         self._ended = False
         self._number = next(world.runs)
@@ -71,7 +71,7 @@ class Run:
         self._finish(Raised(error or asyncio.CancelledError()))
 
     def _effect(self) -> None:
-        claim = self._claim
+        claim = self.claim
         if self._ended or claim is None:
             return
         if self._errand.behaviour.careful and claim.lost:
@@ -115,7 +115,7 @@ class Run:
     def _finish(self, reply: Reply) -> None:
         if not self._ended:
             self._ended = True
-            if self._claim is not None:
+            if self.claim is not None:
                 ledger = self._errand.process.world.ledger
-                ledger.running.pop((self._claim.key.id, self._claim.fence), None)
+                ledger.running.pop((self.claim.key.id, self.claim.fence), None)
             self._done(reply)

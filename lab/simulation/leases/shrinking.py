@@ -25,9 +25,7 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _simpler(delivery: Delivery) -> Iterator[Delivery]:
-    yield from fewer(delivery, "faults")
-    if delivery.cancelled:
-        yield replace(delivery, cancelled=0.0)
+    yield from fewer(delivery, "faults", "cancelled")
     if len(delivery.keys) > 1:
         for index in range(len(delivery.keys)):
             keys = (*delivery.keys[:index], *delivery.keys[index + 1 :])

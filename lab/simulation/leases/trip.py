@@ -19,6 +19,7 @@ from twicesafe.core.commands import (
     Invoke,
     Land,
     Launch,
+    NotStarted,
     PerformMany,
     Raised,
     Reply,
@@ -51,8 +52,8 @@ ABANDONED_KEPT = 60_000
 
 class Trip:
     __slots__ = (
-        "_below", "_flow", "_jobs", "_run", "_turn", "_unanswered", "_waits", "alive", "asked",
-        "cancelled", "claims", "faults", "flight", "messages", "name", "on_end", "process",
+        "_below", "_flow", "_jobs", "_recording", "_run", "_turn", "_unanswered", "_waits", "alive",
+        "asked", "cancelled", "claims", "faults", "flight", "messages", "name", "on_end", "process",
     )  # fmt: skip
 
     def __init__(self, process: Process, name: str, flow: Any, faults: dict[int, Fault]) -> None:
@@ -72,6 +73,7 @@ class Trip:
         self._waits = ""
         self._run: Run | None = None
         self._jobs: Jobs | None = None
+        self._recording: Any = None
         self._unanswered: Claim | None = None
         process.open[self] = None
 
@@ -119,8 +121,10 @@ class Trip:
     def end(self) -> None:
         self.alive = False
         self.process.open.pop(self, None)
+        left = () if self._jobs is None or self.process.loop else self._jobs.claims()
         for claim in self.claims:
-            self.process.keeper.remove(claim)
+            if claim not in left:  # who still runs in its thread keeps its claim until it ends
+                self.process.keeper.remove(claim)
         if self.flight is not None:
             flight, self.flight = self.flight, None
             self.process.flights.land(flight, None)
@@ -149,6 +153,7 @@ class Trip:
             self._unanswered = self.asked = ask
             resume = self._later("claim")
         else:
+            self._recording = ask
             resume = self._later("record")
         self._carry([ask], partial(self._answered, resume))
         return WAIT
@@ -170,6 +175,7 @@ class Trip:
 
     def _perform_many(self, command: PerformMany) -> Any:
         asks = command.requests
+        self._recording = command
         resume = self._later("claims" if asks and type(asks[0]) is Claim else "record")
 
         def arrived(answers: list[Any] | None) -> None:
@@ -181,7 +187,7 @@ class Trip:
     # -- waiting ------------------------------------------------------------------------------
 
     def _sleep(self, command: Sleep) -> Any:
-        self.process.after(command.seconds, self._later("sleep"))
+        self.process.after(command.seconds, self._later("pause" if command.firm else "sleep"))
         return WAIT
 
     def _watch(self, command: Watch) -> Any:
@@ -197,7 +203,7 @@ class Trip:
         return WAIT
 
     def _board(self, command: Board) -> Any:
-        if self.cancelled is not None and self.process.loop:
+        if self.cancelled is not None:
             self._finish(Raised(self.cancelled))
             return WAIT
         self._unanswered = None  # another exchange begins
@@ -291,11 +297,14 @@ class Trip:
 
     def _launch(self, command: Launch) -> Any:
         if self._jobs is None:
+            if self.cancelled is not None:
+                return [(index, NotStarted()) for index, _ in command.jobs]
             for _, job in command.jobs:
                 assert job.claim is not None
                 self.hold(job.claim)
             self._jobs = Jobs(self, command)
-        self._jobs.ask(command, self._later("launch"))
+        stop = command.stop or self.cancelled is not None
+        self._jobs.ask(stop, self._later("launch"))
         return WAIT
 
     # -- cancellation -------------------------------------------------------------------------
@@ -311,16 +320,26 @@ class Trip:
         error = asyncio.CancelledError() if self.process.loop else KeyboardInterrupt()
         if self._waits == "invoke" and self._run is not None:
             self._run.stop(error)
-        elif self._waits == "launch" and self._jobs is not None:
-            self.cancelled = error
-            self._jobs.stop()
-        elif self._waits in ("record", "within") and self.process.loop:
-            self.cancelled = error
+        elif self.process.loop and self._waits in ("launch", "record", "pause", "within"):
+            self._put_off(error)
+        elif self._waits in ("launch", "record", "pause") and self.cancelled is None:
+            self._put_off(error)
+            if self._waits == "record":  # said again, in the same words
+                self._turn += 1
+                _ACTS.get(type(self._recording), Trip._request)(self, self._recording)
+            elif self._waits == "pause":
+                self.go()
         else:
             if self.asked is not None:  # its answer was never used: given back by its owner
                 ask = Abandon(self.asked.key.id, self.asked.owner, ABANDONED_KEPT)
                 self._carry([ask], lambda answers: None)
             self._finish(Raised(error))
+
+    def _put_off(self, error: BaseException) -> None:
+        """It is delivered when the flow has ended; until then, nothing more is started."""
+        self.cancelled = error
+        if self._waits == "launch" and self._jobs is not None:
+            self._jobs.stop()
 
 
 def _as_reply(answer: Any) -> tuple[Any, BaseException | None]:

@@ -57,8 +57,8 @@ class Broker:
         if world.say:
             what = f"m-{delivery.message} for {CONSUMERS[delivery.consumer]}"
             world.say(f"◆  {job.name} gets {what}, delivery {parcel.tries}: {how.end}")
-        if delivery.cancelled and parcel.tries == 1:
-            world.after(delivery.cancelled, worker, job.cancel)
+        for seconds in delivery.cancelled if parcel.tries == 1 else ():
+            world.after(seconds, worker, job.cancel)
 
     def answered(self, job: Job, answer: Any) -> None:
         """A consumer is at its end."""

@@ -63,8 +63,8 @@ class Delivery(msgspec.Struct, frozen=True):
     fingerprint: int = 0
     accepts: bool = False
     """By `accept`, not by `process`."""
-    cancelled: float = 0.0
-    """So long after its first arrival its consumer is cancelled; 0: it is not."""
+    cancelled: tuple[float, ...] = ()
+    """So long after its first arrival its consumer is cancelled, or interrupted; perhaps twice."""
     faults: tuple[Fault, ...] = ()
 
 
@@ -112,6 +112,9 @@ def draw(seed: int) -> Plan:
             for _ in range(pick((1, 1, 2, 3)))
         )
 
+    def cancelled() -> tuple[float, ...]:
+        return tuple(round(uniform(0.001, 0.5), 4) for _ in range(pick((1, 1, 2))))
+
     deliveries = []
     for _ in range(pick((1, 2, 2, 3, 4))):
         accepts = chance() < 0.12
@@ -125,7 +128,7 @@ def draw(seed: int) -> Plan:
                 rng.randrange(len(POLICIES)) if mixed else main_policy,
                 pick((0, 1, 2)) if mixed else pick((0, 1)),
                 accepts,
-                round(uniform(0.001, 0.5), 4) if chance() < 0.1 * (trouble > 0) else 0.0,
+                cancelled() if chance() < 0.1 * (trouble > 0) else (),
                 faults(8),
             )
         )

@@ -21,10 +21,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _simpler(delivery: Delivery) -> Iterator[Delivery]:
-    yield from fewer(delivery, "faults")
+    yield from fewer(delivery, "faults", "cancelled")
     yield from (one for one in fewer(delivery, "handlers") if one.handlers)
-    if delivery.cancelled:
-        yield replace(delivery, cancelled=0.0)
     if delivery.fingerprint:
         yield replace(delivery, fingerprint=0)
     if delivery.accepts:

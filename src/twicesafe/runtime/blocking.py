@@ -3,6 +3,10 @@
 The handler runs where the caller is, so thread-locals, database connections and transactions
 stay what they were. Only a handler with a `timeout` gets a thread of its own, because a thread
 cannot be stopped and its claim must be kept until it really ends.
+
+An interrupt (Ctrl-C, an exit) ends what decides at once: a claim is given back by its owner token.
+What records is said again, in the same words, and the interrupt is delivered right after; a second
+interrupt is not put off. Handlers of a batch that still run in their threads keep their claims.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, TypeVar
 
-from ..context import active
+from ..context import ActiveClaim, active
 from ..core.commands import (
     Board,
     Detach,
@@ -40,7 +45,7 @@ from ..core.protocol import Abandon, Claim
 from ..errors import LeaseLostError, UsageError
 from . import shared
 from .shared import Shared
-from .trips import Trip
+from .trips import RECORDING, Trip
 
 __all__ = ["BlockingRuntime", "BlockingTrip"]
 
@@ -62,6 +67,7 @@ class BlockingRuntime(Shared):
             result = drive(flow, trip.perform)
         except BaseException as error:
             trip.interrupted(error)
+            trip.deliver(instead_of=error)
             raise
         finally:
             trip.end()
@@ -85,7 +91,21 @@ class BlockingTrip(Trip):
             self._asked = None
             return answer
         act = _ACTS.get(kind)
-        return self._perform(command) if act is None else act(self, command)
+        if act is not None:
+            return act(self, command)
+        try:
+            return self._perform(command)
+        except BaseException as error:
+            if kind not in RECORDING:
+                raise
+            self._put_off(error)
+            return self._perform(command)
+
+    def _put_off(self, error: BaseException) -> None:
+        """An interrupt met a recording: it waits until the flow has ended. A second one does not."""
+        if isinstance(error, Exception) or self.cancelled is not None:
+            raise error
+        self.cancelled = error
 
     def interrupted(self, error: BaseException) -> None:
         """A claim was sent and its answer never used: give it back, by its owner token."""
@@ -95,6 +115,17 @@ class BlockingTrip(Trip):
                 self._perform(Abandon(asked.key.id, asked.owner, self._runtime.abandoned_kept_ms))
             except Exception:
                 return  # the lease will end by itself
+
+    def end(self) -> None:
+        if self._jobs is not None:  # who still runs in its thread keeps its claim until it ends
+            left = {claim: thread for claim, thread in self._jobs.close() if claim in self._claims}
+            self._claims = [claim for claim in self._claims if claim not in left]
+            for claim, thread in left.items():
+                thread.add_done_callback(partial(self._let_go, claim))
+        super().end()
+
+    def _let_go(self, claim: ActiveClaim, _: Future[None]) -> None:
+        self._runtime.keeper.remove(claim)
 
     # -- one method per command ---------------------------------------------------------------
 
@@ -158,18 +189,13 @@ class BlockingTrip(Trip):
                 "thread and keeps its claim until it ends"
             ) from None
 
-    def _launch(self, command: Launch) -> list[tuple[int, Reply]]:
+    def _launch(self, command: Launch) -> list[tuple[int, Any]]:
         if self._jobs is None:
-            for _, job in command.jobs:
-                assert job.claim is not None
-                self.hold(job.claim)
-            self._jobs = _Jobs(command, self._run_job)
-        try:
-            return self._jobs.finished(command.linger, command.stop)
-        except BaseException as error:
-            # An interrupt met us while we waited: no more are started, what runs is recorded.
-            self.cancelled = error
-            return self._jobs.finished(command.linger, stop=True)
+            if self.cancelled is not None:
+                return [(index, NotStarted()) for index, _ in command.jobs]
+            self.hold_all(command)
+            self._jobs = _Jobs(command, self._run_job, self._put_off)
+        return self._jobs.finished(command.linger, command.stop or self.cancelled is not None)
 
     def _run_job(self, job: Invoke | Detach) -> Reply:
         try:
@@ -184,13 +210,25 @@ class BlockingTrip(Trip):
             time.sleep(command.poll)
 
     def _sleep(self, command: Sleep) -> None:
-        time.sleep(command.seconds)
+        try:
+            time.sleep(command.seconds)
+        except BaseException as error:
+            if not command.firm:
+                raise
+            self._put_off(error)
 
     def _within(self, command: Within) -> Any:
         return self._perform(command.request)
 
     def _perform_many(self, command: PerformMany) -> list[Any]:
-        return self._store.perform_many(command.requests)  # type: ignore[no-any-return]
+        requests = command.requests
+        try:
+            return self._store.perform_many(requests)  # type: ignore[no-any-return]
+        except BaseException as error:
+            if type(requests[0]) is Claim:
+                raise
+            self._put_off(error)
+            return self._store.perform_many(requests)  # type: ignore[no-any-return]
 
 
 _ACTS: dict[type, Callable[[BlockingTrip, Any], Any]] = {
@@ -226,55 +264,79 @@ def _call(run: Callable[[], Any]) -> Reply:
 class _Jobs:
     """The handlers of one batch: inline when one at a time, else in a pool of its own."""
 
-    def __init__(self, command: Launch, run: Callable[[Any], Reply]) -> None:
+    def __init__(
+        self,
+        command: Launch,
+        run: Callable[[Any], Reply],
+        put_off: Callable[[BaseException], None],
+    ) -> None:
         self._run = run
+        self._put_off = put_off
         self._todo = deque(command.jobs)
-        self._left = len(command.jobs)
-        self._done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._count = len(command.jobs)
+        self._ended: list[tuple[int, Any]] = []
+        self._given = 0
+        """So many of the ended were handed over."""
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._interrupted = False
         self._pool: ThreadPoolExecutor | None = None
-        self._queued: dict[int, Future[None]] = {}
-        if command.concurrency > 1 and self._left > 1:
+        self._queued: dict[int, tuple[ActiveClaim | None, Future[None]]] = {}
+        if command.concurrency > 1 and self._count > 1:
             self._pool = ThreadPoolExecutor(
-                min(command.concurrency, self._left), thread_name_prefix="twicesafe-batch"
+                min(command.concurrency, self._count), thread_name_prefix="twicesafe-batch"
             )
             for index, job in self._todo:
                 context = contextvars.copy_context()
-                self._queued[index] = self._pool.submit(context.run, self._work, index, job)
+                future = self._pool.submit(context.run, self._work, index, job)
+                self._queued[index] = job.claim, future
 
     def _work(self, index: int, job: Invoke | Detach) -> None:
-        self._done.put((index, self._run(job)))
+        reply = self._run(job)
+        self._interrupted |= interrupts(reply)
+        self._ended.append((index, reply))
+        self._bell.put(None)
 
     def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
-        found: list[tuple[int, Any]] = []
         if stop:
             self._stop()
-        until = 0.0
-        while self._left:
-            if self._pool is None and self._todo:
+        until: float | None = None
+        while len(self._ended) < self._count:
+            if len(self._ended) > self._given and not stop:
+                until = until or time.monotonic() + linger
+                if self._interrupted or time.monotonic() >= until:
+                    break  # after an interrupt at once: nothing more is to be started
+            if self._pool is None:
                 self._work(*self._todo.popleft())
-            patience = max(0, until - time.monotonic()) if found and not stop else None
-            try:
-                found.append(self._done.get(timeout=patience))
-            except queue.Empty:
-                break
-            self._left -= 1
-            if not until:
-                until = time.monotonic() + linger
-            elif time.monotonic() >= until and self._pool is None and not stop:
-                break
-            if interrupts(found[-1][1]) and not stop:
-                break  # hand it over at once: nothing more is to be started
+            elif not self._rung(until):
+                stop = True
+                self._stop()
+        found = self._ended[self._given :]
+        self._given += len(found)
         return found
+
+    def _rung(self, until: float | None) -> bool:
+        """Wait for the next end. False: an interrupt came, and what runs is to be recorded first."""
+        try:
+            self._bell.get(timeout=None if until is None else max(0, until - time.monotonic()))
+        except queue.Empty:
+            pass
+        except BaseException as error:
+            self._put_off(error)
+            return False
+        return True
 
     def _stop(self) -> None:
         for index, _ in self._todo:
-            if self._pool is None or self._queued[index].cancel():
-                self._done.put((index, NotStarted()))
+            if self._pool is None or self._queued[index][1].cancel():
+                self._ended.append((index, NotStarted()))
         self._todo.clear()
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+    def close(self) -> list[tuple[ActiveClaim | None, Future[None]]]:
+        """Start no more. The claims of those that run in their threads, and when they will end."""
+        if self._pool is None:
+            return []
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        return [(claim, handler) for claim, handler in self._queued.values() if not handler.done()]
 
 
 def interrupts(reply: Any) -> bool:

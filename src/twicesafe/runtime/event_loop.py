@@ -33,14 +33,13 @@ from ..core.commands import (
     Within,
 )
 from ..core.driving import drive_async
-from ..core.protocol import Abandon, Claim, Complete, Fail
+from ..core.protocol import Abandon, Claim
 from ..core.settling import RELEASE_PATIENCE
 from ..errors import LeaseLostError, UsageError
 from . import shared
 from .blocking import NOT_A_RESULT, interrupts
-from .flights import Flight
 from .shared import Shared
-from .trips import Trip
+from .trips import RECORDING, Trip
 
 __all__ = ["EventLoopRuntime", "EventLoopTrip"]
 
@@ -67,6 +66,7 @@ class EventLoopRuntime(Shared):
             result = await drive_async(flow, trip.perform)
         except BaseException as error:
             await trip.interrupted(error)
+            trip.deliver(instead_of=error)
             raise
         finally:
             trip.end()
@@ -96,7 +96,7 @@ class EventLoopTrip(Trip):
         act = _ACTS.get(kind)
         if act is not None:
             return act(self, command)
-        if self._immediate or kind not in _RECORDING:
+        if self._immediate or kind not in RECORDING:
             return self._perform(command)
         return self._recorded(self._store.submit(command))
 
@@ -133,11 +133,6 @@ class EventLoopTrip(Trip):
         return task.result()
 
     # -- one method per command ---------------------------------------------------------------
-
-    def _board(self, command: Board) -> Flight | None:
-        if self.cancelled is not None:
-            raise self.cancelled  # a batch that was cancelled while it recorded starts no more
-        return super()._board(command)
 
     async def _ride(self, command: Ride) -> Any:
         loop = asyncio.get_running_loop()
@@ -192,14 +187,15 @@ class EventLoopTrip(Trip):
         """A coroutine can be stopped, so it needs no thread: `_invoke` applies the time-out."""
         return await drive_async(command.flow, self.perform)
 
-    async def _launch(self, command: Launch) -> list[tuple[int, Reply]]:
+    async def _launch(self, command: Launch) -> list[tuple[int, Any]]:
         if self._jobs is None:
-            for _, job in command.jobs:
-                assert job.claim is not None
-                self.hold(job.claim)
+            if self.cancelled is not None:
+                return [(index, NotStarted()) for index, _ in command.jobs]
+            self.hold_all(command)
             self._jobs = _Jobs(command, self._run_job)
+        stop = command.stop or self.cancelled is not None
         try:
-            return await self._jobs.finished(command.linger, command.stop)
+            return await self._jobs.finished(command.linger, stop)
         except asyncio.CancelledError as error:
             # No more are started, what runs is cancelled, and all of it is recorded or given back.
             self.cancelled = error
@@ -247,8 +243,6 @@ class EventLoopTrip(Trip):
             return await self._store.perform_many(command.requests)  # type: ignore[no-any-return]
         return await self._to_its_end(self._store.perform_many(command.requests))
 
-
-_RECORDING = frozenset({Complete, Fail, Abandon})
 
 _ACTS: dict[type, Callable[[EventLoopTrip, Any], Any]] = {
     Board: EventLoopTrip._board,

@@ -8,15 +8,18 @@ perform commands in their own way; what they keep is the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ..context import ActiveClaim
-from ..core.commands import Board, Land, Ride
-from ..core.protocol import Claim
+from ..core.commands import Board, Land, Launch, Ride
+from ..core.protocol import Abandon, Claim, Complete, Fail
 from . import shared
 from .flights import Flight, Flights
 
-__all__ = ["Trip"]
+__all__ = ["RECORDING", "Trip"]
+
+RECORDING: Final = frozenset({Complete, Fail, Abandon})
+"""What records: no cancellation and no interrupt breaks it off."""
 
 
 class Trip:
@@ -53,6 +56,17 @@ class Trip:
         self._claims.append(claim)
         self._runtime.keeper.add(claim)
 
+    def hold_all(self, command: Launch) -> None:
+        for _, job in command.jobs:
+            assert job.claim is not None
+            self.hold(job.claim)
+
+    def deliver(self, instead_of: BaseException | None = None) -> None:
+        """The flow is over: raise the interrupt that had to wait, whatever else there is to say."""
+        cancelled, self.cancelled = self.cancelled, None
+        if cancelled is not None and cancelled is not instead_of:
+            raise cancelled from instead_of
+
     def end(self) -> None:
         """Nothing of this flow is left behind: no lease renewed, nobody waiting for it in vain."""
         for claim in self._claims:
@@ -67,6 +81,8 @@ class Trip:
             self._flight = None
 
     def _board(self, command: Board) -> Flight | None:
+        if self.cancelled is not None:
+            raise self.cancelled  # a batch that was interrupted while it recorded starts no more
         self._leave_flight()  # a batch goes on: its last exchange ended without an answer
         flight, leads = self._flights.board(command.id, command.fingerprint)
         if not leads:
