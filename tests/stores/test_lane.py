@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import itertools
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,66 +10,9 @@ from typing import Any
 import pytest
 
 from tests.patience import until
+from tests.stores.sudden import begin, suddenly
 from twicesafe.stores import lane as module
 from twicesafe.stores.lane import Lane
-
-# Behind these CPython looks for a pending interrupt and raises it, as if they themselves had.
-CHECKING = {"RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"}
-FILES = {module.__file__, contextlib.__file__}
-
-
-class Sudden(BaseException):
-    """An interrupt, where we say."""
-
-
-class Places:
-    """Of one function: behind which instructions can an interrupt come out?"""
-
-    def __init__(self, code: Any) -> None:
-        read = dis.Bytecode(code)
-        instructions = list(read)
-        handlers = {
-            offset: entry.target
-            for entry in read.exception_entries
-            for offset in range(entry.start, entry.end + 2, 2)
-        }
-        # A tracer raises one instruction late. Where that one has another handler (`with` and
-        # `finally` end there) it would tell a story that cannot happen.
-        self.behind = {
-            after.offset
-            for before, after in itertools.pairwise(instructions)
-            if before.opname in CHECKING
-            and handlers.get(before.offset) == handlers.get(after.offset)
-        }
-
-
-def suddenly(moment: int, work: Callable[[], Any]) -> BaseException | None:
-    """Raise at the n-th moment at which an interrupt can come out of the lane's own code.
-
-    The error is kept in hand, as a caller does who cleans up before passing it on.
-    """
-    passed = itertools.count(1)
-    places: dict[Any, Places] = {}
-
-    def trace(frame: Any, event: str, _: Any) -> Any:
-        code = frame.f_code
-        if code.co_filename not in FILES:
-            return None
-        frame.f_trace_opcodes = True
-        if code not in places:
-            places[code] = Places(code)
-        if event == "opcode" and frame.f_lasti in places[code].behind and next(passed) == moment:
-            raise Sudden
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    except Sudden as error:
-        return error
-    finally:
-        sys.settrace(None)
-    return None
 
 
 def echo(request: Any) -> Any:
@@ -81,20 +21,6 @@ def echo(request: Any) -> Any:
 
 def echo_all(requests: list[Any]) -> list[Any]:
     return [("all", request) for request in requests]
-
-
-def begin(work: Callable[[], Any]) -> Callable[[], Any]:
-    """In a thread of its own. Calling what this gives waits for it: not for ever, and tells."""
-    got: list[Any] = []
-    thread = threading.Thread(target=lambda: got.append(work()), daemon=True)
-    thread.start()
-
-    def end() -> Any:
-        thread.join(10)
-        assert not thread.is_alive(), "the lane is lost"
-        return got[0]
-
-    return end
 
 
 @pytest.mark.parametrize(
@@ -107,7 +33,7 @@ def begin(work: Callable[[], Any]) -> Callable[[], Any]:
 def test_an_interrupt_anywhere_leaves_the_lane_free(work: Callable[[Lane], Any]):
     for moment in itertools.count(1):
         lane = Lane(echo, echo_all)
-        error = suddenly(moment, lambda lane=lane: work(lane))
+        error = suddenly(module, moment, lambda lane=lane: work(lane))
         assert not lane.busy
         assert begin(lambda lane=lane: lane.perform("b"))() == ("one", "b")
         if error is None:
@@ -131,7 +57,7 @@ def test_an_interrupt_of_one_in_company_costs_the_others_nothing_but_a_moment(pl
                     if at != place
                     else (
                         lambda lane=lane, moment=moment: suddenly(
-                            moment, lambda: lane.perform("interrupted")
+                            module, moment, lambda: lane.perform("interrupted")
                         )
                     )
                 )

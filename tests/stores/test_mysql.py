@@ -30,8 +30,8 @@ def store(mariadb_url: str) -> Iterator[MysqlStore]:
 
 def connection_of(store: MysqlStore) -> Any:
     """The one connection of a store with ``pool=1``."""
-    (session,) = store._pool._idle
-    return session.connection
+    (place,) = store._pool._idle
+    return place.connection.connection
 
 
 class Trips:

@@ -81,8 +81,8 @@ def test_a_pooler_that_nobody_spoke_of_is_refused(kind: str, pooled_url: str):
 def test_a_lost_prepared_statement_says_what_to_do(postgres_url: str):
     with Receiver.open(f"{postgres_url}?pool=1") as receiver:
         receiver.process("k", str, 1)
-        (connection,) = receiver.store._pool._idle  # type: ignore[attr-defined]
-        connection.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+        (place,) = receiver.store._pool._idle  # type: ignore[attr-defined]
+        place.connection.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
         with pytest.raises(ConfigurationError, match="prepare=false&wake=false"):
             receiver.process("k", str, 1)
         assert receiver.process("k", str, 1).replayed  # on another connection

@@ -215,7 +215,15 @@ def packer(connection: Any) -> Callable[[tuple[Any, ...]], bytes]:
         from hiredis import pack_command
     except ImportError:
         return lambda line: b"".join(connection.pack_command(*line))
-    return pack_command
+
+    def pack(line: tuple[Any, ...]) -> bytes:
+        # Numbers as text: hiredis 3.5 brings the process down if a signal is pending while it
+        # prints a number itself.
+        words: Any = [str(word) if type(word) is int else word for word in line]
+        packed: bytes = pack_command(tuple(words))
+        return packed
+
+    return pack
 
 
 def pauses() -> Any:
