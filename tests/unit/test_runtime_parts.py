@@ -18,7 +18,7 @@ from twicesafe.context import ActiveClaim, active, scope_of_context
 from twicesafe.core.protocol import Ack, Claimed, Verdict
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.runtime.cache import ReplayCache
-from twicesafe.runtime.flights import Flights
+from twicesafe.runtime.flights import Flight, Flights
 from twicesafe.runtime.keeper import LeaseKeeper
 from twicesafe.testing.clock import FakeClock
 
@@ -28,11 +28,18 @@ REPLAY = Claimed(Verdict.REPLAY, 1, 1, expires_in=1000)
 # --- flights -----------------------------------------------------------------------------------------
 
 
+def boarded(flights: Flights, fingerprint: bytes | None = None) -> Flight:
+    """A flight of this key that leads."""
+    mine = Flight(b"k", fingerprint)
+    assert flights.board(mine) is mine
+    return mine
+
+
 def test_one_leads_and_the_others_ride() -> None:
     flights, woken = Flights(), []
-    flight, leads = flights.board(b"k", b"f")
-    same, second = flights.board(b"k", None)
-    assert (leads, second, same is flight, flight.fingerprint) == (True, False, True, b"f")
+    flight = boarded(flights, b"f")
+    assert flights.board(Flight(b"k", None)) is flight
+    assert flight.fingerprint == b"f"
     assert flights.ride(flight, lambda: woken.append(1), 2)
     assert flights.ride(flight, lambda: woken.append(2), 2)
     with pytest.raises(OverflowError):
@@ -40,12 +47,12 @@ def test_one_leads_and_the_others_ride() -> None:
     flights.land(flight, REPLAY)
     assert (woken, flight.landing) == ([1, 2], REPLAY)
     assert flights.ride(flight, lambda: None, 2) is False
-    assert flights.board(b"k", None)[1]
+    boarded(flights)
 
 
 def test_who_leaves_is_not_woken_and_makes_room() -> None:
     flights, woken = Flights(), []
-    flight, _ = flights.board(b"k", None)
+    flight = boarded(flights)
 
     def waker() -> None:
         woken.append(1)
@@ -61,7 +68,7 @@ def test_who_leaves_is_not_woken_and_makes_room() -> None:
 def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
     """Riders of other event loops leave while the landing still walks along the list."""
     flights, woken = Flights(), []
-    flight, _ = flights.board(b"k", None)
+    flight = boarded(flights)
 
     def rider(number: int) -> Callable[[], None]:
         def wake() -> None:
@@ -78,12 +85,11 @@ def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
 
 def test_landing_after_a_fork_disturbs_nobody() -> None:
     flights = Flights()
-    flight, _ = flights.board(b"k", None)
+    flight = boarded(flights)
     flights.forget_all()
-    mine, leads = flights.board(b"k", None)
+    mine = boarded(flights)
     flights.land(flight, None)
-    assert leads
-    assert flights.board(b"k", None) == (mine, False)
+    assert flights.board(Flight(b"k", None)) is mine
 
 
 # --- the keeper: its rounds are called by hand, its clock is told ------------------------------------

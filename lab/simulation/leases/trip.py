@@ -210,8 +210,9 @@ class Trip:
         if self.flight is not None:  # a batch goes on: its last exchange ended without an answer
             before, self.flight = self.flight, None
             self.process.flights.land(before, None)
-        flight, leads = self.process.flights.board(command.id, command.fingerprint)
-        if not leads:
+        mine = Flight(command.id, command.fingerprint)
+        flight = self.process.flights.board(mine)
+        if flight is not mine:
             return flight
         self.flight = flight
         return None

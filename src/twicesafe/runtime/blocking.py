@@ -86,10 +86,8 @@ class BlockingTrip(Trip):
     def perform(self, command: Any) -> Any:
         kind = type(command)
         if kind is Claim:
-            self._asked = command
-            answer = self._perform(command)
-            self._asked = None
-            return answer
+            self._asked = command  # until it is held, or whatever else becomes of it
+            return self._perform(command)
         act = _ACTS.get(kind)
         if act is not None:
             return act(self, command)
@@ -109,6 +107,9 @@ class BlockingTrip(Trip):
 
     def interrupted(self, error: BaseException) -> None:
         """A claim was sent and its answer never used: give it back, by its owner token."""
+        inner = active.get()
+        if inner is not None and inner in self._claims:  # met just before its handler, or after it
+            active.set(inner.outer)
         asked, self._asked = self._asked, None
         if asked is not None and not isinstance(error, Exception):
             try:
@@ -116,13 +117,13 @@ class BlockingTrip(Trip):
             except Exception:
                 return  # the lease will end by itself
 
-    def end(self) -> None:
-        if self._jobs is not None:  # who still runs in its thread keeps its claim until it ends
+    def _close_jobs(self) -> None:
+        """Who still runs in its thread keeps its claim until it ends."""
+        if self._jobs is not None:
             left = {claim: thread for claim, thread in self._jobs.close() if claim in self._claims}
-            self._claims = [claim for claim in self._claims if claim not in left]
             for claim, thread in left.items():
                 thread.add_done_callback(partial(self._let_go, claim))
-        super().end()
+            self._claims = [claim for claim in self._claims if claim not in left]
 
     def _let_go(self, claim: ActiveClaim, _: Future[None]) -> None:
         self._runtime.keeper.remove(claim)
@@ -161,6 +162,7 @@ class BlockingTrip(Trip):
     def _detach(self, command: Detach) -> Any:
         """The rest of the flow in a thread of its own, which takes flight and claims with it."""
         rest = BlockingTrip(self._runtime)
+        self._asked = None
         rest._flight, self._flight = self._flight, None
         if command.claim in self._claims:  # one of a batch: it leaves the batch's keeping
             self._claims.remove(command.claim)
@@ -204,6 +206,7 @@ class BlockingTrip(Trip):
             return Raised(error)
 
     def _watch(self, command: Watch) -> None:
+        self._asked = None
         if self._store.capabilities.wake:
             self._store.watch(command.id, command.seconds)
         else:

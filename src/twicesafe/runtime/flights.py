@@ -34,11 +34,12 @@ class Flights:
         self._lock = threading.Lock()
         self._table: dict[bytes, Flight] = {}
 
-    def board(self, id: bytes, fingerprint: bytes | None) -> tuple[Flight, bool]:  # noqa: A002
-        """The flight of this key, and whether the caller leads it."""
-        mine = Flight(id, fingerprint)
-        found = self._table.setdefault(id, mine)  # atomic: one of all threads leads
-        return found, found is mine
+    def board(self, mine: Flight) -> Flight:
+        """The flight of this key: the caller leads if it is its own.
+
+        Whoever brings one keeps it until it has landed, whatever happens in here.
+        """
+        return self._table.setdefault(mine.id, mine)  # atomic: one of all threads leads
 
     def ride(self, flight: Flight, waker: Callable[[], object], most: int) -> bool:
         """Be woken when it lands. False: it has landed already."""
@@ -79,14 +80,14 @@ class Flights:
     def land(self, flight: Flight, answer: Claimed | None) -> None:
         """Tell the riders; the key may be boarded anew."""
         with self._lock:
-            flight.landed = True
-            flight.landing = answer
-            if self._table.get(flight.id) is flight:  # else: forked, this is another table
+            if not flight.landed:
+                flight.landing = answer
+                flight.landed = True
+            if self._table.get(flight.id) is flight:  # else: it never led, or we were forked
                 del self._table[flight.id]
-            # Taken out: who is woken leaves at once, and must not shorten the list we walk along.
-            wakers, flight.wakers = flight.wakers, None
-            askers, flight.askers = flight.askers, None
-        for wake in (*(wakers or ()), *(askers or ())):
+            # A copy: who is woken leaves at once, and must not shorten the list we walk along.
+            waiting = [*(flight.wakers or ()), *(flight.askers or ())]
+        for wake in waiting:
             wake()
 
     def forget_all(self) -> None:

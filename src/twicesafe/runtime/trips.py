@@ -69,9 +69,16 @@ class Trip:
 
     def end(self) -> None:
         """Nothing of this flow is left behind: no lease renewed, nobody waiting for it in vain."""
-        for claim in self._claims:
-            self._runtime.keeper.remove(claim)
-        self._leave_flight()
+        try:
+            self._close_jobs()
+            for claim in self._claims:
+                self._runtime.keeper.remove(claim)
+            self._leave_flight()
+        except BaseException:
+            self.end()  # interrupted in here: all of it bears repeating
+            raise
+
+    def _close_jobs(self) -> None:
         if self._jobs is not None:
             self._jobs.close()
 
@@ -84,11 +91,12 @@ class Trip:
         if self.cancelled is not None:
             raise self.cancelled  # a batch that was interrupted while it recorded starts no more
         self._leave_flight()  # a batch goes on: its last exchange ended without an answer
-        flight, leads = self._flights.board(command.id, command.fingerprint)
-        if not leads:
-            return flight
-        self._flight = flight
-        return None
+        mine = self._flight = Flight(command.id, command.fingerprint)
+        flight = self._flights.board(mine)
+        if flight is mine:
+            return None
+        self._flight = None
+        return flight
 
     def _wait_for(self, command: Ride, wake: Callable[[], object]) -> bool:
         """Be woken by a flight; False: there is nothing to wait for."""
