@@ -183,8 +183,20 @@ def test_a_batch_that_is_interrupted_while_it_records_keeps_its_running_handlers
     assert [bench.record(key).state for key in ("slow", "quick")] == [State.COMPLETED] * 2
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Ctrl-C into the main thread, also where whoever started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = threading.main_thread().ident
+    assert main is not None
+    yield lambda: signal.pthread_kill(main, signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
 @SYNC
-def test_what_has_ended_is_not_lost_when_an_interrupt_meets_the_wait_for_more(bench: Bench) -> None:
+def test_what_has_ended_is_not_lost_when_an_interrupt_meets_the_wait_for_more(
+    bench: Bench, ctrl_c: Callable[[], None]
+) -> None:
     quick_ended = threading.Event()
 
     def handle(message: str) -> str:
@@ -192,7 +204,7 @@ def test_what_has_ended_is_not_lost_when_an_interrupt_meets_the_wait_for_more(be
             quick_ended.set()
             return message
         assert quick_ended.wait(20)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        ctrl_c()
         return message
 
     with pytest.raises(KeyboardInterrupt):
