@@ -118,12 +118,11 @@ class Ledger:
         if told is ParkedError:
             looked, when = job.connection.session.looked or job.began
             counts = before.at(then), looked.at(when), after.at(now)
-            known = len(job.worker.notes.known(job.id))
             if not any(
-                one.state is State.PARKED or one.attempts + known >= job.max_attempts
+                one.state is State.PARKED or one.attempts + job.known >= job.max_attempts
                 for one in counts
             ):
-                broken("waits are true", f"parked after {counts[1].attempts + known} failures")
+                broken("waits are true", f"parked after {counts[1].attempts + job.known} failures")
 
     def _was_committed(self, job: Job, answer: Any) -> None:
         ran = answer is True or (isinstance(answer, Outcome) and not answer.replayed)

@@ -117,6 +117,8 @@ class Job:
         self.began: tuple[Truth, int] = world.monitor.truth(self.id), world.database.now()
         self.failed: BaseException | None = None
         """What its handler raised."""
+        self.known = 0
+        """Failures that its process knew, and had not written yet, when it was refused."""
         self.inbox = worker.inbox(delivery.consumer, delivery.policy, delivery.fingerprint)
         self.max_attempts = self.inbox.policy.max_attempts
         worker.jobs[self] = None
@@ -132,6 +134,7 @@ class Job:
                 self.connection.commit()
             except Exception as error:
                 answer = Raised(error)
+                self.known = len(self.worker.notes.known(self.id))
                 self.connection.rollback()
         except GreenletExit:
             raise
