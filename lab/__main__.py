@@ -2,7 +2,7 @@
 
 prove                     everything below, with a table of what was tried and found
   --full                  a million schedules instead of a hundred thousand, and long trials
-  --resume                parts that an earlier run has finished are not run again
+  --resume                parts and trials that an earlier run has finished are not run again
   --publish               the numbers into lab/results/, the page into docs/
   --only PART …           simulation, mutants, model, field: some parts (nothing is published)
 simulate                  many schedules; or one of them, told line by line
@@ -75,9 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     for one in (prove, field):
         one.add_argument("--full", action="store_true")
         one.add_argument("--seed", type=int, default=None, help="the chances of the field")
+        one.add_argument("--resume", action="store_true")
     prove.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     prove.add_argument("--publish", action="store_true")
-    prove.add_argument("--resume", action="store_true")
     simulate.add_argument("--study", choices=STUDIES, default="leases")
     simulate.add_argument("--seed", type=int)
     simulate.add_argument("--trace", action="store_true")
@@ -118,7 +118,7 @@ def _prove(asked: argparse.Namespace) -> int:
     if "field" in asked.only:
         seed = fields.a_seed() if asked.seed is None else asked.seed
         print(f"field: {len(TRIALS)} trials on {len(fields.ENGINES)} engines, seed {seed}")
-        proof.field = fields.in_processes(seed, asked.full, asked.jobs, parts)
+        proof.field = fields.in_processes(seed, asked.full, asked.jobs, asked.resume)
         print(f"  {fields.totals(proof.field)}")
         good &= not any(done.broken for done in proof.field)
     if set(asked.only) == set(PARTS):
@@ -133,7 +133,7 @@ def _simulated(study: Study, schedules: int, asked: argparse.Namespace, parts: P
     print(f"simulation of {study.name}: {schedules:,} schedules on {asked.jobs} cores")
     return parts.get(
         *(f"simulation-{study.name}", f"{schedules} from {asked.first}", Tally),
-        ("lab/simulation",),
+        (f"lab/simulation/{study.name}", "lab/simulation/*.py"),
         lambda: campaign(study, asked.first, schedules, asked.jobs, _progress(schedules)),
     )
 
@@ -149,7 +149,8 @@ def _field(asked: argparse.Namespace) -> int:
         print(f"no trial is called {unknown[0]!r}; there are: {known}", file=sys.stderr)
         return 2
     seed = fields.a_seed() if asked.seed is None else asked.seed
-    trials = fields.run_here(asked.names, asked.engine, seed, asked.full, asked.into)
+    parts = Parts(resume=asked.resume)
+    trials = fields.run_here(asked.names, asked.engine, seed, asked.full, parts, asked.into)
     return 1 if any(done.broken for done in trials) else 0
 
 

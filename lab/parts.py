@@ -35,9 +35,16 @@ class Parts:
         self._folder = folder
 
     def get(
-        self, name: str, asked: str, kind: Any, uses: Sequence[str], make: Callable[[], T]
+        self,
+        name: str,
+        asked: str,
+        kind: Any,
+        uses: Sequence[str],
+        make: Callable[[], T],
+        *,
+        good: Callable[[T], bool] = lambda found: True,
     ) -> T:
-        """What was found before, or else now."""
+        """What was found before, or else now; only what is good is kept."""
         file = self._folder / f"{name}.json"
         sources = _hash_of((OURS, *uses))
         if self._resume and file.exists():
@@ -47,6 +54,9 @@ class Parts:
                 found: T = msgspec.json.decode(kept.found, type=kind)
                 return found
         found = make()
+        if not good(found):
+            file.unlink(missing_ok=True)
+            return found
         self._folder.mkdir(parents=True, exist_ok=True)
         kept = _Kept(asked, sources, msgspec.Raw(msgspec.json.encode(found)))
         file.write_bytes(msgspec.json.encode(kept))
@@ -54,7 +64,9 @@ class Parts:
 
 
 def _hash_of(folders: Sequence[str]) -> str:
-    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+    """Over all that is in these folders, or fits these patterns."""
+    found = [ROOT.glob(one if one.endswith(".py") else f"{one}/**/*.py") for one in folders]
+    files = sorted({file for some in found for file in some})
     whole = hashlib.sha256()
     for file in files:
         whole.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,14 +34,14 @@ def a_seed() -> int:
     return random.SystemRandom().randrange(10**6)
 
 
-def in_processes(seed: int, full: bool, jobs: int, parts: Parts) -> list[Trial]:
+def in_processes(seed: int, full: bool, jobs: int, resume: bool) -> list[Trial]:
     """Everything, told line by line as it ends."""
     telling = threading.Lock()
 
     def one(engine: str) -> list[Trial]:
         with tempfile.NamedTemporaryFile(suffix=".json") as into:
             words = ["-m", "lab", "field", "--engine", engine, "--seed", str(seed)]
-            words += [*(["--full"] if full else []), "--into", into.name]
+            words += ["--full"] * full + ["--resume"] * resume + ["--into", into.name]
             with subprocess.Popen(
                 [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
             ) as process:
@@ -56,24 +57,30 @@ def in_processes(seed: int, full: bool, jobs: int, parts: Parts) -> list[Trial]:
             found.append(lost)
         return found
 
-    def known(engine: str) -> list[Trial]:
-        asked = "full" if full else "small"
-        return parts.get(f"field-{engine}", asked, list[Trial], ("lab/field",), lambda: one(engine))
-
     # Much of it is waiting: one more than there are cores.
     with ThreadPoolExecutor(jobs + 1) as pool:
-        return [done for some in pool.map(known, ENGINES) for done in some]
+        return [done for some in pool.map(one, ENGINES) for done in some]
 
 
 def run_here(
-    names: Iterable[str], engines: Iterable[str], seed: int, full: bool, into: Path | None = None
+    names: Iterable[str],
+    engines: Iterable[str],
+    seed: int,
+    full: bool,
+    parts: Parts,
+    into: Path | None = None,
 ) -> list[Trial]:
     """One after the other; what was found so far is kept in a file."""
     done: list[Trial] = []
+    size = "full" if full else "small"
     for engine in engines:
         for name in names or TRIALS:
             if engine in TRIALS[name].engines:
-                found = run_trial(name, engine, seed, full)
+                found = parts.get(
+                    *(f"field-{engine}-{name.replace(' ', '-')}", size, Trial, ("lab/field",)),
+                    partial(run_trial, name, engine, seed, full),
+                    good=lambda trial: not trial.broken,
+                )
                 told(found)
                 done.append(found)
                 if into is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import time
 from typing import Any
@@ -88,6 +89,7 @@ async def tasks(url: str, policy: Policy) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
     url, kind, lease = sys.argv[1:]
     terms = Policy(lease=float(lease))
     if kind == "threads":

@@ -10,7 +10,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,21 @@ class Valkey(Server):
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """A URL whose prefix nobody else uses."""
-        yield f"{self.url}?prefix={fresh_prefix(self._numbers)}"
+        """A URL whose prefix nobody else uses; its keys are removed in the end."""
+        prefix = fresh_prefix(self._numbers)
+        try:
+            yield f"{self.url}?prefix={prefix}"
+        finally:
+            self._remove(prefix)
+
+    def _remove(self, prefix: str) -> None:
+        """Whoever looks through all keys of the server does not look through those of others."""
+        from redis import RedisError
+
+        with suppress(RedisError), self.client() as client:  # it may have been stopped
+            found = client.scan_iter(f"*{prefix}*", 5000)
+            while some := list(itertools.islice(found, 5000)):
+                client.unlink(*some)
 
 
 class Redis7(Valkey):
