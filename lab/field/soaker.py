@@ -117,13 +117,24 @@ class Soak:
                 thread.join()
             with contextlib.suppress(StoreUnavailableError):
                 receiver.sweep()
-        gc.collect()
         return {
             "samples": self.samples,
             "before": before,
-            "after": sample(),
+            "after": settled(before),
             "counts": dict(self.counts),
         }
+
+
+def settled(before: list[int]) -> list[int]:
+    """What is left behind, a moment after the end: a thread that was told to end may still do so."""
+    until = time.monotonic() + 5
+    while True:
+        gc.collect()
+        after = sample()
+        left = any(now > then for now, then in zip(after[1:], before[1:], strict=True))
+        if not left or time.monotonic() > until:
+            return after
+        time.sleep(0.05)
 
 
 def sample() -> list[int]:

@@ -35,6 +35,7 @@ from twicesafe.stores.redis.programs import RedisPrograms
 from twicesafe.stores.redis.routing import slot_of
 from twicesafe.stores.redis.scripts import Scripts
 from twicesafe.stores.redis.settings import Settings
+from twicesafe.stores.redis.wake import Waiter
 from twicesafe.stores.urls import open_store
 
 OWNER = b"o" * 16
@@ -215,6 +216,17 @@ async def test_watch_awaited_returns_when_the_claim_ends(any_url: str):
             await watching
     await store.close()
     await other.close()
+
+
+def test_who_leaves_after_the_end_starts_no_ear(valkey_url: str):
+    store = RedisStore.open(valkey_url)
+    ready = threading.Event()
+    waiter = Waiter(b"channel", ready.set, int)
+    store.ear.attend(waiter)
+    assert ready.wait(20)
+    store.close()
+    store.ear.leave(waiter)
+    assert "twicesafe-redis-ear" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_without_wake_the_waiter_polls(valkey_url: str):

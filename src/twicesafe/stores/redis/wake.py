@@ -79,7 +79,8 @@ class Ear:
             waiters.discard(waiter)
             if not waiters:
                 del self._waiters[waiter.channel]
-                self._put(waiter.channel)
+                if self._thread is not None:  # else nobody listens any more
+                    self._put(waiter.channel)
 
     def close(self) -> None:
         with self._lock:
