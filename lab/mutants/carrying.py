@@ -13,8 +13,8 @@ from twicesafe.core.outbox import Settle
 from twicesafe.core.publishing import NOT_TRIED
 from twicesafe.core.relaying import Listen, Publish
 
-from .registry import Patch, mutant
-from .relaying import STUDY, tampering
+from .registry import Patch, mutant, tampered
+from .relaying import STUDY
 
 
 @mutant("rows that were fetched before a slot was lost are published when it is won back", STUDY)
@@ -75,7 +75,7 @@ def settled_before_published(patch: Patch) -> None:
         yield Settle(carrier.desk.owner, [row.n for row in rows], [], [], {})
         return (yield command)
 
-    patch(_Carrier, "_take_off", tampering(_Carrier._take_off, handle))
+    patch(_Carrier, "_take_off", tampered(_Carrier._take_off, handle))
 
 
 @mutant("the answers for a group are taken for those of other messages in it", STUDY)
@@ -169,4 +169,4 @@ def trusts_its_bell(patch: Patch) -> None:
     def handle(desk: Any, command: Any) -> Any:
         return (yield replace(command, seconds=1e6) if type(command) is Listen else command)
 
-    patch(carrying, "carry", tampering(carrying.carry, handle))
+    patch(carrying, "carry", tampered(carrying.carry, handle))

@@ -63,15 +63,18 @@ def mutated(name: str) -> Iterator[None]:
 
 
 def tampered(
-    original: Callable[..., Any], handle: Callable[[Any, Any], Any], known: type[Exception]
+    original: Callable[..., Any],
+    handle: Callable[[Any, Any], Any],
+    known: type[Exception] = Exception,
 ) -> Callable[..., Any]:
     """A flow with its commands and replies tampered with: `handle` performs one of them.
 
-    `known`: what its commands may raise, and the flow is to hear of.
+    `handle` gets the first thing that the flow is about, and the command. `known`: what commands may
+    raise, and the flow is to hear of.
     """
 
-    def flow_of(call: Any, *rest: Any) -> Any:
-        flow = original(call, *rest)
+    def flow_of(*args: Any, **kwargs: Any) -> Any:
+        flow = original(*args, **kwargs)
         reply: Any = None
         error: Exception | None = None
         while True:
@@ -80,7 +83,7 @@ def tampered(
             except StopIteration as end:
                 return end.value
             try:
-                reply, error = (yield from handle(call, command)), None
+                reply, error = (yield from handle(args[0], command)), None
             except known as trouble:
                 reply, error = None, trouble
 

@@ -14,29 +14,9 @@ from twicesafe.core.relaying import Desk
 from twicesafe.stores.outbox import OutboxPrograms
 from twicesafe.stores.sql import Change, Query
 
-from .registry import Patch, mutant
+from .registry import Patch, mutant, tampered
 
 STUDY = "relays"
-
-
-def tampering(flow: Callable[..., Any], handle: Callable[..., Any]) -> Any:
-    """The flow or program with its commands tampered with: `handle` performs one of them."""
-
-    def tampered(*args: Any, **kwargs: Any) -> Any:
-        steps = flow(*args, **kwargs)
-        reply: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                command = steps.send(reply) if error is None else steps.throw(error)
-            except StopIteration as end:
-                return end.value
-            try:
-                reply, error = (yield from handle(args[0], command)), None
-            except Exception as trouble:
-                reply, error = None, trouble
-
-    return tampered
 
 
 # --- the keeper: who holds a slot, and until when --------------------------------------------------
@@ -59,7 +39,7 @@ def deadline_from_the_answer(patch: Patch) -> None:
         desk.heard = type(command) is Hold
         return reply
 
-    patch(relaying, "keep", tampering(relaying.keep, handle))
+    patch(relaying, "keep", tampered(relaying.keep, handle))
 
 
 @mutant("a slot is given back while a call with its messages is under way", STUDY)
@@ -91,7 +71,7 @@ def _taking(change: Callable[[str], str]) -> Any:
     def handle(outbox: Any, command: Any) -> Any:
         return (yield type(command)(change(command.sql), command.args))
 
-    return tampering(OutboxPrograms._take, handle)
+    return tampered(OutboxPrograms._take, handle)
 
 
 @mutant("a slot is given to another relay 0.2 s before its lease ends", STUDY)
@@ -150,7 +130,7 @@ def _fetching(change: Callable[[Any, str], str]) -> Any:
     def handle(outbox: Any, command: Any) -> Any:
         return (yield Query(change(outbox, command.sql), command.args))
 
-    return tampering(OutboxPrograms.outbox_fetch, handle)
+    return tampered(OutboxPrograms.outbox_fetch, handle)
 
 
 @mutant("a lane that rests after a refusal is fetched at once", STUDY)
@@ -176,7 +156,7 @@ def parked_lane_goes_on(patch: Patch) -> None:
         rows = yield command
         return [(*row[:-1], False) for row in rows]
 
-    patch(OutboxPrograms, "outbox_fetch", tampering(OutboxPrograms.outbox_fetch, handle))
+    patch(OutboxPrograms, "outbox_fetch", tampered(OutboxPrograms.outbox_fetch, handle))
 
 
 @mutant("a lane that is retried gets its refused message back, but not those behind it", STUDY)
@@ -195,7 +175,7 @@ def skipped_comes_back(patch: Patch) -> None:
         sql = command.sql.replace(" AND skipped_at = 0", "")
         return (yield type(command)(sql, command.args))
 
-    patch(OutboxPrograms, "_unpark", tampering(OutboxPrograms._unpark, handle))
+    patch(OutboxPrograms, "_unpark", tampered(OutboxPrograms._unpark, handle))
 
 
 @mutant("a settlement sets rows aside without looking whether their lane is still parked", STUDY)
@@ -206,7 +186,7 @@ def sets_aside_unlooked(patch: Patch) -> None:
             return [(1,)]
         return (yield command)
 
-    patch(OutboxPrograms, "_settle", tampering(OutboxPrograms._settle, handle))
+    patch(OutboxPrograms, "_settle", tampered(OutboxPrograms._settle, handle))
 
 
 @mutant("a settlement that is said again notes its refusals again", STUDY)
@@ -219,7 +199,7 @@ def refusals_said_again(patch: Patch) -> None:
         return (yield command)
 
     claimed: list[int] = []
-    set_back = tampering(OutboxPrograms._set_back, handle)
+    set_back = tampered(OutboxPrograms._set_back, handle)
 
     def trusting(self: Any, owner: bytes, it: Any) -> Any:
         claimed.append(it.attempts)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twicesafe.core.commands import Detach, Invoke, Launch, NotStarted, Raised, Returned
-from twicesafe.runtime.blocking import interrupts
+from twicesafe.runtime.jobs import interrupts
 
 from .running import Run
 

@@ -68,13 +68,10 @@ class Seat(msgspec.Struct, frozen=True):
     """With one call at once, a thread publishes where it stands; an event loop never does."""
 
 
-class StoreFault(msgspec.Struct, frozen=True):
-    """What happens to the nth request of a kind, numbered over all relays."""
+class StoreFault(Fault, frozen=True, kw_only=True):
+    """What happens to the nth request of this kind, numbered over all relays."""
 
     op: str
-    nth: int
-    kind: str
-    seconds: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -139,7 +136,7 @@ def draw(seed: int) -> Plan:
     )
     posts = sorted((post() for _ in range(pick((2, 4, 8, 14)))), key=lambda one: one.at)
     faults = [
-        StoreFault(op.strip(), rng.randrange(most), pick(fault_kinds), seconds())
+        StoreFault(rng.randrange(most), pick(fault_kinds), seconds(), op=op.strip())
         for op, most in _OPS.items()
         for _ in range(2)
         if chance() < trouble * 0.35
@@ -162,7 +159,7 @@ def draw(seed: int) -> Plan:
         calls = [Fault(0, "slow", round(uniform(2.5, 5.0), 4)), *calls]
         incidents.append(Incident(moment(), "cut off", 0, round(uniform(1.6, 2.4), 4)))
     if trouble and chance() < 0.06:  # slots are to be given back while settlements fail
-        faults += [StoreFault("settle", nth, "refused") for nth in range(rng.randrange(1, 6))]
+        faults += [StoreFault(nth, "refused", op="settle") for nth in range(rng.randrange(1, 6))]
     return Plan(
         seed,
         pick((3, 6, 6)),

@@ -12,12 +12,10 @@ interrupt is not put off. Handlers of a batch that still run in their threads ke
 from __future__ import annotations
 
 import contextvars
-import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, TypeVar
@@ -44,8 +42,9 @@ from ..core.driving import drive
 from ..core.protocol import Abandon, Claim
 from ..errors import LeaseLostError, UsageError
 from . import shared
+from .jobs import ThreadJobs
 from .shared import Shared
-from .trips import RECORDING, Trip
+from .trips import RECORDING, Trip, decides
 
 __all__ = ["BlockingRuntime", "BlockingTrip"]
 
@@ -72,7 +71,7 @@ class BlockingRuntime(Shared):
         finally:
             trip.end()
         if trip.cancelled is not None:
-            raise trip.cancelled
+            trip.deliver()
         return result
 
 
@@ -81,7 +80,7 @@ class BlockingTrip(Trip):
 
     __slots__ = ()
 
-    _jobs: _Jobs | None
+    _jobs: ThreadJobs | None
 
     def perform(self, command: Any) -> Any:
         kind = type(command)
@@ -91,13 +90,17 @@ class BlockingTrip(Trip):
         act = _ACTS.get(kind)
         if act is not None:
             return act(self, command)
+        return (
+            self._recorded(self._perform, command) if kind in RECORDING else self._perform(command)
+        )
+
+    def _recorded(self, perform: Callable[[Any], Any], what: Any) -> Any:
+        """What no interrupt breaks off: it is said again, and the interrupt is put off."""
         try:
-            return self._perform(command)
+            return perform(what)
         except BaseException as error:
-            if kind not in RECORDING:
-                raise
             self._put_off(error)
-            return self._perform(command)
+            return perform(what)
 
     def _put_off(self, error: BaseException) -> None:
         """An interrupt met a recording: it waits until the flow has ended. A second one does not."""
@@ -196,7 +199,7 @@ class BlockingTrip(Trip):
             if self.cancelled is not None:
                 return [(index, NotStarted()) for index, _ in command.jobs]
             self.hold_all(command)
-            self._jobs = _Jobs(command, self._run_job, self._put_off)
+            self._jobs = ThreadJobs(command, self._run_job, self._put_off)
         return self._jobs.finished(command.linger, command.stop or self.cancelled is not None)
 
     def _run_job(self, job: Invoke | Detach) -> Reply:
@@ -224,14 +227,10 @@ class BlockingTrip(Trip):
         return self._perform(command.request)
 
     def _perform_many(self, command: PerformMany) -> list[Any]:
-        requests = command.requests
-        try:
-            return self._store.perform_many(requests)  # type: ignore[no-any-return]
-        except BaseException as error:
-            if type(requests[0]) is Claim:
-                raise
-            self._put_off(error)
-            return self._store.perform_many(requests)  # type: ignore[no-any-return]
+        perform_many = self._store.perform_many
+        if decides(command):
+            return perform_many(command.requests)  # type: ignore[no-any-return]
+        return self._recorded(perform_many, command.requests)  # type: ignore[no-any-return]
 
 
 _ACTS: dict[type, Callable[[BlockingTrip, Any], Any]] = {
@@ -262,87 +261,3 @@ def _call(run: Callable[[], Any]) -> Reply:
             )
         )
     return Returned(value)
-
-
-class _Jobs:
-    """The handlers of one batch: inline when one at a time, else in a pool of its own."""
-
-    def __init__(
-        self,
-        command: Launch,
-        run: Callable[[Any], Reply],
-        put_off: Callable[[BaseException], None],
-    ) -> None:
-        self._run = run
-        self._put_off = put_off
-        self._todo = deque(command.jobs)
-        self._count = len(command.jobs)
-        self._ended: list[tuple[int, Any]] = []
-        self._given = 0
-        """So many of the ended were handed over."""
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._interrupted = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._queued: dict[int, tuple[ActiveClaim | None, Future[None]]] = {}
-        if command.concurrency > 1 and self._count > 1:
-            self._pool = ThreadPoolExecutor(
-                min(command.concurrency, self._count), thread_name_prefix="twicesafe-batch"
-            )
-            for index, job in self._todo:
-                context = contextvars.copy_context()
-                future = self._pool.submit(context.run, self._work, index, job)
-                self._queued[index] = job.claim, future
-
-    def _work(self, index: int, job: Invoke | Detach) -> None:
-        reply = self._run(job)
-        self._interrupted |= interrupts(reply)
-        self._ended.append((index, reply))
-        self._bell.put(None)
-
-    def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
-        if stop:
-            self._stop()
-        until: float | None = None
-        while len(self._ended) < self._count:
-            if len(self._ended) > self._given and not stop:
-                until = until or time.monotonic() + linger
-                if self._interrupted or time.monotonic() >= until:
-                    break  # after an interrupt at once: nothing more is to be started
-            if self._pool is None:
-                self._work(*self._todo.popleft())
-            elif not self._rung(until):
-                stop = True
-                self._stop()
-        found = self._ended[self._given :]
-        self._given += len(found)
-        return found
-
-    def _rung(self, until: float | None) -> bool:
-        """Wait for the next end. False: an interrupt came, and what runs is to be recorded first."""
-        try:
-            self._bell.get(timeout=None if until is None else max(0, until - time.monotonic()))
-        except queue.Empty:
-            pass
-        except BaseException as error:
-            self._put_off(error)
-            return False
-        return True
-
-    def _stop(self) -> None:
-        for index, _ in self._todo:
-            if self._pool is None or self._queued[index][1].cancel():
-                self._ended.append((index, NotStarted()))
-        self._todo.clear()
-
-    def close(self) -> list[tuple[ActiveClaim | None, Future[None]]]:
-        """Start no more. The claims of those that run in their threads, and when they will end."""
-        if self._pool is None:
-            return []
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        return [(claim, handler) for claim, handler in self._queued.values() if not handler.done()]
-
-
-def interrupts(reply: Any) -> bool:
-    """Does this end the whole batch: an interrupt, an exit, a cancellation?"""
-    inner = reply.value if isinstance(reply, Returned) else reply
-    return isinstance(inner, Raised) and not isinstance(inner.error, Exception)

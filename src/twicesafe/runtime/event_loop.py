@@ -9,8 +9,7 @@ cancelled at once, and its claim is released, or held, before the caller sees th
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Any, TypeVar
 
@@ -37,9 +36,10 @@ from ..core.protocol import Abandon, Claim
 from ..core.settling import RELEASE_PATIENCE
 from ..errors import LeaseLostError, UsageError
 from . import shared
-from .blocking import NOT_A_RESULT, interrupts
+from .blocking import NOT_A_RESULT
+from .jobs import TaskJobs
 from .shared import Shared
-from .trips import RECORDING, Trip
+from .trips import RECORDING, Trip, decides
 
 __all__ = ["EventLoopRuntime", "EventLoopTrip"]
 
@@ -71,7 +71,7 @@ class EventLoopRuntime(Shared):
         finally:
             trip.end()
         if trip.cancelled is not None:
-            raise trip.cancelled
+            trip.deliver()
         return result
 
 
@@ -80,7 +80,7 @@ class EventLoopTrip(Trip):
 
     __slots__ = ("_immediate",)
 
-    _jobs: _Jobs | None
+    _jobs: TaskJobs | None
 
     def __init__(self, runtime: EventLoopRuntime) -> None:
         super().__init__(runtime)
@@ -192,7 +192,7 @@ class EventLoopTrip(Trip):
             if self.cancelled is not None:
                 return [(index, NotStarted()) for index, _ in command.jobs]
             self.hold_all(command)
-            self._jobs = _Jobs(command, self._run_job)
+            self._jobs = TaskJobs(command, self._run_job)
         stop = command.stop or self.cancelled is not None
         try:
             return await self._jobs.finished(command.linger, stop)
@@ -239,7 +239,7 @@ class EventLoopTrip(Trip):
         return recording.result() if recording.done() else None
 
     async def _perform_many(self, command: PerformMany) -> list[Any]:
-        if command.requests and type(command.requests[0]) is Claim:
+        if decides(command):
             return await self._store.perform_many(command.requests)  # type: ignore[no-any-return]
         return await self._to_its_end(self._store.perform_many(command.requests))
 
@@ -285,88 +285,6 @@ async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa
             )
         )
     return Returned(value)
-
-
-class _Jobs:
-    """The handlers of one batch as tasks, a bounded number at once.
-
-    The end of one starts the next, as long as somebody waits for what is finished; what ends
-    while nobody does is handed over the next time.
-    """
-
-    def __init__(self, command: Launch, run: Callable[[Any], Coroutine[Any, Any, Reply]]) -> None:
-        self._todo = deque(command.jobs)
-        self._run = run
-        self._concurrency = command.concurrency
-        self._loop = asyncio.get_running_loop()
-        self._running: dict[asyncio.Task[Reply], int] = {}
-        self._ended: list[tuple[int, Any]] = []
-        self._linger: float | None = None
-        """Seconds to wait for more from the first end on; None: until all have ended."""
-        self._waits: asyncio.Future[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-
-    async def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
-        if stop:
-            self._ended += [(index, NotStarted()) for index, _ in self._todo]
-            self._todo.clear()
-            self.close()
-        self._linger = None if stop else linger
-        if self._todo or self._running:
-            self._waits = self._loop.create_future()
-            self._start_some()
-            if self._ended:
-                self._wait_for_more()
-            try:
-                await self._waits
-            finally:
-                self._waits = None
-                if self._alarm is not None:
-                    self._alarm.cancel()
-                    self._alarm = None
-        ended, self._ended = self._ended, []
-        return ended
-
-    def _start_some(self) -> None:
-        while self._todo and len(self._running) < self._concurrency:
-            index, job = self._todo.popleft()
-            task = self._loop.create_task(self._run(job))
-            self._running[task] = index
-            task.add_done_callback(self._end)
-
-    def _end(self, task: asyncio.Task[Reply]) -> None:
-        reply = _reply_of(task)
-        self._ended.append((self._running.pop(task), reply))
-        if self._waits is None or self._waits.done():
-            return
-        if self._linger is not None and interrupts(reply):
-            self._hand_over()  # at once: nothing more is to be started
-            return
-        self._start_some()
-        if not self._running:
-            self._hand_over()
-        else:
-            self._wait_for_more()
-
-    def _wait_for_more(self) -> None:
-        if self._linger is not None and self._alarm is None:
-            self._alarm = self._loop.call_later(self._linger, self._hand_over)
-
-    def _hand_over(self) -> None:
-        if self._waits is not None and not self._waits.done():
-            self._waits.set_result(None)
-
-    def close(self) -> None:
-        for task in self._running:
-            task.cancel()
-
-
-def _reply_of(task: asyncio.Task[Reply]) -> Any:
-    """What a job says; a task that was cancelled before its first step never said anything."""
-    if task.cancelled():
-        return NotStarted()
-    error = task.exception()
-    return task.result() if error is None else Raised(error)
 
 
 def _swallow(task: asyncio.Future[Any]) -> None:

@@ -11,15 +11,20 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..context import ActiveClaim
-from ..core.commands import Board, Land, Launch, Ride
+from ..core.commands import Board, Land, Launch, PerformMany, Ride
 from ..core.protocol import Abandon, Claim, Complete, Fail
 from . import shared
 from .flights import Flight, Flights
 
-__all__ = ["RECORDING", "Trip"]
+__all__ = ["RECORDING", "Trip", "decides"]
 
 RECORDING: Final = frozenset({Complete, Fail, Abandon})
 """What records: no cancellation and no interrupt breaks it off."""
+
+
+def decides(command: PerformMany) -> bool:
+    """Are these claims? Else they record."""
+    return bool(command.requests) and type(command.requests[0]) is Claim
 
 
 class Trip:
