@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -34,7 +35,7 @@ class Proof(msgspec.Struct):
 
 def write(proof: Proof, *, publish: bool) -> None:
     """The last run is kept beside the environments; a published one in the repository."""
-    versions = {"twicesafe": __version__, "python": platform.python_version(), "spin": version()}
+    versions = {"twicesafe": _ours(), "python": platform.python_version(), "spin": version()}
     proof.versions = versions | field_versions(proof.field)
     text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
     LAST.parent.mkdir(exist_ok=True)
@@ -43,6 +44,17 @@ def write(proof: Proof, *, publish: bool) -> None:
         NUMBERS.parent.mkdir(exist_ok=True)
         NUMBERS.write_bytes(text)
         PAGE.write_text(as_markdown(read(NUMBERS)), "utf-8")
+
+
+def _ours() -> str:
+    """Our version, and the commit of it that was tried."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        commit = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+        changed = subprocess.check_output([*git, "status", "--short", "src"], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return __version__  # not from a clone
+    return f"{__version__} at {commit}{', changed' if changed else ''}"
 
 
 def read(file: Path) -> Proof:
