@@ -31,6 +31,22 @@ def put(order, note="x"):
 def broken(order):
     raise ZeroDivisionError("no")
 
+def noisy(order, note="x"):
+    print("charging", order)
+    return put(order, note)
+
+def ends(order):
+    book.append(order["id"])
+    raise SystemExit(0)
+
+def other_answer(order):
+    new = order["id"] not in seen
+    seen[order["id"]] = 1
+    return new
+
+def fails():
+    raise ConnectionError("no database here")
+
 shelf = 7
 """
 
@@ -99,3 +115,46 @@ def test_a_clean_run_that_fails_is_told(verify: Callable[..., Ran]):
     ran = verify("cornershop:broken", *ORDER)
     assert ran.status == 1
     assert "clean run of broken failed: ZeroDivisionError: no" in " ".join(ran.err.split())
+
+
+def test_what_the_handler_prints_is_not_the_report(verify: Callable[..., Ran]):
+    ran = verify("cornershop:noisy", *ORDER, "--interleavings", "0", "--json")
+    assert ran.data["ok"] is True
+    assert "charging" in ran.err
+
+
+def test_a_handler_that_ends_its_process_has_not_passed(verify: Callable[..., Ran]):
+    ran = verify("cornershop:ends", *ORDER)
+    assert ran.status == 1
+    assert "it ended its process, with status 0" in " ".join(ran.err.split())
+
+
+def test_answers_that_may_differ(verify: Callable[..., Ran]):
+    assert verify("cornershop:other_answer", *ORDER, "--interleavings", "0").status == 1
+    ran = verify("cornershop:other_answer", *ORDER, "--interleavings", "0", "--any-result")
+    assert ran.status == 0
+
+
+def test_lines_of_another_module(verify: Callable[..., Ran], tmp_path: Path):
+    (tmp_path / "frontshop.py").write_text(
+        "import cornershop\n\ndef view(order):\n    return cornershop.charge(order)\n"
+    )
+    try:
+        ran = verify("frontshop:view", *ORDER, "--interleavings", "0")
+        assert "a call into cornershop.py is one step" in " ".join(ran.out.split())
+        ran = verify("frontshop:view", *ORDER, "--lines-of", "cornershop", "--interleavings", "0")
+        assert "in charge: return order" in ran.out
+        assert verify("frontshop:view", *ORDER, "--lines-of", "nowhere").status == 2
+    finally:
+        sys.modules.pop("frontshop", None)
+
+
+def test_mistakes_of_the_call_are_one_line_and_status_2(verify: Callable[..., Ran], line: Line):
+    world = ("--snapshot", "cornershop:lines", "--setup", "cornershop:fails")
+    ran = line("verify", "cornershop:charge", *world, *ORDER, store=False)
+    assert ran.status == 2
+    assert "--setup failed: ConnectionError: no database here" in " ".join(ran.err.split())
+    Path("brokenshop.py").write_text("import math\nmath.nothing\n")
+    ran = verify("brokenshop:charge", *ORDER)
+    assert ran.status == 2
+    assert "brokenshop fails as it is loaded: AttributeError" in " ".join(ran.err.split())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from rich.text import Text
 
 from ..errors import UsageError
 from ..policy import Policy
+from ..testing.lives import called
 from ..testing.matrix import crash_matrix
 from .exits import NO, Ended
 from .options import JsonOption
@@ -64,6 +67,19 @@ def verify(
             help="Die before every line of the handler's file, or only where it says crash_point.",
         ),
     ] = True,
+    lines_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lines-of",
+            metavar="MODULE",
+            help="Die before every line of this module too; repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    any_result: Annotated[
+        bool,
+        typer.Option("--any-result", help="Answers may differ.", show_default=False),
+    ] = False,
     bare: Annotated[
         bool,
         typer.Option(
@@ -106,20 +122,25 @@ def verify(
     screen = Screen(json)
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        report = crash_matrix(
-            _named(handler, "the handler"),
-            *map(_argument, given or ()),
-            snapshot=_named(snapshot, "--snapshot"),
-            setup=_named(setup, "--setup"),
-            policy=Policy(takeover="hold") if hold else None,
-            bare=bare,
-            lines=lines,
-            interleavings=interleavings,
-            kill=kill,
-        )
-    except AssertionError as error:  # the clean run itself failed: there is nothing to compare with
-        raise Ended(str(error), NO, "CleanRunFailed") from error
+    with contextlib.redirect_stdout(sys.stderr):  # what the handler prints is not our report
+        target = _named(handler, "the handler")
+        world = {"snapshot": _named(snapshot, "--snapshot"), "setup": _named(setup, "--setup")}
+        more = [_module(name, "--lines-of") for name in lines_of or ()]
+        _try("--setup", world["setup"])
+        try:
+            report = crash_matrix(
+                target,
+                *map(_argument, given or ()),
+                **world,
+                policy=Policy(takeover="hold") if hold else None,
+                bare=bare,
+                lines=more or lines,
+                results=not any_result,
+                interleavings=interleavings,
+                kill=kill,
+            )
+        except AssertionError as error:  # the clean run failed: there is nothing to compare with
+            raise Ended(str(error), NO, "CleanRunFailed") from error
     if json:
         screen.data(report.as_data())
     else:
@@ -132,21 +153,36 @@ def verify(
         raise typer.Exit(NO)
 
 
+def _try(what: str, function: Callable[[], Any]) -> None:
+    try:
+        called(function)
+    except Exception as error:
+        raise UsageError(f"{what} failed: {type(error).__name__}: {error}") from error
+
+
 def _named(target: str, what: str) -> Any:
     module, colon, name = target.partition(":")
     if not (module and colon and name):
         raise UsageError(f"{what} must be MODULE:NAME, such as shop.orders:charge, not {target!r}")
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{what}: no module {error.name!r} is found from this folder; go where it is, or install it"
-        ) from error
+    found = _module(module, what)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
         raise UsageError(f"{what}: {module} has no function {name!r}")
     return found
+
+
+def _module(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{what}: no module {error.name!r} is found from this folder; go where it is, or install it"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"{what}: {name} fails as it is loaded: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _argument(text: str) -> Any:

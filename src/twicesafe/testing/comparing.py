@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any
 
-__all__ = ["Trial", "difference", "same", "table"]
+__all__ = ["Trial", "copied", "difference", "plain_copy", "same", "table"]
 
 WIDE = 60
 
@@ -31,8 +32,30 @@ class Trial:
     """What happened, step by step; of interleavings."""
 
 
+def copied(value: Any) -> Any:
+    """As it is now: what happens to the world later does not reach it."""
+    if isinstance(value, (KeysView, ValuesView, ItemsView, Iterator)):
+        value = list(value)
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value  # a row of a database, say
+
+
+def plain_copy(value: Any) -> Any:
+    """Messages are copied, all the way down; whatever else there is (a shop, a connection) is shared."""
+    if type(value) is dict:
+        return {key: plain_copy(item) for key, item in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(map(plain_copy, value))
+    return value
+
+
 def same(one: Any, other: Any) -> bool:
-    """Equal, and of the same types all the way down: 1 is not True and not 1.0."""
+    """Equal, and of the same types all the way down: 1 is not True and not 1.0.
+
+    Objects that do not know when they are equal are so when they hold the same.
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):
@@ -41,7 +64,13 @@ def same(one: Any, other: Any) -> bool:
         )
     if isinstance(one, Sequence) and not isinstance(one, (str, bytes, bytearray)):
         return len(one) == len(other) and all(map(same, one, other))
+    if "__eq__" not in _defined(type(one)) and hasattr(one, "__dict__") and not callable(one):
+        return one is other or same(vars(one), vars(other))
     return bool(one == other) or (one != one and other != other)  # noqa: PLR0124 - NaN
+
+
+def _defined(kind: type) -> set[str]:
+    return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
 
 def difference(expected: Any, found: Any) -> str:

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from ..core.protocol import Request
 from ..stores.base import AsyncStore, Store
@@ -42,6 +42,9 @@ class Life:
     As a context manager it is the process's extent: `crash_point` counts inside, and its own
     `Died` ends there.
     """
+
+    real: ClassVar[bool] = False
+    """Does it die as a process does, with no word to anybody?"""
 
     def __init__(self, dies_at: int | None = None) -> None:
         self.passed: list[str] = []

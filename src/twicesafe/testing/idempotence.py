@@ -33,8 +33,9 @@ from ..policy import Policy, seconds
 from ..receiver import AsyncReceiver, Receiver
 from ..stores.memory import AsyncMemoryStore, MemoryStore
 from .clock import FakeClock
-from .comparing import Trial, difference, same, table
+from .comparing import Trial, copied, difference, plain_copy, same, table
 from .crash import Life, _AsyncMortal, _Mortal, crash_point
+from .fresh import Fresh
 
 __all__ = ["assert_idempotent", "assert_idempotent_async"]
 
@@ -65,7 +66,11 @@ def assert_idempotent(
     """
     clock = None if receiver is not None else FakeClock()
     used = receiver or Receiver(MemoryStore(now=clock))
-    run = functools.partial(handler, *args, **kwargs)
+
+    def run() -> Any:
+        given, named = plain_copy((args, kwargs))
+        return handler(*given, **named)
+
     trials = _Trials(handler, used, key, snapshot, setup, concurrent, crashes, clock)
     drive(trials.all(), _Blocking(trials, run).perform)
 
@@ -85,7 +90,11 @@ async def assert_idempotent_async(
     """The awaited twin. ``snapshot`` and ``setup`` may be plain functions or async ones."""
     clock = None if receiver is not None else FakeClock()
     used = receiver or AsyncReceiver(AsyncMemoryStore(MemoryStore(now=clock)))
-    run = functools.partial(handler, *args, **kwargs)
+
+    def run() -> Any:
+        given, named = plain_copy((args, kwargs))
+        return handler(*given, **named)
+
     trials = _Trials(handler, used, key, snapshot, setup, concurrent, crashes, clock)
     await drive_async(trials.all(), _Awaited(trials, run).perform)
 
@@ -143,13 +152,21 @@ class _Trials:
     def _once(self) -> _Steps:
         """The clean run that all others are measured by."""
         yield from self._clean_start()
-        mine = self._fresh_key() if self.key is None else self.receiver.key(self.key)
-        delivery = _Deliver(mine)
+        before = yield from self._state()
+        delivery = _Deliver(self._fresh_key() if self.key is None else self.receiver.key(self.key))
         (answer,) = yield delivery
         trial = yield from self._look("once", [answer])
         if trial.fault:
             raise AssertionError(f"the first, clean run failed\n{table([trial])}") from trial.error
+        if self.snapshot is not None and self.setup is not None and same(before, trial.state):
+            raise ConfigurationError(
+                "the clean run changed nothing that the snapshot sees, so no harm could be seen "
+                f"either: return what the handler changes (it returned {before!r:.60})"
+            )
         return trial, delivery
+
+    def _state(self) -> _Steps:
+        return copied((yield _Ask(self.snapshot))) if self.snapshot is not None else None
 
     def _again(self, name: str, delivery: _Deliver, first: Trial) -> _Steps:
         answers = yield delivery
@@ -201,7 +218,7 @@ class _Trials:
 
     def _look(self, name: str, answers: list[Any], retried: bool = False) -> _Steps:
         """What this trial came to, as far as it can be told without the first."""
-        state = (yield _Ask(self.snapshot)) if self.snapshot is not None else None
+        state = yield from self._state()
         trial = Trial(name, len(self.starts), state=state)
         self.ended.append(trial)
         errors = [answer for answer in answers if not isinstance(answer, Outcome)]
@@ -226,7 +243,7 @@ class _Trials:
         self.starts.clear()
 
     def _fresh_key(self) -> Key:
-        return Key.random(scope=("assert_idempotent",))
+        return Fresh(self.receiver.key("the call" if self.key is None else self.key))
 
     @property
     def policy(self) -> Policy:

@@ -10,14 +10,16 @@ Through a receiver, a lease ends whenever somebody stands still: the other takes
 is a zombie that does not know it. That is a paused machine, a long collection of garbage, a network
 that is cut; no receiver can prevent it, only the handler can make it harmless.
 
-What it shows: every order of at most two switches, at every point, as far as the bound goes. What it
-cannot show: switches inside a line, inside a library or inside the database, and what needs three.
+What it shows: every order of one switch, and then of two, in an order of its own (drawn, and always
+the same), as far as the bound goes. What it cannot show: switches inside a line, inside a library or
+inside the database, and what needs three.
 """
 
 from __future__ import annotations
 
 import contextvars
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +35,12 @@ PATIENCE: Final = 3.0
 
 LITTLE: Final = 0.2
 """The same, once it is known that they do wait for each other: for a lock, or a row."""
+
+MORE: Final = 10
+"""So many points more than a clean run B may pass, that meets another."""
+
+SLOWER: Final = 4
+"""So many times its clean run a track may take on top of that: two at once, on a busy machine."""
 
 
 class Paced(Life):
@@ -118,8 +126,11 @@ class Played:
     """One of them waited for the other."""
 
 
-def play(stage: Stage, stops: tuple[int, ...], patience: float = PATIENCE) -> Played:
-    """Two deliveries on this stage; A stands still after ``stops[0]`` points, B after ``stops[1]``."""
+def play(stage: Stage, stops: tuple[int, ...], patience: float, to_end: float) -> Played:
+    """Two deliveries on this stage; A stands still after ``stops[0]`` points, B after ``stops[1]``.
+
+    ``patience``: for who may wait for one that stands still; ``to_end``: when nobody does any more.
+    """
     a, b = Track("A", stage), Track("B", stage)
     story: list[str] = []
     pauses: list[str] = []
@@ -137,30 +148,49 @@ def play(stage: Stage, stops: tuple[int, ...], patience: float = PATIENCE) -> Pl
             stage.pass_time()
             lease = "" if stage.case.bare else "; its lease ends"
             story.append(f"-  {track.name} stands still{lease}")
-    stuck = not (a.join(patience) and b.join(patience))
+    stuck = not (a.join(to_end) and b.join(to_end))
     return Played((a.answer, b.answer), tuple(story), tuple(pauses), reached, stuck, waited)
 
 
-def explore(stages: Callable[[], Stage], points: int) -> Iterator[tuple[Stage, Played]]:
-    """Every schedule with one switch, then every one with two, each on a stage of its own."""
-    patience = PATIENCE
+def explore(
+    stages: Callable[[], Stage], points: int, duration: float
+) -> Iterator[tuple[Stage, Played]]:
+    """Every schedule with one switch, then every one with two, each on a stage of its own.
+
+    ``duration``: of a clean run, in seconds.
+    """
+    slow = SLOWER * duration
+    patience = PATIENCE + slow
 
     def tried(*stops: int) -> tuple[Stage, Played]:
         nonlocal patience
         stage = stages()
-        played = play(stage, stops, patience)
+        played = play(stage, stops, patience, PATIENCE + slow)
         if played.waited and (stage.case.bare or stage.clock is not None):
-            patience = LITTLE  # on a real clock they wait for leases, which takes what it takes
+            patience = (
+                LITTLE + slow
+            )  # on a real clock they wait for leases: that takes what it takes
         return stage, played
 
     for first in range(1, points + 1):
         stage, played = tried(first)
         if played.reached:
             yield stage, played
-    for first in range(1, points + 1):
-        for second in itertools.count(1):
-            stage, played = tried(first, second)
-            if played.reached:
-                yield stage, played
-            if played.waited or not played.reached:
-                break  # it would not come to a later point either
+    # By the point of A: B comes to no point after this one.
+    last = dict.fromkeys(range(1, points + 1), points + MORE)
+    for first, second in _pairs(points):
+        if second > last[first]:
+            continue
+        stage, played = tried(first, second)
+        if played.reached:
+            yield stage, played
+        if played.waited or not played.reached:
+            last[first] = second - 1
+
+
+def _pairs(points: int) -> Iterator[tuple[int, int]]:
+    """In an order in which a bound cuts off something of everything, and not the end of it all."""
+    drawn = list(itertools.product(range(1, points + 1), range(1, points + 1)))
+    random.Random(points).shuffle(drawn)
+    yield from drawn
+    yield from itertools.product(range(1, points + 1), range(points + 1, points + MORE))

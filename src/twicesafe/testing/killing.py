@@ -4,7 +4,8 @@
 
 SIGKILL asks nobody: no ``finally``, no flush, no goodbye to the database. So this sees what a raised
 death cannot, for example an effect that only looks done because a ``finally`` committed it. The
-store is SQLite in a temporary folder, with a short lease that is waited for: about a second per point.
+store is SQLite in a temporary folder, with a short lease that is waited for: about a second per
+point. Of the policy it takes ``takeover`` and ``max_attempts``.
 
 It needs a handler that another process can import, arguments that JSON can carry, and a world that
 outlives a process (a file, a database); each is checked before anything is killed. It cannot show
@@ -21,17 +22,20 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from ..errors import ConfigurationError, TwicesafeError
+from ..errors import ConfigurationError, HeldError, ParkedError, TwicesafeError
+from ..keys import Key, as_key
+from ..policy import Policy
 from ..receiver import Receiver
 from .comparing import Trial, difference, same
 from .crash import Life
 from .lives import BRIEF, Case, Stage, called
+from .tracing import Tracer
 
-__all__ = ["kills"]
+__all__ = ["kills", "order_for"]
 
 TRIES: Final = 3
 """A machine that is busy for longer than the lease makes a trial void; it is done again."""
@@ -45,63 +49,81 @@ class Order(msgspec.Struct):
     name: str
     args: list[Any]
     kwargs: dict[str, Any]
-    store: str
+    key: list[Any]
     bare: bool
-    lines: bool
-    dies_at: int | None
+    awaited: bool
+    files: list[str]
+    every_line: bool
+    takeover: Literal["retry", "hold"]
+    max_attempts: int
+    store: str = ""
+    dies_at: int | None = None
 
 
 class Done(msgspec.Struct):
-    """What a child that lived says on its standard output, in one last line."""
+    """What a child says on its standard output, in one last line: at its end, or before it dies."""
 
+    passed: list[str]
+    starts: int = 0
+    killed: bool = False
     error: str = ""
     retryable: bool = False
+    waits: bool = False
+    """It waits for an operator."""
 
 
-def kills(case: Case, points: list[str], clean: Trial) -> Iterator[Trial]:
-    """One trial per point."""
-    order = _order_for(case)
-    trial = _trial(case, order, "without a kill", clean)
+def kills(case: Case, clean: Trial) -> Iterator[Trial]:
+    """One trial per point that a process passes, which are not all those of a life in this one."""
+    order = order_for(case)
+    trial, points = _trial(case, order, "without a kill", clean)
     if trial.fault:
         raise ConfigurationError(
             f"{case.name} does not leave the same world behind from another process ({trial.fault}): "
             "kill=True needs an effect that outlives its process, in a file or a database"
         )
     for number, point in enumerate(points, 1):
-        yield _trial(case, msgspec.structs.replace(order, dies_at=number), point, clean)
+        yield _trial(case, msgspec.structs.replace(order, dies_at=number), point, clean)[0]
 
 
-def _trial(case: Case, order: Order, name: str, clean: Trial) -> Trial:
+def _trial(case: Case, order: Order, name: str, clean: Trial) -> tuple[Trial, list[str]]:
     trial = Trial(name, kind="kill")
     for _ in range(TRIES):
         with tempfile.TemporaryDirectory(prefix="twicesafe-") as folder:
-            if case.setup is not None:
-                called(case.setup)
+            called(case.setup)
             order.store = f"sqlite:///{folder}/keys.db"
-            first = _child(order)
-            if first.error and first.retryable:
-                continue
-            trial.starts = 1
-            if order.dies_at is not None:
+            first = last = _child(order)
+            starts = first.starts
+            if order.dies_at is not None and not first.error:
+                if case.later is not None:
+                    called(case.later)
                 last = _child(msgspec.structs.replace(order, dies_at=None))
-                if last.error and last.retryable:
-                    continue
-                trial.starts = 2
-            else:
-                last = first
-            trial.state = case.state()
-        if last.error:
+                starts += last.starts
+            if last.error and last.retryable:
+                continue
+            trial.starts = starts
+            try:
+                trial.state = case.state()
+            except Exception as error:
+                trial.fault = f"the world cannot be read: {type(error).__name__}: {error}"
+        if order.dies_at is not None and (not first.killed or first.passed[-1:] != [name]):
+            trial.fault = (
+                first.error or "it never came to this point: it takes another way each time"
+            )
+        elif last.waits:
+            trial.fault, trial.note = "", "waits for an operator"
+        elif last.error:
             trial.fault = f"the last delivery fails: {last.error}"
-        elif not same(clean.state, trial.state):
+        elif not trial.fault and not same(clean.state, trial.state):
             trial.fault = difference(clean.state, trial.state)
-        return trial
+        return trial, first.passed
     trial.fault = (
         f"no answer within a lease of {BRIEF:g} s in {TRIES} tries: is the machine too busy?"
     )
-    return trial
+    return trial, []
 
 
-def _order_for(case: Case) -> Order:
+def order_for(case: Case) -> Order:
+    """What every child is told; a case that is not fit for children is refused."""
     module, name = getattr(case.handler, "__module__", ""), case.name
     try:
         found = _resolve(module, name)
@@ -122,9 +144,14 @@ def _order_for(case: Case) -> Order:
             "kill=True hands the arguments to another process as JSON, and these do not come out the "
             "same: use text, numbers, lists and objects"
         )
-    path = [str(Path(entry).absolute()) for entry in sys.path]
     args, named = carried
-    return Order(path, module, name, args, named, "", case.bare, case.lines, None)
+    key = as_key(case.key)
+    policy = case.policy or (Policy() if case.receiver is None else case.receiver.policy)
+    return Order(
+        [str(Path(entry).absolute()) for entry in sys.path], module, name, args, named,
+        [key.value, key.scope], case.bare, case.awaited, sorted(case.tracer.files),
+        case.tracer.every_line, policy.takeover, policy.max_attempts,
+    )  # fmt: skip
 
 
 def _resolve(module: str, name: str) -> Any:
@@ -135,22 +162,20 @@ def _resolve(module: str, name: str) -> Any:
 
 
 def _child(order: Order) -> Done:
-    """Run one delivery elsewhere. A child that was to die and did is done."""
+    """Run one delivery elsewhere."""
     ran = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", __name__],
         input=msgspec.json.encode(order),
         capture_output=True,
         check=False,
     )
-    if order.dies_at is not None and ran.returncode == -signal.SIGKILL:
-        return Done()
     try:
         done = msgspec.json.decode(ran.stdout.splitlines()[-1], type=Done)
     except (IndexError, msgspec.MsgspecError):
         told = ran.stderr.decode(errors="replace").strip().splitlines()
-        return Done(f"the process ended with status {ran.returncode}: {told[-1] if told else ''}")
-    if order.dies_at is not None and not done.error:
-        return Done("it never came to this point: it takes another way each time")
+        ended = f"the process ended with status {ran.returncode}: {told[-1] if told else ''}"
+        return Done([], error=ended)
+    done.killed = ran.returncode == -signal.SIGKILL
     return done
 
 
@@ -160,9 +185,12 @@ def _child(order: Order) -> Done:
 class Doomed(Life):
     """A life whose death is real."""
 
+    real = True
+
     def __init__(self, dies_at: int | None) -> None:
         super().__init__()
         self._kills_at = dies_at
+        self.starts: list[str] = []
 
     @property
     def doomed(self) -> bool:
@@ -171,24 +199,39 @@ class Doomed(Life):
     def reach(self, name: str) -> None:
         super().reach(name)
         if len(self.passed) == self._kills_at:
+            _say(Done(self.passed, len(self.starts)))
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _say(done: Done) -> None:
+    sys.stdout.flush()
+    os.write(1, b"\n" + msgspec.json.encode(done) + b"\n")
 
 
 def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     sys.path[:] = order.path
     handler = _resolve(order.module, order.name)
-    with Receiver.open(order.store) as receiver:
-        nothing = Case(handler, tuple(order.args), order.kwargs, receiver, None, None, order.bare,
-                       order.lines, None, None, None)  # fmt: skip
-        stage = Stage(nothing)
-        stage.key = receiver.key("the call")
-        answer = stage.deliver(Doomed(order.dies_at))
-    done = Done()
+    policy = Policy(takeover=order.takeover, max_attempts=order.max_attempts)
+    life = Doomed(order.dies_at)
+    with Receiver.open(order.store, policy=policy) as receiver:
+        case = Case(
+            handler=handler, args=tuple(order.args), kwargs=order.kwargs, receiver=receiver,
+            bare=order.bare, tracer=Tracer(order.files, order.every_line), setup=_nothing,
+            snapshot=_nothing, awaited=order.awaited,
+        )  # fmt: skip
+        stage = Stage(case, starts=life.starts)
+        stage.key = Key(*order.key)
+        answer = stage.deliver(life)
+    done = Done(life.passed, len(life.starts))
     if isinstance(answer, Exception):
-        retryable = isinstance(answer, TwicesafeError) and answer.retryable
-        done = Done(f"{type(answer).__name__}: {answer}", retryable)
-    sys.stdout.write("\n" + msgspec.json.encode(done).decode() + "\n")
+        done.error = f"{type(answer).__name__}: {answer}"
+        done.retryable = isinstance(answer, TwicesafeError) and answer.retryable
+        done.waits = isinstance(answer, (HeldError, ParkedError))
+    _say(done)
+
+
+def _nothing() -> None: ...
 
 
 if __name__ == "__main__":

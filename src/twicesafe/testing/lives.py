@@ -6,7 +6,8 @@ delivered there is run in the thread that asks, under a `Life` that passes these
 
     before and after every request to the store, except renewals, which come when they will
     when the handler starts, and when it has ended and nothing is recorded yet
-    at every `crash_point`, at every await, and before every line, if lines are asked for
+    at every `crash_point`, before every line that awaits and whenever it waits, and before every
+    line, if lines are asked for
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, Self
 
 from ..codecs import resolve_return_type
 from ..core.protocol import Request
-from ..errors import StillInProgressError, StoreUnavailableError
+from ..errors import StillInProgressError, StoreUnavailableError, UsageError
 from ..events import Event
 from ..keys import Key, KeyLike
 from ..policy import Policy, seconds
@@ -28,10 +30,12 @@ from ..receiver import AsyncReceiver, Receiver
 from ..stores.base import AsyncStore, Store
 from ..stores.memory import MemoryStore
 from .clock import FakeClock
+from .comparing import copied, plain_copy
 from .crash import Life, _Mortal, crash_point
-from .tracing import Awaits, code_of, traced
+from .fresh import Fresh
+from .tracing import Awaits, Tracer
 
-__all__ = ["END", "START", "Case", "Stage", "called"]
+__all__ = ["END", "START", "Case", "Stage", "UnawaitedError", "called", "is_awaited"]
 
 START: Final = "as the handler starts"
 END: Final = "after the handler, with nothing recorded"
@@ -42,41 +46,52 @@ BRIEF: Final = 0.5
 REDELIVERIES: Final = 3
 
 
-@dataclass(frozen=True)
+class UnawaitedError(UsageError):
+    """A function that does not look like an async one returned something to await."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """The handler under trial, with its arguments and what is known of it."""
 
     handler: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    receiver: Receiver | AsyncReceiver | None
-    policy: Policy | None
-    key: KeyLike | None
-    bare: bool
-    lines: bool
-    setup: Callable[[], Any] | None
-    snapshot: Callable[[], Any] | None
-    later: Callable[[], Any] | None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    receiver: Receiver | AsyncReceiver | None = None
+    policy: Policy | None = None
+    key: KeyLike = "the call"
+    bare: bool = False
+    tracer: Tracer
+    setup: Callable[[], Any]
+    snapshot: Callable[[], Any]
+    later: Callable[[], Any] | None = None
+    results: bool = True
+    """Must every delivery give the same answer?"""
+    awaited: bool
 
     @property
     def name(self) -> str:
-        inner = self.handler
-        while isinstance(inner, functools.partial):
-            inner = inner.func
-        return getattr(inner, "__qualname__", repr(inner))
-
-    @property
-    def awaited(self) -> bool:
-        inner = inspect.unwrap(self.handler)
-        return any(map(inspect.iscoroutinefunction, (inner, getattr(inner, "__call__", None))))  # noqa: B004
-
-    @property
-    def file(self) -> str | None:
-        code = code_of(self.handler) if self.lines else None
-        return None if code is None else code.co_filename
+        return getattr(_inner(self.handler), "__qualname__", repr(self.handler))
 
     def state(self) -> Any:
-        return None if self.snapshot is None else called(self.snapshot)
+        return copied(called(self.snapshot))
+
+    def ask(self) -> Any:
+        """One call of the handler, with arguments that no other call has changed."""
+        args, kwargs = plain_copy((self.args, self.kwargs))
+        return self.handler(*args, **kwargs)
+
+
+def is_awaited(handler: Callable[..., Any]) -> bool:
+    """Is it written as an async function? (One that hides this is found out when it is run.)"""
+    inner = _inner(handler)
+    return any(map(inspect.iscoroutinefunction, (inner, getattr(inner, "__call__", None))))  # noqa: B004
+
+
+def _inner(handler: Any) -> Any:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return handler
 
 
 def called(function: Callable[[], Any]) -> Any:
@@ -102,8 +117,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         case = self.case
-        if case.setup is not None:
-            called(case.setup)
+        called(case.setup)
         own = case.receiver
         policy = case.policy or (Policy() if own is None else own.policy)
         # Without a time-out, which would take the handler, and its points, to another thread.
@@ -113,12 +127,11 @@ class Stage:
             self.clock = FakeClock()
             self.store: Store = MemoryStore(now=self.clock)
             self.policy = self.policy.but(in_flight="reject")
-            chosen = "the call" if case.key is None else case.key
-            self.key = Receiver(self.store).key(chosen)
+            self.key: Key = Receiver(self.store).key(case.key)
         else:
             self.store = own.store if isinstance(own.store, Store) else own.store.beside()
             self.policy = self.policy.but(in_flight="wait", wait=10.0)
-            self.key = Key.random(scope=("crash matrix",))
+            self.key = Fresh(own.key(case.key))
 
     def pass_time(self) -> None:
         """Let whatever lease there is run out. On a real clock the next delivery waits for it."""
@@ -135,6 +148,8 @@ class Stage:
         with life:
             try:
                 return self._received(life)
+            except SystemExit as end:
+                return RuntimeError(f"it ended its process, with status {end.code!r}")
             except Exception as error:
                 return error
         return None
@@ -152,21 +167,21 @@ class Stage:
     # -- two colours --------------------------------------------------------------------------
 
     def _received(self, life: Life) -> Any:
-        run = functools.partial(self.case.handler, *self.case.args, **self.case.kwargs)
-        with traced(self.case.file):
+        with self.case.tracer.watching():
             if self.case.awaited:
-                return asyncio.run(self._await(life, run))
+                return asyncio.run(self._await(life))
             if self.case.bare:
-                return self._started(run)
+                return self._started()
+            handler = self._dressed(functools.partial(self._started))
             with Receiver(_Store(life, self.store), policy=self._policy_of(life)) as receiver:
                 self._prepare(receiver)
-                return receiver.process(self.key, self._dressed(lambda: self._started(run)))
+                return receiver.process(self.key, handler)
 
-    async def _await(self, life: Life, run: Callable[[], Any]) -> Any:
+    async def _await(self, life: Life) -> Any:
         async def handler() -> Any:
             self.starts.append(START)
             crash_point(START)
-            value = await Awaits(run())
+            value = await Awaits(self.case.ask())
             crash_point(END)
             return value
 
@@ -177,10 +192,19 @@ class Stage:
             self._prepare(receiver)
             return await receiver.process(self.key, self._dressed(handler))
 
-    def _started(self, run: Callable[[], Any]) -> Any:
+    def _started(self) -> Any:
         self.starts.append(START)
         crash_point(START)
-        value = run()
+        value = self.case.ask()
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise UnawaitedError(f"{self.case.name} returned something to await")
+        if isinstance(value, (GeneratorType, AsyncGeneratorType)):
+            raise UsageError(
+                f"{self.case.name} returned a generator, which is work not yet done: return a value "
+                "instead of yielding"
+            )
         crash_point(END)
         return value
 

@@ -6,7 +6,7 @@
 
 The call is delivered once, and again. Then, from a clean start each time, its process dies at each
 point (`lives` lists them) and the message is delivered again; and two deliveries run at once, with
-every order of switches at these points that the bound allows (`interleaving`). After each, the world
+the orders of switches at these points that the bound allows (`interleaving`). After each, the world
 (``snapshot``) must look as after one clean run, and every caller must get the same result.
 
 What it cannot show: effects that the snapshot leaves out, points that are neither marked nor traced,
@@ -17,8 +17,11 @@ that no handler of errors survives, so a ``finally`` still runs; `killing` kills
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigurationError, HeldError, ParkedError, TwicesafeError
@@ -29,9 +32,10 @@ from ..receiver import AsyncReceiver, Receiver
 from .comparing import Trial, difference, same
 from .crash import Life
 from .interleaving import Played, explore
-from .killing import kills
-from .lives import Case, Stage
+from .killing import kills, order_for
+from .lives import Case, Stage, UnawaitedError, is_awaited
 from .report import Matrix
+from .tracing import LinesOf, Tracer, receives_itself
 
 __all__ = ["crash_matrix"]
 
@@ -39,6 +43,8 @@ MANY, FEW = 300, 12
 """Schedules that are tried by default: on a clock that we move, and on one that must be waited for."""
 
 MOST_POINTS: Final = 2000
+
+MINDS: Final = "(results=False, if nobody minds)"
 
 TRIES: Final = 3
 """A store that is slower than the short lease of a trial makes it void; it is done again."""
@@ -52,10 +58,11 @@ def crash_matrix(
     setup: Callable[[], Any],
     receiver: Receiver | AsyncReceiver | None = None,
     policy: Policy | None = None,
-    key: KeyLike | None = None,
+    key: KeyLike = "the call",
     bare: bool = False,
     later: Callable[[], Any] | None = None,
-    lines: bool = False,
+    lines: LinesOf = False,
+    results: bool = True,
     interleavings: int | None = None,
     kill: bool = False,
     **kwargs: Any,
@@ -64,11 +71,12 @@ def crash_matrix(
 
     ``snapshot`` returns what the effect is about, as a value to compare; ``setup`` puts the world
     back to its start. Both, and the handler, may be async: each life has an event loop of its own.
-    ``lines``: every line of the handler's file is a point. ``receiver``: on its store and by its
-    policy, with a lease that is waited for (default: in memory, where nobody waits). ``bare``: the
-    handler receives by itself, with an inbox or by means of its own; then ``later`` lets the time of
-    a crashed claim pass. ``interleavings``: the bound; 0 for none. ``kill``: at every point also kill
-    a real process; handler and arguments must be fit for that (`killing`).
+    ``lines``: every line of the handler's file is a point; of other modules too, if you name them:
+    ``lines=[shop, billing]``. ``results=False``: answers may differ. ``receiver``: on its store and
+    by its policy, with a lease that is waited for (default: in memory, where nobody waits).
+    ``bare``: the handler receives by itself, with an inbox or by means of its own; then ``later``
+    lets the time of a crashed claim pass. ``interleavings``: the bound; 0 for none. ``kill``: at
+    every point also kill a real process; handler and arguments must be fit for that (`killing`).
     """
     try:
         asyncio.get_running_loop()
@@ -79,8 +87,17 @@ def crash_matrix(
             "crash_matrix runs each life on an event loop of its own: call it from a plain test, "
             "not from a coroutine"
         )
+    if interleavings is not None and interleavings < 0:
+        raise ConfigurationError(f"interleavings={interleavings!r} makes no sense: 0 is none")
+    if receives_itself(handler) and not bare:
+        raise ConfigurationError(
+            "this handler has a receiver or an inbox of its own, which would answer the second trial "
+            "from the first: pass handler.__wrapped__; or bare=True, with a setup that empties its store"
+        )
     case = Case(
-        handler, args, kwargs, receiver, policy, key, bare, lines, setup, snapshot, later
+        handler=handler, args=args, kwargs=kwargs, receiver=receiver, policy=policy, key=key,
+        bare=bare, tracer=Tracer.of(handler, lines), setup=setup, snapshot=snapshot, later=later,
+        results=results, awaited=is_awaited(handler),
     )  # fmt: skip
     bound = interleavings if interleavings is not None else MANY if receiver is None else FEW
     return _Trials(case).all(bound, kill)
@@ -91,19 +108,24 @@ class _Trials:
         self.case = case
         self.ended: list[Trial] = []
         self.notes: list[str] = []
+        self.duration = 0.0
+        """Of the clean run, in seconds."""
 
     def all(self, bound: int, kill: bool) -> Matrix:
+        if kill:
+            order_for(self.case)  # what cannot be killed is refused before anything is tried
         clean, points = self._once()
         again = self._second_run(clean)
         if again.fault:
-            self._part(again, points)
+            self._part(again, clean, points)
         else:
             self._again(clean)
             for number, point in enumerate(points, 1):
                 self._crash(number, point, clean)
             if kill:
-                self.ended += kills(self.case, points, clean)
-            self._at_once(len(points), clean, bound)
+                self.ended += kills(self.case, clean)
+            if bound:
+                self._at_once(len(points), clean, bound)
         return Matrix(self.case.name, tuple(self.ended), tuple(self.notes))
 
     # -- deliveries ---------------------------------------------------------------------------
@@ -111,18 +133,42 @@ class _Trials:
     def _once(self) -> tuple[Trial, list[str]]:
         """The clean run that all others are measured by."""
         stage, life = Stage(self.case), Life()
+        before, begun = self._state()[0], time.monotonic()
         answer = stage.deliver(life)
-        if len(life.passed) > MOST_POINTS:
-            raise ConfigurationError(
-                f"{self.case.name} passes {len(life.passed)} points: use a smaller input, or "
-                "crash_point(…) instead of lines=True"
-            )
-        trial = self._look("once", stage, answer)
+        self.duration = time.monotonic() - begun
+        if isinstance(answer, UnawaitedError) and not self.case.awaited:
+            self.case = dataclasses.replace(self.case, awaited=True)
+            return self._once()
         if isinstance(answer, Exception):
             raise AssertionError(  # noqa: TRY004
                 f"the first, clean run of {self.case.name} failed: {type(answer).__name__}: {answer}"
             ) from answer
+        trial = self._look("once", stage, answer)
+        if trial.fault:
+            raise ConfigurationError(f"after the first, clean run {trial.fault}") from trial.state
+        self._refuse_what_shows_nothing(life.passed, before, trial)
         return trial, life.passed
+
+    def _refuse_what_shows_nothing(self, points: list[str], before: Any, clean: Trial) -> None:
+        tracer, name = self.case.tracer, self.case.name
+        if len(points) > MOST_POINTS:
+            raise ConfigurationError(
+                f"{name} passes {len(points)} points: use a smaller input, or crash_point(…) instead "
+                "of lines=True"
+            )
+        if same(before, clean.state):
+            raise ConfigurationError(
+                f"the clean run of {name} changed nothing that the snapshot sees, so no harm could be "
+                f"seen either: return what the handler changes (it returned {before!r:.60})"
+            )
+        files = ", ".join(sorted(Path(file).name for file in tracer.files))
+        if tracer.every_line and not tracer.passed:
+            raise ConfigurationError(f"{name} passed no line of {files}: name the modules it is in")
+        if tracer.every_line and tracer.elsewhere:
+            called = ", ".join(sorted(Path(file).name for file in tracer.elsewhere))
+            self.notes.append(
+                f"lines: those of {files}; a call into {called} is one step (lines=[…] takes modules)"
+            )
 
     def _again(self, clean: Trial) -> None:
         """The same message once more, right after the first one was done."""
@@ -138,12 +184,14 @@ class _Trials:
         self._compare(trial, clean)
         return trial
 
-    def _part(self, again: Trial, points: list[str]) -> None:
+    def _part(self, again: Trial, clean: Trial, points: list[str]) -> None:
         """Where do two clean runs part? After the last point at which their worlds are the same."""
         self.notes.append(
             "two clean runs differ, so a retry repeats the effect with other data: derive ids, times "
             "and choices from the key or the message, or leave them out of the snapshot"
         )
+        if same(again.state, clean.state):
+            return
         before = "before its first point"
         for number, point in enumerate(points, 1):
             if not same(self._left_at(number), self._left_at(number)):
@@ -154,7 +202,7 @@ class _Trials:
     def _left_at(self, number: int) -> Any:
         stage = Stage(self.case)
         stage.deliver(Life(number))
-        return self.case.state()
+        return self._state()[0]
 
     # -- crashes ------------------------------------------------------------------------------
 
@@ -181,9 +229,12 @@ class _Trials:
     # -- interleavings ------------------------------------------------------------------------
 
     def _at_once(self, points: int, clean: Trial, bound: int) -> None:
-        found = explore(lambda: Stage(self.case), points)
+        found = explore(lambda: Stage(self.case), points, self.duration)
         for stage, played in itertools.islice(found, bound):
             self._judge(stage, played, clean)
+            if played.stuck:
+                self.notes.append("interleavings: no more after two that do not end")
+                return
         if next(found, None) is not None:
             self.notes.append(f"interleavings: stopped at the bound of {bound}")
 
@@ -210,18 +261,36 @@ class _Trials:
     def _look(
         self, name: str, stage: Stage, answer: Any, *others: Any, kind: str = "delivery"
     ) -> Trial:
-        trial = Trial(name, len(stage.starts), state=self.case.state(), kind=kind)
+        state, unread = self._state()
+        trial = Trial(name, len(stage.starts), state=state, fault=unread, kind=kind)
         self.ended.append(trial)
         if isinstance(answer, Exception):
             trial.error = answer
             trial.fault = f"the last delivery fails: {type(answer).__name__}: {answer}"
-        elif isinstance(answer, Outcome):
-            trial.value = answer.value
-            for other in others:
-                if isinstance(other, Outcome) and not same(other.value, answer.value):
-                    trial.fault = f"two results: {difference(other.value, answer.value)}"
+            return trial
+        trial.value = _value(answer)
+        for other in others:
+            if isinstance(other, Exception) or not self.case.results or trial.fault:
+                continue
+            if not same(_value(other), trial.value):
+                trial.fault = f"two answers: {difference(_value(other), trial.value)} {MINDS}"
         return trial
 
+    def _state(self) -> tuple[Any, str]:
+        """The world; or why it cannot be read, which is a finding too: it is half written."""
+        try:
+            return self.case.state(), ""
+        except Exception as error:
+            return error, f"the world cannot be read: {type(error).__name__}: {error}"
+
     def _compare(self, trial: Trial, clean: Trial) -> None:
-        if not trial.fault and not same(clean.state, trial.state):
+        if trial.fault:
+            return
+        if not same(clean.state, trial.state):
             trial.fault = difference(clean.state, trial.state)
+        elif self.case.results and not same(clean.value, trial.value):
+            trial.fault = f"another answer: {difference(clean.value, trial.value)} {MINDS}"
+
+
+def _value(answer: Any) -> Any:
+    return answer.value if isinstance(answer, Outcome) else answer

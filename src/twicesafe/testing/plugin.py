@@ -68,6 +68,10 @@ def _marked(request: pytest.FixtureRequest) -> Policy | None:
     from ..policy import Policy
 
     mark = request.node.get_closest_marker("twicesafe")
+    if mark is not None and mark.args:
+        raise pytest.UsageError(
+            f"the mark twicesafe takes settings by their names, such as takeover='hold', not {mark.args}"
+        )
     return None if mark is None else Policy(**mark.kwargs)
 
 

@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import ConfigurationError
+from ..codecs import resolve_return_type
+from ..errors import ConfigurationError, UsageError
 from ..keys import KeyLike
 from ..outcomes import Outcome
+from ..policy import Backoff, Policy
 from ..receiver import Receiver
 from ..stores.memory import MemoryStore
-from .comparing import difference, same
-from .lives import called
+from .comparing import copied, difference, plain_copy, same
+from .lives import called, is_awaited
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -45,11 +47,22 @@ def run_twice(
     ``results=False``: the answers may differ (``True``, then ``False`` for "was there already").
     Returns the first answer. Async functions run on an event loop of their own.
     """
-    first = called(lambda: function(*args, **kwargs))
-    before = None if snapshot is None else called(snapshot)
-    second = called(lambda: function(*args, **kwargs))
-    after = None if snapshot is None else called(snapshot)
+
+    def run() -> Any:
+        given, named = plain_copy((args, kwargs))
+        return called(lambda: function(*given, **named))
+
+    def state() -> Any:
+        return None if snapshot is None else copied(called(snapshot))
+
+    first, before = run(), state()
+    second, after = run(), state()
     name = getattr(function, "__qualname__", repr(function))
+    if snapshot is None and (first is None or not results):
+        raise ConfigurationError(
+            f"there is nothing to compare: {name} gave no answer, and without snapshot=… nobody looks "
+            "at the world"
+        )
     if not same(before, after):
         raise AssertionError(
             f"{name} is not idempotent: its second run left the world {difference(before, after)}"
@@ -83,34 +96,60 @@ def deliver_at_least_once(
     """Deliver each message 1 to ``n`` times, in an order that ``seed`` draws; the same seed, the
     same order. Without ``shuffle``: each of them ``n`` times, one after the other.
 
-    A failed delivery is no more than that, as for a broker: its error stands in its outcome. Look at
-    your world afterwards: it must be as if each message had come once.
+    A failed delivery is no more than that, as for a broker: its error stands in its outcome, and the
+    message comes again in the end, ``n`` times at most. Look at your world afterwards: it must be as
+    if each message had come once.
     """
     if n < 1:
         raise ConfigurationError(f"n={n!r} makes no sense: at least once is 1 or more")
     chance = random.Random(seed)
     batch = list(messages)
     order = [
-        (index, message)
-        for index, message in enumerate(batch)
-        for _ in range(chance.randint(1, n) if shuffle else n)
+        index for index in range(len(batch)) for _ in range(chance.randint(1, n) if shuffle else n)
     ]
     if shuffle:
         chance.shuffle(order)
-    used = receiver or Receiver(MemoryStore())
+    used = receiver or Receiver(MemoryStore(), policy=Policy(backoff=Backoff(first=0, most=0)))
+    run = _blocking(handler)
+    keys = [key(message) for message in batch]
     times = [0] * len(batch)
+    failed: set[int] = set()
     made: list[Delivered[M]] = []
-    for index, message in order:
+
+    def deliver(index: int) -> None:
         times[index] += 1
         outcome: Outcome[Any] | Exception
         try:
-            outcome = used.process(key(message), handler, message)
+            outcome = used.process(keys[index], run, plain_copy(batch[index]))
+        except UsageError:
+            raise  # the test's own mistake, not a delivery's
         except Exception as error:
             outcome = error
-        made.append(Delivered(message, times[index], outcome))
+            failed.add(index)
+        else:
+            failed.discard(index)
+        made.append(Delivered(batch[index], times[index], outcome))
+
+    for index in order:
+        deliver(index)
+    while again := [index for index in sorted(failed) if times[index] < n]:
+        for index in again:
+            deliver(index)
     if receiver is None:
         used.close()
     return made
+
+
+def _blocking(handler: Callable[[M], Any]) -> Callable[[M], Any]:
+    """An async handler runs on an event loop of its own."""
+    if not is_awaited(handler):
+        return handler
+
+    def run(message: M) -> Any:
+        return called(lambda: handler(message))
+
+    run.__annotations__ = {"return": resolve_return_type(handler)}
+    return run
 
 
 def assert_idempotent_for(

@@ -1,30 +1,38 @@
-"""Points that nobody had to mark: before every line of a handler, and at every await in it.
+"""Points that nobody had to mark: before the lines of a handler, and whenever it waits.
 
 Both call `crash_point`, so outside a life they do nothing. Lines are watched by ``sys.settrace`` in
-the thread that runs the handler, in the file that it is written in: a debugger or a coverage tool
+the thread that runs the handler, in the files that were asked for: a debugger or a coverage tool
 that uses the same hook sees nothing meanwhile, and gets it back afterwards. Once dead, a life is not
 traced any more: a ``finally`` of the handler runs to its end, as it would on an exception.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterator
+import sysconfig
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, CoroutineType, FrameType
-from typing import Any, Final
+from types import CodeType, CoroutineType, FrameType, ModuleType
+from typing import Any, Final, Self, TypeAlias
 
-from .crash import crash_point, current_life
+from ..errors import ConfigurationError
+from .crash import Died, Life, crash_point, current_life
+from .source import Source, source_of
 
-__all__ = ["Awaits", "code_of", "traced"]
+__all__ = ["Awaits", "LinesOf", "Tracer", "code_of", "receives_itself"]
+
+LinesOf: TypeAlias = bool | Iterable[ModuleType | str | Path]
+"""True: of the file that the handler is written in; or of these modules or files too."""
 
 WIDE: Final = 56
 """Characters of a line that are shown."""
+
+_PACKAGE: Final = str(Path(__file__).parent.parent)
+_NOT_YOURS: Final = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
 
 
 def code_of(handler: Any) -> CodeType | None:
@@ -39,48 +47,101 @@ def code_of(handler: Any) -> CodeType | None:
     return None
 
 
-@contextmanager
-def traced(file: str | None) -> Iterator[None]:
-    """Inside, and in this thread, every line of this file is a point. None: no line is."""
-    if file is None:
-        yield
-        return
+def receives_itself(handler: Any) -> bool:
+    """Is it what one of our decorators made of a function?"""
+    code = getattr(handler, "__code__", None)
+    return isinstance(code, CodeType) and code.co_filename.startswith(_PACKAGE)
 
-    blocks = _with_blocks(file)
 
-    def on_call(frame: FrameType, _: str, __: Any) -> Any:
-        if frame.f_code.co_filename != file:
+class Tracer:
+    """Makes points of lines: of all of these files, or only of those that await."""
+
+    def __init__(self, files: Iterable[str], every_line: bool) -> None:
+        self.files = frozenset(files)
+        self.every_line = every_line
+        self.elsewhere: set[str] = set()
+        """Files of the user's that were called from these, and are not watched."""
+        self.passed = False
+        """Was any line of them met?"""
+
+    @classmethod
+    def of(cls, handler: Any, lines: LinesOf) -> Self:
+        code = code_of(handler)
+        home = {code.co_filename} if code is not None else set()
+        if isinstance(lines, bool):
+            if lines and not home:
+                raise ConfigurationError(
+                    f"lines=True: {handler!r} is not written in Python; name the modules whose lines "
+                    "count: lines=[shop]"
+                )
+            return cls(home, lines)
+        return cls(home | {_file_of(one) for one in lines}, True)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, and in this thread, lines are points."""
+        before = sys.gettrace()
+        sys.settrace(self._on_call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _on_call(self, frame: FrameType, _: str, __: Any) -> Any:
+        file = frame.f_code.co_filename
+        if file not in self.files:
+            caller = frame.f_back
+            if caller is not None and caller.f_code.co_filename in self.files and _is_yours(file):
+                self.elsewhere.add(file)
             return None
+        if frame.f_trace is not None:  # a coroutine that goes on
+            return frame.f_trace
+        source = source_of(file)
         before = 0
 
         def on_line(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal before
-            if event == "line":
+            life = current_life()
+            if event == "line" and life is not None and life.alive:
+                self.passed = True
                 line, last, before = frame.f_lineno, before, frame.f_lineno
-                if not line < last <= blocks.get(line, 0):
+                block = source.withs.get(line)
+                if block is not None and last in block:
+                    if self.every_line:
+                        _leave(life, frame, source, line)
+                elif self.every_line or line in source.awaits:
                     crash_point("before " + shown(frame.f_code.co_name, file, line))
             return on_line
 
         return on_line
 
-    before = sys.gettrace()
-    sys.settrace(on_call)
+
+def _leave(life: Life, frame: FrameType, source: Source, line: int) -> None:
+    """A point between the body of a ``with`` and its exit.
+
+    Python does not call the exit of an exception that is raised here, so whoever dies here leaves it
+    by our hand: a lock that is held for ever is what no real death leaves behind. Where we cannot
+    have the manager, only who dies for real may pass.
+    """
+    manager = source.manager(line, frame.f_locals, frame.f_globals)
+    if manager is None and not life.real:
+        return
     try:
-        yield
-    finally:
-        sys.settrace(before)
+        crash_point("before leaving " + shown(frame.f_code.co_name, frame.f_code.co_filename, line))
+    except Died as death:
+        type(manager).__exit__(manager, Died, death, None)
+        raise
 
 
-@functools.cache
-def _with_blocks(file: str) -> dict[int, int]:
-    """Where each ``with`` begins and ends. Python visits its first line again on the way out, before
-    it lets go; a death there would leave a lock held for ever, which no real death does."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return {}
-    blocks = (node for node in ast.walk(tree) if isinstance(node, ast.With | ast.AsyncWith))
-    return {node.lineno: node.end_lineno or node.lineno for node in blocks}
+def _file_of(one: ModuleType | str | Path) -> str:
+    file = getattr(one, "__file__", None) if isinstance(one, ModuleType) else str(one)
+    if file is None or not file.endswith(".py"):
+        raise ConfigurationError(f"lines: {one!r} is not a module, or a file, written in Python")
+    return str(Path(file).absolute()) if not isinstance(one, ModuleType) else file
+
+
+def _is_yours(file: str) -> bool:
+    return not file.startswith(("<", *_NOT_YOURS))
 
 
 def shown(function: str, file: str, line: int) -> str:

@@ -6,6 +6,7 @@ for checked in check(Sqlite(), folder):
 
 from __future__ import annotations
 
+import difflib
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Literal
 
 import pytest
 
+from ...errors import ConfigurationError
 from .bench import open_bench
 from .rules import Rules, rules_of
 
@@ -40,6 +42,7 @@ def check(
 
     ``only``: those of these names, written as `Checked.name` is: with the case in brackets.
     """
+    _refuse_unknown(suite, only or ())
     for name, rule in rules_of(type(suite)).items():
         test = getattr(suite, name)
         for case in rule.cases or [""]:
@@ -58,3 +61,16 @@ def check(
                     yield Checked(label, colour, "broken", f"{type(error).__name__}: {error}")
                 else:
                     yield Checked(label, colour, "kept")
+
+
+def _refuse_unknown(suite: Rules, only: Collection[str]) -> None:
+    rules = rules_of(type(suite)).items()
+    known = [
+        f"{name}[{case}]" if case else name for name, rule in rules for case in rule.cases or [""]
+    ]
+    for name in only:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise ConfigurationError(
+                f"there is no rule {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+            )

@@ -29,6 +29,9 @@ class Place:
     """For stores that take their clock as an argument."""
 
 
+_MISSING = "write {}; or say colours = ({!r},), if the store has no other"
+
+
 class StoreUnderTest:
     """What the author of a store fills in. The first two are all that most stores need."""
 
@@ -40,11 +43,11 @@ class StoreUnderTest:
 
     def open_store(self, place: Place) -> Store:
         """A new store object on the data of this place."""
-        raise NotImplementedError
+        raise NotImplementedError(_MISSING.format("open_store", "async"))
 
     def open_async_store(self, place: Place) -> AsyncStore:
         """The same, awaitable. A plain call, with or without a running event loop."""
-        raise NotImplementedError
+        raise NotImplementedError(_MISSING.format("open_async_store", "blocking"))
 
     def advance(self, place: Place, ms: int) -> None:
         """Let the store's time pass."""
