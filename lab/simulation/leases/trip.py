@@ -64,7 +64,7 @@ class Trip:
         self.alive = True
         self.claims: list[ActiveClaim] = []
         self.flight: Flight | None = None
-        self.asked: Claim | None = None
+        self.asked: list[Claim] = []
         self.cancelled: BaseException | None = None
         self.on_end: Callable[[Trip, Any], None] = lambda trip, answer: None
         self._flow = flow
@@ -150,7 +150,7 @@ class Trip:
             unanswered = self._unanswered
             if unanswered is not None and unanswered.owner != ask.owner:
                 broken("same words again", "an unanswered claim was asked with another owner")
-            self._unanswered = self.asked = ask
+            self._unanswered, self.asked = ask, [ask]
             resume = self._later("claim")
         else:
             self._recording = ask
@@ -163,7 +163,7 @@ class Trip:
             resume(None, unavailable())
         else:
             if self._waits == "claim":
-                self.asked = self._unanswered = None
+                self._unanswered, self.asked = None, []
             resume(answers[0])
 
     def _within(self, command: Within) -> Any:
@@ -175,8 +175,12 @@ class Trip:
 
     def _perform_many(self, command: PerformMany) -> Any:
         asks = command.requests
-        self._recording = command
-        resume = self._later("claims" if asks and type(asks[0]) is Claim else "record")
+        if asks and type(asks[0]) is Claim:
+            self.asked = self.asked or asks  # until they are held; some are asked again
+            resume = self._later("claims")
+        else:
+            self._recording = command
+            resume = self._later("record")
 
         def arrived(answers: list[Any] | None) -> None:
             resume([unavailable() for _ in asks] if answers is None else answers)
@@ -206,7 +210,7 @@ class Trip:
         if self.cancelled is not None:
             self._finish(Raised(self.cancelled))
             return WAIT
-        self._unanswered = None  # another exchange begins
+        self._unanswered, self.asked = None, []  # another exchange begins
         if self.flight is not None:  # a batch goes on: its last exchange ended without an answer
             before, self.flight = self.flight, None
             self.process.flights.land(before, None)
@@ -252,6 +256,7 @@ class Trip:
     # -- handlers -----------------------------------------------------------------------------
 
     def hold(self, claim: ActiveClaim) -> None:
+        self.asked = []
         claim.pid = 1
         if self.flight is not None:
             self.process.flights.depart(self.flight)
@@ -331,9 +336,9 @@ class Trip:
             elif self._waits == "pause":
                 self.go()
         else:
-            if self.asked is not None:  # its answer was never used: given back by its owner
-                ask = Abandon(self.asked.key.id, self.asked.owner, ABANDONED_KEPT)
-                self._carry([ask], lambda answers: None)
+            if self.asked:  # and never held: given back by their owners
+                back = [Abandon(ask.key.id, ask.owner, ABANDONED_KEPT) for ask in self.asked]
+                self._carry(back, lambda answers: None)
             self._finish(Raised(error))
 
     def _put_off(self, error: BaseException) -> None:

@@ -39,12 +39,12 @@ from ..core.commands import (
     Within,
 )
 from ..core.driving import drive
-from ..core.protocol import Abandon, Claim
+from ..core.protocol import Claim
 from ..errors import LeaseLostError, UsageError
 from . import shared
 from .jobs import ThreadJobs
 from .shared import Shared
-from .trips import RECORDING, Trip, decides
+from .trips import RECORDING, Trip
 
 __all__ = ["BlockingRuntime", "BlockingTrip"]
 
@@ -109,14 +109,14 @@ class BlockingTrip(Trip):
         self.cancelled = error
 
     def interrupted(self, error: BaseException) -> None:
-        """A claim was sent and its answer never used: give it back, by its owner token."""
+        """Claims were sent and never held: give them back."""
         inner = active.get()
         if inner is not None and inner in self._claims:  # met just before its handler, or after it
             active.set(inner.outer)
         asked, self._asked = self._asked, None
         if asked is not None and not isinstance(error, Exception):
             try:
-                self._perform(Abandon(asked.key.id, asked.owner, self._runtime.abandoned_kept_ms))
+                self._give_back(asked)
             except Exception:
                 return  # the lease will end by itself
 
@@ -228,7 +228,7 @@ class BlockingTrip(Trip):
 
     def _perform_many(self, command: PerformMany) -> list[Any]:
         perform_many = self._store.perform_many
-        if decides(command):
+        if self._asks(command):
             return perform_many(command.requests)  # type: ignore[no-any-return]
         return self._recorded(perform_many, command.requests)  # type: ignore[no-any-return]
 

@@ -32,14 +32,14 @@ from ..core.commands import (
     Within,
 )
 from ..core.driving import drive_async
-from ..core.protocol import Abandon, Claim
+from ..core.protocol import Claim
 from ..core.settling import RELEASE_PATIENCE
 from ..errors import LeaseLostError, UsageError
 from . import shared
 from .blocking import NOT_A_RESULT
 from .jobs import TaskJobs
 from .shared import Shared
-from .trips import RECORDING, Trip, decides
+from .trips import RECORDING, Trip
 
 __all__ = ["EventLoopRuntime", "EventLoopTrip"]
 
@@ -90,9 +90,8 @@ class EventLoopTrip(Trip):
         """The answer, or a coroutine that gives it."""
         kind = type(command)
         if kind is Claim:
-            self._asked = command
+            self._asked = command  # until it is held, or whatever else becomes of it
             return self._perform(command)
-        self._asked = None  # whatever comes after a claim, its answer has arrived
         act = _ACTS.get(kind)
         if act is not None:
             return act(self, command)
@@ -111,12 +110,11 @@ class EventLoopTrip(Trip):
             return answer.result()
 
     async def interrupted(self, error: BaseException) -> None:
-        """A claim was sent and its answer never used: give it back, by its owner token."""
+        """Claims were sent and never held: give them back."""
         asked, self._asked = self._asked, None
         if asked is None or isinstance(error, Exception):
             return
-        ask = Abandon(asked.key.id, asked.owner, self._runtime.abandoned_kept_ms)
-        release = asyncio.ensure_future(self._perform(ask))
+        release = asyncio.ensure_future(self._give_back(asked))
         release.add_done_callback(_swallow)
         try:
             await asyncio.wait({release}, timeout=RELEASE_PATIENCE)
@@ -210,6 +208,7 @@ class EventLoopTrip(Trip):
             return Raised(error)
 
     async def _watch(self, command: Watch) -> None:
+        self._asked = None
         if self._store.capabilities.wake:
             await self._store.watch(command.id, command.seconds)
         else:
@@ -239,7 +238,7 @@ class EventLoopTrip(Trip):
         return recording.result() if recording.done() else None
 
     async def _perform_many(self, command: PerformMany) -> list[Any]:
-        if decides(command):
+        if self._asks(command):
             return await self._store.perform_many(command.requests)  # type: ignore[no-any-return]
         return await self._to_its_end(self._store.perform_many(command.requests))
 

@@ -1,7 +1,7 @@
 """A trip: one flow under way, and what must be put back whatever becomes of it.
 
 Its flight (others of this process may ride on it), its claims (the keeper renews their leases),
-its outstanding claim request (to be given back if its answer is never used). The two runtimes
+the claims that it asked for and does not hold yet (to be given back if it never does). The two runtimes
 perform commands in their own way; what they keep is the same.
 """
 
@@ -16,15 +16,10 @@ from ..core.protocol import Abandon, Claim, Complete, Fail
 from . import shared
 from .flights import Flight, Flights
 
-__all__ = ["RECORDING", "Trip", "decides"]
+__all__ = ["RECORDING", "Trip"]
 
 RECORDING: Final = frozenset({Complete, Fail, Abandon})
 """What records: no cancellation and no interrupt breaks it off."""
-
-
-def decides(command: PerformMany) -> bool:
-    """Are these claims? Else they record."""
-    return bool(command.requests) and type(command.requests[0]) is Claim
 
 
 class Trip:
@@ -47,24 +42,39 @@ class Trip:
         self._flights: Flights = runtime.flights
         self._flight: Flight | None = None
         self._claims: list[ActiveClaim] = []
-        self._asked: Claim | None = None
+        self._asked: Claim | list[Claim] | None = None
+        """Claims that were asked for and are not held: whatever the answer, if there was one."""
         self._jobs: Any = None
         self.cancelled: BaseException | None = None
         """An interrupt or a cancellation that had to wait: it is raised when the flow has ended."""
 
-    def hold(self, claim: ActiveClaim) -> None:
-        """Keep this claim's lease alive until the trip ends."""
-        self._asked = None
-        claim.pid = shared.process()
-        if self._flight is not None:
-            self._flights.depart(self._flight)
-        self._claims.append(claim)
-        self._runtime.keeper.add(claim)
+    def hold(self, *claims: ActiveClaim) -> None:
+        """Keep the leases of these claims alive until the trip ends."""
+        for claim in claims:
+            claim.pid = shared.process()
+            if self._flight is not None:
+                self._flights.depart(self._flight)
+            self._claims.append(claim)
+            self._runtime.keeper.add(claim)
+        self._asked = None  # last: who is interrupted before this gives all of them back
 
     def hold_all(self, command: Launch) -> None:
-        for _, job in command.jobs:
-            assert job.claim is not None
-            self.hold(job.claim)
+        self.hold(*[job.claim for _, job in command.jobs if job.claim is not None])
+
+    def _asks(self, command: PerformMany) -> bool:
+        """Are these claims? Else they record."""
+        if not command.requests or type(command.requests[0]) is not Claim:
+            return False
+        if self._asked is None:  # else they are some of these, asked again
+            self._asked = command.requests
+        return True
+
+    def _give_back(self, asked: Claim | list[Claim]) -> Any:
+        """By their owner tokens, and the way they were asked: in the same line, behind them."""
+        kept = self._runtime.abandoned_kept_ms
+        if isinstance(asked, Claim):
+            return self._perform(Abandon(asked.key.id, asked.owner, kept))
+        return self._store.perform_many([Abandon(one.key.id, one.owner, kept) for one in asked])
 
     def deliver(self, instead_of: BaseException | None = None) -> None:
         """The flow is over: raise the interrupt that had to wait, whatever else there is to say."""
@@ -95,7 +105,8 @@ class Trip:
     def _board(self, command: Board) -> Flight | None:
         if self.cancelled is not None:
             raise self.cancelled  # a batch that was interrupted while it recorded starts no more
-        self._leave_flight()  # a batch goes on: its last exchange ended without an answer
+        self._asked = None  # a batch goes on: what it asked for is answered,
+        self._leave_flight()  # and its last exchange ended without an answer
         mine = self._flight = Flight(command.id, command.fingerprint)
         flight = self._flights.board(mine)
         if flight is mine:
