@@ -24,9 +24,10 @@ def impatient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
     def sleep(seconds: float, firm: bool = False) -> Sleep:
         bench.clock.advance(seconds)
+        bench.receiver._runtime.keeper._renew_due()
         return Sleep(0)
 
-    for module in ("exchange", "settling"):
+    for module in ("exchange", "settling", "batch"):
         monkeypatch.setattr(f"twicesafe.core.{module}.Sleep", sleep)
     bench.store = bench.new_store()
     bench.receiver = bench.new_receiver(bench.store, worker_clock=bench.clock.worker)
@@ -130,6 +131,11 @@ def test_a_complete_that_never_arrived_is_retried_while_the_claim_lasts(impatien
     assert impatient.record("k").state is State.COMPLETED
 
 
+def test_a_record_is_tried_for_as_long_as_the_lease_is_renewed(impatient: Bench) -> None:
+    impatient.store.before = Outage("complete", times=1100)
+    assert impatient.process("k", Counter("recorded").quick).value == "recorded"
+
+
 @pytest.mark.parametrize("late", [27, 29, 300])
 def test_a_late_claim_answer_starts_nothing(impatient: Bench, late: float) -> None:
     """P7: the answer is older than what it grants (lease 30, margin 10 %)."""
@@ -162,3 +168,95 @@ def test_late_claims_of_a_batch_start_nothing(impatient: Bench) -> None:
     assert impatient.store.ops()[:4] == ["claim", "claim", "abandon", "abandon"]
     assert [answer.value for answer in answers] == ["done", "done"]
     assert counter.runs == 2
+
+
+# --- the records of a batch ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side, times", [("before", 12), ("before", 60), ("after", 12)])
+def test_a_batch_records_as_long_as_its_claims_last(
+    impatient: Bench, side: str, times: int
+) -> None:
+    """60 tries take longer than a lease, which is renewed meanwhile."""
+    counter = Counter("once")
+    setattr(impatient.store, side, Outage("complete", times=times))
+    answers = impatient.process_many(["a", "b"], counter.quick, key=str)
+    assert [answer.value for answer in answers] == ["once", "once"]
+    assert impatient.store.ops().count("complete") == 2 * (times + 1)
+    assert [impatient.record(key).state for key in "ab"] == [State.COMPLETED] * 2
+    assert counter.runs == 2
+
+
+@pytest.mark.parametrize("times", [12, 60])
+def test_the_failures_of_a_batch_are_given_back_all_the_same(impatient: Bench, times: int) -> None:
+    impatient.store.before = Outage("fail", times=times)
+    answers = impatient.process_many(["a", "b"], Counter().failing, key=str)
+    assert [type(answer.error) for answer in answers] == [ValueError, ValueError]
+    assert [impatient.record(key).state for key in "ab"] == [State.RELEASED] * 2
+
+
+def test_what_is_recorded_is_renewed_no_more(impatient: Bench) -> None:
+    """Two of a batch end in different ways, and only one of them meets an outage."""
+
+    def handle(message: str) -> str:
+        if message == "a":
+            raise ValueError("no luck")
+        return message
+
+    impatient.receiver = impatient.receiver.options(
+        policy=impatient.receiver.policy.but(remember=(ValueError,))
+    )
+    perform_many = impatient.store.perform_many
+    cut = [True] * 60
+
+    def some(requests: Any) -> Any:
+        if requests[0].op != "complete" or not cut:
+            return perform_many(requests)
+        cut.pop()
+        rest = requests[1:]
+        trouble = [StoreUnavailableError("cut")]
+        if not impatient.is_async:
+            return trouble + (perform_many(rest) if rest else [])
+
+        async def awaited() -> list[Any]:
+            return trouble + (await perform_many(rest) if rest else [])
+
+        return awaited()
+
+    impatient.store.perform_many = some
+    first, second = impatient.process_many(["a", "b"], handle, key=str)
+    assert isinstance(first.error, ValueError)
+    assert second.value == "b"
+    assert [impatient.record(key).state for key in "ab"] == [State.FAILED, State.COMPLETED]
+    renewed = {request.id for request in impatient.store.log if request.op == "renew"}
+    assert renewed == {Key("a").id}
+
+
+def test_a_batch_whose_records_are_never_answered_does_not_know(impatient: Bench) -> None:
+    impatient.store.after = Outage("complete", "renew")
+    counter = Counter("recorded")
+    answers = impatient.process_many(["a", "b"], counter.quick, key=str)
+    for answer, key in zip(answers, "ab", strict=True):
+        assert isinstance(answer.error, StoreUnavailableError)
+        assert "unknown" in str(answer.error)
+        assert answer.error.key == Key(key)
+        assert isinstance(answer.error.__cause__, StoreUnavailableError)
+    assert [event.operation for event in impatient.events(ev.StoreFailed)] == ["complete"] * 2
+    impatient.store.after = Outage()
+    again = impatient.process_many(["a", "b"], counter.quick, key=str)
+    assert [(answer.value, answer.replayed) for answer in again] == [("recorded", True)] * 2
+    assert counter.runs == 2
+
+
+def test_an_interrupt_of_a_batch_does_not_wait_for_a_lease(impatient: Bench) -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(message: str) -> None:
+        raise Stop
+
+    impatient.store.before = Outage("fail")
+    began = impatient.clock()
+    with pytest.raises(Stop):
+        impatient.process_many(["a"], stop, key=str)
+    assert impatient.clock() - began < 2000

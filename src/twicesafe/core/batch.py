@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
+from ..clocks import WorkerClock
 from ..context import ActiveClaim
 from ..errors import StoreUnavailableError, TwicesafeError
 from ..outcomes import Outcome
@@ -29,7 +30,7 @@ from .commands import (
 )
 from .exchange import exchange, finish, granted
 from .protocol import Abandon, Ack, Claim, Claimed, Complete, Verdict
-from .settling import conclude, prepare
+from .settling import RELEASE_PATIENCE, conclude, pause_after, prepare, unrecorded
 
 __all__ = ["LINGER", "exchange_many"]
 
@@ -37,6 +38,8 @@ LINGER: Final = 0.05
 """Seconds that a finished item may wait for company before it is recorded."""
 
 Answer: TypeAlias = Outcome[Any] | Raised
+Done: TypeAlias = tuple[int, ActiveClaim, Reply]
+"""Which call's handler ended, under which claim, and how."""
 
 
 def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
@@ -55,7 +58,7 @@ def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
             jobs, concurrency, LINGER, stopped is not None
         )
         jobs = []
-        done: list[tuple[int, ActiveClaim, Reply]] = []
+        done: list[Done] = []
         unstarted: list[Abandon] = []
         for index, reply in finished:
             claim = claims.pop(index)
@@ -105,7 +108,7 @@ def _claim_all(
     asks = [_claim_for(calls[index]) for index in leaders]
     clock = calls[leaders[0]].clock
     sent = clock()
-    replies = yield from _perform_all(asks)
+    replies = yield from _ask_all(asks)
     late = clock() - sent
     won: dict[int, ActiveClaim] = {}
     stale: list[Abandon] = []
@@ -145,21 +148,16 @@ def _answer_without_running(
         answers[index] = Raised(error)
 
 
-def _settle_all(
-    calls: list[Call], done: list[tuple[int, ActiveClaim, Reply]], answers: dict[int, Answer]
-) -> Flow[None]:
+def _settle_all(calls: list[Call], done: list[Done], answers: dict[int, Answer]) -> Flow[None]:
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
-    # Outages are met as in a single exchange: the same words again while the claims last.
-    acks = yield from _perform_all(
-        [ask for ask, _ in prepared],
-        clock=calls[0].clock,
-        until=min((claim.expires for _, claim, _ in done), default=0.0),
-    )
+    acks = yield from _record_all([ask for ask, _ in prepared], done, calls[0].clock)
     for (index, claim, reply), (ask, problem), ack in zip(done, prepared, acks, strict=True):
         claim.settled = True
         call = calls[index]
         try:
             if isinstance(ack, Exception) and isinstance(ask, Complete):
+                if isinstance(ack, StoreUnavailableError):
+                    raise unrecorded(call, ack) from ack
                 raise ack.about(call.key) if isinstance(ack, TwicesafeError) else ack
             known = ack if isinstance(ack, Ack) else None
             answers[index] = conclude(call, claim, reply, ask, known, problem)
@@ -179,15 +177,44 @@ def _claim_for(call: Call) -> Claim:
     )
 
 
-def _perform_all(asks: list[Any], clock: Any = None, until: float = 0.0) -> Flow[list[Any]]:
+def _ask_all(asks: list[Claim]) -> Flow[list[Any]]:
     """All answers; the unanswered are asked again, each with its own owner (P2, P10)."""
     replies: list[Any] = yield PerformMany(asks)
     for pause in (0.05, 0.2, 0.5, 1.0, 1.0):
         open_ = [i for i, r in enumerate(replies) if isinstance(r, StoreUnavailableError)]
-        if not open_ or (clock is not None and clock() + pause >= until):
+        if not open_:
             break
-        yield Sleep(pause, firm=clock is not None)
-        again = yield PerformMany([asks[i] for i in open_])
-        for index, reply in zip(open_, again, strict=True):
-            replies[index] = reply
+        yield Sleep(pause)
+        yield from _once_more(asks, open_, replies)
     return replies
+
+
+def _record_all(asks: list[Any], done: list[Done], clock: WorkerClock) -> Flow[list[Any]]:
+    """P10, as for a single record: the same words again while the claims last, which are renewed."""
+    began = clock()
+    replies: list[Any] = yield PerformMany(asks)
+    tries = 0
+    while True:
+        pause = pause_after(tries)
+        open_: list[int] = []
+        for i, (_, claim, reply) in enumerate(done):
+            if not isinstance(replies[i], StoreUnavailableError):
+                claim.settled = True
+            elif not claim.gone and clock() + pause < _until(claim, reply, began):
+                open_.append(i)
+        if not open_:
+            return replies
+        tries += 1
+        yield Sleep(pause, firm=True)
+        yield from _once_more(asks, open_, replies)
+
+
+def _until(claim: ActiveClaim, reply: Reply, began: float) -> float:
+    """An interrupt does not wait for a lease: what it leaves is given back soon, or by itself."""
+    return claim.expires if _stop_of(reply) is None else began + RELEASE_PATIENCE
+
+
+def _once_more(asks: list[Any], open_: list[int], replies: list[Any]) -> Flow[None]:
+    again = yield PerformMany([asks[i] for i in open_])
+    for index, reply in zip(open_, again, strict=True):
+        replies[index] = reply

@@ -31,7 +31,7 @@ from .calls import Call, cause_of
 from .commands import Flow, Land, Raised, Reply, Returned, Sleep, Within
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
 
-__all__ = ["conclude", "prepare", "settle"]
+__all__ = ["conclude", "pause_after", "prepare", "settle", "unrecorded"]
 
 _OK, _REPLAY = Ack.OK, Verdict.REPLAY
 
@@ -143,20 +143,30 @@ def _record_again(
     """P10: the same words again until the store answers or the claim is surely over."""
     tries = 0
     while True:
-        pause = min(0.02 * 2**tries, 1.0)
+        pause = pause_after(tries)
         if claim.gone or call.clock() + pause >= claim.expires:
-            call.notify(ev.StoreFailed(call.key, "complete", cause_of(error)))
-            raise StoreUnavailableError(
-                "the handler finished, but the store did not answer while the claim lasted: "
-                "whether the result was recorded is unknown; deliver again to find out",
-                key=call.key,
-            ) from error
+            raise unrecorded(call, error) from error
         tries += 1
         yield Sleep(pause, firm=True)
         try:
             return (yield ask)  # type: ignore[no-any-return]
         except StoreUnavailableError as again:
             error = again
+
+
+def pause_after(tries: int) -> float:
+    """Pauses between two tries to record grow from 20 ms to a second."""
+    return 0.02 * 2**tries if tries < 6 else 1.0
+
+
+def unrecorded(call: Call, error: StoreUnavailableError) -> StoreUnavailableError:
+    """What a caller is told whose result met an outage that outlasted the claim."""
+    call.notify(ev.StoreFailed(call.key, "complete", cause_of(error)))
+    return StoreUnavailableError(
+        "the handler finished, but the store did not answer while the claim lasted: "
+        "whether the result was recorded is unknown; deliver again to find out",
+        key=call.key,
+    )
 
 
 def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
