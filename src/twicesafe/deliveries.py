@@ -120,12 +120,10 @@ class Deliveries:
         if cache is None:
             return None
         answer = cache.get(call.key.id)
-        if answer is None or (
-            call.fingerprint is not None
-            and answer.fingerprint is not None
-            and call.fingerprint != answer.fingerprint
-        ):
-            return None  # a mismatch is the store's to say
+        if answer is None or call.fingerprint not in (None, answer.fingerprint):
+            return (
+                None  # a mismatch is the store's to say; it may know a fingerprint that we do not
+            )
         return outcome_of(call, answer, cached=True)
 
     # -- operator requests --------------------------------------------------------------------

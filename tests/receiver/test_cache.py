@@ -110,6 +110,21 @@ def test_a_mismatch_is_still_a_mismatch(cached: Bench) -> None:
         cached.process("k", Counter().quick, 2)
 
 
+def test_an_answer_without_fingerprint_is_not_for_who_has_one(cached: Bench) -> None:
+    """Whoever finished the work had none, but the record keeps that of its first request."""
+    plain, checked = cached.receiver, cached.receiver.options(fingerprint=True)
+    work = cached.coloured(Counter("for 1").quick)
+    with pytest.raises(ValueError, match="no luck"):
+        cached.call(checked.process, "k", cached.coloured(Counter().failing), 1)
+    cached.call(plain.process, "k", work, 1)
+    with pytest.raises(FingerprintMismatchError):
+        cached.call(checked.process, "k", work, 2)
+    assert cached.call(checked.process, "k", work, 1).value == "for 1"
+    trips = cached.store.trips
+    assert cached.call(checked.process, "k", work, 1).value == "for 1"  # now it is known
+    assert cached.store.trips == trips
+
+
 @pytest.mark.parametrize("act", ["release", "forget", "resolve"])
 def test_an_operators_act_is_seen_at_once(cached: Bench, act: str) -> None:
     cached.policy(remember=(ValueError,))

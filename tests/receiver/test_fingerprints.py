@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
+from tests.patience import until
 from tests.receiver.colours import Bench, Counter
+from tests.receiver.test_waiting import riders
 from twicesafe import FingerprintMismatchError
 from twicesafe import events as ev
 
@@ -15,6 +19,19 @@ SECRET = "4000-1234-5678"
 
 def charge(order: dict[str, Any]) -> str:
     return "charged"
+
+
+def held_claim(bench: Bench) -> tuple[threading.Event, threading.Event]:
+    """The next claim waits on its way until told to go on."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def hold(request: Any) -> None:
+        if request.op == "claim" and not asked.is_set():
+            asked.set()
+            assert go_on.wait(20)
+
+    bench.store.before = (lambda r: asyncio.to_thread(hold, r)) if bench.is_async else hold
+    return asked, go_on
 
 
 def test_off_by_default(bench: Bench) -> None:
@@ -106,3 +123,64 @@ def test_the_fingerprint_outlives_failure_and_completion(bench: Bench) -> None:
     with pytest.raises(FingerprintMismatchError):
         bench.process("k", counter.quick, {"amount": 2})
     assert counter.runs == 2
+
+
+def test_who_waits_for_a_delivery_without_fingerprint_is_checked(bench: Bench) -> None:
+    """The record knows the first request's, although whoever runs now has none."""
+    plain, checked = bench.receiver, bench.receiver.options(fingerprint=True)
+    counter = Counter()
+
+    def fail(order: dict[str, Any]) -> str:
+        raise ValueError("no luck")
+
+    def work(order: dict[str, Any]) -> Any:
+        return counter.slow()
+
+    with pytest.raises(ValueError, match="no luck"):
+        bench.call(checked.process, "k", bench.coloured(fail), {"amount": 1})
+    first = bench.start(bench.call, plain.process, "k", bench.coloured(work), {"amount": 1})
+    assert counter.entered.wait(10)
+    duplicates = [
+        bench.start(bench.call, checked.process, "k", bench.coloured(charge), {"amount": amount})
+        for amount in (1, 2, 1, 2)
+    ]
+    until(lambda: riders(bench) == 4)
+    counter.go_on.set()
+    assert first.result(10).value == "done"
+    assert [duplicates[i].result(10).value for i in (0, 2)] == ["done", "done"]
+    for i in (1, 3):
+        with pytest.raises(FingerprintMismatchError) as caught:
+            duplicates[i].result(10)
+        assert caught.value.fields == ("amount",)
+    assert counter.runs == 1
+
+
+def test_a_wrong_request_on_its_way_does_not_refuse_the_right_one(bench: Bench) -> None:
+    """Of two that differ, the record says which is wrong; not who of them asked first."""
+    bench.receiver = bench.receiver.options(fingerprint=True)
+    bench.process("k", charge, {"amount": 1})
+    asked, go_on = held_claim(bench)
+    wrong = bench.start(bench.process, "k", charge, {"amount": 2})
+    assert asked.wait(10)
+    assert bench.process("k", charge, {"amount": 1}).replayed
+    go_on.set()
+    with pytest.raises(FingerprintMismatchError):
+        wrong.result(10)
+
+
+def test_who_waits_for_a_replay_to_another_is_checked(bench: Bench) -> None:
+    """Who asked without a fingerprint got the answer to the first request: it is not for all."""
+    plain, checked = bench.receiver, bench.receiver.options(fingerprint=True)
+    bench.call(checked.process, "k", bench.coloured(charge), {"amount": 1})
+    asked, go_on = held_claim(bench)
+    first = bench.start(bench.call, plain.process, "k", bench.coloured(charge), {"amount": 2})
+    assert asked.wait(10)
+    handler = bench.coloured(charge)
+    other = bench.start(bench.call, checked.process, "k", handler, {"amount": 2})
+    same = bench.start(bench.call, checked.process, "k", handler, {"amount": 1})
+    until(lambda: riders(bench) == 2)
+    go_on.set()
+    assert first.result(10).replayed
+    assert same.result(10).replayed
+    with pytest.raises(FingerprintMismatchError):
+        other.result(10)

@@ -10,9 +10,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from twicesafe.context import ActiveClaim
+from twicesafe.core.calls import Call
 from twicesafe.core.commands import Raised
 from twicesafe.core.terms import Terms
-from twicesafe.keys import Key
 from twicesafe.outcomes import Outcome
 from twicesafe.records import State
 
@@ -114,8 +114,8 @@ class Ledger:
     def _earlier_effect(self, claim: ActiveClaim) -> bool:
         return any(key == claim.key.id and fence < claim.fence for key, fence, _ in self.effects)
 
-    def answered(self, key: Key, terms: Terms, answer: Any) -> None:
-        """A caller has its answer: was it recorded?"""
+    def answered(self, call: Call, answer: Any) -> None:
+        """A caller has its answer: was it recorded, and is it its own?"""
         if isinstance(answer, Raised):
             self._seen["answer", type(answer.error).__name__] += 1
             return
@@ -124,9 +124,13 @@ class Ledger:
             self._seen["answer", "unprotected"] += 1
             return
         self._seen["answer", "replayed" if answer.replayed else "ran"] += 1
-        recorded = self._monitor.past(key.id).recorded
-        payload = terms.codec.encode(answer.value, None)
+        past = self._monitor.past(call.key.id)
+        recorded = past.recorded
+        payload = call.terms.codec.encode(answer.value, None)
         if payload not in recorded:
             broken("answers are recorded", f"{answer.value!r} never was")
         if not answer.replayed and recorded[payload] != answer.fence:
             broken("answers are recorded", f"{answer.value!r} was, by another fence")
+        prints = {past.prints.get(answer.fence), call.fingerprint} - {None}
+        if len(prints) > 1:
+            broken("mismatch first", f"{answer.value!r} is the answer to another request")

@@ -26,8 +26,8 @@ class Past:
 
     __slots__ = (
         "abandoned", "attempts", "by", "cause", "expires", "fence", "fingerprint", "granted",
-        "granted_at", "hold", "known", "lease", "life", "owner", "recorded", "rest", "result",
-        "starts", "state", "top",
+        "granted_at", "hold", "known", "lease", "life", "owner", "prints", "recorded", "rest",
+        "result", "starts", "state", "top",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -37,6 +37,8 @@ class Past:
         self.abandoned: set[bytes] = set()
         self.recorded: dict[bytes | None, int] = {}
         """Every result ever recorded → its fence."""
+        self.prints: dict[int, bytes | None] = {}
+        """fence → fingerprint, of every result ever recorded."""
         self.life = 0
         self.new_life()
 
@@ -236,6 +238,7 @@ class Monitor:
             past.state, past.result = ask.state, (ask.state, ask.result)
             past.by, past.expires = (ask.owner, ask.fence), now + ask.retention
             past.recorded[ask.result] = ask.fence
+            past.prints[ask.fence] = past.fingerprint
         elif answer is Ack.OK and past.by != (ask.owner, ask.fence):
             broken("one result", "OK was said to one whose result is not the recorded one")
         elif before is not after:
@@ -289,6 +292,7 @@ class Monitor:
                 broken("one result", "a resolve replaced it")
             past.state, past.result, past.by = State.COMPLETED, (State.COMPLETED, ask.result), None
             past.recorded[ask.result] = after.fence
+            past.prints[after.fence] = past.fingerprint
         else:
             if past.state is State.IN_PROGRESS:
                 broken("live work is kept", "work in progress was forgotten")

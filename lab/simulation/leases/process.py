@@ -93,7 +93,7 @@ class Process(Actor):
         answers: Sequence[Any] = answer if isinstance(answer, list) else [answer] * len(calls)
         ledger = self.world.ledger
         for call, one in zip(calls, answers, strict=False):
-            ledger.answered(call.key, call.terms, one)
+            ledger.answered(call, one)
         if ended is not None:
             name = type(getattr(answer, "error", None)).__name__
             if name in ("StillInProgressError", "StoreUnavailableError", "LeaseLostError"):

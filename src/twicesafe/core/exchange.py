@@ -92,7 +92,10 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
     while flight is not None:  # this very process is at work on the key
         if began is None:
             began = clock()
-        refuse_mismatch(call, flight.fingerprint)
+        if flight.departed:
+            refuse_mismatch(call, flight.fingerprint)
+        elif call.fingerprint is not None and flight.fingerprint not in (None, call.fingerprint):
+            break  # one of the two is refused, and only the store knows which
         asks = terms.rejects and not flight.departed  # what its claim finds may be our answer
         patience = (CLAIM_PATIENCE if asks else terms.wait) - (clock() - began)
         if (terms.rejects and not asks) or patience <= 0:
@@ -104,9 +107,13 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
             refuse_crowd(call)
         if call.observed and not asks:
             call.notify(ev.Waited(key, clock() - began))
-        if type(landing) is Claimed:
+        # Who led without a fingerprint does not know the record's: then the store must compare.
+        if type(landing) is Claimed and (
+            call.fingerprint is None or landing.fingerprint is not None
+        ):
+            refuse_mismatch(call, landing.fingerprint)
             return landing
-        flight = yield Board(key.id, call.fingerprint)  # it ended without an answer: our turn?
+        flight = yield Board(key.id, call.fingerprint)  # no answer for us: our turn?
 
     while True:
         ask = Claim(
