@@ -14,9 +14,9 @@ from twicesafe.core import inbox as core
 from twicesafe.core import lifecycle
 from twicesafe.core.commands import Invoke, Raised
 from twicesafe.core.protocol import Claim, Claimed, Verdict
-from twicesafe.deliveries import Deliveries
 from twicesafe.errors import AtomicityBrokenError
 from twicesafe.keys import Key
+from twicesafe.letters import Letters
 from twicesafe.records import Row, State
 
 from ..simulation.transactions.connection import Connection
@@ -201,7 +201,7 @@ def expired_is_replayed(patch: Patch) -> None:
 
 @mutant("the consumer is no part of the key: the second one finds the work done")
 def consumer_not_in_the_key(patch: Patch) -> None:
-    patch(Deliveries, "key", lambda self, key: Key(key, scope=(CONSUMERS[0],)))
+    patch(Letters, "key", lambda self, key: Key(key, scope=(CONSUMERS[0],)))
 
 
 @mutant("a repeat is accepted as new")

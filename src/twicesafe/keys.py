@@ -57,7 +57,7 @@ class Key:
             )
         text = _prefixed(value, "key")
         around = b"".join([_prefixed(part, "scope part") for part in scope]) if scope else b""
-        _put_value(self, value)
+        _put_value(self, value if type(value) is str else str.__str__(value))
         _put_scope(self, scope)
         _put_id(self, hashlib.sha256(_DOMAIN + around + b"\0" + text).digest())
 
@@ -87,12 +87,13 @@ class Key:
         source: str | None = None,
         scope: Iterable[str] = (),
     ) -> Key:
-        """``type:id`` or ``type:id:vN``; the source, if any, is part of the scope."""
+        """``type:id`` or ``type@vN:id``; the source, if any, is part of the scope."""
         if not type or not id:
             raise MissingKeyError("a message key needs a type and an id, both non-empty")
-        # The type joins the scope as well, so that a colon inside it cannot shift meaning.
+        # The type joins the scope as well, so that a colon inside it cannot shift meaning. What
+        # follows it tells whether there is a version, so that no id can look like one.
         named = (*scope, *(() if source is None else (source,)), type)
-        return cls(f"{type}:{id}" if version is None else f"{type}:{id}:v{version}", named)
+        return cls(f"{type}:{id}" if version is None else f"{type}@v{version}:{id}", named)
 
     @classmethod
     def natural(cls, *parts: str | int | UUID, scope: Iterable[str] = ()) -> Key:
@@ -153,7 +154,11 @@ def as_key(key: KeyLike | None, scope: tuple[str, ...] = ()) -> Key:
         return Key(key, scope)
     if isinstance(key, Key):
         return key
-    if isinstance(key, (str, int, UUID)) and not isinstance(key, bool):
+    if isinstance(key, str):
+        return Key(key, scope)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return Key(int.__repr__(key), scope)  # of an enum, its value
+    if isinstance(key, UUID):
         return Key(str(key), scope)
     if key is None:
         raise MissingKeyError("no key was given: pass the sender's id, or Key.from_content(…)")

@@ -14,14 +14,14 @@ from typing import Any, Final, Literal, Self, TypeAlias
 from . import events
 from .calling import FingerprintSetting, Profile
 from .clocks import since_boot
-from .context import active
+from .context import active, scope_of_context
 from .core import inbox as core
 from .core.calls import Call
 from .core.commands import Invoke, Raised, Reply, Returned
 from .deliveries import Deliveries
 from .errors import AtomicityBrokenError, ConfigurationError, UnsupportedByStoreError, UsageError
 from .fingerprint import fingerprint as fingerprint_of
-from .keys import Key, KeyLike
+from .keys import Key, KeyLike, as_key
 from .policy import Policy
 from .runtime.notes import Notes
 from .stores.base import Program, Store
@@ -65,8 +65,9 @@ class Letters(Deliveries):
         self._insides: dict[str, Inside] = {}
         self._must_keep = results == "required"
         _refuse_pointless(policy)
-        full = (*((consumer,) if consumer else ()), *Key("-", scope).scope)
-        self._configure(policy, full, fingerprint, events.notifier(observers), bool(observers))
+        self._consumer = (consumer,) if consumer else ()
+        self._configure(policy, scope, fingerprint, events.notifier(observers), bool(observers))
+        Key("-", self.scope)  # checked as any scope is
 
     def _use(self, store: Store) -> None:
         if not store.capabilities.transactions:
@@ -91,6 +92,18 @@ class Letters(Deliveries):
         """An inbox with other settings in the same database. Cheap; nothing is reconfigured."""
         _refuse_pointless(policy)
         return super().options(policy=policy, scope=scope, fingerprint=fingerprint)
+
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """What every plain key of this inbox begins with: the consumer, then its own scope."""
+        return (*self._consumer, *self._scope)
+
+    def key(self, key: KeyLike | None) -> Key:
+        """The full key that this inbox makes of a message's. The consumer is part of each one, also
+        of a ready `Key`: two consumers of one message both run."""
+        if isinstance(key, Key):
+            return Key(key.value, (*self._consumer, *key.scope)) if self._consumer else key
+        return as_key(key, (*scope_of_context(), *self.scope))
 
     # -- from messages to calls ---------------------------------------------------------------
 

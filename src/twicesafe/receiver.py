@@ -148,7 +148,7 @@ class Receiver(Deliveries):
 
         ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
         arguments are equal calls. The scope is the receiver's, then the function's module and name,
-        so that neither tenants nor functions ever meet.
+        so that neither tenants nor functions meet; a ready `Key` is that very key, everywhere.
         """
         if function is None:
             return functools.partial(
@@ -373,7 +373,7 @@ class AsyncReceiver(Deliveries):
 
         ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
         arguments are equal calls. The scope is the receiver's, then the function's module and name,
-        so that neither tenants nor functions ever meet.
+        so that neither tenants nor functions meet; a ready `Key` is that very key, everywhere.
         """
         if function is None:
             return functools.partial(

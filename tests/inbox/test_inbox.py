@@ -10,7 +10,7 @@ import pytest
 
 from tests.inbox.conftest import Shop
 from tests.transactions.kinds import open_door
-from twicesafe import FingerprintMismatchError, State, UsageError
+from twicesafe import FingerprintMismatchError, Key, State, UsageError
 
 
 def test_a_message_is_accepted_once(shop: Shop):
@@ -94,6 +94,27 @@ def test_two_consumers_of_one_message_both_run(lean_shop: Shop):
         assert lean_shop.accept("m-1", inbox=billing)
         assert lean_shop.accept("m-1", inbox=mail)
         assert not lean_shop.accept("m-1", inbox=mail)
+
+
+def test_two_consumers_of_one_message_both_run_whatever_names_it(lean_shop: Shop):
+    """Also under a ready key, and with a scope of their own."""
+    billing, mail = lean_shop.make(consumer="billing"), lean_shop.make(consumer="mail")
+    ready = Key.from_message(type="order.paid", id="77", source="shop")
+    with lean_shop.door.transaction():
+        for inbox in (billing, mail, billing.options(scope=("t",)), mail.options(scope=("t",))):
+            assert lean_shop.accept("m-1", inbox=inbox)
+            assert not lean_shop.accept("m-1", inbox=inbox)
+        for inbox in (billing, mail):
+            assert lean_shop.accept(ready, inbox=inbox)
+            assert not lean_shop.accept(ready, inbox=inbox)
+            assert not lean_shop.accept(ready, inbox=inbox.options(scope=("t",)))
+    assert billing.key(ready).scope == ("billing", "shop", "order.paid")
+    assert billing.options(scope=("t",)).scope == ("billing", "t")
+
+
+def test_an_inbox_without_consumer_takes_a_ready_key_as_it_is(lean_shop: Shop):
+    ready = Key("77", scope=("shop",))
+    assert lean_shop.make().key(ready) == ready
 
 
 def test_texts_of_every_kind_and_large_results(shop: Shop):

@@ -13,6 +13,7 @@ from twicesafe import (
     AsyncReceiver,
     ConfigurationError,
     FingerprintMismatchError,
+    Key,
     MissingKeyError,
     Receiver,
     UsageError,
@@ -266,6 +267,22 @@ def test_equal_bare_names_never_share_keys(receiver: Receiver) -> None:
         return "function"
 
     assert [A().run("1"), B().run("1"), run("1")] == ["A", "B", "function"]
+
+
+def test_a_ready_key_is_that_very_key_in_every_function(receiver: Receiver) -> None:
+    def ready(message: str) -> Key:
+        return Key.from_message(type="order.paid", id=message)
+
+    @receiver.idempotent(key=ready)
+    def bill(message: str) -> str:
+        return "billed"
+
+    @receiver.idempotent(key=ready)
+    def mail(message: str) -> str:
+        return "mailed"
+
+    assert [bill("1"), mail("1")] == ["billed", "billed"]
+    assert receiver.process(ready("1"), mail, "1").value == "billed"
 
 
 def test_the_receivers_own_scope_stays_in_front(bench: Bench) -> None:

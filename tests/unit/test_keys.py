@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import pickle
 import unicodedata
 from typing import Any
@@ -143,9 +144,14 @@ def test_from_content() -> None:
 
 def test_from_message() -> None:
     key = Key.from_message(type="order.paid", id="77", version=2, source="shop", scope=("t",))
-    assert (key.value, key.scope) == ("order.paid:77:v2", ("t", "shop", "order.paid"))
+    assert (key.value, key.scope) == ("order.paid@v2:77", ("t", "shop", "order.paid"))
     assert Key.from_message(type="a:b", id="c") != Key.from_message(type="a", id="b:c")
     assert Key.from_message(type="a", id="1:v2") != Key.from_message(type="a", id="1", source="v2")
+    versioned = Key.from_message(type="a", id="1", version=2)
+    for id_ in ("1:v2", "v2:1", "@v2:1", "a@v2:1"):
+        assert Key.from_message(type="a", id=id_) != versioned
+        assert Key.from_message(type="a", id=id_, version=2) != versioned
+    assert Key.from_message(type="a@v2", id="1") != versioned
     for bad in ({"type": "", "id": "1"}, {"type": "a", "id": ""}):
         with pytest.raises(MissingKeyError):
             Key.from_message(**bad)
@@ -187,11 +193,22 @@ def test_derive_is_deterministic_and_distinct() -> None:
     assert Key("k").derive("a") != key.derive("a")
 
 
+class Texts(str, enum.Enum):  # noqa: UP042 - its str() is its name, which is the point
+    ONE = "ord-1"
+
+
+class Numbers(int, enum.Enum):
+    ONE = 1
+
+
 def test_as_key() -> None:
     assert as_key("k", ("s",)) == Key("k", ("s",))
     assert as_key(Key("k"), ("s",)) == Key("k")
     assert as_key(5) == Key("5")
     assert as_key(UUID(int=5)) == Key(str(UUID(int=5)))
+    assert as_key(Texts.ONE) == Key(Texts.ONE) == Key("ord-1")
+    assert as_key(Numbers.ONE) == Key("1")
+    assert type(Key(Texts.ONE).value) is type(as_key(Texts.ONE).value) is str
     with pytest.raises(MissingKeyError):
         as_key(None)
     for bad in (True, 1.5, b"k", ("k",)):
