@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from .codecs import resolve_return_type
 from .errors import ConfigurationError, UsageError
-from .fingerprint import field_names, fingerprint
+from .fingerprint import field_names, fingerprint, stated
 
 __all__ = ["FingerprintSetting", "Profile", "profile_of"]
 
@@ -90,10 +90,8 @@ class Profile:
         self, setting: FingerprintSetting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[bytes | None, Callable[[], Sequence[str]] | None]:
         """The fingerprint of a call, and a way to name its fields if it differs."""
-        if setting is None:
-            return None, None
-        if isinstance(setting, bytes):
-            return setting, None
+        if setting is None or isinstance(setting, bytes):
+            return stated(setting), None
         content = self.content(args, kwargs) if setting is True else setting(*args, **kwargs)
         if content is None and setting is not True:
             return None, None

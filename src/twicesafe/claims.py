@@ -24,8 +24,7 @@ from .core.exchange import admit
 from .core.protocol import Abandon, Ack, Claimed, Fail
 from .core.settling import settle
 from .errors import LeaseLostError, UsageError
-from .fingerprint import field_names
-from .fingerprint import fingerprint as fingerprint_of
+from .fingerprint import field_names, stated
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -43,15 +42,15 @@ class _Claim:
 
     def __init__(self, receiver: Any, key: Key, fingerprint: object, returns: Any) -> None:
         content: object = fingerprint
-        blob = content if content is None or isinstance(content, bytes) else fingerprint_of(content)
+        named = not (content is None or isinstance(content, bytes))
         self._receiver = receiver
         self._call = Call(
             key,
             _nothing,
             receiver._terms,
             returns,
-            blob,
-            None if blob is content else lambda: field_names(content),
+            stated(content),
+            (lambda: field_names(content)) if named else None,
             receiver._runtime.clock,
             receiver._notify,
             receiver._observed,

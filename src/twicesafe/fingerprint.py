@@ -8,7 +8,8 @@ bytes of SHA-256 what it held. They let a mismatch name the fields that differ; 
 and never give a value back. (As with every unkeyed hash, who can read the store can test guesses:
 leave out secrets that are easy to guess with ``ignore=``.)
 
-Scheme 1 is pinned by golden vectors. A new scheme gets a new first byte.
+Scheme 1 is pinned by golden vectors. A new scheme gets a new first byte. Scheme 2 stands for long
+bytes that a caller brought as the fingerprint: the SHA-256 of them, and no entries.
 """
 
 from __future__ import annotations
@@ -22,10 +23,21 @@ from zlib import crc32
 from .canonical import Fields, Walk, canonical, fields_of, is_flat, pack
 from .errors import ConfigurationError
 
-__all__ = ["content_digest", "field_names", "fields_that_differ", "fingerprint"]
+__all__ = [
+    "MAX_BYTES",
+    "content_digest",
+    "field_names",
+    "fields_that_differ",
+    "fingerprint",
+    "stated",
+]
 
 MAX_FIELDS: Final = 16
+MAX_BYTES: Final = 255
+"""The longest fingerprint that a store is asked to keep."""
+
 _SCHEME: Final = b"\x01"
+_HASHED: Final = b"\x02"
 _HEAD: Final = 1 + 32
 _ENTRY: Final = 8
 
@@ -50,6 +62,15 @@ def fingerprint(value: object, *, ignore: Sequence[str] = (), only: Sequence[str
     walk = Walk()
     forms = walk.within(value, lambda: walk.each(fields))
     return _compose(pack(walk.record(fields.name, forms)), forms)
+
+
+def stated(content: object) -> bytes | None:
+    """The fingerprint that a caller gave: None, bytes that are it, or the content to take it of."""
+    if content is None:
+        return None
+    if not isinstance(content, bytes):
+        return fingerprint(content)
+    return content if len(content) <= MAX_BYTES else _HASHED + sha256(content).digest()
 
 
 def content_digest(value: object, *, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> bytes:

@@ -20,7 +20,7 @@ from .core.calls import Call
 from .core.commands import Invoke, Raised, Reply, Returned
 from .deliveries import Deliveries
 from .errors import AtomicityBrokenError, ConfigurationError, UnsupportedByStoreError, UsageError
-from .fingerprint import fingerprint as fingerprint_of
+from .fingerprint import stated
 from .keys import Key, KeyLike, as_key
 from .policy import Policy
 from .runtime.notes import Notes
@@ -109,12 +109,9 @@ class Letters(Deliveries):
 
     def _plain_call(self, id_: KeyLike, content: object) -> Call:
         """A call without a handler: `accept`."""
-        print_ = content if isinstance(content, bytes) else None
-        if content is not None and print_ is None:
-            print_ = fingerprint_of(content)
         key = self.key(id_)
         return Call(
-            *(key, _nothing, self._terms, Any, print_, None),
+            *(key, _nothing, self._terms, Any, stated(content), None),
             *(since_boot, self._notify, self._observed),
         )
 

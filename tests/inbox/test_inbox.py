@@ -88,6 +88,15 @@ def test_the_same_id_with_other_content_is_refused(lean_shop: Shop):
         assert not lean_shop.accept("m-1", fingerprint={"amount": 5})
 
 
+def test_long_bytes_are_a_fingerprint_too(lean_shop: Shop):
+    long = b"f" * 300
+    with lean_shop.door.transaction():
+        assert lean_shop.accept("m-1", fingerprint=long)
+        assert not lean_shop.accept("m-1", fingerprint=long)
+    with pytest.raises(FingerprintMismatchError), lean_shop.door.transaction():
+        lean_shop.accept("m-1", fingerprint=long + b"f")
+
+
 def test_two_consumers_of_one_message_both_run(lean_shop: Shop):
     billing, mail = lean_shop.make(consumer="billing"), lean_shop.make(consumer="mail")
     with lean_shop.door.transaction():

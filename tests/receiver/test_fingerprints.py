@@ -73,14 +73,28 @@ def test_a_callable_chooses_what_counts(bench: Bench) -> None:
     assert caught.value.fields == ("amount",)
 
 
-def test_bytes_are_the_fingerprint(bench: Bench) -> None:
-    one, two = (bench.receiver.options(fingerprint=blob) for blob in (b"1", b"2"))
+@pytest.mark.parametrize("length", [1, 255, 256, 300, 100_000])
+def test_bytes_are_the_fingerprint(bench: Bench, length: int) -> None:
+    blobs = [last.rjust(length, b"0") for last in (b"1", b"2")]
+    one, two = (bench.receiver.options(fingerprint=blob) for blob in blobs)
     handler = bench.coloured(charge)
     bench.call(one.process, "k", handler, {})
     assert bench.call(one.process, "k", handler, {"other": 1}).replayed
     with pytest.raises(FingerprintMismatchError) as caught:
         bench.call(two.process, "k", handler, {})
     assert caught.value.fields == ()
+
+
+def test_long_bytes_are_one_fingerprint_however_they_are_given(bench: Bench) -> None:
+    """Stores are asked to keep 255 bytes at most."""
+    long = b"f" * 300
+    bench.manual("k", lambda claim: "done", fingerprint=long)
+    assert bench.call(
+        bench.receiver.options(fingerprint=long).process, "k", bench.coloured(charge), {}
+    ).replayed
+    with pytest.raises(FingerprintMismatchError):
+        bench.manual("k", lambda claim: "done", fingerprint=long + b"f")
+    assert {len(ask.fingerprint) for ask in bench.store.log if ask.op == "claim"} == {33}
 
 
 def test_a_delivery_without_fingerprint_is_not_checked(bench: Bench) -> None:

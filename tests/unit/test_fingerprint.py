@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import hashlib
 import itertools
 import json
 import math
@@ -32,7 +33,14 @@ from hypothesis import strategies as st
 
 from twicesafe.canonical import MAX_DEPTH, canonical
 from twicesafe.errors import ConfigurationError, UsageError
-from twicesafe.fingerprint import content_digest, field_names, fields_that_differ, fingerprint
+from twicesafe.fingerprint import (
+    MAX_BYTES,
+    content_digest,
+    field_names,
+    fields_that_differ,
+    fingerprint,
+    stated,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "fingerprint_scheme_1.json"
 
@@ -558,6 +566,16 @@ def test_golden_vectors_of_scheme_1():
         value = eval(vector["value"], dict(NAMES))
         assert canonical(value).hex() == vector["canonical"], vector["value"]
         assert fingerprint(value).hex() == vector["fingerprint"], vector["value"]
+
+
+def test_what_a_caller_states_as_the_fingerprint():
+    assert stated(None) is None
+    assert stated({"a": 1}) == fingerprint({"a": 1})
+    for blob in (b"", b"f", b"f" * MAX_BYTES):
+        assert stated(blob) == blob
+    long = b"f" * (MAX_BYTES + 1)
+    assert stated(long) == b"\x02" + hashlib.sha256(long).digest()
+    assert len(fingerprint(dict.fromkeys("abcdefghijklmnop"))) <= MAX_BYTES
 
 
 HASH_SEED_SCRIPT = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...core.protocol import Ack, Claimed, Verdict
+from ...fingerprint import MAX_BYTES, stated
 from ...keys import Key
 from ...records import Cause, State
 from .asking import HOUR, KEY, A, B, C, claim, reach, read, release, resolve, unchanged, won
@@ -186,6 +187,16 @@ class ClaimRules(Rules):
         assert (yield mine.complete(b"x") if case else resolve()) is Ack.OK
         assert (yield claim(B, fingerprint=F1)).verdict is Verdict.REPLAY
         assert (yield claim(B, fingerprint=F2)).verdict is Verdict.MISMATCH
+
+    @rule("P11", cases={"longest": b"f" * MAX_BYTES, "hashed": stated(b"f" * 300)})
+    def test_a_long_fingerprint_is_kept_whole(self, case: bytes) -> Script[None]:
+        mine = yield from won(A, fingerprint=case)
+        assert (yield read()).fingerprint == case
+        yield mine.complete(b"x")
+        answer = yield claim(B, fingerprint=case)
+        assert (answer.verdict, answer.result, answer.fingerprint) == (Verdict.REPLAY, b"x", case)
+        other = case[:-1] + bytes([case[-1] ^ 1])
+        assert (yield claim(B, fingerprint=other)).verdict is Verdict.MISMATCH
 
     @rule("P8", "P11", cases={"other": F2, "none": None})
     def test_an_expired_record_has_no_fingerprint_to_match(
