@@ -28,6 +28,7 @@ class Profile:
     __slots__ = (
         "_bound",
         "_defaults",
+        "_home",
         "_names",
         "_plain",
         "_signature",
@@ -39,6 +40,7 @@ class Profile:
     def __init__(self, handler: Callable[..., Any], method: bool) -> None:
         self.declared = resolve_return_type(handler)
         self.problem = _problem_of(handler)
+        self._home = getattr(handler, "__globals__", None)  # kept: `_source_of` knows it by its id
         # What a partial carries is part of the call: charge("EUR", 5) is not charge("USD", 5).
         self._bound: functools.partial[Any] | None = None
         if isinstance(handler, functools.partial):
@@ -131,12 +133,10 @@ def _source_of(function: FunctionType) -> Any:
     if function.__dict__ or function.__defaults__ or function.__kwdefaults__:
         return None  # decorators leave __wrapped__, whose signature is the one that counts
     code, declared = function.__code__, function.__annotations__.get("return")
-    if (
-        code.co_freevars
-        and isinstance(declared, str)
-        and any(name in declared for name in code.co_freevars)
-    ):
-        return None  # the same word may mean another class in the next closure
+    if isinstance(declared, str):
+        if code.co_freevars and any(name in declared for name in code.co_freevars):
+            return None  # the same word may mean another class in the next closure
+        return code, declared, id(function.__globals__)  # or in another module, of equal code
     try:
         hash(declared)
     except TypeError:

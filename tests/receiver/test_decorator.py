@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -374,6 +376,36 @@ def test_return_types_of_closures_are_not_mixed_up(bench: Bench) -> None:
             key = f"{number}{cls.__name__}"
             bench.process(key, make(cls))
             assert type(bench.process(key, make(cls)).value) is cls
+
+
+MODULE = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Order:
+    id: int
+
+def handle(number) -> Order:
+    return Order(number)
+
+def handle_all(number) -> list[Order]:
+    return [Order(number)]
+"""
+
+
+def test_return_types_of_equal_modules_are_not_mixed_up(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their code compares equal, but the same word means another class in each."""
+    for number in range(3):
+        module: Any = types.ModuleType(f"shop_{number}")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(MODULE, f"{module.__name__}.py", "exec"), module.__dict__)
+        for _ in range(2):
+            order = receiver.process(f"one of {number}", module.handle, 7).value
+            orders = receiver.process(f"all of {number}", module.handle_all, 7).value
+            assert type(order) is type(orders[0]) is module.Order
 
 
 def test_settings_that_make_no_sense(receiver: Receiver) -> None:
