@@ -116,6 +116,15 @@ def _rebuild(
     return error
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says, as text that can be stored; some errors cannot even be printed."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return text[:2000].encode(errors="replace").decode()
+
+
 # --- the calling code must change ------------------------------------------------------------
 
 

@@ -53,6 +53,7 @@ class Broker:
         self.got: list[Message] = []
         self.refuses: set[str] = set()
         """Bodies that it does not take."""
+        self.why: Exception | None = None
         self.tried: list[str] = []
         self.away: Exception | None = None
         self.changed = threading.Condition()
@@ -70,7 +71,7 @@ class Broker:
                 body = message.body.decode(errors="replace")
                 self.tried.append(body)
                 if body in self.refuses:
-                    answers.append(ValueError(f"no {body}"))
+                    answers.append(self.why or ValueError(f"no {body}"))
                     stopped.add(message.key)
                 else:
                     self.got.append(message)

@@ -141,6 +141,32 @@ def test_a_poison_message_parks_its_own_lane(
     assert (depth.pending, depth.parked, depth.parked_lanes) == (0, 3, 1)
 
 
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    "error, says",
+    [
+        (ValueError("no customer \ud800"), "ValueError: no customer ?"),
+        (ValueError("no \0 customer"), "ValueError: no   customer"),
+        (UnprintableError(), "UnprintableError: "),
+    ],
+    ids=["surrogate", "nul", "unprintable"],
+)
+def test_whatever_a_refusal_says_it_is_kept_and_the_others_go(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker, error: Exception, says: str
+):
+    broker.refuses, broker.why = {"bad"}, error
+    for body in ("1", "bad", "2"):
+        put(body, key=body)
+    colours.relay(broker, max_attempts=1).drain()
+    assert broker.bodies == ["1", "2"]
+    assert [lane.error for lane in outbox.parked()] == [says]
+    assert outbox.depth().pending == 0
+
+
 def parked(colours: Colours, outbox: Outbox, put: Put, broker: Broker, **more: Any) -> Any:
     broker.refuses = {"bad"}
     put("bad", "behind", key="k")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .. import events
-from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
+from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
 from ..tokens import chance
 from .commands import Flow
 from .outbox import BELL, Fetch, Pending, Rise, Setback, Settle
@@ -305,9 +305,9 @@ def _is_ours(row: Pending, usable: dict[int, int]) -> bool:
 
 def _said(error: Exception) -> str:
     """For the operator, kept beside the message."""
-    return f"{type(error).__name__}: {error}".replace("\0", " ")[:500]
+    return f"{type(error).__name__}: {text_of(error)}".replace("\0", " ")[:500]
 
 
 def _named(error: Exception) -> str:
     """For logs: a stranger's words may hold what is in the message."""
-    return str(error) if isinstance(error, TwicesafeError) else type(error).__name__
+    return text_of(error) if isinstance(error, TwicesafeError) else type(error).__name__

@@ -23,6 +23,7 @@ from ..errors import (
     ResultError,
     StoreUnavailableError,
     TooLargeError,
+    text_of,
 )
 from ..outcomes import Outcome
 from ..records import State
@@ -72,7 +73,7 @@ def prepare(
     error = reply.error
     name = type(error).__qualname__
     if terms.remember and isinstance(error, terms.remember):
-        failure = msgspec.json.encode({"type": name, "message": _text_of(error)})
+        failure = msgspec.json.encode({"type": name, "message": text_of(error)})
         return (
             Complete(
                 claim.key.id,
@@ -224,12 +225,3 @@ def _landing(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Clai
         0,
         ask.retention - round((call.clock() - sent) * 1000),
     )
-
-
-def _text_of(error: BaseException) -> str:
-    """What an error says, as text that can be stored; some errors cannot even be printed."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return text[:2000].encode(errors="replace").decode()
