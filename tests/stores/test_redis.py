@@ -27,7 +27,7 @@ from twicesafe import (
     SchemaVersionError,
     StoreUnavailableError,
 )
-from twicesafe.core.protocol import Ack, Claim, Complete, Read, Release, Verdict
+from twicesafe.core.protocol import Abandon, Ack, Claim, Complete, Read, Release, Verdict
 from twicesafe.records import State
 from twicesafe.stores.redis import RedisStore
 from twicesafe.stores.redis.awaited import AsyncRedisStore
@@ -280,6 +280,24 @@ async def test_a_cancelled_call_leaves_no_reply_to_the_next(valkey_url: str):
         await asyncio.sleep(0)
         call.cancel()
         assert await store.perform(Read(Key("nothing").id)) is None
+    await store.close()
+
+
+@pytest.mark.parametrize("way", ["perform", "submit"])
+async def test_a_cancelled_claim_is_not_overtaken_by_what_gives_it_back(valkey_url: str, way: str):
+    store = AsyncRedisStore.open(valkey_url)
+    await store.perform(Claim(Key("warm"), OWNER, 60_000))
+    async with store._lanes.here()._claims._turn:
+        first = asyncio.ensure_future(store.perform(Claim(Key("first"), OWNER, 60_000)))
+        claim = asyncio.ensure_future(store.perform(Claim(Key("k"), OWNER, 60_000)))
+        await asyncio.sleep(0)  # it has gathered behind the first
+        claim.cancel()
+        back = asyncio.ensure_future(getattr(store, way)(Abandon(Key("k").id, OWNER, 60_000)))
+        await asyncio.sleep(0)
+        assert await store.perform(Read(Key("k").id)) is None  # another lane is through by now
+    assert (await first).verdict is Verdict.WON
+    assert await back is Ack.OK
+    assert (await store.perform(Read(Key("k").id))).state is State.RELEASED
     await store.close()
 
 

@@ -2,8 +2,9 @@
 
 Each loop has three lanes: claims, endings, and the rest; so the server decides one flight while we
 read and pack another. A lone call goes straight through; what gathers while it flies is packed into
-the next flight (`joining`). A flight that is
-cancelled drops its connection: what was on the wire is answered on a new one, by the owner token.
+the next flight (`joining`). A flight that is cancelled drops its connection: what was on the wire is
+answered on a new one, by the owner token. A claim that was cancelled while it gathered still flies:
+what gives it back (`Abandon`) is in the same lane, behind it.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ class _Lanes:
     def __init__(self, store: AsyncRedisStore) -> None:
         self._store = store
         self._claims, self._ends, self._rest = _Lane(store), _Lane(store), _Lane(store)
-        self._first, self._last = self._join(self._claims), self._join(self._ends)
+        claims = self._join(self._claims)
+        self._joined = dict.fromkeys(QUICK, self._join(self._ends))
+        self._joined |= {"claim": claims, "abandon": claims}
 
     def _join(self, lane: _Lane) -> AsyncLane:
         programs = self._store.programs
@@ -136,16 +139,14 @@ class _Lanes:
         )
 
     async def perform(self, request: Request) -> Any:
-        if request.op == "claim":
-            return await self._first.perform(request)
-        if request.op in QUICK:
-            return await self._last.perform(request)
+        joined = self._joined.get(request.op)
+        if joined is not None:
+            return await joined.perform(request)
         return await self.run(self._store.programs.perform(request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
-        if request.op in QUICK:
-            return self._last.submit(request)
-        return unbroken(self.perform(request))
+        joined = self._joined.get(request.op)
+        return unbroken(self.perform(request)) if joined is None else joined.submit(request)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
