@@ -55,7 +55,7 @@ class Broker:
         """Bodies that it does not take."""
         self.why: Exception | None = None
         self.tried: list[str] = []
-        self.away: Exception | None = None
+        self.away: BaseException | None = None
         self.changed = threading.Condition()
 
     def publish(self, messages: Sequence[Message]) -> list[Exception | None]:

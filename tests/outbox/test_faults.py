@@ -197,6 +197,31 @@ def test_a_relay_goes_on_when_its_store_was_gone(url: str, colours: Colours, put
         assert "".join(order) == lane
 
 
+def test_who_stops_gives_its_store_time_to_come_back(
+    colours: Colours, put: Put, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+):
+    """What was published is settled before the end, so nobody publishes it again."""
+    failed, back = threading.Event(), threading.Event()
+    broker = Broker()
+    relay = colours.relay(broker)
+    perform = relay.own.store.perform
+
+    def away(request: Any) -> Any:
+        if request.op == "outbox_settle" and not back.is_set():
+            failed.set()
+            raise StoreUnavailableError("away")
+        return perform(request)
+
+    monkeypatch.setattr(relay.own.store, "perform", away)
+    put("1", key="k")
+    relay.start()
+    assert failed.wait(20)
+    threading.Timer(0.3, back.set).start()
+    relay.stop()
+    assert broker.bodies == ["1"]
+    assert outbox.depth().pending == 0
+
+
 @pytest.mark.timeout(240)
 def test_a_server_that_is_killed_and_restarted_loses_no_message(own_server: Callable[..., Any]):
     server = own_server("postgres")

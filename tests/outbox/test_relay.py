@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -262,6 +263,32 @@ def test_while_the_broker_is_away_no_attempt_is_counted(
     relay.stop()
     assert broker.bodies == ["1", "2"]
     assert outbox.depth().parked == 0
+
+
+class Departure(BaseException):
+    """Like an exit, but nobody's."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Departure()], ids=["cancel", "other"])
+def test_a_publish_that_was_broken_off_is_tried_again(
+    colours: Colours, outbox: Outbox, put: Put, error: BaseException
+):
+    broker = Broker() if colours.colour == "sync" else AsyncBroker()
+    broker.away = error
+    told: list[str] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, BrokerFailed):
+            told.append(event.error)
+            broker.away = None
+
+    put("1", "2", key="k")
+    relay = colours.relay(broker, concurrency=2, max_attempts=1, observers=[observe]).start()
+    broker.wait_for(2)
+    relay.stop()
+    assert broker.bodies == ["1", "2"]
+    assert told == [f"the publisher was broken off by {type(error).__name__}"]
+    assert (outbox.depth().pending, outbox.parked()) == (0, [])
 
 
 class Fragile(Broker):

@@ -6,7 +6,8 @@ A publisher is an object with `publish`, plain or ``async``; the relay of either
   exception that says why not. Behind a message that failed, the later ones of the same key must not
   have been published: their answer is `NOT_TRIED`.
 - `BrokerUnavailableError` raised means: nobody's message is to blame. Nothing is counted, and all are
-  tried again later. What was taken in spite of it goes out again, under the same id.
+  tried again later. What was taken in spite of it goes out again, under the same id. A cancellation
+  that it lets out means the same.
 - It must not say None before the message is safe: the row is deleted then.
 """
 

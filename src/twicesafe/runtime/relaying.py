@@ -1,8 +1,9 @@
 """Running a relay: what `core.relaying` decides, done by threads or on an event loop.
 
 The carrier and the keeper are two threads (or tasks), so a publisher that takes its time does not
-cost the leases. A publisher of the other colour is welcome: `awaited` runs a plain one in threads
-beside the loop, `blocking` an ``async`` one on a small loop of its own beside the threads.
+cost the leases. However a publish ends, its ticket comes back. A publisher of the other colour is
+welcome: `awaited` runs a plain one in threads beside the loop, `blocking` an ``async`` one on a
+small loop of its own beside the threads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from ..core.carrying import carry
 from ..core.driving import drive, drive_async
 from ..core.relaying import Collect, Desk, Listen, Pause, Publish, keep
+from ..errors import BrokerUnavailableError
 
 __all__ = ["AsyncCarriage", "Carriage", "awaited", "blocking"]
 
@@ -73,9 +75,9 @@ class Carriage:
         kind = type(command)
         if kind is Publish:
             if self._pool is None:
-                self._ended.put(self._published(command))
+                self._take(command)
             else:
-                self._pool.submit(lambda: self._ended.put(self._published(command)))
+                self._pool.submit(self._take, command)
             return None
         if kind is Collect:
             return self._collect(command.seconds)
@@ -87,11 +89,16 @@ class Carriage:
             return None
         return self._perform(command)
 
-    def _published(self, command: Publish) -> tuple[int, Any]:
+    def _take(self, command: Publish) -> None:
+        answers: Any
         try:
-            return command.ticket, _checked(self._publish(command.messages), command)
-        except Exception as error:
-            return command.ticket, error
+            answers = _checked(self._publish(command.messages), command)
+        except BaseException as error:
+            answers = _told(error)
+            if not isinstance(error, Exception):
+                raise  # in a thread of the pool nobody hears it: the ticket is all that is left
+        finally:
+            self._ended.put((command.ticket, answers))
 
     def _collect(self, seconds: float) -> list[tuple[int, Any]]:
         ended: list[tuple[int, Any] | None] = []
@@ -117,7 +124,7 @@ class AsyncCarriage:
         self._perform = perform
         self._watch = watch
         self._publish: Callable[[Sequence[Any]], Any] = publisher.publish
-        self._flying: set[asyncio.Task[None]] = set()
+        self._flying: set[asyncio.Task[Any]] = set()
         self._ended: list[tuple[int, Any]] = []
         self._news = asyncio.Event()
         self._over = asyncio.Event()
@@ -144,7 +151,7 @@ class AsyncCarriage:
         if kind is Publish:
             task = asyncio.create_task(self._take(command))
             self._flying.add(task)
-            task.add_done_callback(self._flying.discard)
+            task.add_done_callback(lambda ended: self._land(command.ticket, ended))
             return None
         if kind is Collect:
             return self._collect(command.seconds)
@@ -157,22 +164,25 @@ class AsyncCarriage:
     async def _ask(self, request: Any) -> Any:
         return await self._perform(request)
 
-    async def _take(self, command: Publish) -> None:
-        answers: Any
-        try:
-            answers = _checked(await self._publish(command.messages), command)
-        except Exception as error:
-            answers = error
-        self._ended.append((command.ticket, answers))
+    async def _take(self, command: Publish) -> Any:
+        return _checked(await self._publish(command.messages), command)
+
+    def _land(self, ticket: int, task: asyncio.Task[Any]) -> None:
+        self._flying.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._ended.append((ticket, task.result() if error is None else _told(error)))
         self._news.set()
 
     async def _collect(self, seconds: float) -> list[tuple[int, Any]]:
         if not self._ended:
-            await _until(self._news, seconds)
+            if not self._desk.stopping:
+                await _until(self._news, seconds)
+            elif self._flying:
+                await asyncio.wait(set(self._flying), timeout=seconds)
+            else:
+                await asyncio.sleep(seconds)  # stop was said already: this is a rest
         if not self._desk.stopping:
             self._news.clear()
-        elif self._flying and not self._ended:
-            await asyncio.wait(set(self._flying), timeout=seconds)
         ended, self._ended = self._ended, []
         return ended
 
@@ -198,6 +208,13 @@ def _checked(answers: Any, command: Publish) -> Any:
             f"None or an exception for each, not {type(answers).__name__}"
         )
     return answers
+
+
+def _told(error: BaseException) -> Exception:
+    """What broke a publish off. A cancellation or an exit in there is no message's fault."""
+    if isinstance(error, Exception):
+        return error
+    return BrokerUnavailableError(f"the publisher was broken off by {type(error).__name__}")
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:
