@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tests.transactions.kinds import Door
 from twicesafe import ConfigurationError, StoreError, UsageError
 from twicesafe.strategies import AsyncTable, Table
+
+Open = Callable[[str], Door]
 
 
 def table(door: Door, **names: Any) -> Any:
@@ -76,6 +79,45 @@ def test_setting_twice_is_setting_once(shop: Door):
         with shop.transaction() as connection:
             shop.end(orders.put(connection, {"id": "o-1", "total": total}))
     assert rows(shop) == [("o-1", 7, 1)]
+
+
+def test_setting_a_row_never_touches_another(shop: Door):
+    """Whichever unique key it meets first, and whether its own row is there or not."""
+    orders = table(shop)
+    with shop.transaction() as connection:
+        shop.end(orders.put(connection, {"id": "o-1", "total": 5, "slip": "s"}))
+        shop.end(orders.put(connection, {"id": "o-2", "total": 5, "slip": "t"}))
+    for id_ in ("o-2", "o-3"):
+        with pytest.raises(StoreError), shop.transaction() as connection:
+            shop.end(orders.put(connection, {"id": id_, "total": 9, "slip": "s"}))
+    by_slip = table(shop, key="slip")
+    with pytest.raises(StoreError), shop.transaction() as connection:
+        shop.end(by_slip.put(connection, {"id": "o-1", "total": 9, "slip": "t"}))
+    assert rows(shop) == [("o-1", 5, 1), ("o-2", 5, 1)]
+
+
+def test_a_row_of_its_key_alone_is_set_too(shop: Door):
+    with shop.transaction():
+        shop.sql("CREATE TABLE seen (id VARCHAR(20), part INTEGER, PRIMARY KEY (id, part))")
+    seen = (AsyncTable if shop.awaited else Table)("seen", key=("id", "part"))
+    with shop.transaction() as connection:
+        for part in (1, 1, 2):
+            shop.end(seen.put(connection, {"id": "o-1", "part": part}))
+        assert [row[1] for row in shop.sql("SELECT id, part FROM seen ORDER BY part")] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "pymysql"])
+def test_who_sets_the_same_row_at_once_waits(kind: str, shop: Door, open_kind: Open):
+    doors = [open_kind(kind) for _ in range(4)]
+
+    def work(door: Door, number: int) -> None:
+        for turn in range(25):
+            with door.transaction() as connection:
+                table(door).put(connection, {"id": f"o-{turn % 2}", "total": number})
+
+    with ThreadPoolExecutor(len(doors)) as pool:
+        list(pool.map(work, doors, range(len(doors))))
+    assert [row[0] for row in rows(shop)] == ["o-0", "o-1"]
 
 
 def test_what_is_rolled_back_may_come_again(shop: Door):

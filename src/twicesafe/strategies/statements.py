@@ -22,6 +22,7 @@ __all__ = [
     "create",
     "held",
     "insert_once",
+    "met",
     "name",
     "places",
     "query",
@@ -108,6 +109,14 @@ def insert_once(
             raise
     else:
         return True
+    yield from met(place, table, columns, values, unique)
+    return False
+
+
+def met(
+    place: Place, table: str, columns: Sequence[str], values: Sequence[Any], unique: Sequence[str]
+) -> Program[None]:
+    """MySQL does not say which unique key an insert has met: make sure that it was this one."""
     same = " AND ".join(f"{name} = ?" for name in unique)
     chosen = [values[columns.index(name)] for name in unique]
     # A locking read sees what is committed now, whatever this transaction's snapshot is.
@@ -116,7 +125,6 @@ def insert_once(
         raise StoreError(
             f"a row of {table} was refused by another unique key than ({', '.join(unique)})"
         )
-    return False
 
 
 def _is_duplicate(error: TwicesafeError) -> bool:

@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..stores.base import Program
 from ..stores.urls import identifier
 from ..transactions import async_of, of
-from .statements import Place, change, insert_once, places
+from .statements import Place, change, insert_once, met, places
 
 __all__ = ["AsyncTable", "Table"]
 
@@ -67,15 +67,24 @@ class _Named:
     def _put(self, place: Place, row: Mapping[str, Any]) -> Program[None]:
         columns = self._columns(row)
         others = [name for name in columns if name not in self.key]
+        values = [*row.values()]
         insert = f"INSERT INTO {self.name} ({', '.join(columns)}) VALUES ({places(len(columns))})"
-        if place.dialect == "mysql":
-            sets = ", ".join(f"{name} = VALUES({name})" for name in others or self.key)
-            sql = f"{insert} ON DUPLICATE KEY UPDATE {sets}"
-        else:
+        if place.dialect != "mysql":
             sets = ", ".join(f"{name} = excluded.{name}" for name in others)
             what = f"UPDATE SET {sets}" if others else "NOTHING"
             sql = f"{insert} ON CONFLICT ({', '.join(self.key)}) DO {what}"
-        yield change(place, sql, [*row.values()])
+            yield change(place, sql, values)
+            return
+        # MySQL meets any unique key, so also another's row: the insert locks what it meets, and
+        # leaves it as it is. A caught error would lock it for reading, and two of us in a circle.
+        same = f"{self.key[0]} = {self.name}.{self.key[0]}"
+        yield change(place, f"{insert} ON DUPLICATE KEY UPDATE {same}", values)
+        yield from met(place, self.name, columns, values, self.key)
+        if others:
+            sets = ", ".join(f"{name} = ?" for name in others)
+            mine = " AND ".join(f"{name} = ?" for name in self.key)
+            sql = f"UPDATE {self.name} SET {sets} WHERE {mine}"
+            yield change(place, sql, [row[name] for name in (*others, *self.key)])
 
 
 class Table(_Named):
