@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -58,6 +59,23 @@ def test_a_repeat_finds_its_event(logged: Door):
     again = append(logged, "a", {"paid": 5}, expected_version=0)
     assert (again.version, again.id, again.replayed) == (1, first.id, True)
     assert len(read(logged, "a")) == 2
+
+
+@pytest.mark.parametrize("how", [{"expected_version": 0}, {"id": "x"}], ids=["version", "id"])
+def test_a_repeat_in_another_order_of_fields_is_a_repeat(logged: Door, how: dict[str, Any]):
+    first = append(logged, "a", {"paid": 5, "by": {"c": 1, "d": {2, 3}}}, **how)
+    again = append(logged, "a", {"by": {"d": {3, 2}, "c": 1}, "paid": 5}, **how)
+    assert (again.version, again.id, again.replayed) == (1, first.id, True)
+    other = {"by": {"d": {3, 2}, "c": True}, "paid": 5}  # True is not 1
+    with pytest.raises((VersionConflictError, FingerprintMismatchError)):
+        append(logged, "a", other, **how)
+    assert len(read(logged, "a")) == 1
+
+
+@pytest.mark.parametrize("event", [{"rate": float("nan")}, Decimal("NaN")], ids=["float", "number"])
+def test_what_equals_nothing_is_the_same_byte_by_byte(logged: Door, event: Any):
+    for replayed in (False, True):
+        assert append(logged, "a", event, expected_version=0).replayed is replayed
 
 
 def test_an_id_of_ones_own_needs_no_version(logged: Door):

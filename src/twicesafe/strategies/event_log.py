@@ -4,7 +4,7 @@
     with connection.transaction():
         log.append(connection, "order-7", {"paid": 5}, type="Paid", expected_version=1)
 
-A repeat of the same append finds its event (same id, same data) and changes nothing. Another event
+A repeat of the same append finds its event (same id, equal data) and changes nothing. Another event
 where this one was expected to be the next is a `VersionConflictError`; the same id with other data
 is a `FingerprintMismatchError`. Neither is written.
 
@@ -24,8 +24,14 @@ from typing import Any, Final
 
 import msgspec
 
+from ..canonical import canonical
 from ..codecs import DEFAULT_CODEC
-from ..errors import FingerprintMismatchError, UsageError, VersionConflictError
+from ..errors import (
+    CorruptRecordError,
+    FingerprintMismatchError,
+    UsageError,
+    VersionConflictError,
+)
 from ..keys import Key
 from ..records import moment
 from ..stores.base import Program
@@ -69,7 +75,29 @@ class Appended(msgspec.Struct, frozen=True):
     version: int
     id: str
     replayed: bool
-    """True: it was there already, with the same data."""
+    """True: it was there already, with equal data."""
+
+
+class _New(msgspec.Struct, frozen=True):
+    """What is to be appended."""
+
+    stream: str
+    id: str
+    kind: str
+    data: bytes
+    event: Any
+
+    def is_like(self, kind: str, data: bytes) -> bool:
+        """Is this what is there? Bytes alone do not tell: a dict has no order."""
+        if kind != self.kind:
+            return False
+        if data == self.data:
+            return True
+        try:
+            there = DEFAULT_CODEC.decode(data, type(self.event))
+        except CorruptRecordError:
+            return False
+        return _content(there, data) == _content(self.event, self.data)
 
 
 class _Log:
@@ -110,14 +138,14 @@ class _Log:
             raise UsageError(f"expected_version={expected!r} makes no sense: use 0 or more")
         kind = name(type(event).__name__ if kind is None else kind, "type")
         data = DEFAULT_CODEC.encode(event, type(event))
-        id_ = _id_of(given, stream, kind, data, expected)
-        row = (stream, id_, kind, data)
+        id_ = _id_of(given, stream, kind, _content(event, data), expected)
+        new = _New(stream, id_, kind, data, event)
         add = self._add_in_turn if place.dialect == "mysql" else self._add
         for _ in range(_TRIES):
-            version = yield from add(place, row, expected)
+            version = yield from add(place, new, expected)
             if version is not None:
                 return Appended(version, id_, replayed=False)
-            found = yield from self._look(place, row)
+            found = yield from self._look(place, new)
             if found is not None:
                 return found
             if expected is not None:
@@ -127,11 +155,8 @@ class _Log:
             "read it again, decide again, and append what follows from that"
         )
 
-    def _add(
-        self, place: Place, row: tuple[str, str, str, bytes], expected: int | None
-    ) -> Program[int | None]:
+    def _add(self, place: Place, new: _New, expected: int | None) -> Program[int | None]:
         """In one statement: the next version, if it is the expected one and nobody is faster."""
-        stream, id_, kind, data = row
         postgres = place.dialect == "postgresql"
         tick = "greatest(pg_current_xact_id()::text::bigint, last.tick)" if postgres else "0"
         # SQLite: without a WHERE it would read ON CONFLICT as the ON of a join.
@@ -145,50 +170,47 @@ class _Log:
             f" FROM {self.table} WHERE stream = ? AND version = (SELECT max(version)"
             f" FROM {self.table} WHERE stream = ?)) last"
             f" WHERE {wanted} ON CONFLICT DO NOTHING RETURNING version",
-            [stream, id_, kind, data, stream, stream],
+            [new.stream, new.id, new.kind, new.data, new.stream, new.stream],
         )
         return rows[0][0] if rows else None
 
-    def _add_in_turn(
-        self, place: Place, row: tuple[str, str, str, bytes], expected: int | None
-    ) -> Program[int | None]:
+    def _add_in_turn(self, place: Place, new: _New, expected: int | None) -> Program[int | None]:
         """Whoever raises the log's last number goes on alone, until it commits."""
-        stream, id_, kind, data = row
+        stream, id_, kind = (held(place, text) for text in (new.stream, new.id, new.kind))
         turn = f"INSERT INTO {self.table}_positions (name, tick, n) VALUES (?, 0, 1)"
         yield change(place, f"{turn} ON DUPLICATE KEY UPDATE n = n + 1", [b""])
         rows = yield query(place, f"SELECT n FROM {self.table}_positions WHERE name = ?", [b""])
         number = rows[0][0]
         last = f"SELECT version FROM {self.table} WHERE stream = ? ORDER BY version DESC LIMIT 1"
-        rows = yield query(place, f"{last} FOR UPDATE", [held(place, stream)])  # not the snapshot's
+        rows = yield query(place, f"{last} FOR UPDATE", [stream])  # not the snapshot's
         version = rows[0][0] if rows else 0
-        if (expected is not None and version != expected) or (yield from self._look(place, row)):
+        if (expected is not None and version != expected) or (yield from self._look(place, new)):
             return None
         yield change(
             place,
             f"INSERT INTO {self.table} (n, stream, version, id, type, data, at, tick)"
             f" VALUES (?, ?, ?, ?, ?, ?, {NOW[place.dialect]}, 0)",
-            [number, held(place, stream), version + 1, held(place, id_), held(place, kind), data],
+            [number, stream, version + 1, id_, kind, new.data],
         )
         return int(version) + 1
 
-    def _look(self, place: Place, row: tuple[str, str, str, bytes]) -> Program[Appended | None]:
+    def _look(self, place: Place, new: _New) -> Program[Appended | None]:
         """The event with this id, if it is there; whether it is the same."""
-        stream, id_, kind, data = row
         lock = " LOCK IN SHARE MODE" if place.dialect == "mysql" else ""
         rows = yield query(
             place,
             f"SELECT version, type, data FROM {self.table} WHERE stream = ? AND id = ?{lock}",
-            [held(place, stream), held(place, id_)],
+            [held(place, new.stream), held(place, new.id)],
         )
         if not rows:
             return None
-        version, its_kind, its_data = rows[0]
-        if shown(its_kind) != kind or its_data != data:
+        version, kind, data = rows[0]
+        if not new.is_like(shown(kind), data):
             raise FingerprintMismatchError(
-                f"the stream {stream[:60]!r} has an event with this id and other data; "
+                f"the stream {new.stream[:60]!r} has an event with this id and other data; "
                 "an event that differs needs an id of its own"
             )
-        return Appended(version, id_, replayed=True)
+        return Appended(version, new.id, replayed=True)
 
     # -- read -----------------------------------------------------------------------------------
 
@@ -213,8 +235,16 @@ def event_of(row: Sequence[Any], declared: Any) -> Event:
     return Event(shown(stream), version, shown(id_), shown(kind), value, moment(at), (tick, n))
 
 
+def _content(event: Any, data: bytes) -> bytes:
+    """The same bytes for equal events, in every process."""
+    try:
+        return canonical(event)
+    except UsageError:
+        return data  # NaN equals nothing, and what is nested so deep is equal byte by byte
+
+
 def _id_of(
-    given: str | Key | None, stream: str, kind: str, data: bytes, expected: int | None
+    given: str | Key | None, stream: str, kind: str, content: bytes, expected: int | None
 ) -> str:
     if given is not None:
         return name(given.id.hex() if isinstance(given, Key) else given, "id")
@@ -223,7 +253,7 @@ def _id_of(
             "a repeat of this append could not be told from a new one: say expected_version=, or "
             "an id= that stays the same, such as current_key().derive('paid')"
         )
-    parts = (stream.encode(), kind.encode(), data, str(expected).encode())
+    parts = (stream.encode(), kind.encode(), content, str(expected).encode())
     told = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
     return hashlib.sha256(told).hexdigest()
 
