@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from tests.transactions.kinds import Door
-from twicesafe import FingerprintMismatchError, Key, UsageError, VersionConflictError
+from twicesafe import (
+    FingerprintMismatchError,
+    Key,
+    StoreError,
+    UsageError,
+    VersionConflictError,
+)
 from twicesafe.strategies import AsyncEventLog, AsyncProjection, Event, EventLog, Projection
 
 
@@ -193,6 +199,36 @@ def test_a_stream_is_shown_in_order_whatever_the_order_of_transactions(
     race.log.append(race.one.connection, "s", "second", expected_version=1)
     race.one.commit()
     assert race.follow() == ["s1", "s2"]
+
+
+@pytest.mark.parametrize("which", ["twicesafe_events", "twicesafe_events_positions"])
+def test_a_log_from_another_server_is_told_until_its_ticks_are_reset(
+    open_kind: Callable[[str], Door], which: str
+):
+    """Restored from a dump: what is appended here has lower ticks, and would be skipped."""
+    race = Race(open_kind, "psycopg")
+    with race.one.transaction() as connection:
+        race.log.append(connection, "s", 1, id="x")
+    assert race.follow() == ["s1"]
+    with race.one.transaction() as connection:
+        race.one.sql(f"UPDATE {which} SET tick = tick + 1000000")
+        race.log.append(connection, "new", 1, id="x")
+    with pytest.raises(StoreError, match="another server"):
+        race.follow()
+    with race.one.transaction() as connection:
+        race.one.sql("UPDATE twicesafe_events SET tick = 0")
+        race.projection.rewind(connection, (0, 1))  # it had applied the first
+    assert race.follow() == ["s1", "new1"]
+
+
+def test_what_the_projections_own_transaction_appended_is_from_here(
+    open_kind: Callable[[str], Door],
+):
+    race = Race(open_kind, "psycopg")
+    with race.one.transaction() as connection:
+        race.log.append(connection, "s", 1, id="x")
+        assert race.projection.advance(connection) == 0  # not past what may still come
+    assert race.follow() == ["s1"]
 
 
 def test_of_two_who_expect_the_same_version_one_appends(race: Race):

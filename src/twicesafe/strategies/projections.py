@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from ..errors import UsageError
+from ..errors import StoreError, UsageError
 from ..stores.base import Program
 from ..transactions import Dialect, async_of, of
 from .event_log import AsyncEventLog, Event, EventLog, event_of
@@ -26,6 +26,9 @@ Position: TypeAlias = tuple[int, int]
 
 START: Final[Position] = (0, 0)
 _HORIZON: Final = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_REACHED: Final = (
+    "greatest(pg_snapshot_xmax(pg_current_snapshot()), pg_current_xact_id())::text::bigint"
+)
 _BEHIND: Final[dict[Dialect, tuple[str, str]]] = {
     "sqlite": ("n > ? ORDER BY n", ""),
     "postgresql": (f"(tick, n) > (?, ?) AND tick < {_HORIZON} ORDER BY tick, n", ""),
@@ -54,11 +57,24 @@ class _Follower:
         if type(limit) is not int or limit < 1:
             raise UsageError(f"limit={limit!r} makes no sense: use 1 or more")
         tick, n = yield from self._take(place)
+        if place.dialect == "postgresql":
+            yield from self._check(place, tick)
         where, more = _BEHIND[place.dialect]
         at = [tick, n] if place.dialect == "postgresql" else [n]
         sql = f"{self._log.select} WHERE {where} LIMIT {limit:d}{more}"
         rows = yield query(place, sql, at)
         return [event_of(row, self._declared) for row in rows]
+
+    def _check(self, place: Place, tick: int) -> Program[None]:
+        """Ticks are transaction ids: in another server than the one that gave them they mislead."""
+        sql = f"SELECT coalesce(max(tick), 0), {_REACHED} FROM {self._log.table}"
+        newest, reached = (yield query(place, sql))[0]
+        if max(tick, newest) > reached:
+            raise StoreError(
+                f"{self._log.table} comes from another server, which had counted more transactions: "
+                f"{self.name!r} could skip what is appended here; set tick = 0 in that table and "
+                "rewind its projections"
+            )
 
     def _moved(self, place: Place, to: Position) -> Program[None]:
         sql = f"UPDATE {self._log.table}_positions SET tick = ?, n = ? WHERE name = ?"
