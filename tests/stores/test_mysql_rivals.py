@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from twicesafe import Key
+from twicesafe import Inbox, Key
 from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Release, Sweep, Verdict
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.stores.mysql import MysqlStore
@@ -44,6 +45,20 @@ def somebody_else(store: MysqlStore) -> Iterator[Any]:
 
 
 @contextmanager
+def connected(url: str) -> Iterator[Any]:
+    """The user's own connection, as PyMySQL gives it."""
+    import pymysql
+
+    parts = urlsplit(url)
+    place = {"host": parts.hostname, "port": parts.port, "user": parts.username}
+    connection: Any = pymysql.connect(**place, database=parts.path.strip("/"))
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
 def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]]:
     """Do it in a thread, and go on when the server says that it waits for a lock."""
     with ThreadPoolExecutor(1) as pool, somebody_else(store) as watcher:
@@ -68,6 +83,12 @@ def expired(store: MysqlStore, key: Key, lives: int = 3) -> int:
     time.sleep(0.002)
     fence: int = won.fence
     return fence
+
+
+def there(cursor: Any, key: Key) -> bool:
+    """Not swept, over or not."""
+    cursor.execute(f"SELECT 1 FROM {RECORDS} WHERE id = %s", (key.id,))
+    return cursor.fetchone() is not None
 
 
 # --- P3: fences never restart ----------------------------------------------------------------
@@ -110,12 +131,32 @@ def test_a_sweep_deletes_nothing_while_a_claim_knows_the_old_floor(store: MysqlS
         program = store.programs.perform(other)
         command = program.send(None)
         claimer.execute(command.sql, command.args)
-        with meanwhile(store, lambda: store.perform(Sweep(100))) as sweeping:
-            claimer.execute(f"SELECT COUNT(*) FROM {RECORDS} WHERE id = %s", (key.id,))
-            assert claimer.fetchone() == (1,)
-            claimer.execute("COMMIT")
-            report, _ = sweeping.result(20)
-    assert report.removed == 1
+        assert store.perform(Sweep(100))[0].removed == 0
+        assert there(claimer, key)
+        claimer.execute("COMMIT")
+    assert store.perform(Sweep(100))[0].removed == 1
+
+
+def test_a_sweep_that_meets_an_open_inbox_holds_up_no_claim(store: MysqlStore, mariadb_url: str):
+    """It would wait for the floor until the transaction ends, and every new claim behind it."""
+    low, high = Key("low"), Key("high")
+    won = store.perform(Claim(low, A, HOUR))
+    expired(store, high)
+    assert store.perform(Sweep(100))[0].removed == 1  # so the floor is above `low`
+    store.perform(Complete(low.id, A, won.fence, 1, b""))
+    expired(store, high)
+    with Inbox.open(mariadb_url) as inbox, connected(mariadb_url) as connection:
+        connection.begin()
+        assert inbox.accept(connection, "m-1")
+        with ThreadPoolExecutor(1) as pool:
+            sweeping = pool.submit(store.perform, Sweep(100))
+            for number in range(20):
+                claimed = store.perform(Claim(Key(f"new {number}"), B, HOUR))
+                assert claimed.verdict is Verdict.WON
+            assert sweeping.result(20)[0].removed == 1
+        assert there(connection.cursor(), high)
+        connection.commit()
+    assert store.perform(Sweep(100))[0].removed == 1
 
 
 def test_a_sweep_waits_for_nobody_who_works_on_a_record(store: MysqlStore):
