@@ -123,6 +123,28 @@ def test_the_order_of_a_key_is_that_of_its_commits(
     assert [body for body in broker.bodies if body in "ab"] == ["a", "b"]
 
 
+def test_who_names_the_schema_and_who_does_not_keep_one_order(postgres_url: str):
+    (first, second), added = (connect(postgres_url) for _ in range(2)), threading.Event()
+    with (
+        Outbox.open(postgres_url) as found,
+        Outbox.open(f"{postgres_url}?schema=public") as named,
+        first,
+        second,
+    ):
+        named.add(first, topic="orders", body="a", key="k")
+
+        def later() -> None:
+            found.add(second, topic="orders", body="b", key="k")
+            added.set()
+
+        thread = threading.Thread(target=later)
+        thread.start()
+        assert not added.wait(0.1)
+        first.commit()
+        assert added.wait(20)
+        thread.join()
+
+
 def test_without_order_nobody_waits(url: str, caller: Callable[[], Any]):
     if url.startswith("sqlite"):
         pytest.skip("SQLite has one writer at a time")

@@ -1,7 +1,8 @@
 """The outbox of PostgreSQL: one statement adds a message, keeps the order, and wakes who sleeps.
 
 The gate of a lane is an advisory lock of the transaction, so it costs no row and no extra trip. A
-transaction holds at most as many as there are gates, however many messages it adds.
+transaction holds at most as many as there are gates, however many messages it adds. Gates go by the
+table's own number: who finds it by its schema and who finds it by the search path meet there.
 
 NOTIFY is not free: commits that announce something queue up behind each other. So only a relay that
 sleeps is announced to, and one that is busy is not: it looks by itself.
@@ -9,7 +10,6 @@ sleeps is announced to, and one that is busy is not: it looks by itself.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
@@ -22,6 +22,9 @@ from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
 from .settings import percents
 
 __all__ = ["PostgresOutbox", "PostgresOutboxSchema", "awaiting", "program_for"]
+
+_OURS: Final = 0x7C5AF << 42
+"""Advisory locks are shared with everyone in the database: ours begin here."""
 
 _TYPES: Final = ("smallint", "bytea", "text", "text", "text", "text", "text", "bytea")
 
@@ -45,12 +48,12 @@ class PostgresOutbox(OutboxPrograms):
     ) -> None:
         super().__init__(PostgresOutboxSchema(table, schema, mark), mark, migrates)
         self._now, self._named = now, (table, schema)
-        name = hashlib.sha256(b"twicesafe.outbox.gate.1\0" + self.t.encode()).digest()
-        self._gates = int.from_bytes(name[:6], "big") * GATES
         asked = ", ".join(f"?::{kind}[]" for kind in _TYPES)
         self._add = mark(f"""
             WITH gate AS MATERIALIZED (
-                SELECT pg_advisory_xact_lock(gate) FROM unnest(?::bigint[]) AS gate
+                SELECT pg_advisory_xact_lock(
+                    {_OURS:d} + '{self.t}'::regclass::oid::bigint * {GATES:d} + gate)
+                FROM unnest(?::bigint[]) AS gate
             ), put AS (
                 INSERT INTO {self.t} (created_at, {WRITTEN})
                 SELECT {now}, {WRITTEN} FROM (SELECT count(*) FROM gate) AS passed,
@@ -92,8 +95,7 @@ class PostgresOutbox(OutboxPrograms):
     def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
         """`created_at` is not used: the server tells the time."""
         columns = zip(*map(values_of, added), strict=True)
-        gates = [self._gates + gate for gate in gates_of(added)]
-        yield Query(self._add, (gates, *map(list, columns)))
+        yield Query(self._add, (gates_of(added), *map(list, columns)))
 
     def awaits(self, owner: bytes) -> Program[bool]:
         """From now on, what is added is announced. False: something is there already."""
