@@ -13,7 +13,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ..core.carrying import carry
@@ -212,7 +212,7 @@ def _checked(answers: Any, command: Publish) -> Any:
 
 def _told(error: BaseException) -> Exception:
     """What broke a publish off. A cancellation or an exit in there is no message's fault."""
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) and not isinstance(error, CancelledError):
         return error
     return BrokerUnavailableError(f"the publisher was broken off by {type(error).__name__}")
 
