@@ -154,6 +154,8 @@ def stream(request: Any, kind: str) -> HttpResponse:
             gate.wait(20)
         if kind == "cut":
             raise OSError("cut")
+        if kind == "long":
+            yield from (b"a", b"b", b"c")
         yield b"2"
 
     return StreamingHttpResponse(parts())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 
@@ -162,6 +164,25 @@ def test_a_client_that_goes_away_loses_nothing(site: Site, edge: str):
         reply = site.send(path, path)
         assert (reply.replayed, reply.body) == (True, b"12" if "stream" in path else b"slow")
         assert len(seen) == 1
+
+
+@pytest.mark.item("E5", "T1")
+def test_wsgi_a_stream_that_its_server_closes_early_is_recorded_whole(tmp_path: Path):
+    site = Site("wsgi", tmp_path)
+    content = Path(django_site.__file__).read_bytes()
+    for path, whole in (("/stream/long", b"1abc2"), ("/file", content)):
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": "POST", "PATH_INFO": path, "HTTP_IDEMPOTENCY_KEY": path,
+            "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "2",
+            "wsgi.input": io.BytesIO(b"{}"),
+        }  # fmt: skip
+        setup_testing_defaults(environ)
+        response = site.handler(environ, lambda *_: None)
+        assert whole.startswith(next(iter(response)))
+        response.close()  # also closes what the view made, and that must come later
+        again = site.send(path, path)
+        assert (again.replayed, again.body) == (True, whole)
+    site.close()
 
 
 @pytest.mark.item("E7")

@@ -127,6 +127,8 @@ class IdempotencyMiddleware:
         if exchange.begin(response):
             exchange.claim._step_out()  # a stream may be taken, and closed, in another context
             response.streaming_content = _Stream(self, exchange, iter(response))
+            closers = response._resource_closers
+            closers.insert(0, closers.pop())  # the view's own would end the stream before ours
             return response
         self.end(exchange)
         return exchange.answer(response)
