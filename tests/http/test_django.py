@@ -9,11 +9,14 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
 
 from tests.http import django_site
 from tests.http.django_site import Site, entered, gate, seen, tokens
 from tests.servers import launch
-from twicesafe.http import HttpRequest, StoredResponse
+from twicesafe.http import HttpPolicy, HttpRequest, StoredResponse
+from twicesafe.integrations.django import IdempotencyMiddleware
 
 Serve = Callable[..., Site]
 
@@ -122,6 +125,25 @@ def test_a_key_belongs_to_the_user_or_else_to_the_client(site: Site):
     assert len(seen) == len(whose)
 
 
+@pytest.mark.item("S4")
+def test_a_scope_that_was_said_is_obeyed_though_it_is_the_default_elsewhere(serve: Serve):
+    token, session = ("Authorization", "Bearer 1"), ("Cookie", "sessionid=1")
+    site = serve(scope=("Authorization",))
+    assert not site.send("k", "/charges", token).replayed
+    assert site.send("k", "/charges", token, session, ("X-User", "1")).replayed
+
+
+@pytest.mark.item("S4")
+def test_a_policy_that_was_made_elsewhere_keeps_its_scope_too():
+    def scope(policy: HttpPolicy) -> Any:
+        with override_settings(TWICESAFE={"store": "memory://", "policy": policy}):
+            return IdempotencyMiddleware(lambda _: None).policy.scope
+
+    assert scope(HttpPolicy(scope=("Authorization",))) == ("Authorization",)
+    assert scope(HttpPolicy().but(scope=("Authorization",))) == ("Authorization",)
+    assert callable(scope(HttpPolicy.stripe()))
+
+
 def kinds(edge: str) -> list[str]:
     return ["stream", "stream-async"] if edge == "asgi" else ["stream"]
 
@@ -214,11 +236,6 @@ def test_a_store_that_is_away_runs_nothing(edge: str):
     "setting", [None, {}, {"store": 5}, {"store": "memory://", "polcy": {}}], ids=repr
 )
 def test_a_wrong_setting_is_told_when_django_starts(setting: Any):
-    from django.core.exceptions import ImproperlyConfigured
-    from django.test import override_settings
-
-    from twicesafe.integrations.django import IdempotencyMiddleware
-
     with (
         override_settings(TWICESAFE=setting),
         pytest.raises(ImproperlyConfigured, match="TWICESAFE"),

@@ -24,12 +24,16 @@ from .routes import Routes
 from .sources import WEBHOOKS, KeySource
 from .stored import RESPONSE_CODEC
 
-__all__ = ["NOT_EXECUTED", "HttpPolicy", "Scope"]
+__all__ = ["DEFAULT_SCOPE", "NOT_EXECUTED", "HttpPolicy", "Scope"]
 
 NOT_EXECUTED: Final = frozenset({401, 403, 407, 408, 409, 421, 423, 425, 426, 428, 429, 503})
 """Statuses by which a handler says that it did nothing: the key is given back."""
 
 Scope: TypeAlias = tuple[str, ...] | Callable[[HttpRequest], str | Iterable[str]]
+
+_AUTHORIZATION: Final = "Authorization"
+DEFAULT_SCOPE: Final = (_AUTHORIZATION,)
+"""Known by its identity: whoever says the same has said it. A literal could be shared with theirs."""
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
@@ -61,7 +65,7 @@ class HttpPolicy:
     """Protect these routes only; empty: all."""
     exclude: tuple[str, ...] = ()
     """Leave these routes alone."""
-    scope: Scope = ("Authorization",)
+    scope: Scope = DEFAULT_SCOPE
     """Who a key belongs to: header names (or ``"cookie:NAME"``), or a callable of the request."""
     scope_secret: bytes = b""
     """Keys the hash of what `scope` names, so that a reader of the store cannot test guesses."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from ... import AsyncReceiver, Receiver
 from ...core.http.message import HttpRequest
-from ...core.http.policy import HttpPolicy
+from ...core.http.policy import DEFAULT_SCOPE, HttpPolicy
 from ...core.http.rules import credentials
 
 __all__ = ["configured"]
-
-_UNSET: Final = HttpPolicy().scope
 
 
 def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
@@ -31,7 +29,7 @@ def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
         raise ImproperlyConfigured(f"TWICESAFE knows no {unknown[0]!r}, only store and policy")
     given = found.get("policy", {})
     policy = given if isinstance(given, HttpPolicy) else HttpPolicy().but(**given)
-    if policy.scope == _UNSET:
+    if policy.scope is DEFAULT_SCOPE:
         policy = policy.but(scope=_user_or_client(policy.scope_secret))
     return policy, (AsyncReceiver if awaits else Receiver).open(found["store"])
 
