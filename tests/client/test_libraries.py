@@ -11,15 +11,18 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 import requests
+from aiohttp.payload import AsyncIterablePayload
 
 from tests.client.flaky import Flaky, response
-from tests.client.libraries import ERRORS, LIBRARIES, QUICK, Library
+from tests.client.libraries import ERRORS, LIBRARIES, QUICK, Library, _awaited
 from tests.http.stage import Answer, Stage
 from twicesafe import ConfigurationError
 from twicesafe.client import Budget, sent_of
+from twicesafe.client.aiohttp import RetryMiddleware
 from twicesafe.client.httpx import AsyncRetryTransport, RetryTransport
 from twicesafe.client.judging import blames_certificate
 from twicesafe.client.requests import RetryAdapter, _never_left
@@ -253,6 +256,45 @@ def test_a_stream_is_sent_once_and_it_is_said(library: Library, flaky: Make):
     sent = sent_of(caught.value)
     assert sent is not None
     assert (sent.attempts, sent.end, len(server.seen)) == (1, "body", 1)
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+async def test_aiohttp_an_upload_that_broke_off_is_not_taken_up_in_its_middle(
+    flaky: Make, monkeypatch: pytest.MonkeyPatch, is_part: bool
+):
+    async def write(self: Any, writer: Any, content_length: Any) -> None:
+        async for chunk in self._iter:
+            await writer.write(chunk)
+        self._consumed = True  # at its end only, as aiohttp 3.13 does
+
+    async def pieces() -> Any:
+        for _ in range(1000):  # more than sockets hold
+            yield b"x" * 65536
+
+    monkeypatch.setattr(AsyncIterablePayload, "write_with_length", write)
+    server = flaky("refuse", response(201))
+    middleware = RetryMiddleware(policy=QUICK)
+    async with aiohttp.ClientSession(middlewares=[middleware]) as session:
+        form = aiohttp.MultipartWriter()
+        form.append(pieces())
+        with pytest.raises(aiohttp.ClientError) as caught:
+            await session.post(server.url, data=form if is_part else pieces())
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert (sent.attempts, sent.end, server.seen) == (1, "body", [])
+
+
+async def test_aiohttp_what_it_has_in_memory_is_sent_again(flaky: Make):
+    stream = AsyncIterablePayload(_awaited([b"a", b"b"]))
+    await stream.as_bytes()
+    server = flaky("lose", response(201))
+    async with aiohttp.ClientSession(middlewares=[RetryMiddleware(policy=QUICK)]) as session:
+        form = aiohttp.MultipartWriter()
+        form.append("text")
+        form.append(stream)
+        async with session.post(server.url, data=form) as answer:
+            assert answer.status == 201
+    assert server.seen[0] == server.seen[1]
 
 
 def test_a_stream_that_gets_an_answer_is_fine(library: Library, flaky: Make):

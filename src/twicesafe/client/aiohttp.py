@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.multipart import BodyPartReaderPayload
+from aiohttp.payload import AsyncIterablePayload
 
 from ..core.driving import drive_async
 from .budget import Budget
@@ -28,6 +30,8 @@ __all__ = ["RetryMiddleware"]
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _CUT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+_ONCE = (AsyncIterablePayload, BodyPartReaderPayload)
+"""Bodies that can be read once."""
 
 
 class RetryMiddleware:
@@ -60,7 +64,7 @@ class RetryMiddleware:
             await self._sleep(command.seconds)
             return None
 
-        flow = send(call, self.policy, self.budget, lambda: not _is_used_up(request))
+        flow = send(call, self.policy, self.budget, lambda: not _is_used_up(request.body))
         ended = await drive_async(flow, perform)
         if isinstance(ended.reply, Unanswered):
             mark(ended.reply.error, ended.sent)
@@ -88,9 +92,16 @@ class RetryMiddleware:
         return Answer(response.status, headers, body, response)
 
 
-def _is_used_up(request: ClientRequest) -> bool:
-    """The body was read from something that cannot be read again."""
-    return bool(getattr(request.body, "consumed", False))
+def _is_used_up(body: object) -> bool:
+    """Was this body, which has been sent, read from something that cannot be read again?
+
+    Not every aiohttp calls a stream `consumed` when its upload broke off in the middle.
+    """
+    if isinstance(body, aiohttp.MultipartWriter) and any(_is_used_up(part) for part, *_ in body):
+        return True
+    if isinstance(body, _ONCE) and getattr(body, "_cached_chunks", None) is None:
+        return True
+    return bool(getattr(body, "consumed", False))
 
 
 def _as_stream(body: bytes) -> aiohttp.StreamReader:
