@@ -224,7 +224,8 @@ class Stage:
         names = {name.lower() for name, _ in lines}
         if "content-length" not in names and "transfer-encoding" not in names:
             lines.append(("Content-Length", str(len(body)).encode()))
-        head = f"{method} {target} HTTP/1.1\r\nHost: stage\r\nConnection: close\r\n".encode()
+        host = "" if "host" in names else "Host: stage\r\n"
+        head = f"{method} {target} HTTP/1.1\r\n{host}Connection: close\r\n".encode()
         text = b"".join(name.encode() + b": " + value + b"\r\n" for name, value in lines)
         return head + text + b"\r\n" + body
 

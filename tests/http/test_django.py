@@ -125,6 +125,17 @@ def test_a_key_belongs_to_the_user_or_else_to_the_client(site: Site):
     assert len(seen) == len(whose)
 
 
+@pytest.mark.item("S1")
+def test_each_host_has_keys_of_its_own(serve: Serve):
+    def hosts(site: Site, *names: str) -> list[bool]:
+        said = [(("Host", name), ("X-User", "1")) for name in names]
+        return [site.send("k", "/charges", *fields).replayed for fields in said]
+
+    assert hosts(serve(), "a.shop", "b.shop", "A.shop") == [False, False, True]
+    everywhere = serve(scope=lambda request: str(request.native.user.pk))
+    assert hosts(everywhere, "a.shop", "b.shop") == [False, True]
+
+
 @pytest.mark.item("S4")
 def test_a_scope_that_was_said_is_obeyed_though_it_is_the_default_elsewhere(serve: Serve):
     token, session = ("Authorization", "Bearer 1"), ("Cookie", "sessionid=1")
@@ -196,7 +207,7 @@ def test_wsgi_a_stream_that_its_server_closes_early_is_recorded_whole(tmp_path: 
         environ: dict[str, Any] = {
             "REQUEST_METHOD": "POST", "PATH_INFO": path, "HTTP_IDEMPOTENCY_KEY": path,
             "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "2",
-            "wsgi.input": io.BytesIO(b"{}"),
+            "HTTP_HOST": "stage", "wsgi.input": io.BytesIO(b"{}"),
         }  # fmt: skip
         setup_testing_defaults(environ)
         response = site.handler(environ, lambda *_: None)

@@ -75,6 +75,22 @@ def test_headers_and_cookies_can_be_the_scope(play: Play):
     assert len(stage.seen) == 4
 
 
+@pytest.mark.item("S1", "S4")
+def test_a_site_with_a_tenant_per_host_says_so(play: Play):
+    def hosts(stage: Stage) -> list[tuple[bool, str]]:
+        replies = [
+            ask(stage, "k", ("Authorization", "a"), ("Host", name))
+            for name in ("x.shop", "y.shop", "x.shop")
+        ]
+        return [(reply.replayed, reply.problem) for reply in replies]
+
+    apart = play(scope=("Authorization", "Host"))
+    assert hosts(apart) == [(False, ""), (False, ""), (True, "")]
+    assert [seen.headers["host"] for seen in apart.seen] == ["x.shop", "y.shop"]
+    refused = play(fingerprint_headers=("Host",))
+    assert hosts(refused) == [(False, ""), (False, "key-reused"), (True, "")]
+
+
 @pytest.mark.item("S4")
 def test_parts_of_a_scope_do_not_run_together(play: Play):
     stage = play(scope=lambda request: (request.header("a") or "-", request.header("b") or "-"))

@@ -29,7 +29,8 @@ _OUR_OWN: Final = frozenset(
      b"transfer-encoding", b"authorization", b"cookie")
 )  # fmt: skip
 _NOT_FORWARDED: Final = HOP_BY_HOP | {b"expect", b"te", b"http2-settings"}
-_VERIFIED: Final = frozenset({b"authorization", b"cookie"})
+_VERIFIED: Final = frozenset({b"authorization", b"cookie", b"host"})
+"""Any client can send these, too, but the upstream looks at them itself."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

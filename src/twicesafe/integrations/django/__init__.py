@@ -10,7 +10,7 @@
 The promises of `twicesafe.wsgi` and `twicesafe.asgi`, with what only Django knows:
 
 - A key belongs to the user who is logged in; without one, to whoever sends the same Authorization
-  and session cookie. Another `scope` in the policy takes its place.
+  and session cookie; and to the host that was asked. Another `scope` in the policy takes its place.
 - Django turns exceptions into responses before a middleware sees them. This one is told of those
   that nobody expected (`got_request_exception`): their outcome is unknown, and the key is held.
   404, 403 and 400 that a view raises are answers.

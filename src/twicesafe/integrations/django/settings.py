@@ -34,12 +34,13 @@ def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
     return policy, (AsyncReceiver if awaits else Receiver).open(found["store"])
 
 
-def _user_or_client(secret: bytes) -> Callable[[HttpRequest], tuple[str, str]]:
-    def scope(request: HttpRequest) -> tuple[str, str]:
+def _user_or_client(secret: bytes) -> Callable[[HttpRequest], tuple[str, str, str]]:
+    def scope(request: HttpRequest) -> tuple[str, str, str]:
+        host = request.native.get_host().lower()  # each of several sites may have a user 1
         user = getattr(request.native, "user", None)
         if user is not None and user.is_authenticated:
-            return "user", str(user.pk)
+            return host, "user", str(user.pk)
         names = ("Authorization", f"cookie:{settings.SESSION_COOKIE_NAME}")
-        return "client", credentials(request, names, secret)
+        return host, "client", credentials(request, names, secret)
 
     return scope
