@@ -298,6 +298,17 @@ def test_a_tenant_is_believed_from_whom_may_say_it(play: Play):
     assert not {"x-tenant", "x_tenant"} & set(stage.seen[0].headers)
 
 
+@pytest.mark.item("S4", "H2")
+def test_a_peer_is_the_same_on_a_listener_of_both_kinds():
+    def trusts(*networks: str) -> list[bool]:
+        forwarding = Forwarding(HttpPolicy(), trusted=networks)
+        peers = ("10.1.2.3", "::ffff:10.1.2.3", "::ffff:11.1.2.3", "2001:db8::1", "unknown")
+        return [forwarding.trusts(peer) for peer in peers]
+
+    assert trusts("10.0.0.0/8") == [True, True, False, False, False]
+    assert trusts("::ffff:10.0.0.0/104", "2001:db8::/32") == [False, True, False, True, False]
+
+
 @pytest.mark.item("A8")
 @pytest.mark.parametrize("key", ["k", None])
 def test_target_and_body_reach_the_upstream_as_they_were(before: Before, key: str | None):

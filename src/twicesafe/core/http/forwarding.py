@@ -61,7 +61,9 @@ class Forwarding:
             address = ipaddress.ip_address(peer)
         except ValueError:
             return False
-        return any(address in network for network in self._trusted)
+        # An IPv4 peer looks like ::ffff:10.0.0.1 to a listener of both kinds.
+        forms = {address, getattr(address, "ipv4_mapped", None) or address}
+        return any(form in network for form in forms for network in self._trusted)
 
     def inbound(self, headers: Fields, peer: str) -> Fields:
         """The request's fields, as far as this peer may say them; or `Refused`."""
