@@ -81,6 +81,7 @@ HOMES = {
     "pytest": {"testing"},
     "hypothesis": {"testing"},
     "django": {"integrations"},
+    "asgiref": {"integrations.django"},
     "sqlite3": {"stores.sqlite"},
 }
 

@@ -146,6 +146,9 @@ def write(request: Any) -> HttpResponse:
 
 def stream(request: Any, kind: str) -> HttpResponse:
     seen.append(kind)
+    if kind == "late":
+        entered.set()
+        gate.wait(20)
 
     def parts() -> Any:
         yield b"1"
@@ -164,6 +167,9 @@ def stream(request: Any, kind: str) -> HttpResponse:
 @transaction.non_atomic_requests  # Django has no atomic async views
 async def stream_async(request: Any, kind: str) -> HttpResponse:
     seen.append(kind)
+    if kind == "late":
+        entered.set()
+        await asyncio.to_thread(gate.wait, 20)
 
     async def parts() -> Any:
         yield b"1"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.test import override_settings
+from django.test import RequestFactory, override_settings
 
 from tests.http import django_site
 from tests.http.django_site import Site, entered, gate, seen, tokens
@@ -229,6 +231,76 @@ def test_asgi_a_stream_whose_client_went_away_is_held(tmp_path: Path):
     assert site.send("k", "/stream-async/gated").problem == "outcome-unknown"
     assert seen == ["gated"]
     site.close()
+
+
+async def ask(site: Site, path: str, *, leave: bool = False) -> tuple[int, bytes]:
+    """One request to the ASGI handler; `leave`: its client is gone before the view has answered."""
+    uploads, sent = iter([b"{}"]), []
+
+    async def receive() -> Any:
+        for body in uploads:
+            return {"type": "http.request", "body": body, "more_body": False}
+        await (asyncio.to_thread(entered.wait, 20) if leave else asyncio.Event().wait())
+        turn(20)
+        return {"type": "http.disconnect"}
+
+    def turn(left: int) -> None:
+        """Some turns of the loop later Django has cancelled the view, and it may answer."""
+        asyncio.get_running_loop().call_soon(turn, left - 1) if left else gate.set()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    fields = [(b"host", b"stage"), (b"idempotency-key", b"k"), (b"content-length", b"2")]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": fields, "query_string": b""}
+    await site.handler(scope, receive, send)
+    return (sent[0]["status"] if sent else 0), b"".join(part.get("body", b"") for part in sent)
+
+
+@pytest.mark.item("E5")
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+@pytest.mark.parametrize("path", ["/stream/late", "/stream-async/late"])
+@pytest.mark.parametrize("most, then", [(100, (200, b"12")), (1, (410, b"{"))])
+def test_asgi_a_stream_whose_client_left_before_it_began_is_taken_all_the_same(
+    path: str, most: int, then: tuple[int, bytes], tmp_path: Path
+):
+    async def run() -> tuple[int, bytes]:
+        assert (await ask(site, path, leave=True)) == (0, b"")
+        while (answer := await ask(site, path))[0] == 409:
+            pass
+        return answer
+
+    site = Site("asgi", tmp_path, max_result=most)
+    status, body = asyncio.run(run())
+    assert (status, body[: len(then[1])]) == then
+    assert seen == ["late"]
+    site.close()
+
+
+@pytest.mark.item("E5", "E7")
+@pytest.mark.parametrize("taken", [0, 1])
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_asgi_a_stream_that_nobody_takes_to_its_end_ends_its_key(
+    is_closed: bool, taken: int, tmp_path: Path
+):
+    async def view(request: Any) -> Any:
+        return await django_site.stream_async(request, "whole")
+
+    async def asked() -> Any:
+        return await layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+
+    with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}"}):
+        layer = IdempotencyMiddleware(view)
+    response = await asked()
+    for _ in range(taken):
+        assert await anext(aiter(response)) == b"1"
+    if is_closed:  # the client left while Django was sending it
+        await asyncio.to_thread(response.close)
+    del response  # or a middleware outside was cancelled, and nobody has it any more
+    while (again := await asked()).status_code == 409:
+        gc.collect()
+        await asyncio.sleep(0)
+    assert again.status_code == (200 if is_closed and not taken else 500)
 
 
 @pytest.mark.item("E9")

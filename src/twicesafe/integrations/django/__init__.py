@@ -21,6 +21,7 @@ The promises of `twicesafe.wsgi` and `twicesafe.asgi`, with what only Django kno
     settings     TWICESAFE read, the scope of Django's users
     messages     between Django's messages and ours
     exchange     one keyed request, and how its key ends
+    streams      a response that comes in parts
     middleware   in both colours, on one page
 """
 

@@ -33,6 +33,8 @@ class Exchange:
         self.recording = rules.recording()
         self.trouble: BaseException | None = None
         self.settled = False
+        self.stream: Any = None
+        """Under ASGI, a body that comes in parts."""
         self._passed = False
         request._twicesafe = self  # for the signal, which knows the request only
 
@@ -56,6 +58,11 @@ class Exchange:
         """A part of a stream passes. True: it is the last one, and the key is to be settled."""
         self._passed = self.recording.feed(part) or self._passed
         return self._passed and not self.settled
+
+    def left(self) -> None:
+        """The view has ended, and its client was gone before."""
+        if self.stream is not None:
+            self.stream.close()
 
     def passed(self) -> None:
         """The stream has ended by itself."""

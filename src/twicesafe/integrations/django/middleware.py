@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest as DjangoRequest
 from django.http import HttpResponse
 
@@ -17,10 +16,10 @@ from ...core.http.message import Fields, HttpRequest, StoredResponse
 from ...core.http.problems import Problem, Refused
 from ...core.http.rules import Admission, Looked, Rules
 from ...errors import CorruptRecordError, ResultError, StoreUnavailableError, TwicesafeError
-from ...policy import seconds
 from .exchange import Exchange
 from .messages import fields_of, request_of, response_of
 from .settings import configured
+from .streams import AsyncStream, Stream
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -126,7 +125,7 @@ class IdempotencyMiddleware:
             raise
         if exchange.begin(response):
             exchange.claim._step_out()  # a stream may be taken, and closed, in another context
-            response.streaming_content = _Stream(self, exchange, iter(response))
+            response.streaming_content = Stream(self, exchange, iter(response))
             closers = response._resource_closers
             closers.insert(0, closers.pop())  # the view's own would end the stream before ours
             return response
@@ -177,41 +176,36 @@ class IdempotencyMiddleware:
             await claim.__aexit__(None, None, None)
             return response_of(self._rules.replay(asked, stored))
         exchange = Exchange(self._rules, admission, asked, request, claim)
-        task = asyncio.ensure_future(self._work_async(request, exchange))
+        task = self.start(self._work_async(request, exchange))
         claim._step_out()  # the claim goes on in the task's own context
+        try:
+            return await asyncio.shield(task)  # Django cancels the wait, not the view
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda _: exchange.left())
+            raise
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task of its own, whoever waits for it or does not."""
+        task = asyncio.ensure_future(work)
         self._running.add(task)  # the loop itself would let it be collected
         task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)  # Django cancels the wait, not the view
+        return task
 
     async def _work_async(self, request: DjangoRequest, exchange: Exchange) -> Any:
         try:
             response = await self.get_response(request)
         except BaseException as error:
             exchange.noticed(error)
-            await self._end_async(exchange)
+            await self.end_async(exchange)
             raise
         if exchange.begin(response):
-            response.streaming_content = self._stream_async(exchange, _parts(response))
+            exchange.stream = AsyncStream(self, exchange, response)
+            response.streaming_content = exchange.stream
             return response
-        await self._end_async(exchange)
+        await self.end_async(exchange)
         return exchange.answer(response)
 
-    async def _stream_async(
-        self, exchange: Exchange, parts: AsyncIterator[bytes]
-    ) -> AsyncIterator[bytes]:
-        try:
-            async for part in parts:
-                if exchange.feed(part):
-                    await self._tell_async(exchange)
-                yield part
-            exchange.passed()
-        except BaseException as error:
-            exchange.noticed(error)
-            raise
-        finally:
-            await self._end_async(exchange)
-
-    async def _tell_async(self, exchange: Exchange) -> None:
+    async def tell_async(self, exchange: Exchange) -> None:
         act = None if exchange.settled else exchange.settle()
         try:
             if act is not None:
@@ -221,66 +215,8 @@ class IdempotencyMiddleware:
         except TwicesafeError as error:
             _log.warning("a response was delivered that is not on record: %s", error)
 
-    async def _end_async(self, exchange: Exchange) -> None:
+    async def end_async(self, exchange: Exchange) -> None:
         try:
-            await self._tell_async(exchange)
+            await self.tell_async(exchange)
         finally:
             await exchange.claim.__aexit__(None, exchange.failure, None)
-
-
-class _Stream:
-    """The body of a streaming response under WSGI, recorded while the server takes it."""
-
-    def __init__(
-        self, layer: IdempotencyMiddleware, exchange: Exchange, parts: Iterator[bytes]
-    ) -> None:
-        self._layer, self._exchange, self._parts = layer, exchange, parts
-        self._ended = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            part = next(self._parts)
-        except StopIteration:
-            self._exchange.passed()
-            self._end()
-            raise
-        except BaseException as error:
-            self._exchange.noticed(error)
-            self._end()
-            raise
-        if self._exchange.feed(part):
-            self._layer.tell(self._exchange)
-        return part
-
-    def close(self) -> None:
-        """The server is done with it. A client that went away loses nothing: take the rest, as
-        long as it can be kept and comes in time."""
-        patience = time.monotonic() + seconds(self._layer.policy.linger)
-        while not self._ended and not self._exchange.settled:
-            if self._exchange.recording.overflowed or time.monotonic() > patience:
-                break
-            next(self, None)
-        self._end()
-
-    def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._layer.end(self._exchange)
-
-
-def _parts(response: Any) -> AsyncIterator[bytes]:
-    """The parts of a stream. A blocking one is read beside the loop, as Django does."""
-    if response.is_async:
-        return response.streaming_content  # type: ignore[no-any-return]
-    return _beside(response.streaming_content)
-
-
-async def _beside(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    def taken() -> list[bytes]:
-        return list(parts)
-
-    for part in await sync_to_async(taken)():
-        yield part
