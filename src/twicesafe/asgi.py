@@ -8,7 +8,7 @@ What it promises, and how:
 - The key is claimed when the whole body has arrived: a broken upload leaves no trace.
 - The handler runs in a task of its own: a client that goes away neither cancels it nor loses its
   result. So it is not told of the disconnect while its result can still be recorded; a stream that
-  is too long to be kept, or that lingers on, is told.
+  is too long to be kept, or that lingers on, is told, as its server would have told it.
 - A response streams through while it is recorded, and the record is written before its last chunk
   is sent: a retry that is sent on seeing the end finds it.
 - An exception, a cut or a short response leave the outcome unknown: the key is held, and the client
@@ -162,6 +162,7 @@ class _Exchange:
         "_send",
         "_settled",
         "_started",
+        "_tells_by_send",
         "_trouble",
         "_watch",
         "claim",
@@ -183,7 +184,7 @@ class _Exchange:
         self._receive, self._send = receive, send
         self._recording = rules.recording()
         self._delivered = self._gone = self._settled = self._started = False
-        self._impatient = self._dismissed = False
+        self._impatient = self._dismissed = self._tells_by_send = False
         self._disconnected = asyncio.Event()
         """The application may know that nobody listens any more."""
         self._watch: asyncio.Task[None] | None = None
@@ -191,6 +192,7 @@ class _Exchange:
 
     async def run(self, app: App, scope: Scope) -> None:
         """All of it, in a task of its own; how it ended is told through `over`."""
+        self._tells_by_send = _version(scope) >= (2, 4)
         trouble: BaseException | None = None
         try:
             await self._work(app, scope)
@@ -266,8 +268,10 @@ class _Exchange:
             await self._pass(message)
             if last:
                 self._disconnected.set()
-            else:
-                self._dismiss()
+                return
+            self._dismiss()
+            if self._dismissed and self._tells_by_send:
+                raise OSError("the client is gone")
 
     # -- how the key ends -----------------------------------------------------------------------
 
@@ -355,6 +359,12 @@ def _request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
     target = scope.get("raw_path") or path.encode("utf-8", "surrogateescape")
     query = scope.get("query_string", b"")
     return HttpRequest(scope["method"], path, target, query, scope["headers"], body, scope)
+
+
+def _version(scope: Scope) -> tuple[int, ...]:
+    """Of the protocol: since 2.4 a `send` to nobody raises OSError, and frameworks wait for that."""
+    text: str = scope.get("asgi", {}).get("spec_version", "2.0")
+    return tuple(map(int, text.split(".")))
 
 
 def _forwarded(scope: Scope, rules: Rules) -> Scope:

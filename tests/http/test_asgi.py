@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -102,6 +103,44 @@ async def test_a_send_that_fails_loses_no_result(error: Exception):
             await server.call()
     server.send = works  # type: ignore[method-assign]
     assert (await server.call())[1]["body"] == b"12"
+
+
+@pytest.mark.item("E5", "R10", "T3")
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+@pytest.mark.parametrize("too_much", [True, False])
+async def test_an_endless_stream_is_told_of_its_client_in_the_way_of_its_server(
+    version: str, too_much: bool
+):
+    """Since 2.4 by `send`, which is all that Starlette looks at then; before, by `receive`."""
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        listening = asyncio.ensure_future(receive())
+        await send(start())
+        try:
+            while not (version == "2.3" and listening.done()):
+                await send(body(b"x" * 100, more=True))
+                await asyncio.sleep(0)
+            told.append("2.3")
+        except OSError:
+            told.append("2.4")
+            raise
+        finally:
+            listening.cancel()
+
+    policy = HttpPolicy(max_result=500) if too_much else HttpPolicy(linger=0.01)
+    server = Server(app, policy)
+
+    async def broken(message: Any) -> None:
+        server.gone.set()
+        raise OSError("gone")
+
+    server.send = broken  # type: ignore[method-assign]
+    with contextlib.suppress(OSError):
+        await server.call(asgi={"version": "3.0", "spec_version": version})
+    assert told == [version]
+    assert await server.state() is State.COMPLETED
 
 
 @pytest.mark.item("E4")
