@@ -354,11 +354,15 @@ def _request_of(environ: Environ, fields: Fields, body: bytes = b"") -> HttpRequ
 
 
 def _body(environ: Environ, rules: Rules) -> bytes:
-    """The whole body; `Refused` if it is too large, or shorter than announced."""
+    """The whole body; `Refused` if it is too large, shorter than announced, or has no end."""
     stream = environ["wsgi.input"]
     announced = environ.get("CONTENT_LENGTH") or ""
     if not announced.isdigit():
-        return _to_the_end(stream, rules) if environ.get("wsgi.input_terminated") else b""
+        if environ.get("wsgi.input_terminated"):
+            return _to_the_end(stream, rules)
+        if environ.get("HTTP_TRANSFER_ENCODING"):
+            raise Refused(Problem("length-required"))
+        return b""
     left = int(announced)
     rules.require_size(left)
     pieces: list[bytes] = []

@@ -337,7 +337,8 @@ def test_every_setting_is_explained_and_profiles_differ():
 def test_the_cases_are_these():
     assert set(CASES) == {
         "key-missing", "key-invalid", "key-reused", "in-progress", "outcome-unknown",
-        "result-not-kept", "request-too-large", "request-incomplete", "store-unavailable",
+        "result-not-kept", "request-too-large", "request-incomplete", "length-required",
+        "store-unavailable",
         "upstream-unavailable", "upstream-failed", "request-malformed", "upgrade-refused",
     }  # fmt: skip
 

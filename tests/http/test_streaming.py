@@ -287,3 +287,15 @@ def test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end():
     assert wire(**again)[4:] == ["claim", "200", "1"]
     huge = {"wsgi.input_terminated": True, "wsgi.input": io.BytesIO(b"1" * 2_000_000)}
     assert wire(CONTENT_LENGTH="", HTTP_IDEMPOTENCY_KEY="j", **huge)[7] == "413"
+
+
+@pytest.mark.item("E6", "F9")
+def test_wsgi_a_body_whose_end_the_server_does_not_tell_is_refused():
+    wire = Wire(streaming(b"1"))
+    chunked = {"CONTENT_LENGTH": "", "HTTP_TRANSFER_ENCODING": "chunked"}
+    for body in (b"pay 1", b"pay 999"):
+        assert wire(**chunked, **{"wsgi.input": io.BytesIO(body)})[0] == "411"
+        assert "claim" not in wire.order
+        del wire.order[:]
+    sized = {"CONTENT_LENGTH": "5", "wsgi.input": io.BytesIO(b"pay 1")}
+    assert wire(**sized) == ["claim", "200", "1", "complete"]

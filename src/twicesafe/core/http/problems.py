@@ -89,6 +89,13 @@ CASES: Final[dict[str, Case]] = {
         "The body ended before its announced length. The request was not run; its key is unused.",
         True,
     ),
+    "length-required": Case(
+        411,
+        "The request has no length",
+        "This server does not say where a body in chunks ends, so that it cannot be compared with its "
+        "repeats. It was not run; send it with Content-Length.",
+        False,
+    ),
     "store-unavailable": Case(
         503,
         "The store of keys cannot be reached",
