@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
+import h11
 import pytest
 
 from tests.http.scripted import OK, Scripted, Step, reset
@@ -17,6 +20,7 @@ from twicesafe import State
 from twicesafe.core.http.forwarding import Forwarding
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
+from twicesafe.proxy.connections import Connection, UpstreamTimedOut
 
 Play = Callable[..., Stage]
 
@@ -438,6 +442,49 @@ def test_both_ways_stream_without_a_key(before: Before):
         connection.sendall(b"0\r\n\r\n")
         while not got.endswith(b"0\r\n\r\n"):
             got += connection.recv(1000)
+
+
+@pytest.fixture
+def asked() -> Connection:
+    """A connection that goes nowhere, on which a request was begun."""
+    connection = Connection()
+    connection.transport = Mock()
+    fields = [("Host", "a"), ("Transfer-Encoding", "chunked")]
+    connection.http.send(h11.Request(method="POST", target="/", headers=fields))
+    return connection
+
+
+@pytest.mark.item("E4")
+async def test_an_upstream_is_not_silent_while_it_is_still_being_told(
+    asked: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    async def later(seconds: float) -> bool:
+        """So many seconds later: does it still wait?"""
+        now.append(now[-1] + seconds)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return not waiting.done()
+
+    loop = asyncio.get_running_loop()
+    now = [loop.time()]
+    monkeypatch.setattr(loop, "time", lambda: now[-1])
+    waiting = asyncio.ensure_future(asked.more(60))
+    for _ in range(3):
+        assert await later(50)
+        await asked.write(b"a piece of a slow upload")
+    assert await later(59)
+    assert not await later(2)
+    with pytest.raises(UpstreamTimedOut, match="silent for 60 s"):
+        await waiting
+
+
+@pytest.mark.item("A8")
+async def test_a_long_head_of_a_response_may_come_in_pieces(asked: Connection):
+    head = b"HTTP/1.1 200 OK\r\nX: " + b"a" * 60_000
+    asked.data_received(head)
+    assert asked.event() is h11.NEED_DATA
+    asked.data_received(b"\r\n\r\n")
+    assert isinstance(asked.event(), h11.Response)
 
 
 def test_a_client_that_leaves_ends_a_request_without_a_key(before: Before):

@@ -22,6 +22,8 @@ __all__ = ["UNAVAILABLE", "Connection", "Connections", "UpstreamLost", "Upstream
 
 _MOST_UNREAD: Final = 262_144
 """How much of a response may wait for a client that reads slowly."""
+_MOST_HEAD: Final = 65536
+"""The longest head of a response, in bytes, as for requests; h11 alone would take a quarter of it."""
 UNAVAILABLE: Final = Problem("upstream-unavailable", retry_after=1)
 
 
@@ -121,11 +123,13 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self.http = h11.Connection(h11.CLIENT)
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD)
         self.since = 0.0
         self._resting = self._broken = False
         self._unread = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._patience = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -173,26 +177,40 @@ class Connection(asyncio.Protocol):
             raise UpstreamLost("its response did not end, or is not HTTP") from error
 
     async def more(self, patience: float) -> None:
-        """Wait until something came; `UpstreamLost` if nothing can come any more."""
+        """Wait until something came; `UpstreamLost` if nothing can come any more.
+
+        Silence is counted from the last octet that was written: who is still being told is no
+        more silent than it should be.
+        """
         if self._broken:
             raise UpstreamLost("the connection broke")
         if self._unread > _MOST_UNREAD:
             self.transport.resume_reading()
         self._unread = 0
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        alarm = loop.call_later(
-            patience, self._wake, UpstreamTimedOut(f"silent for {patience:g} s")
-        )
+        self._waiter, self._patience = asyncio.get_running_loop().create_future(), patience
+        self._watch()
         try:
             await self._waiter
         finally:
-            alarm.cancel()
+            self._relax()
             self._waiter = None
 
     async def write(self, data: bytes) -> None:
         self.transport.write(data)
+        if self._waiter is not None:
+            self._watch()
         await self._writable.wait()
+
+    def _watch(self) -> None:
+        self._relax()
+        silent = UpstreamTimedOut(f"silent for {self._patience:g} s")
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(self._patience, self._wake, silent)
+
+    def _relax(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     def _wake(self, trouble: UpstreamLost | None = None) -> None:
         waiter = self._waiter

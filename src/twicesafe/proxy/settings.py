@@ -62,7 +62,8 @@ class ProxySettings:
     connect_timeout: float = 5
     """How long a connection to the upstream may take; after that nothing was sent: 503."""
     upstream_timeout: float = 60
-    """How long the upstream may be silent; after that the outcome is unknown."""
+    """How long the upstream may be silent, counted from the last octet it was sent; after that the
+    outcome is unknown."""
     upstream_idle: float = 1
     """How long a connection may rest and still be used again: less than the upstream's own limit,
     because one that closes just now leaves an outcome unknown; 0: each request has a new one."""
