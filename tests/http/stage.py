@@ -138,7 +138,7 @@ class Stage:
         forwarding = Forwarding(self.policy, **ways)
         self.metrics = Metrics()
         patience = settings.pop("patience", 30)
-        upstream = Upstream(url, forwarding, **settings)
+        upstream = Upstream(url, forwarding, metrics=self.metrics, **settings)
         return Front(upstream, receiver, self.policy, forwarding, self.metrics, patience)
 
     def close(self) -> None:

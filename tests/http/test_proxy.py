@@ -609,14 +609,30 @@ def test_a_client_that_takes_nothing_is_let_go(before: Before, key: str | None):
             assert (reply.replayed, len(reply.body)) == (True, size)
 
 
+def counted(stage: Stage) -> dict[tuple[str, str], float]:
+    """What the proxy has counted, once it serves nobody: an answer is out before it is counted."""
+    while found := {(c.name, c.label): c.value for c in stage.metrics.counts()}:
+        if not found.pop(("in_flight", "")):
+            break
+    return found
+
+
 @pytest.mark.item("O3")
 def test_what_it_counts(stage: Stage):
     for key in ("k", "k", None):
         stage.send(key)
+    assert counted(stage)["responses", "201"] == 3
 
-    def counted() -> dict[tuple[str, str], float]:
-        return {(c.name, c.label): c.value for c in stage.metrics.counts()}
 
-    while counted()["in_flight", ""]:  # the answer is out before it is counted
-        pass
-    assert counted()["responses", "201"] == 3
+@pytest.mark.item("O3")
+def test_failures_of_the_upstream_are_counted_with_a_key_and_without(before: Before, play: Play):
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    stage = play(upstream={"url": url})
+    for key in ("k", None):
+        stage.send(key)
+    assert counted(stage)["upstream_failures", "Unreachable"] == 2
+    stage, _ = before([b""], [b""])
+    for key in ("k", "k", None):  # a held key is no failure of today
+        stage.send(key)
+    assert counted(stage)["upstream_failures", "UpstreamLost"] == 2

@@ -65,7 +65,6 @@ class Front:
         except UpstreamLost as lost:
             _log.warning("the upstream gave no whole answer: %s", lost)
             status = 504 if isinstance(lost, UpstreamTimedOut) else 502
-            self._metrics.count("upstream_failures", type(lost).__name__)
             if out.status == 0:
                 await self._answer(scope, out, Problem("upstream-failed", status))
             # What has begun is cut: the server closes a connection whose response did not end.
@@ -77,8 +76,6 @@ class Front:
     async def _answer(self, scope: Message, out: _Out, problem: Problem) -> None:
         request = HttpRequest(scope["method"], scope["path"], b"", b"", scope["headers"])
         response = self._rules.refuse(request, problem)
-        if problem.case == "upstream-unavailable":
-            self._metrics.count("upstream_failures", "Unreachable")
         await out(
             {
                 "type": "http.response.start",

@@ -26,6 +26,7 @@ from ..core.http.forwarding import Forwarding
 from ..core.http.problems import Refused
 from .addresses import Origin
 from .connections import UNAVAILABLE, Connection, Connections, UpstreamLost
+from .metrics import Metrics
 
 __all__ = ["Upstream"]
 
@@ -47,10 +48,12 @@ class Upstream:
         idle: float = 1,
         connections: int = 256,
         context: ssl.SSLContext | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         origin = Origin.of(url)
         self._host, self._prefix = origin.named, origin.prefix
         self._forwarding, self._timeout = forwarding, timeout
+        self._metrics = metrics or Metrics()
         self._connections = Connections(
             origin, connect_timeout=connect_timeout, idle=idle, most=connections, context=context
         )
@@ -68,12 +71,17 @@ class Upstream:
         head = h11.Request(method=scope["method"], target=target, headers=list(fields))
         try:
             connection = await self._connections.take()
+        except Refused:
+            self._metrics.count("upstream_failures", "Unreachable")
+            raise
         except asyncio.CancelledError:
             raise Refused(UNAVAILABLE) from None  # this process ends, and nothing was sent
         try:
             await _Passage(connection, self._timeout, self._forwarding, receive, send).run(head)
-        except BaseException:
+        except BaseException as error:
             self._connections.throw_away(connection)
+            if isinstance(error, UpstreamLost):
+                self._metrics.count("upstream_failures", type(error).__name__)
             raise
         self._connections.give_back(connection)
 

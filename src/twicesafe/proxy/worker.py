@@ -62,6 +62,7 @@ class Worker:
             idle=settings.upstream_idle,
             connections=settings.upstream_connections,
             context=_trust(settings.upstream_ca),
+            metrics=self.metrics,
         )
         patience = settings.client_timeout
         self.front = Front(self.upstream, self.receiver, policy, forwarding, self.metrics, patience)
