@@ -339,7 +339,8 @@ def test_the_cases_are_these():
         "key-missing", "key-invalid", "key-reused", "in-progress", "outcome-unknown",
         "result-not-kept", "request-too-large", "request-incomplete", "length-required",
         "store-unavailable",
-        "upstream-unavailable", "upstream-failed", "request-malformed", "upgrade-refused",
+        "upstream-unavailable", "upstream-failed", "attempt-failed", "request-malformed",
+        "upgrade-refused",
     }  # fmt: skip
 
 

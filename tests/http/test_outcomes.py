@@ -109,7 +109,7 @@ def test_a_handler_that_may_run_again_does(play: Play, settings: dict[str, Any])
 
     stage.handler = fails_twice
     replies = [stage.send("k") for _ in range(4)]
-    status, problem = (502, "upstream-failed") if stage.edge == "proxy" else (500, "")
+    status, problem = (502, "attempt-failed") if stage.edge == "proxy" else (500, "")
     assert [r.status for r in replies] == [status, status, 201, 201]
     assert [r.problem for r in replies] == [problem, problem, "", ""]
     assert len(stage.seen) == 3

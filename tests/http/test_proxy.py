@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -142,6 +143,18 @@ def test_a_silent_upstream_is_unknown_with_a_key_and_504_without(before: Before)
     assert len(service.requests) == 2
     (record,) = stage.records.records()[0]
     assert (record.state, record.error) == (State.HELD, "UpstreamTimedOut")
+
+
+@pytest.mark.item("E4", "P6")
+def test_a_failed_attempt_on_a_route_that_may_run_again_invites_the_next(before: Before):
+    stage, service = before([reset], [reset], http={"rerun": ("POST /charges",)})
+    first, plain = stage.send("k"), stage.send(None)
+    assert (first.status, first.problem, first["retry-after"]) == (502, "attempt-failed", "1")
+    assert json.loads(first.body)["retryable"] is True
+    assert (plain.status, plain.problem) == (502, "upstream-failed")
+    assert json.loads(plain.body)["retryable"] is False
+    assert [stage.send("k").replayed for _ in range(2)] == [False, True]
+    assert len(service.requests) == 3
 
 
 @pytest.mark.item("E10")

@@ -30,6 +30,9 @@ UNAVAILABLE: Final = Problem("upstream-unavailable", retry_after=1)
 class UpstreamLost(Exception):  # noqa: N818 - the name that is kept as the failure's
     """The request was sent, and its response did not come, or not whole."""
 
+    keyed = False
+    """It had a key."""
+
 
 class UpstreamTimedOut(UpstreamLost):
     """Nothing came for too long."""

@@ -2,8 +2,8 @@
 
     Front( IdempotencyMiddleware( Upstream ) )
 
-An upstream that gave no whole answer is no error of this program: a client without a key is told so
-(502), a response that has begun is cut, and one line goes to the log. Answers that are not the
+An upstream that gave no whole answer is no error of this program: a client without a key, or of a route
+that may run again, is told so (502), a response that has begun is cut, and one line goes to the log. Answers that are not the
 upstream's get a Date and a Server of their own. A client that takes nothing of its response for long is
 let go; if it had a key, its response is recorded all the same.
 """
@@ -64,9 +64,8 @@ class Front:
             await self._answer(scope, out, refusal.problem)
         except UpstreamLost as lost:
             _log.warning("the upstream gave no whole answer: %s", lost)
-            status = 504 if isinstance(lost, UpstreamTimedOut) else 502
             if out.status == 0:
-                await self._answer(scope, out, Problem("upstream-failed", status))
+                await self._answer(scope, out, _failed(lost))
             # What has begun is cut: the server closes a connection whose response did not end.
         except ClientStalled:
             _log.warning("a client did not take its response, and is let go")
@@ -112,6 +111,14 @@ class _Out:
                 await self._send(message)
         except TimeoutError:
             raise ClientStalled from None
+
+
+def _failed(lost: UpstreamLost) -> Problem:
+    """A key comes here from a `rerun` route only: elsewhere it is held, and that was answered."""
+    status = 504 if isinstance(lost, UpstreamTimedOut) else 502
+    if lost.keyed:
+        return Problem("attempt-failed", status, retry_after=1)
+    return Problem("upstream-failed", status)
 
 
 def _refuse_websockets(fields: Any) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import h11
 
+from ..context import current_key
 from ..core.http.forwarding import Forwarding
 from ..core.http.problems import Refused
 from .addresses import Origin
@@ -81,6 +82,7 @@ class Upstream:
         except BaseException as error:
             self._connections.throw_away(connection)
             if isinstance(error, UpstreamLost):
+                error.keyed = current_key() is not None
                 self._metrics.count("upstream_failures", type(error).__name__)
             raise
         self._connections.give_back(connection)

@@ -115,6 +115,13 @@ CASES: Final[dict[str, Case]] = {
         "safely.",
         False,
     ),
+    "attempt-failed": Case(
+        502,
+        "The service behind this proxy gave no whole answer",
+        "The request was sent and may or may not have had its effect. It is harmless to repeat: the "
+        "same request may be sent again.",
+        True,
+    ),
     "request-malformed": Case(
         400,
         "The request cannot be read in one way only",
