@@ -70,6 +70,13 @@ def test_the_mark_is_on_replays_only_and_its_name_is_a_setting(play: Play):
     assert {n for n, _ in again.fields} - {n for n, _ in first.fields} <= {"content-length"}
 
 
+@pytest.mark.item("R4")
+def test_the_mark_of_another_layer_inside_is_not_kept_beside_ours(stage: Stage):
+    answers(stage, 200, [JSON, (b"idempotent-replayed", b"true")], [b"{}"])
+    first, again = stage.send("k"), stage.send("k")
+    assert first.all("idempotent-replayed") == again.all("idempotent-replayed") == ["true"]
+
+
 @pytest.mark.item("R5", "D5")
 def test_what_belongs_to_one_passage_is_not_replayed(stage: Stage):
     of_one = [

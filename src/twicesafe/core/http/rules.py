@@ -71,8 +71,9 @@ class Rules:
         self.by_name = not (policy.key_from or required)
         """Only the key's field can make a request ours."""
         self._reads_body = any(reads_body(source) for source in policy.key_from)
-        self._dropped = never_kept(cookies=policy.replay_cookies, names=policy.drop_headers)
         marker = policy.replay_header
+        dropped = policy.drop_headers if marker is None else (*policy.drop_headers, marker)
+        self._dropped = never_kept(cookies=policy.replay_cookies, names=dropped)
         self._marker = None if marker is None else marker.lower().encode()
         self._exposed = () if marker is None else (marker.encode(), b"Retry-After", b"Link")
         self.statuses = {
