@@ -106,6 +106,8 @@ class IdempotencyMiddleware:
         claim = receiver.claim(
             admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
         )
+        if claim._is_held_around:  # by another layer on this store
+            return await self.app(scope, _again(body, receive), send)
         try:
             await claim.__aenter__()
         except TwicesafeError as error:

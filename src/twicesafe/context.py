@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import LeaseLostError
 
@@ -56,6 +56,7 @@ class ActiveClaim:
         "renewed",
         "settled",
         "started",
+        "store",
     )
 
     def __init__(
@@ -87,6 +88,8 @@ class ActiveClaim:
         self.settled = False
         """The handler ended and the store was told: nothing is left to keep."""
         self.outer: ActiveClaim | None = None
+        self.store: Any = None
+        """Where it is recorded, if it was made by hand."""
         self.pid = 0
         self._clock = clock
 

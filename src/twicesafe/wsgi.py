@@ -110,6 +110,8 @@ class IdempotencyMiddleware:
         claim = receiver.claim(
             admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
         )
+        if claim._is_held_around:  # by another layer on this store
+            return self.app(environ, start_response)
         # The claim's own context: a server may take the response, or close it, in another one.
         context = copy_context()
         try:

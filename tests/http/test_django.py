@@ -314,6 +314,22 @@ def test_a_store_that_is_away_runs_nothing(edge: str):
     assert len(seen) == 1
 
 
+async def test_of_two_layers_on_one_store_the_outer_one_claims(edge: str, tmp_path: Path):
+    async def awaited(request: Any) -> Any:
+        return django_site.charge(request)
+
+    view = awaited if edge == "asgi" else django_site.charge
+    seen.clear()
+    with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}"}):
+        layer = IdempotencyMiddleware(IdempotencyMiddleware(view))
+    for is_replayed in (False, True):
+        answer = layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+        response = await answer if edge == "asgi" else answer
+        assert response.status_code == 201
+        assert ("Idempotent-Replayed" in response) == is_replayed
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize(
     "setting", [None, {}, {"store": 5}, {"store": "memory://", "polcy": {}}], ids=repr
 )

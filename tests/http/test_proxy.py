@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
 import threading
@@ -17,7 +18,7 @@ import pytest
 from tests.http.scripted import OK, Scripted, Step, reset
 from tests.http.stage import Answer, ProxyServer, Seen, Stage, read
 from tests.http.test_wire import BAD
-from twicesafe import State
+from twicesafe import Receiver, State, wsgi
 from twicesafe.core.http.forwarding import Forwarding
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
@@ -620,6 +621,29 @@ def test_a_client_that_takes_nothing_is_let_go(before: Before, key: str | None):
             while (reply := stage.send("k")).problem == "in-progress":
                 pass
             assert (reply.replayed, len(reply.body)) == (True, size)
+
+
+@pytest.mark.parametrize("scope, statuses", [((), [409, 409]), (("app",), [201, 201])])
+def test_a_layer_behind_the_proxy_on_its_store_needs_a_scope_of_its_own(
+    stage: Stage, scope: tuple[str, ...], statuses: list[int]
+):
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("201 Created", [])
+        return [b"done"]
+
+    def behind(seen: Seen) -> Answer:
+        got: list[str] = []
+        environ = {
+            "REQUEST_METHOD": "POST", "PATH_INFO": seen.path, "HTTP_IDEMPOTENCY_KEY": "k",
+            "CONTENT_TYPE": seen.headers["content-type"], "CONTENT_LENGTH": str(len(seen.body)),
+            "wsgi.input": io.BytesIO(seen.body),
+        }  # fmt: skip
+        body = layer(environ, lambda status, *_: got.append(status))
+        return Answer(int(got[0][:3]), [], list(body))
+
+    layer = wsgi.IdempotencyMiddleware(app, receiver=Receiver(stage.memory, scope=scope))
+    stage.handler = behind
+    assert [stage.send("k").status for _ in range(2)] == statuses
 
 
 def counted(stage: Stage) -> dict[tuple[str, str], float]:

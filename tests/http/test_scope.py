@@ -5,11 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.http.stage import Answer, Seen, Stage
-from twicesafe.http import HttpRequest
+from twicesafe import AsyncReceiver, Receiver, wsgi
+from twicesafe.http import HttpPolicy, HttpRequest
+from twicesafe.stores import open_async_store, open_store
+from twicesafe.stores.memory import MemoryStore
 
 Play = Callable[..., Stage]
 
@@ -157,3 +163,53 @@ def test_neither_keys_nor_bodies_nor_credentials_are_logged(
     ask(stage, "canary-7", who)
     ask(stage, "canary-7", who)
     assert "canary" not in caplog.text
+
+
+@pytest.mark.parametrize("edge", ["asgi", "wsgi"])
+@pytest.mark.parametrize("wait", [0, 10])
+@pytest.mark.parametrize("is_one", [True, False])
+def test_of_two_layers_on_one_store_the_outer_one_claims(
+    edge: str, wait: int, is_one: bool, tmp_path: Path
+):
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    opened = open_async_store if edge == "asgi" else open_store
+    inner = opened(url)
+
+    def around(layer: Any) -> Any:
+        kind = AsyncReceiver if edge == "asgi" else Receiver
+        return type(layer)(layer, receiver=kind(inner if is_one else opened(url)))
+
+    stage = Stage(edge, HttpPolicy(wait=wait), store=inner, around=around)
+    replies = [ask(stage, "k"), ask(stage, "k"), ask(stage, "j")]
+    assert [(reply.status, reply.replayed) for reply in replies] == [
+        (201, False),
+        (201, True),
+        (201, False),
+    ]
+    assert len(stage.seen) == 2
+    stage.close()
+
+
+def test_a_layer_on_another_store_claims_for_itself():
+    other = MemoryStore()
+    stage = Stage("wsgi", around=lambda layer: type(layer)(layer, receiver=Receiver(other)))
+    assert ask(stage, "k").status == 201
+    assert [store.stats().total for store in (Receiver(other), stage.records)] == [1, 1]
+    stage.close()
+
+
+def test_a_key_that_has_ended_is_held_around_nobody():
+    """What runs on after its request, in the same context, is answered like anybody."""
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        ran.append(copy_context())
+        start_response("201 Created", [])
+        return [b"%d" % len(ran)]
+
+    def asked() -> list[bytes]:
+        environ = {"REQUEST_METHOD": "POST", "HTTP_IDEMPOTENCY_KEY": "k", "wsgi.input": None}
+        return list(layer(environ, lambda *_: None))
+
+    ran: list[Context] = []
+    layer = wsgi.IdempotencyMiddleware(app, receiver=Receiver(MemoryStore()))
+    assert asked() == ran[0].run(asked) == [b"1"]

@@ -105,6 +105,8 @@ class IdempotencyMiddleware:
             return self.get_response(request)
         self._forward(request)
         claim = self._claim(admission)
+        if claim._is_held_around:  # by another layer on this store
+            return self.get_response(request)
         try:
             claim.__enter__()
         except TwicesafeError as error:
@@ -166,6 +168,8 @@ class IdempotencyMiddleware:
             return await self.get_response(request)
         self._forward(request)
         claim = self._claim(admission)
+        if claim._is_held_around:
+            return await self.get_response(request)
         try:
             await claim.__aenter__()
         except TwicesafeError as error:
