@@ -237,6 +237,16 @@ def test_routers_and_mounted_applications_are_behind_the_layer(stage: Stage):
     assert runs == ["inner", "lone", "free", "free"]
 
 
+@pytest.mark.item("R7")
+def test_a_slash_too_many_is_redirected_unless_told_not(stage: Stage):
+    for setting, status in (({}, 307), ({"redirect_slashes": False}, 404)):
+        app = FastAPI(**setting)
+        app.post("/charges")(lambda: "charged")
+        serve(stage, app)
+        assert post(stage, "/charges/", f"k{status}").status == status
+        assert post(stage, "/charges", "other").status == 200
+
+
 @pytest.mark.item("S5", "D4")
 def test_a_login_in_a_dependency_is_asked_again_by_a_hook(stage: Stage):
     tokens, runs = {"Bearer a"}, []

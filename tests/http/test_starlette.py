@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -21,6 +22,8 @@ from tests.http.stage import Stage
 from tests.http.test_outcomes import Heard
 from twicesafe import AsyncReceiver, current_key
 from twicesafe.asgi import IdempotencyMiddleware
+from twicesafe.client.httpx import AsyncRetryTransport
+from twicesafe.http import HttpPolicy
 from twicesafe.stores.memory import AsyncMemoryStore
 
 
@@ -101,6 +104,34 @@ def test_an_ordinary_application(stage: Stage):
         "outcome-unknown"
     ] * 2
     assert shop.effects[2:] == ["missing", "broken"]
+
+
+@pytest.mark.item("R7", "F4")
+@pytest.mark.parametrize(
+    "settings, slashes, statuses",
+    [({}, True, [307, 422]), ({}, False, [404]), ({"per_operation": True}, True, [307, 201])],
+)
+async def test_a_redirect_uses_up_the_key_unless_each_path_has_its_own(
+    settings: dict[str, Any], slashes: bool, statuses: list[int]
+):
+    ran: list[str] = []
+
+    async def charge(request: Request) -> PlainTextResponse:
+        ran.append(request.url.path)
+        return PlainTextResponse("charged", 201)
+
+    app = Starlette(routes=[Route("/charges/", charge, methods=["POST"])])
+    app.router.redirect_slashes = slashes
+    receiver = AsyncReceiver(AsyncMemoryStore())
+    app.add_middleware(IdempotencyMiddleware, receiver=receiver, policy=HttpPolicy(**settings))
+    transport = AsyncRetryTransport(httpx.ASGITransport(app))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://shop", follow_redirects=True
+    ) as client:
+        for _ in range(2):
+            answer = await client.post("/charges", headers={"Idempotency-Key": "k"})
+            assert [each.status_code for each in (*answer.history, answer)] == statuses
+    assert ran == ["/charges/"] * (statuses[-1] == 201)
 
 
 @pytest.mark.item("E2", "T1")

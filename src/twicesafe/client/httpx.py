@@ -4,9 +4,10 @@
     client = httpx.AsyncClient(transport=AsyncRetryTransport(policy=RetryPolicy(deadline=10)))
 
 POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
-else passes untouched. The key is written into the request: one `httpx.Request` is one call, also when
-a redirect or a login sends it again. `response.extensions["twicesafe"]`, or `sent_of`, tells how it
-went. A client's own time-outs hold for each attempt, the policy's deadline for all of them.
+else passes untouched. The key is written into the request, so that a login sends it again under the
+same key. So does a redirect: a server refuses that (422), unless its keys are per operation.
+`response.extensions["twicesafe"]`, or `sent_of`, tells how it went. A client's own time-outs hold for
+each attempt, the policy's deadline for all of them.
 """
 
 from __future__ import annotations

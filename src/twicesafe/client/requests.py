@@ -4,10 +4,10 @@
     session.mount("https://", RetryAdapter())
 
 POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
-else goes as ever. The key is written into the prepared request: one `PreparedRequest` is one call,
-also when a redirect sends it again. `response.twicesafe`, or `sent_of`, tells how it went. The
-session's time-outs hold for each attempt, the policy's deadline for all of them. urllib3's own
-`max_retries` stays at 0: it would retry without knowing what an answer means.
+else goes as ever. The key is written into the prepared request, so that a redirect sends it again under
+the same key: a server refuses that (422), unless its keys are per operation. `response.twicesafe`, or
+`sent_of`, tells how it went. The session's time-outs hold for each attempt, the policy's deadline for
+all of them. urllib3's own `max_retries` stays at 0: it would retry without knowing what an answer means.
 """
 
 from __future__ import annotations
