@@ -89,8 +89,7 @@ class Worker:
 def zombies(t: Trial) -> None:
     """Workers stopped past their lease and woken again: is anything that they say accepted, and do they
     know soon that they lost?"""
-    policy = Policy(lease=LEASE, wait=20)
-    with fresh_url(t.engine) as url, Receiver.open(url, policy=policy) as receiver:
+    with fresh_url(t.engine) as url, Receiver.open(url, policy=Policy(wait=20)) as receiver:
         workers = {kind: Worker(url, kind) for kind in ("threads", "tasks")}
         try:
             for number in range(t.size(4, 100)):

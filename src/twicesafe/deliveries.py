@@ -121,9 +121,7 @@ class Deliveries:
             return None
         answer = cache.get(call.key.id)
         if answer is None or call.fingerprint not in (None, answer.fingerprint):
-            return (
-                None  # a mismatch is the store's to say; it may know a fingerprint that we do not
-            )
+            return None  # the store compares: it may know a fingerprint that we do not
         return outcome_of(call, answer, cached=True)
 
     # -- operator requests --------------------------------------------------------------------

@@ -5,16 +5,13 @@ A claim inserts the record or, where there is one, returns it in the same statem
 programs that all SQL stores share. Asks of a batch are in the order of identities, so that two
 batches never wait for each other in a circle.
 
-Fences never restart (P3), although READ COMMITTED lets a claim and a sweep pass each other. The
-floor is read under a shared lock that is held to the end of the claim, and a sweep has raised and
-committed it before it deletes anything. So a claim that read the old floor is over before the first
-record goes, and has met that record; any other claim reads the new floor. A sweep does not queue for
-the floor, for every later claim would queue behind it: while somebody reads it, what lies above stays.
+A new record's fence is one above the floor, which is read under a shared lock that is held to the end
+of the claim; `sweeping` says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import index
 from string import Formatter
 from typing import Any, ClassVar, Final
@@ -27,6 +24,7 @@ from ..base import Program
 from ..migrating import Schema, migrate
 from ..programs import READING, SqlPrograms
 from ..sql import CAUSES, STATES, Change, Query, atomically, number_of, row_from, scope_text
+from .sweeping import Sweeper
 
 __all__ = ["MysqlPrograms", "MysqlSchema"]
 
@@ -39,11 +37,6 @@ _ANSWER: Final = (
     " owner, fingerprint, result"
 )
 """Numbers as one text: PyMySQL takes longer for a column than the server for the whole row."""
-
-_TRIES: Final = 5
-_PAUSE: Final = 0.02
-"""So often, and so many seconds apart, a bite looks whether nobody reads the floor. A claim reads it
-for a moment, an inbox for as long as its transaction is open."""
 
 _KNOWN: Final = 4096
 """Identities of which we remember that they have a record."""
@@ -297,56 +290,7 @@ class MysqlPrograms(SqlPrograms):
     # -- upkeep -------------------------------------------------------------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite in the order of arrival; the floor is not locked while records are removed."""
-        rows = yield Query(
-            f"SELECT n, fence, expires_at, {self.now} FROM {self.records} WHERE n > %s"
-            " ORDER BY n LIMIT %s",
-            (int(ask.after or 0), ask.limit),
-        )
-        due = [(n, fence) for n, fence, expires_at, now in rows if 0 < expires_at <= now]
-        removed = 0
-        if due:
-            floor = yield from self._raise(max(fence for _, fence in due))
-            # From here on no claim knows a lower floor.
-            still = f"expires_at BETWEEN 1 AND {rows[0][3]:d} AND fence <= {floor:d}"
-            removed = yield from atomically(
-                self._remove(_list(n for n, _ in due), still), self.begin
-            )
-        after = str(rows[-1][0]) if len(rows) == ask.limit else ""
-        return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
-
-    def _raise(self, to: int) -> Program[int]:
-        """Raise the floor as soon as nobody reads it; what it is now."""
-        floor = 0
-        for turn in range(_TRIES):
-            if turn:
-                yield Query(f"SELECT SLEEP({_PAUSE})")
-            floor = (yield Query(f"SELECT floor FROM {self.meta} WHERE one = 1"))[0][0]
-            if floor >= to:
-                break
-            if (yield from atomically(self._raise_unread(to), self.begin)):
-                return to
-        return floor
-
-    def _raise_unread(self, to: int) -> Program[bool]:
-        free = yield Query(f"SELECT 1 FROM {self.meta} WHERE one = 1 FOR UPDATE SKIP LOCKED")
-        if free:
-            yield Change(f"UPDATE {self.meta} SET floor = {to:d} WHERE one = 1 AND floor < {to:d}")
-        return bool(free)
-
-    def _remove(self, numbers: str, still: str) -> Program[int]:
-        """What was claimed since we looked stays; what somebody works on is not waited for."""
-        rows = yield Query(
-            f"SELECT n FROM {self.records} WHERE n IN {numbers} AND {still} FOR UPDATE SKIP LOCKED"
-        )
-        if not rows:
-            return 0
-        gone = _list(n for (n,) in rows)
-        yield Change(
-            f"DELETE FROM {self.audit} WHERE id IN"
-            f" (SELECT id FROM {self.records} WHERE n IN {gone})"
-        )
-        return (yield Change(f"DELETE FROM {self.records} WHERE n IN {gone}"))  # type: ignore[no-any-return]
+        return Sweeper(self).bite(ask)
 
 
 class _Update:
@@ -404,10 +348,6 @@ def _table(names: Sequence[str], rows: int) -> str:
     first = ", ".join(f"%s AS {name}" for name in names)
     other = f" UNION ALL SELECT {', '.join(['%s'] * len(names))}"
     return f"SELECT {first}{other * (rows - 1)}"
-
-
-def _list(numbers: Iterable[int]) -> str:
-    return f"({', '.join(map(str, numbers))})"
 
 
 def _places(count: int) -> str:
