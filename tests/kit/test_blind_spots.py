@@ -338,6 +338,22 @@ def test_every_delivery_has_a_message_of_its_own():
     assert message == {"id": "m-1", "items": []}
 
 
+def test_a_world_among_the_arguments_is_told_and_can_be_bound():
+    lines: list[str] = []
+
+    def append(book: list[str], item: str) -> None:
+        book.append(item)
+
+    world = {"snapshot": lambda: list(lines), "setup": lines.clear}
+    for tool in (crash_matrix, assert_idempotent):
+        with pytest.raises(ConfigurationError, match=r"functools\.partial"):
+            tool(append, lines, "tea", **world)
+    with pytest.raises(ConfigurationError, match=r"functools\.partial"):
+        run_twice(append, lines, "tea", snapshot=lambda: list(lines))
+    with pytest.raises(AssertionError, match="doubled"):
+        run_twice(functools.partial(append, lines), "tea", snapshot=lambda: list(lines))
+
+
 def test_deliveries_tell_the_mistakes_of_the_test():
     with pytest.raises(KeyError, match="idd"):
         deliver_at_least_once(charge, [{"id": 1}], key=lambda m: m["idd"])

@@ -402,3 +402,32 @@ def test_a_tracer_of_others_gets_its_hook_back(shop: Shop):
         assert sys.gettrace() is other
     finally:
         sys.settrace(before)
+
+
+def test_where_no_line_can_be_a_point_no_hook_is_touched():
+    """So that a coverage tool sees what it always saw."""
+    seen: list[Any] = []
+
+    def other(*_: Any) -> None: ...
+
+    world: dict[str, Any] = {}
+
+    def look() -> None:
+        seen.append(sys.gettrace())
+        world["looked"] = True
+
+    class Plain:
+        """Not written in a file: there is no line to look for."""
+
+        __call__ = staticmethod(eval("lambda look: look()"))
+
+    before = sys.gettrace()
+    sys.settrace(other)
+    try:
+        crash_matrix(
+            Plain(), look, snapshot=lambda: dict(world), setup=world.clear,
+            interleavings=0, bare=True,
+        )  # fmt: skip
+    finally:
+        sys.settrace(before)
+    assert set(seen) == {other}

@@ -10,9 +10,14 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any
 
-__all__ = ["Trial", "copied", "difference", "plain_copy", "same", "table"]
+__all__ = ["COPIED", "Trial", "copied", "difference", "plain_copy", "same", "table"]
 
 WIDE = 60
+
+COPIED = (
+    "every delivery has arguments of its own, as messages have: bind what is the world with "
+    "functools.partial"
+)
 
 
 @dataclass

@@ -33,7 +33,7 @@ from ..policy import Policy, seconds
 from ..receiver import AsyncReceiver, Receiver
 from ..stores.memory import AsyncMemoryStore, MemoryStore
 from .clock import FakeClock
-from .comparing import Trial, copied, difference, plain_copy, same, table
+from .comparing import COPIED, Trial, copied, difference, plain_copy, same, table
 from .crash import Life, _AsyncMortal, _Mortal, crash_point
 from .fresh import Fresh
 
@@ -161,7 +161,7 @@ class _Trials:
         if self.snapshot is not None and self.setup is not None and same(before, trial.state):
             raise ConfigurationError(
                 "the clean run changed nothing that the snapshot sees, so no harm could be seen "
-                f"either: return what the handler changes (it returned {before!r:.60})"
+                f"either: return what the handler changes (it returned {before!r:.60}); {COPIED}"
             )
         return trial, delivery
 

@@ -29,7 +29,7 @@ from ..keys import KeyLike
 from ..outcomes import Outcome
 from ..policy import Policy
 from ..receiver import AsyncReceiver, Receiver
-from .comparing import Trial, difference, same
+from .comparing import COPIED, Trial, difference, same
 from .crash import Life
 from .interleaving import Played, explore
 from .killing import kills, order_for
@@ -159,7 +159,7 @@ class _Trials:
         if same(before, clean.state):
             raise ConfigurationError(
                 f"the clean run of {name} changed nothing that the snapshot sees, so no harm could be "
-                f"seen either: return what the handler changes (it returned {before!r:.60})"
+                f"seen either: return what the handler changes (it returned {before!r:.60}); {COPIED}"
             )
         files = ", ".join(sorted(Path(file).name for file in tracer.files))
         if tracer.every_line and not tracer.passed:

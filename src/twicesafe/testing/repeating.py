@@ -23,7 +23,7 @@ from ..outcomes import Outcome
 from ..policy import Backoff, Policy
 from ..receiver import Receiver
 from ..stores.memory import MemoryStore
-from .comparing import copied, difference, plain_copy, same
+from .comparing import COPIED, copied, difference, plain_copy, same
 from .lives import called, is_awaited
 
 if TYPE_CHECKING:
@@ -47,17 +47,26 @@ def run_twice(
     ``results=False``: the answers may differ (``True``, then ``False`` for "was there already").
     Returns the first answer. Async functions run on an event loop of their own.
     """
+    spoilt = False
 
     def run() -> Any:
+        nonlocal spoilt
         given, named = plain_copy((args, kwargs))
-        return called(lambda: function(*given, **named))
+        answer = called(lambda: function(*given, **named))
+        spoilt = not same((given, named), (args, kwargs))
+        return answer
 
     def state() -> Any:
         return None if snapshot is None else copied(called(snapshot))
 
+    start = state()
     first, before = run(), state()
     second, after = run(), state()
     name = getattr(function, "__qualname__", repr(function))
+    if spoilt and snapshot is not None and same(start, before):
+        raise ConfigurationError(
+            f"{name} changed nothing but an argument, and {COPIED}: so the snapshot sees nothing"
+        )
     if snapshot is None and (first is None or not results):
         raise ConfigurationError(
             f"there is nothing to compare: {name} gave no answer, and without snapshot=… nobody looks "
