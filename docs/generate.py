@@ -132,7 +132,12 @@ def policy_page() -> str:
     return f"""# Policy
 
 {own_doc(policy.Policy)} Durations are seconds or `timedelta`. Nonsense raises `ConfigurationError`, which names the
-setting and the fix. What is nearer wins: decorator, then receiver, then default.
+setting and the fix.
+
+A policy is taken whole: the decorator's if it has one, else the receiver's, else the default. Nothing is merged: a
+`Policy(takeover="hold")` on a decorator has the default `retention`, whatever the receiver's is. To change one setting and keep the
+rest: `receiver.policy.but(takeover="hold")`. `process` takes no policy per call: `receiver.options(policy=…)`. The HTTP layers
+obey [HttpPolicy](http.md#settings) only: a `Policy` of their receiver does not count for requests.
 
 {table("setting", "default", "type", "meaning", rows=rows(policy.Policy))}
 `policy.but(lease=5)` is the same policy with one setting changed. `receiver.options(policy=…)` is a receiver with

@@ -1,7 +1,8 @@
 """Policy: the few settings that decide how a receiver behaves, checked when they are made.
 
-Settings are layered: call > decorator > receiver > default. Durations are seconds or timedeltas.
-Nonsense raises `ConfigurationError`, naming the field and the fix.
+A policy is taken whole: the decorator's if it has one, else the receiver's, else the default; two
+are never merged. Durations are seconds or timedeltas. Nonsense raises `ConfigurationError`, naming
+the field and the fix.
 """
 
 from __future__ import annotations
