@@ -342,7 +342,8 @@ Rows are states, columns are events, cells are the next state. An empty cell cha
 {table("event", "moves", "meaning", rows=event_rows)}
 ## Why a handler starts again
 
-`record.cause`, and `current_claim().cause` in a handler. The first start has none.
+`record.cause`, and `current_claim().cause` in a handler. The first start has none. A record that was swept or lost leaves no trace:
+the next start is a first one.
 
 {table("cause", "meaning", rows=_enum_rows(Cause))}
 ## Everything, as a diagram

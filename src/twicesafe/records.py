@@ -36,7 +36,7 @@ class State(enum.StrEnum):
 
 
 class Cause(enum.StrEnum):
-    """Why a handler was started again (P12)."""
+    """Why a handler was started again, as long as its record is there (P12)."""
 
     FAILED = "failed"
     """The last attempt raised."""
@@ -47,7 +47,7 @@ class Cause(enum.StrEnum):
     OPERATOR = "operator"
     """An operator released the key."""
     RECORD_LOST = "record_lost"
-    """The store lost the record, where it can tell."""
+    """Reserved: no store of this version can tell."""
 
     __hash__ = str.__hash__
 
