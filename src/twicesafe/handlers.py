@@ -57,7 +57,7 @@ class MessageHandler(_Described[M, T]):
 
     @abc.abstractmethod
     def handle(self, message: M) -> T:
-        """Do the work; runs once per key."""
+        """Do the work. It may start again after a failure or a crash."""
 
     def dead_letter(self, message: M, error: Exception) -> None:
         """A message that no redelivery can help: parked, held, or reused id. Then the error goes on."""
@@ -79,7 +79,7 @@ class AsyncMessageHandler(_Described[M, T]):
 
     @abc.abstractmethod
     async def handle(self, message: M) -> T:
-        """Do the work; runs once per key."""
+        """Do the work. It may start again after a failure or a crash."""
 
     async def dead_letter(self, message: M, error: Exception) -> None:
         """A message that no redelivery can help: parked, held, or reused id. Then the error goes on."""

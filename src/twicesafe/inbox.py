@@ -120,8 +120,8 @@ class Inbox(Letters):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` in your transaction, once for this key; a repeat gets
-        the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there; a
+        repeat gets the recorded answer."""
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
@@ -282,8 +282,8 @@ class AsyncInbox(Letters):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` in your transaction, once for this key; a repeat gets
-        the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there; a
+        repeat gets the recorded answer."""
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)

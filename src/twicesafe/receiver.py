@@ -1,4 +1,4 @@
-"""The receiver: runs a handler at most once per key and answers repeats with the first answer.
+"""The receiver: one recorded result per key; repeats get it.
 
     receiver = Receiver.open("sqlite:///keys.db")
     outcome = receiver.process("tx-123", charge, order)     # runs charge(order)
@@ -98,7 +98,8 @@ class Receiver(Deliveries):
     def process(
         self, key: KeyLike | None, handler: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` once for this key; a repeat gets the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer; a repeat
+        gets the recorded answer."""
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
@@ -321,7 +322,8 @@ class AsyncReceiver(Deliveries):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` once for this key; a repeat gets the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer; a repeat
+        gets the recorded answer."""
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)
