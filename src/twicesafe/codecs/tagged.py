@@ -121,8 +121,8 @@ class _Writer:
         if known.get(name) is not kind:
             self._refuse(
                 f"is a {kind.__module__}.{name}, which a replay can only rebuild if the handler's "
-                f"return annotation mentions it: annotate the handler (-> {kind.__name__}), or "
-                "return plain data"
+                f"return annotation mentions it: annotate the handler (-> {kind.__name__}), pass "
+                f"returns={kind.__name__} to claim or resolve, or return plain data"
             )
 
     def within(self, value: object, write: Callable[[], Any]) -> Any:
