@@ -553,7 +553,7 @@ def cli_page() -> str:
             for p in command.params
             if p.name != "help"
         ]
-        said = re.sub(r"\[/?\w*\]", "`", inspect.cleandoc(command.help))
+        said = re.sub(r"(?<!\\)\[/?\w*\]", "`", inspect.cleandoc(command.help)).replace("\\[", "[")
         yield f"## {name}\n\n{said}\n\n{table('option', 'meaning', rows=rows)}"
 
     status = inspect.cleandoc(twicesafe.cli.__doc__ or "").partition("everywhere:\n\n")[2]

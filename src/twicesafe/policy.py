@@ -102,7 +102,7 @@ class Policy:
     outage: Literal["refuse", "run"] = "refuse"
     """Store unreachable: refuse (fail closed), or run unprotected (counted and logged)."""
     max_result_bytes: int = 262_144
-    """Larger results are not kept: the work is done, its duplicates get ResultUnavailable."""
+    """Larger results are not kept: the work is done, duplicates get `ResultUnavailableError`."""
     retry_horizon: Duration | None = None
     """How long senders may retry; checked against retention."""
     codec: Codec | None = None

@@ -30,7 +30,7 @@ __all__ = ["parked", "relay", "retry", "skip", "status"]
 
 LaneArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[LANE]…", help="Lanes, as `outbox parked` names them."),
+    typer.Argument(metavar="LANE…", help="Lanes, as `outbox parked` names them."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every parked lane.", show_default=False)]
 

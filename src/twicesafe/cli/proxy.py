@@ -63,11 +63,11 @@ def proxy(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Protect a service in any language: Idempotency-Key as a program.
+    r"""Protect a service in any language: Idempotency-Key as a program.
 
-    A POST or PATCH with an Idempotency-Key reaches the service once; repeats get the first answer.
+    A repeat of a POST or PATCH under an answered Idempotency-Key gets the recorded answer.
     If the service does not answer, the key is held: [cyan]twicesafe keys list --state held[/], then
-    keys resolve or keys release. All settings: [proxy] and [http] in twicesafe.toml, or variables like
+    keys resolve or keys release. All settings: \[proxy] and \[http] in twicesafe.toml, or variables like
     TWICESAFE_PROXY_UPSTREAM. SIGHUP reads them again, SIGTERM lets running requests end.
     Example: [cyan]twicesafe proxy --upstream http://127.0.0.1:9000 --store sqlite:///keys.db[/]
     """
