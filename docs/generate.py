@@ -531,7 +531,8 @@ store](../how-to/write-a-store.md).
 Declared in the code as `Capabilities`; the conformance suite holds a store to what it declares.
 
 {table("capability", *titles.values(), "meaning", rows=can)}
-What each of them can *not* promise is in [what we cannot promise](../explanation/what-we-cannot-promise.md).
+What each of them can *not* promise is in [what we cannot promise](../explanation/what-we-cannot-promise.md), and on the pages of the
+servers: [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md).
 
 {chr(10).join(sections)}"""
 
@@ -723,6 +724,7 @@ def api_page() -> str:
         _class_section(twicesafe.Key),
         _class_section(claims.Claim, "AsyncClaim is its awaited twin."),
         _class_section(handlers.MessageHandler, "AsyncMessageHandler is its awaited twin."),
+        _class_section(twicesafe.Inbox, "AsyncInbox has the same names, awaited."),
         _class_section(twicesafe.Outbox, "AsyncOutbox has the same names, awaited."),
         _class_section(twicesafe.OutboxRelay, "AsyncOutboxRelay has the same names, awaited."),
     ]
