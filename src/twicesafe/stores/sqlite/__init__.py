@@ -6,7 +6,7 @@ the last commits may be lost in a power cut (never in a crash of the process).
 A duplicate reads on a connection of its own and never waits for a writer. All writes of a process
 go through one lane: the calls that gather while one is being written are written together, in
 one transaction, with one fsync. No reader ever becomes a writer, so SQLITE_BUSY can only mean
-another process's write, for which SQLite itself waits (``timeout``).
+another process's write, for which SQLite itself waits (``timeout``). What lasts longer is an outage.
 
     sqlite:///keys.db            beside the working directory
     sqlite:////var/lib/keys.db   an absolute path

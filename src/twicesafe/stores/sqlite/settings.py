@@ -38,8 +38,9 @@ class DatabaseFile:
                 f"cannot open {self.path}: {error}; does its folder exist and may you write there?"
             ) from error
         try:
-            self._into_wal(connection)
-            connection.execute(f"PRAGMA synchronous={self.synchronous}")
+            with self.errors():  # the first words that touch the file itself
+                self._into_wal(connection)
+                connection.execute(f"PRAGMA synchronous={self.synchronous}")
         except BaseException:
             connection.close()
             raise
