@@ -8,7 +8,8 @@ one runs under and the step's name, so a retry of the whole sends the same keys 
 called can answer from its record. Outside there is nothing to derive from, and the key is new.
 
 Headers are a mapping (HTTP, AMQP, NATS) or a list of pairs (Kafka, gRPC metadata); names have no
-case; values are text or bytes.
+case; values are text or bytes. A null is no key. What is neither is refused, also a number, which
+AMQP would carry: as text it could be another sender's key.
 """
 
 from __future__ import annotations
@@ -99,8 +100,19 @@ def _lines(headers: Headers | MutableSequence[Any], policy: HttpPolicy) -> list[
     names = {name.lower() for name in policy.key_fields}
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     found = [value for name, value in cast("Iterable[Any]", pairs) if _text(name).lower() in names]
-    return [value if isinstance(value, bytes) else _text(value).encode() for value in found]
+    return [_line(value, policy) for value in found if value is not None]
 
 
-def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+def _line(value: object, policy: HttpPolicy) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise InvalidKeyError(
+        f"the sender's {policy.header} cannot be used: it is of type {type(value).__name__}, and a "
+        "key is text or bytes; the sender must change"
+    )
+
+
+def _text(name: object) -> str:
+    return name.decode("latin-1") if isinstance(name, bytes) else str(name)

@@ -94,7 +94,18 @@ def test_headers_of_every_kind_are_read(headers: Any):
     assert extract(headers) == "k"
 
 
-@pytest.mark.parametrize("headers", [None, {}, [], {"x": 1}, [("x", None)]])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        None,
+        {},
+        [],
+        {"x": 1},
+        [("x", None)],
+        {"Idempotency-Key": None},
+        [("idempotency-key", None)],
+    ],
+)
 def test_no_key_is_none(headers: Any):
     assert extract(headers) is None
 
@@ -106,6 +117,21 @@ def test_no_key_is_none(headers: Any):
 def test_a_malformed_key_is_an_error_of_the_sender(headers: Any):
     with pytest.raises(InvalidKeyError, match="the sender must change"):
         extract(headers)
+
+
+@pytest.mark.parametrize("value", [7, True, 1.5, ["a"], {"a": 1}, bytearray(b"a")], ids=repr)
+def test_a_key_is_text_or_bytes_and_nothing_that_could_be_printed(value: Any):
+    for act in (extract, lambda headers: inject(headers, step="s")):
+        with pytest.raises(InvalidKeyError, match=f"type {type(value).__name__}.* must change"):
+            act({"Idempotency-Key": value})
+
+
+def test_a_null_does_not_keep_a_key_out(receiver: Receiver):
+    def check() -> None:
+        for headers in ({"Idempotency-Key": None}, [("idempotency-key", None)]):
+            assert extract(inject(headers, step="s")) == outgoing_key("s")  # type: ignore[type-var]
+
+    receiver.process("root", check)
 
 
 def test_a_policy_without_a_field_sends_no_key():
