@@ -21,7 +21,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from .canonical import Fields, Walk, canonical, fields_of, is_flat, pack
-from .errors import ConfigurationError
+from .errors import ConfigurationError, MissingKeyError
 
 __all__ = [
     "MAX_BYTES",
@@ -46,7 +46,8 @@ def fingerprint(value: object, *, ignore: Sequence[str] = (), only: Sequence[str
     """The fingerprint of a request: of all its fields, or ``only`` some, or all but some.
 
     Names are top-level fields, or dotted paths into nested ones (``"meta.trace_id"``). A name that
-    a request does not have is simply absent. A value without fields is compared whole.
+    a request does not have is simply absent. A value without fields is compared whole, also a list
+    that a path would lead into.
     """
     if ignore or only:
         value = _select(value, ignore, only)
@@ -74,8 +75,17 @@ def stated(content: object) -> bytes | None:
 
 
 def content_digest(value: object, *, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> bytes:
-    """32 bytes for a content key: the digest of a fingerprint, without its entries."""
-    return sha256(canonical(_select(value, ignore, only) if ignore or only else value)).digest()
+    """32 bytes for a content key: the digest of a fingerprint, without its entries.
+
+    Content that has none of the fields in ``only`` has no key: all of its kind would share one.
+    """
+    content = _select(value, ignore, only) if ignore or only else value
+    if only and not any(_finds(value, path) for path in only):
+        raise MissingKeyError(
+            f"this content has none of the fields in only=({', '.join(map(repr, only))[:80]}), so it "
+            "has no key; name fields that make it what it is, and that all of its kind have"
+        )
+    return sha256(canonical(content)).digest()
 
 
 def field_names(value: object) -> tuple[str, ...]:
@@ -163,9 +173,18 @@ def _with(value: object, paths: Iterable[str]) -> object:
     for name, item in fields.items.items():
         if name in wanted:
             kept[name] = item
-        elif name in nested and fields_of(item) is not None:
+        elif name in nested:
             kept[name] = _with(item, nested[name])
     return kept if fields.name is None else Fields(fields.name, kept)
+
+
+def _finds(value: object, path: str) -> bool:
+    """Does `_with` keep anything for this path?"""
+    fields = fields_of(value)
+    if fields is None or path in fields.items:
+        return True
+    name, _, rest = path.partition(".")
+    return bool(rest) and name in fields.items and _finds(fields.items[name], rest)
 
 
 def _nested(paths: Iterable[str]) -> dict[str, list[str]]:

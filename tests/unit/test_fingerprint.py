@@ -32,7 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twicesafe.canonical import MAX_DEPTH, canonical
-from twicesafe.errors import ConfigurationError, UsageError
+from twicesafe.errors import ConfigurationError, MissingKeyError, UsageError
 from twicesafe.fingerprint import (
     MAX_BYTES,
     content_digest,
@@ -486,7 +486,6 @@ def test_ignore_and_only_go_below_the_top():
         {"id": "o-1", "meta": {"shop": 7}}
     )
     assert fingerprint({"meta": 5}, ignore=("meta.x",)) == fingerprint({"meta": 5})
-    assert fingerprint({"meta": 5, "a": 1}, only=("meta.x", "a")) == fingerprint({"a": 1})
     assert fingerprint({"a.b": 1, "c": 1}, ignore=("a.b",)) == fingerprint({"c": 1})
 
 
@@ -502,6 +501,23 @@ def test_ignore_and_only_work_on_objects():
 def test_a_value_without_fields_is_compared_whole():
     assert fingerprint([1], only=("id",)) == fingerprint([1])
     assert fingerprint([1], ignore=("id",)) == fingerprint([1])
+    basket = {"items": [{"id": 1}], "at": 1}
+    assert fingerprint(basket, only=("items.id",)) == fingerprint({"items": [{"id": 1}]})
+    assert fingerprint({"meta": 5, "a": 1}, only=("meta.x",)) == fingerprint({"meta": 5})
+    assert fingerprint({"meta": None, "a": 1}, only=("meta.x.y",)) == fingerprint({"meta": None})
+
+
+@pytest.mark.parametrize("only", [("idd",), ("meta.idd", "Id"), ("meta.",), ("meta.shop.",)])
+def test_content_without_any_of_the_fields_has_no_key(only):
+    content = {**ORDER, "meta": {"shop": {"id": 1}}}
+    with pytest.raises(MissingKeyError, match=r"none of the fields in only=\('"):
+        content_digest(content, only=only)
+    assert fingerprint(content, only=only)  # a fingerprint is beside a key, and may be of nothing
+
+
+@pytest.mark.parametrize("content", [{"id": None}, {"id": {}}, {"a": {"b": ""}}, {"a": []}, [], 5])
+def test_an_empty_field_is_a_field(content):
+    assert content_digest(content, only=("id", "a.b")) == content_digest(content)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,14 @@ def test_from_content() -> None:
     assert Key.from_content(order, scope=("t",)).scope == ("t",)
 
 
+def test_fields_that_reach_nothing_do_not_make_one_key_of_all() -> None:
+    one, two = ({"items": [{"id": number}]} for number in (1, 2))
+    path = ("items.id",)
+    assert Key.from_content(one, only=path) != Key.from_content(two, only=path)
+    with pytest.raises(MissingKeyError, match="'idd'"):
+        Key.from_content({"id": 1}, only=("idd",))
+
+
 def test_from_message() -> None:
     key = Key.from_message(type="order.paid", id="77", version=2, source="shop", scope=("t",))
     assert (key.value, key.scope) == ("order.paid@v2:77", ("t", "shop", "order.paid"))
