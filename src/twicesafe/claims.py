@@ -80,7 +80,7 @@ class _Claim:
     @property
     def lost(self) -> bool:
         """Stop: somebody else may be doing this work by now, or soon."""
-        return self._held is not None and not self._done and self._held.lost
+        return self._held is not None and not self._completed_here and self._held.lost
 
     @property
     def result(self) -> Any:
@@ -175,6 +175,7 @@ def _is_one(one: Any, other: Any) -> bool:
 
 
 def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:
+    claim.over = True
     yield Abandon(claim.key.id, claim.owner, call.terms.retention_ms)
     claim.settled = True
 
@@ -183,6 +184,7 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     terms = call.terms
     ask = Fail(claim.key.id, claim.owner, claim.fence, 0, terms.max_attempts, terms.retention_ms)
     ask.error, ask.hold = why, True
+    claim.over = True
     ack = yield ask
     claim.settled = True
     if ack is not Ack.OK:

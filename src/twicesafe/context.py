@@ -1,7 +1,8 @@
 """Context: what a running handler may ask about the claim it runs under.
 
 `current_claim()` gives the key, the fence to hand to resources that refuse smaller ones, the
-attempt and its cause, and `lost`, which turns true *before* the store lets the claim go.
+attempt and its cause, and `lost`, which turns true *before* the store lets the claim go: when the
+lease runs out, and when the attempt ends without an answer, for what it left running.
 `key_scope()` names tenant and operation once for all plain keys made inside it.
 """
 
@@ -51,6 +52,7 @@ class ActiveClaim:
         "lease",
         "max_lease",
         "outer",
+        "over",
         "owner",
         "pid",
         "renewed",
@@ -85,6 +87,8 @@ class ActiveClaim:
         """The worker's own end of the lease: before the store's."""
         self.gone = False
         """The store said that another owner, or nobody, has the key."""
+        self.over = False
+        """The attempt ended without an answer to record: the key is given back, or held."""
         self.settled = False
         """The handler ended and the store was told: nothing is left to keep."""
         self.outer: ActiveClaim | None = None
@@ -96,7 +100,7 @@ class ActiveClaim:
     @property
     def lost(self) -> bool:
         """Stop: somebody else may be running this key by now, or soon."""
-        return self.gone or self._clock() >= self.expires
+        return self.gone or self.over or self._clock() >= self.expires
 
     @property
     def deadline(self) -> float:

@@ -17,6 +17,7 @@ from twicesafe import (
     ResultUnavailableError,
     State,
     TooLargeError,
+    current_claim,
 )
 
 
@@ -81,6 +82,23 @@ def test_a_result_that_cannot_be_stored_is_refused_before_the_commit(
         assert shop.process("m-1", lambda: value, inbox=optional).value is value
     with pytest.raises(ResultUnavailableError), shop.door.transaction():
         shop.process("m-1", shop.credit(), inbox=optional)
+
+
+def test_what_a_failed_attempt_left_running_is_told_to_stop(lean_shop: Shop):
+    shop = lean_shop
+    claims: list[Any] = []
+
+    def leave_work(*_: Any) -> None:
+        claims.append(current_claim())
+        fail()
+
+    with pytest.raises(ValueError, match="no such"), shop.door.transaction():
+        shop.process("m-1", leave_work)
+    with pytest.raises(NotStorableError), shop.door.transaction():
+        shop.process("m-1", lambda: claims.append(current_claim()) or object())
+    with shop.door.transaction():
+        shop.process("m-1", lambda: claims.append(current_claim()))
+    assert [claim.lost for claim in claims] == [True, True, False]
 
 
 def test_a_success_between_failures_is_not_overwritten(lean_shop: Shop):

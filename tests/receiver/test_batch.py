@@ -21,6 +21,7 @@ from twicesafe import (
     ResultUnavailableError,
     StillInProgressError,
     StoreUnavailableError,
+    current_claim,
 )
 from twicesafe import events as ev
 from twicesafe.core.commands import Sleep
@@ -80,6 +81,18 @@ def test_one_poison_item_never_sinks_the_rest(bench: Bench, concurrency: int) ->
     again = bench.process_many(messages("odd", "poison"), handle, key=by_id)
     assert isinstance(again[0].error, ResultUnavailableError)
     assert isinstance(again[1].error, ValueError)
+
+
+def test_what_a_failed_item_left_running_is_told_to_stop(bench: Bench) -> None:
+    claims: dict[str, Any] = {}
+
+    def handle(item: str) -> None:
+        claims[item] = current_claim()
+        if item == "bad":
+            raise ValueError("no luck")
+
+    bench.process_many(["good", "bad"], handle, key=str)
+    assert {item: claim.lost for item, claim in claims.items()} == {"good": False, "bad": True}
 
 
 def test_a_key_function_that_raises_fails_its_item_only(bench: Bench) -> None:

@@ -344,6 +344,33 @@ def test_lost_turns_true_before_the_store_lets_go(bench: Bench) -> None:
     assert seen == [False, True]
 
 
+def test_what_a_failed_attempt_left_running_is_told_to_stop(bench: Bench) -> None:
+    """A thread or task of its own, that the handler did not wait for, still has the first claim."""
+    claims: list[Any] = []
+    seen: list[Any] = []
+
+    def leaves_work() -> None:
+        claims.append(current_claim())
+        raise ValueError("no luck")
+
+    def next_attempt() -> None:
+        claims.append(current_claim())
+        seen.append([claim.lost for claim in claims])
+        with pytest.raises(LeaseLostError):
+            claims[0].check()
+
+    def look(request: Any) -> None:
+        if request.op == "fail":
+            seen.append(claims[0].lost)
+
+    bench.store.before = look
+    with pytest.raises(ValueError, match="no luck"):
+        bench.process("k", leaves_work)
+    bench.process("k", next_attempt)
+    assert seen == [True, [True, False]]  # first: before the store lets go
+    assert not claims[1].lost  # recorded: nobody else runs it
+
+
 def test_a_failure_that_could_not_be_remembered_is_nobodys_answer(bench: Bench) -> None:
     """The owner lost its claim: riders of this process must not get its unrecorded failure."""
     bench.policy(remember=(ValueError,), lease=10)

@@ -207,6 +207,19 @@ def test_release_and_hold_end_a_claim() -> None:
     assert (record.state, record.error) == (State.HELD, "the bank did not answer")
 
 
+@pytest.mark.parametrize("way", ["complete", "release", "hold", "leave", "raise"])
+def test_only_a_claim_that_was_not_completed_is_lost_by_its_end(way: str) -> None:
+    receiver = Receiver(MemoryStore())
+    with suppress(ValueError), receiver.claim("k") as claim:
+        held = current_claim()
+        assert held is not None
+        if way == "raise":
+            raise ValueError("no luck")
+        if way != "leave":
+            getattr(claim, way)()
+    assert claim.lost == held.lost == (way != "complete")
+
+
 async def test_release_and_hold_end_a_claim_async() -> None:
     receiver = AsyncReceiver(AsyncMemoryStore())
     async with receiver.claim("r") as claim:

@@ -164,6 +164,7 @@ def receive(
 def _raised(
     call: Call, claim: ActiveClaim, reply: Raised, end: Complete | Fail
 ) -> Flow[Outcome[Any] | Raised]:
+    claim.over = True
     if call.observed:
         remembered = type(end) is Complete
         name = type(reply.error).__qualname__

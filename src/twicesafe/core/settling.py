@@ -89,6 +89,7 @@ def prepare(
     # The handler's own exception says that it failed. A cancellation, an interrupt or a time-out
     # says only that nobody knows how far it came.
     known = isinstance(error, Exception)
+    claim.over = True  # before the store lets go: what the handler left running is to stop
     delay = terms.backoff.delay(claim.attempt, chance(claim.owner, claim.attempt)) if known else 0
     unknown = not known or isinstance(error, TimeoutError)
     return (
@@ -123,6 +124,7 @@ def conclude(
             call.notify(ev.LeaseLost(call.key))
         return reply
     if ack is not _OK:
+        claim.gone = True
         call.notify(ev.LeaseLost(call.key))
         gone = "its record is gone" if ack is Ack.MISSING else "another worker took it over"
         raise LeaseLostError(
