@@ -6,8 +6,9 @@
 Besides removing what is past its retention it parks what was claimed long ago and never ended or
 delivered again, so that somebody looks. Who does a round is decided the way everything is decided
 here: each round is a key, and whoever wins its claim does it; the others get its report as a
-replay. A round that fails is logged and the next one comes; a store that cannot keep up gets
-smaller bites (`core.operations.sweep`).
+replay. A round that fails, however it fails, is logged and the next one comes; a store that cannot
+keep up gets smaller bites (`core.operations.sweep`). The timer ends with the last of the receivers
+that share its runtime: it holds none of them itself.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import logging
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
 
+from .deliveries import Deliveries
 from .errors import ConfigurationError, StillInProgressError, TwicesafeError
 from .keys import Key
 from .policy import Backoff, Duration, Policy, seconds
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from .receiver import AsyncReceiver, Receiver
 
 __all__ = ["AsyncMaintenance", "Maintenance", "RoundTimer", "sweep_round"]
+
+R = TypeVar("R", bound=Deliveries)
 
 _log = logging.getLogger("twicesafe")
 
@@ -63,7 +69,7 @@ class RoundTimer:
 
 def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]] | None:
     """This round's report, swept now or replayed; None: another node is at it."""
-    rounds = receiver.options(policy=timer.policy)
+    rounds = receiver.options(policy=timer.policy, fingerprint=None)
     try:
         return rounds.process(timer.key(), _upkeep, receiver, timer.limit, timer.park_after())
     except StillInProgressError:
@@ -77,8 +83,7 @@ class Maintenance:
         self, receiver: Receiver, every: Duration, limit: int | None, park_after: Duration | None
     ) -> None:
         self._timer = RoundTimer(every, limit, park_after)
-        # The thread must not keep a forgotten receiver alive.
-        self._receiver = weakref.ref(receiver)
+        self._receiver = _held_by_others(receiver)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="twicesafe-upkeep", daemon=True)
         self._thread.start()
@@ -97,8 +102,8 @@ class Maintenance:
             return False
         try:
             outcome = sweep_round(receiver, self._timer)
-        except TwicesafeError as error:
-            _log.warning("a round of maintenance failed: %s", error)
+        except Exception as error:
+            _log_failed(error)
             return False
         return outcome is not None and not outcome.replayed
 
@@ -120,7 +125,7 @@ class AsyncMaintenance:
         import asyncio
 
         self._timer = RoundTimer(every, limit, park_after)
-        self._receiver = weakref.ref(receiver)
+        self._receiver = _held_by_others(receiver)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="twicesafe-upkeep")
 
     async def stop(self) -> None:
@@ -135,7 +140,7 @@ class AsyncMaintenance:
         receiver = self._receiver()
         if receiver is None:
             return False
-        rounds = receiver.options(policy=self._timer.policy)
+        rounds = receiver.options(policy=self._timer.policy, fingerprint=None)
         try:
             outcome = await rounds.process(
                 self._timer.key(),
@@ -146,8 +151,8 @@ class AsyncMaintenance:
             )
         except StillInProgressError:
             return False  # another node is at it
-        except TwicesafeError as error:
-            _log.warning("a round of maintenance failed: %s", error)
+        except Exception as error:
+            _log_failed(error)
             return False
         return not outcome.replayed
 
@@ -159,6 +164,30 @@ class AsyncMaintenance:
             if self._receiver() is None:
                 return
             await self.round()
+
+
+def _held_by_others(receiver: R) -> Callable[[], R | None]:
+    """A receiver of these settings, as long as anybody holds one on the same runtime; then None.
+
+    The runtime counts, and not the receiver: `options` gives receivers that nobody keeps.
+    """
+    settings, runtime = copy(receiver), weakref.ref(receiver._runtime)
+    del settings._runtime, settings.store
+
+    def again() -> R | None:
+        alive = runtime()
+        if alive is None:
+            return None
+        other = copy(settings)
+        other._runtime, other.store = alive, alive.store
+        return other
+
+    return again
+
+
+def _log_failed(error: Exception) -> None:
+    foreign = not isinstance(error, TwicesafeError)  # nothing of ours: say where it came from
+    _log.warning("a round of maintenance failed: %s", error, exc_info=foreign)
 
 
 def _upkeep(receiver: Receiver, limit: int | None, park_after: float | None) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from typing import Any
 
@@ -55,22 +56,82 @@ def test_one_node_of_many_does_a_round() -> None:
         node.stop()
 
 
-def test_a_round_that_fails_is_not_the_last() -> None:
-    class Sick(MemoryStore):
-        sick = True
+class Sick(MemoryStore):
+    trouble: Exception | None = None
 
-        def sweep(self, ask: Any) -> Any:
-            if self.sick:
-                raise StoreUnavailableError("too much")
-            return super().sweep(ask)
+    def sweep(self, ask: Any) -> Any:
+        if self.trouble is not None:
+            raise self.trouble
+        return super().sweep(ask)
 
+
+TROUBLES = {"ours": StoreUnavailableError("too much"), "foreign": ZeroDivisionError("a bug")}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
+def test_a_round_that_fails_is_logged_and_not_the_last(
+    trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Sick()
     receiver = Receiver(store)
     upkeep = receiver.maintain(every=86_400 * 365)
+    store.trouble = trouble
     assert upkeep.round() is False
-    store.sick = False
+    assert str(trouble) in caplog.text
+    store.trouble = None
     assert upkeep.round() is True
     receiver.close()
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
+async def test_nor_in_the_awaited_twin(trouble: Exception) -> None:
+    store = Sick()
+    async with AsyncReceiver(AsyncMemoryStore(store)) as receiver:
+        upkeep = receiver.maintain(every=86_400 * 365)
+        store.trouble = trouble
+        assert await upkeep.round() is False
+        store.trouble = None
+        assert await upkeep.round() is True
+
+
+FINGERPRINTS: dict[str, Any] = {"arguments": True, "callable": lambda order: order}
+
+
+@pytest.mark.parametrize("setting", FINGERPRINTS.values(), ids=FINGERPRINTS)
+def test_fingerprints_are_for_deliveries_and_not_for_rounds(setting: Any) -> None:
+    with Receiver(MemoryStore(), fingerprint=setting) as receiver:
+        assert receiver.maintain(every=86_400 * 365).round() is True
+
+
+@pytest.mark.parametrize("setting", FINGERPRINTS.values(), ids=FINGERPRINTS)
+async def test_nor_for_awaited_ones(setting: Any) -> None:
+    async with AsyncReceiver(AsyncMemoryStore(), fingerprint=setting) as receiver:
+        assert await receiver.maintain(every=86_400 * 365).round() is True
+
+
+def test_a_receiver_that_nobody_keeps_maintains_for_those_that_share_its_runtime() -> None:
+    receiver = Receiver(MemoryStore())
+    upkeep = receiver.options(policy=Policy(retention=5)).maintain(every=86_400 * 365)
+    gc.collect()
+    assert upkeep.round() is True
+    del receiver
+    gc.collect()
+    assert upkeep.round() is False
+    upkeep._thread.join(10)
+    assert not upkeep._thread.is_alive(), "a timer without a receiver goes on"
+
+
+async def test_nor_does_the_awaited_twin_outlive_its_receivers() -> None:
+    receiver = AsyncReceiver(AsyncMemoryStore())
+    upkeep = receiver.options(policy=Policy(retention=5)).maintain(every=0.05)
+    once = receiver.options().maintain(every=86_400 * 365)
+    gc.collect()
+    assert await once.round() is True
+    await once.stop()
+    del receiver
+    gc.collect()
+    async with asyncio.timeout(10):
+        await upkeep._task
 
 
 def test_a_store_that_cannot_keep_up_gets_smaller_bites() -> None:
