@@ -194,11 +194,17 @@ class Receiver(Deliveries):
     def resolve(
         self, key: KeyLike, value: object, *, by: str, why: str = "", returns: Any = Any
     ) -> None:
-        """Record this value as the answer. ``returns``: its type, if it is not a plain one."""
+        """Record this value as the answer. ``returns``: its type, if it is not a plain one.
+
+        Kept by this receiver's retention from now, and never shorter than it was.
+        """
         self._runtime.run(self._resolve(self.key(key), value, by, why, returns))
 
     def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
-        """Erase result and key text; a late duplicate still does not run again."""
+        """Erase result and key text; a late duplicate still does not run again.
+
+        Kept by this receiver's retention from now, and never shorter than it was.
+        """
         self._runtime.run(self._forget(self.key(key), by, why))
 
     def sweep(self, limit: int | None = None) -> SweepReport:
@@ -422,11 +428,17 @@ class AsyncReceiver(Deliveries):
     async def resolve(
         self, key: KeyLike, value: object, *, by: str, why: str = "", returns: Any = Any
     ) -> None:
-        """Record this value as the answer. ``returns``: its type, if it is not a plain one."""
+        """Record this value as the answer. ``returns``: its type, if it is not a plain one.
+
+        Kept by this receiver's retention from now, and never shorter than it was.
+        """
         await self._runtime.run(self._resolve(self.key(key), value, by, why, returns))
 
     async def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
-        """Erase result and key text; a late duplicate still does not run again."""
+        """Erase result and key text; a late duplicate still does not run again.
+
+        Kept by this receiver's retention from now, and never shorter than it was.
+        """
         await self._runtime.run(self._forget(self.key(key), by, why))
 
     async def sweep(self, limit: int | None = None) -> SweepReport:

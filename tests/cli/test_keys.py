@@ -339,6 +339,46 @@ def test_forget_says_who_by_itself(line: Line, receiver: Receiver, monkeypatch: 
     assert [entry.by for entry in receiver.audit("tx-1")] == ["carol"]
 
 
+DAY = 86_400
+
+
+def days_left(receiver: Receiver, key: str) -> int:
+    record = receiver.record(key)
+    return round((record.expires_at - record.changed_at).total_seconds() / DAY)
+
+
+def test_forget_keeps_a_tombstone_as_long_as_the_record(line: Line, receiver: Receiver):
+    long = receiver.options(policy=Policy(retention=30 * DAY))
+    long.process("tx-1", lambda: "paid")
+    until = f"kept until {receiver.record('tx-1').expires_at:%Y-%m-%d %H:%M:%S} UTC"
+    for _ in range(2):  # the second time it was forgotten before
+        assert until in " ".join(line("keys", "forget", "tx-1").out.split())
+    assert days_left(receiver, "tx-1") == 30
+
+
+@pytest.mark.parametrize("act", [("resolve", "--value", "1"), ("forget",)], ids=lambda act: act[0])
+@pytest.mark.parametrize("given, days", [((), 1), (("--retention", f"{45 * DAY}"), 45)])
+def test_what_had_no_end_is_kept_by_the_policy_or_as_said(
+    line: Line, receiver: Receiver, act: tuple[str, ...], given: tuple[str, ...], days: int
+):
+    held(receiver, Key("tx-1"))
+    command, *value = act
+    ran = line("keys", command, "tx-1", *value, *ACT, *given)
+    assert "kept until" in ran.out
+    assert days_left(receiver, "tx-1") == days
+
+
+def test_a_release_is_not_kept(line: Line, receiver: Receiver):
+    held(receiver, Key("tx-1"))
+    assert "kept" not in line("keys", "release", "tx-1", *ACT).out
+
+
+def test_a_retention_of_nothing_is_status_2(line: Line, receiver: Receiver):
+    receiver.process("tx-1", lambda: 1)
+    assert line("keys", "forget", "tx-1", "--retention", "0").status == 2
+    assert receiver.record("tx-1").state is State.COMPLETED
+
+
 def test_work_in_progress_is_not_forgotten(line: Line, receiver: Receiver):
     with receiver.claim("tx-1") as claim:
         fault = line("keys", "forget", "tx-1", "--json").fault

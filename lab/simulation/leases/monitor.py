@@ -280,7 +280,8 @@ class Monitor:
             return
         if after.fence <= past.top or after.owner:
             broken("fences grow", f"{ask.op} left the owner its fence {after.fence}")
-        past.owner, past.fence, past.expires = b"", after.fence, now + ask.retention
+        least = 0 if ask.op == "release" else past.expires
+        past.owner, past.fence, past.expires = b"", after.fence, max(least, now + ask.retention)
         past.rest, past.starts = now, 0
         if ask.op == "release":
             if past.state is State.COMPLETED and not ask.force:

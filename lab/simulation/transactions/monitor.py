@@ -249,7 +249,7 @@ class Monitor:
             broken("live work is kept", "half done work was forgotten")
         if after.owner:
             broken("operators are heard", f"{ask.op} left the record its owner")
-        expires = now + ask.retention
+        expires = max(0 if ask.op == "release" else base.expires, now + ask.retention)
         if ask.op == "release":
             kept = base.fingerprint
             truth = Truth(State.RELEASED, None, expires, kept, cause=Cause.OPERATOR, since=now)

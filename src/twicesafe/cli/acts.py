@@ -21,7 +21,7 @@ from .. import Key, Receiver, Record, State
 from ..core.http.stored import RESPONSE_CODEC
 from ..errors import NotStorableError, UsageError
 from ..http import StoredResponse
-from .config import opened, settle
+from .config import Settings, opened, settle
 from .exits import NO, USAGE, Ended
 from .finding import Found, find
 from .options import (
@@ -30,6 +30,7 @@ from .options import (
     IdOption,
     JsonOption,
     KeyArgument,
+    RetentionOption,
     ScopeOption,
     StoreOption,
     WhyOption,
@@ -141,6 +142,7 @@ def resolve_key(
     ] = None,
     scope: ScopeOption = None,
     id_: IdOption = None,
+    retention: RetentionOption = None,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -155,7 +157,7 @@ def resolve_key(
     """
     screen = Screen(json)
     _need(by, why)
-    settings = settle(store, config)
+    settings = _kept_for(retention, settle(store, config))
     answer: Any
     if status is not None:
         if value is not None or value_file is not None:
@@ -187,6 +189,7 @@ def forget_key(
     why: Annotated[
         str, typer.Option("--why", metavar="TEXT", help="Why; kept too.", show_default=False)
     ] = "",
+    retention: RetentionOption = None,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -197,7 +200,7 @@ def forget_key(
     Example: [cyan]twicesafe keys forget tx-123 --by ana --why "erasure request 77"[/]
     """
     screen = Screen(json)
-    with opened(settle(store, config)) as receiver:
+    with opened(_kept_for(retention, settle(store, config))) as receiver:
         found = find(receiver, key, scope, id_)
         target = found.key
         if found.record.state is State.FORGOTTEN or target is None:
@@ -206,6 +209,12 @@ def forget_key(
         _ask(screen, found.record, "erase its text and result for good?", yes)
         _act(lambda: receiver.forget(target, by=by or _login(), why=why))
         _report(screen, receiver, found, "forgotten; a late repeat does not run")
+
+
+def _kept_for(retention: float | None, settings: Settings) -> Settings:
+    if retention is None:
+        return settings
+    return replace(settings, policy=settings.policy.but(retention=retention))
 
 
 def _login() -> str:
@@ -299,4 +308,7 @@ def _report(screen: Screen, receiver: Receiver, found: Found, words: str) -> Non
 def _said(screen: Screen, record: Record, words: str) -> None:
     if screen.json:
         screen.data(record_data(record))
-    screen.say(Text("✓", "green"), f"{record.short} {words}")
+    kept = ""
+    if record.expires_at is not None and record.state is not State.RELEASED:
+        kept = f"; kept until {record.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+    screen.say(Text("✓", "green"), f"{record.short} {words}{kept}")

@@ -13,6 +13,7 @@ __all__ = [
     "IdOption",
     "JsonOption",
     "KeyArgument",
+    "RetentionOption",
     "ScopeOption",
     "StoreOption",
     "WhyOption",
@@ -74,6 +75,16 @@ ByOption: TypeAlias = Annotated[
 ]
 WhyOption: TypeAlias = Annotated[
     str, typer.Option("--why", metavar="TEXT", help="Why; kept in the audit trail.")
+]
+RetentionOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--retention",
+        metavar="SECONDS",
+        min=0.001,
+        help="Keep it at least so many seconds from now; default: the policy's, in twicesafe.toml.",
+        show_default=False,
+    ),
 ]
 YesOption: TypeAlias = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.", show_default=False)

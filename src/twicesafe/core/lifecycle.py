@@ -326,6 +326,9 @@ def _not_owner(row: Row | None, ask: Renew | Fail) -> Ack | None:
 
 
 # --- what an operator may do -----------------------------------------------------------------
+#
+# The operator's retention may be another than that of the work. An act that leaves the key closed
+# keeps it at least as long as it was kept before, so that a late repeat finds it closed.
 
 
 def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
@@ -362,7 +365,7 @@ def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
         owner=b"",
         lease_until=0,
         result=ask.result,
-        expires_at=now + ask.retention,
+        expires_at=max(row.expires_at, now + ask.retention),
     )
 
 
@@ -385,7 +388,7 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
         result=None,
         error="",
         fingerprint=None,
-        expires_at=now + ask.retention,
+        expires_at=max(row.expires_at, now + ask.retention),
     )
 
 

@@ -172,7 +172,10 @@ class Release(msgspec.Struct, gc=False):
 
 
 class Resolve(msgspec.Struct, gc=False):
-    """Record an answer by hand, for a key whose outcome an operator found out."""
+    """Record an answer by hand, for a key whose outcome an operator found out.
+
+    `retention` is the least: a record that was to be kept longer is.
+    """
 
     op: ClassVar[str] = "resolve"
     id: bytes
@@ -183,7 +186,10 @@ class Resolve(msgspec.Struct, gc=False):
 
 
 class Forget(msgspec.Struct, gc=False):
-    """Erase result and key text, keep the tombstone: a late duplicate does not run again."""
+    """Erase result and key text, keep the tombstone: a late duplicate does not run again.
+
+    `retention` is the least: a record that was to be kept longer is.
+    """
 
     op: ClassVar[str] = "forget"
     id: bytes

@@ -33,6 +33,18 @@ class ForgetsTheKeyOnly(Broken):
         return ack
 
 
+class ForgetsSooner(Broken):
+    """An operator whose retention is short gives the repeat a new life."""
+
+    rejected_by = "test_an_act_that_closes_a_key_never_shortens_its_retention[forget completed]"
+
+    def forget(self, ask):
+        ack = self._operate(ask)
+        if ack is Ack.OK:
+            self.put(self.row(ask), expires_at=self.row(ask).changed_at + ask.retention)
+        return ack
+
+
 class ReleasesWithoutATrace(Broken):
     rejected_by = "test_every_act_is_kept_with_who_and_why_and_when"
 

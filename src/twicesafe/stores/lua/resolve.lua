@@ -4,8 +4,9 @@ if not row or expired(row) then return MISSING end
 local before = row.state
 if before == COMPLETED or before == FORGOTTEN then return REFUSED end
 row.state, row.changed, row.fence, row.owner = COMPLETED, now, next_fence(row), ''
-row.result, row.lease, row.expires = ARGV[4], 0, now + tonumber(ARGV[3])
+row.result, row.lease = ARGV[4], 0
+row.expires = math.max(row.expires, now + tonumber(ARGV[3]))
 save(KEYS[1], row)
-note(KEYS[2], 'resolve', ARGV[1], ARGV[2], before, tonumber(ARGV[3]))
+note(KEYS[2], 'resolve', ARGV[1], ARGV[2], before, row.expires - now)
 announce(KEYS[1])
 return OK

@@ -1,7 +1,8 @@
 """Operators: release, resolve and forget, each with who and why in the audit trail.
 
 An operator's act raises the fence, so a worker that still runs is out (P3). A forgotten key keeps
-its tombstone: its data is gone, and a late duplicate still does not run.
+its tombstone: its data is gone, and a late duplicate still does not run. What leaves a key closed
+keeps it at least as long as it was kept before.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ from .rules import Rules, rule
 __all__ = ["OperatorRules"]
 
 ACTS: Final[dict[str, Any]] = {"release": release, "resolve": resolve, "forget": forget}
+CLOSING: Final[dict[str, tuple[State, Any]]] = {
+    "forget completed": (State.COMPLETED, forget),
+    "forget failed": (State.FAILED, forget),
+    "forget released": (State.RELEASED, forget),
+    "resolve failed": (State.FAILED, resolve),
+    "resolve released": (State.RELEASED, resolve),
+}
 
 
 class OperatorRules(Rules):
@@ -123,7 +131,7 @@ class OperatorRules(Rules):
 
     @rule("P3", "P8", "P12")
     def test_a_tombstone_has_its_own_retention(self) -> Script[None]:
-        mine = yield from reach(State.COMPLETED)
+        mine = yield from reach(State.PARKED)
         yield forget(retention=self.tick)
         yield Advance(self.tick)
         assert (yield read()) is None
@@ -131,6 +139,21 @@ class OperatorRules(Rules):
         assert again.answer.cause in self.after_expiry(Cause.RETENTION_EXPIRED)
         assert again.fence > mine.fence + 1
         assert ((yield read()).scope, (yield read()).value) == (KEY.scope, KEY.value)
+
+    @rule("P8", cases=CLOSING)
+    def test_an_act_that_closes_a_key_never_shortens_its_retention(
+        self, case: tuple[State, Any]
+    ) -> Script[None]:
+        """An operator's settings are not those of the work: a late repeat must find it closed."""
+        state, act = case
+        yield from reach(state)
+        before = yield read()
+        assert (yield act(retention=self.tick)) is Ack.OK
+        row = yield read()
+        assert row.state is not state
+        assert row.expires_at == before.expires_at > row.changed_at
+        yield Advance(self.tick)
+        assert (yield claim(B)).verdict in (Verdict.REPLAY, Verdict.FORGOTTEN)
 
     # -- what is not there --------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def expiring(state: State, retention: int, key: Key = KEY) -> Script[int]:
         case State.RELEASED:
             yield mine.fail(retention=retention)
         case _:
-            yield mine.complete()
+            yield mine.fail(max_attempts=1)
             yield forget(key, retention=retention)
     row = yield read(key)
     if row is None:  # on a clock that runs it may be over already
