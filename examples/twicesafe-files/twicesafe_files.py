@@ -129,7 +129,11 @@ class FilesStore(Store):
         start, now = int(ask.after or 0), self._now()
         rest = [kept for kept in self._all() if kept.number > start]
         bite = rest[: ask.limit]
-        gone = [kept.row for kept in bite if lifecycle.is_expired(kept.row, now)]
+        due = [kept for kept in bite if lifecycle.is_expired(kept.row, now)]
+        if len(due) > ask.most:
+            due = due[: ask.most]
+            bite = bite[: bite.index(due[-1]) + 1]
+        gone = [kept.row for kept in due]
         if gone:
             meta = self._meta()
             meta.floor = max(meta.floor, *(row.fence for row in gone))

@@ -24,7 +24,7 @@ from twicesafe.stores.postgresql.settings import Settings
 from twicesafe.stores.programs import READING
 from twicesafe.testing import Place, StoreConformance, StoreModel
 from twicesafe.testing.conformance.bench import Advance, Script
-from twicesafe.testing.conformance.retention import expiring, sweep_all
+from twicesafe.testing.conformance.retention import expiring, expiring_every_fourth, sweep_all
 from twicesafe.testing.conformance.rules import rule
 
 ALWAYS = 0.0001
@@ -64,6 +64,15 @@ class GenerationConformance(StoreConformance):
         reports = yield from sweep_all(limit=3)
         assert sum(report.removed for report in reports) == 7
         assert (yield Survey()).total == 0
+
+    @rule()
+    def test_a_sweep_that_may_remove_few_still_looks_at_many(self) -> Script[None]:
+        """Nor does it mind how many may be removed."""
+        yield from expiring_every_fourth(self.tick)
+        yield Advance(self.tick)
+        reports = yield from sweep_all(most=2)
+        assert sum(report.removed for report in reports) == 3
+        assert (yield Survey()).by_state == {State.IN_PROGRESS: 9}
 
 
 @pytest.mark.usefixtures("postgres")

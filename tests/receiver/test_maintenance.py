@@ -148,6 +148,25 @@ def test_a_store_that_cannot_keep_up_gets_smaller_bites() -> None:
     assert bites == [500, 125, 31]
 
 
+def test_the_rest_of_a_limit_makes_no_small_bites() -> None:
+    """Live records are looked at, too: one by one it would take 1,200 requests."""
+    asked: list[tuple[int, int]] = []
+
+    class Counting(MemoryStore):
+        def sweep(self, ask: Any) -> Any:
+            asked.append((ask.limit, ask.most))
+            return super().sweep(ask)
+
+    clock = FakeClock()
+    store = Counting(now=clock)
+    expired(store, clock, 40)
+    Receiver(store).process_many(range(1200), lambda number: number, key=str)
+    receiver = Receiver(store)
+    assert receiver.sweep(limit=39).removed == 39
+    assert receiver.sweep(limit=2).removed == 1
+    assert asked == [(500, 39), (500, 2), (500, 1), (500, 1)]
+
+
 async def test_the_awaited_twin() -> None:
     clock, swept = FakeClock(), asyncio.Event()
 

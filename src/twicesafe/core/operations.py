@@ -7,6 +7,7 @@ from ..keys import Key
 from ..records import AuditEntry, Record, State, Stats, SweepReport
 from .commands import Flow
 from .protocol import (
+    ALL,
     Ack,
     Browse,
     Fail,
@@ -66,15 +67,16 @@ def sweep(limit: int | None) -> Flow[SweepReport]:
         _check_limit(limit)
     removed = examined = 0
     after = ""
-    most = BITE
+    bite = BITE
     while True:
-        bite = most if limit is None else min(most, limit - removed)
+        # A small rest of the limit must not make small bites: live records are looked at, too.
+        most = ALL if limit is None else limit - removed
         try:
-            report, after = yield Sweep(bite, after)
+            report, after = yield Sweep(bite, after, most)
         except StoreUnavailableError:
-            if most <= SMALLEST_BITE:
+            if bite <= SMALLEST_BITE:
                 raise
-            most //= 4  # too much for it at once: try less
+            bite //= 4  # too much for it at once: try less
             continue
         removed += report.removed
         examined += report.examined

@@ -14,7 +14,7 @@ Durations in requests are milliseconds: a store adds them to its *own* clock (P5
 from __future__ import annotations
 
 import enum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,7 @@ from ..keys import Key
 from ..records import Cause, Row, State
 
 __all__ = [
+    "ALL",
     "Abandon",
     "Ack",
     "Browse",
@@ -206,12 +207,19 @@ class History(msgspec.Struct, gc=False):
 # --- upkeep ----------------------------------------------------------------------------------
 
 
+ALL: Final = 2**31 - 1
+"""Of a sweep: remove whatever is due among those that it looks at."""
+
+
 class Sweep(msgspec.Struct, gc=False):
     """Remove records whose retention is over: one bounded bite. ``after``: where to go on."""
 
     op: ClassVar[str] = "sweep"
     limit: int
+    """Look at so many."""
     after: str = ""
+    most: int = ALL
+    """Remove at most so many. If there are more, they are where the answer says to go on."""
 
 
 class Survey(msgspec.Struct, gc=False):

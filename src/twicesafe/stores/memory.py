@@ -139,12 +139,13 @@ class MemoryStore(Store):
     def sweep(self, ask: Sweep) -> tuple[SweepReport, str]:
         now, start = self._now(), int(ask.after or 0)
         bite = list(islice(self._rows.values(), start, start + ask.limit))
-        gone = [row for row in bite if lifecycle.is_expired(row, now)]
+        due = [row for row in bite if lifecycle.is_expired(row, now)]
+        gone = due[: ask.most]
         for row in gone:
             self._floor = max(self._floor, row.fence)
             del self._rows[row.id]
             self._audit.pop(row.id, None)
-        kept = start + len(bite) - len(gone)
+        kept = start + (len(bite) - len(gone) if gone == due else 0)
         after = str(kept) if kept < len(self._rows) else ""
         return SweepReport(removed=len(gone), examined=len(bite), more=bool(after)), after
 

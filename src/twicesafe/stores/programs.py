@@ -251,10 +251,13 @@ class SqlPrograms:
             (int(ask.after or 0), ask.limit),
         )
         due = [n for n, expires_at in rows if 0 < expires_at <= now]
+        after = str(rows[-1][0]) if len(rows) == ask.limit else ""
+        if len(due) > ask.most:
+            del due[ask.most :]
+            after = str(due[-1])
         removed = 0
         if due:
             removed = yield from atomically(self.remove(due, now), self.begin)
-        after = str(rows[-1][0]) if len(rows) == ask.limit else ""
         return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
 
     def remove(self, numbers: list[int], now: int) -> Program[int]:

@@ -80,6 +80,15 @@ class SweepsWithoutBounds(Misled):
         return self.right.perform(replace(ask, limit=10**9, after=""))
 
 
+class SweepsMoreThanItMay(Misled):
+    """Whoever sweeps at most a few finds all of a bite gone."""
+
+    rejected_by = "test_a_sweep_that_may_remove_few_still_looks_at_many"
+
+    def sweep(self, ask):
+        return self.right.perform(replace(ask, most=10**9))
+
+
 class SweepStopsAtTheLiving(Broken):
     """The first bite without a dead record is taken for the end."""
 

@@ -41,6 +41,10 @@ class Sweeper:
             (int(ask.after or 0), ask.limit),
         )
         due = [(n, fence) for n, fence, expires_at, now in rows if 0 < expires_at <= now]
+        after = str(rows[-1][0]) if len(rows) == ask.limit else ""
+        if len(due) > ask.most:
+            del due[ask.most :]
+            after = str(due[-1][0])
         removed = 0
         if due:
             floor = yield from self._raise(max(fence for _, fence in due))
@@ -49,7 +53,6 @@ class Sweeper:
             removed = yield from atomically(
                 self._remove(_list(n for n, _ in due), still), self._begin
             )
-        after = str(rows[-1][0]) if len(rows) == ask.limit else ""
         return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
 
     def _raise(self, to: int) -> Program[int]:

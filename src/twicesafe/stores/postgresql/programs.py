@@ -296,7 +296,7 @@ class PostgresPrograms(SqlPrograms):
                 SELECT r.ctid AS place, r.id, r.fence FROM {self.records} r
                 WHERE r.ctid = ANY (ARRAY(
                         SELECT place FROM bite WHERE expires_at BETWEEN 1 AND {self._now}))
-                    AND r.expires_at BETWEEN 1 AND {self._now} FOR UPDATE SKIP LOCKED),
+                    AND r.expires_at BETWEEN 1 AND {self._now} LIMIT ? FOR UPDATE SKIP LOCKED),
             raised AS (
                 UPDATE {self.meta} SET floor = (SELECT max(fence) FROM due)
                 WHERE floor < (SELECT max(fence) FROM due)),
@@ -306,10 +306,12 @@ class PostgresPrograms(SqlPrograms):
                 RETURNING 1)
             SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite),
                 (SELECT max(place)::text FROM bite)"""),
-            (ask.after or "(0,0)", ask.limit),
+            (start := ask.after or "(0,0)", ask.limit, ask.most),
         )
         removed, examined, last = rows[0]
         after = last if examined == ask.limit else ""
+        if removed == ask.most:  # there may be more among those that were looked at
+            after = start
         return SweepReport(removed=removed, examined=examined, more=bool(after)), after
 
     def browse(self, ask: Browse) -> Program[Page]:

@@ -296,11 +296,19 @@ class RedisPrograms:
                 break
             following, ids = found
             bite = ids[skip : skip + ask.limit - examined]
+            due, left = bite, ask.most - removed
+            if len(bite) > left:  # look before removing too many
+                replies = yield [self._swept(id_, b"look") for id_ in bite]
+                due = [id_ for id_, reply in zip(bite, replies, strict=True) if reply == 1]
             gone = 0
-            if bite:
-                gone = sum(reply == 1 for reply in (yield [self._swept(id_) for id_ in bite]))
+            if due[:left]:
+                swept = yield [self._swept(id_) for id_ in due[:left]]
+                gone = sum(reply == 1 for reply in swept)
             examined += len(bite)
             removed += gone
+            if len(due) > left:
+                after = f"{node}.{cursor}.{skip}"
+                break
             if skip + len(bite) < len(ids):
                 after = f"{node}.{cursor}.{skip + len(bite) - gone}"
                 break
@@ -308,8 +316,8 @@ class RedisPrograms:
             after = f"{node}.{cursor}.0"
         return SweepReport(removed=removed, examined=examined, more=bool(after)), after
 
-    def _swept(self, id_: bytes) -> Call:
-        return Call(self.scripts.sweep, (self.key(id_), self.trail(id_)), ())
+    def _swept(self, id_: bytes, how: bytes = b"") -> Call:
+        return Call(self.scripts.sweep, (self.key(id_), self.trail(id_)), (how,))
 
 
 class _Walk:
