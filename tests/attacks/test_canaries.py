@@ -140,6 +140,21 @@ URLS = [
     f"postgresql://me@127.0.0.1:1/shop?password={PASSWORD}",
     f"nonsense://me:{PASSWORD}@x/",
     f"sqlite://me:{PASSWORD}@x/keys.db",
+    f"{PASSWORD}@127.0.0.1:1/shop",
+    *(
+        f"{scheme}://{user}:{PASSWORD}{character}{PASSWORD}@127.0.0.1:1/0"
+        for scheme in ("postgresql", "mysql", "redis")
+        for user in ("me", "")
+        for character in "/#?@["
+    ),
+]
+BROKERS = [
+    f"nats://{PASSWORD}@127.0.0.1:1",
+    f"https://{PASSWORD}:@127.0.0.1:1/hook",
+    f"redis://:{PASSWORD}#{PASSWORD}@127.0.0.1:1/0",
+    f"amqp://me:{PASSWORD}/{PASSWORD}@127.0.0.1:1",
+    f"kafka://me:{PASSWORD}@127.0.0.1:1",
+    f"nats://{PASSWORD}@[127.0.0.1:1",
 ]
 
 
@@ -156,6 +171,19 @@ async def test_a_password_in_a_url_sings_nowhere(cage: Cage, url: str):
     except Exception as error:
         cage.catch(error)
         await receiver.close() if "receiver" in locals() else None
+
+
+@pytest.mark.attack("D17")
+@pytest.mark.parametrize("to", BROKERS)
+def test_a_token_for_a_broker_sings_nowhere(
+    cage: Cage,
+    line: Line,  # noqa: F811
+    to: str,
+):
+    for form in ((), ("--json",)):
+        ran = line("relay", "--once", "--to", to, *form)
+        cage.put(ran.out, ran.err)
+    cage.put(mask(to))
 
 
 @pytest.mark.attack("D17")

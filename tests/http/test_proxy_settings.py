@@ -110,6 +110,7 @@ def test_profiles(profile: str):
         ("[proxy]\nlisten = 'a:99999'", "host:port"),
         ("[proxy]\nupstream = 'http://u:p@a'", "more than host"),
         ("[proxy]\nupstream = 'http://a:port'", "upstream"),
+        ("[proxy]\nupstream = 'http://u:a/b@[c'", r"upstream='http://\*\*\*@[c'"),
         ("[proxy]\nadmin = '127.0.0.1:8080'", "public"),
         ("[proxy]\nupstream = 'http://127.0.0.1:8080'", "ask itself"),
         ("[proxy]\nupstream_ca = 'nowhere.pem'", "no such file"),

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..errors import ConfigurationError
+from ..stores.urls import mask
 
 __all__ = ["Listener", "Origin"]
 
@@ -30,12 +31,12 @@ class Origin(msgspec.Struct, frozen=True):
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
+        except ValueError:
             raise ConfigurationError(
-                f"upstream={url!r} makes no sense: {error}; {remedy}"
+                f"upstream={mask(url)!r} makes no sense: no host and port; {remedy}"
             ) from None
         if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
-            raise ConfigurationError(f"upstream={url!r} makes no sense: {remedy}")
+            raise ConfigurationError(f"upstream={mask(url)!r} makes no sense: {remedy}")
         if parts.query or parts.fragment or "@" in parts.netloc:
             raise ConfigurationError(
                 f"upstream on {parts.hostname} has more than host, port and path: {remedy}"

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from ..errors import ConfigurationError
 from .base import AsyncStore, Store
@@ -90,16 +90,24 @@ def default_url() -> str:
 
 
 def mask(url: str) -> str:
-    """The URL without its password and without its options."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    user = parts.username
-    netloc = f"{user}:***@{host}" if parts.password else f"{user}@{host}" if user else host
-    return (
-        urlunsplit((parts.scheme, netloc, parts.path, "", ""))
-        if netloc
-        else url.split("?", maxsplit=1)[0]
-    )
+    """The URL without its secrets and its options; only beside a hidden password is a user shown.
+
+    A user alone may be a token, and a password may hold what a URL should not: so all from ``://`` to
+    the last ``@`` is hidden.
+    """
+    head, _, query = url.partition("?")
+    scheme, mark, rest = head.partition("://")
+    if not mark:
+        scheme, rest = "", head
+    if rest.startswith("/"):
+        return head
+    secret, at, place = rest.rpartition("@")
+    place = place.partition("#")[0]
+    if at:
+        user, _, password = secret.partition(":")
+        shown = f"{user}:***" if password and scheme in SCHEMES else "***"
+        return f"{scheme}{mark}{shown}@{place}"
+    return f"{scheme}{mark}***" if "@" in query and "/" not in rest else f"{scheme}{mark}{place}"
 
 
 def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +143,9 @@ def typed(text: str, default: Any) -> Any:
     return type(default)(text) if isinstance(default, (int, float)) else text
 
 
+_WEB: Final = ("http", "https")
+"""Their paths may hold an @."""
+
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
 
 
@@ -159,6 +170,7 @@ def _class_for(url: str, prefix: str) -> Any:
 def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     """Where the class for this URL is: by our own scheme, or by one that another package adds."""
     scheme, colon, _ = url.partition(":")
+    _check_place(url)
     if colon and scheme in schemes:
         return schemes[scheme]
     from importlib.metadata import entry_points
@@ -166,7 +178,25 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     added = {point.name: point.value for point in entry_points(group=f"twicesafe.{what}s")}
     if colon and scheme in added:
         return added[scheme]
+    named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
     raise ConfigurationError(
-        f"no {what} for {scheme[:30]!r}: a {what} URL starts with one of "
+        f"no {what} for {named}: a {what} URL starts with one of "
         f"{', '.join(f'{name}:' for name in [*schemes, *added])}"
     )
+
+
+def _check_place(url: str) -> None:
+    """Nobody looks for a host in the middle of a password, and then says where he looked."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(
+            f"{mask(url)} cannot be read: an IPv6 address stands in [brackets], and special characters "
+            "in a password are percent-encoded"
+        ) from None
+    after = parts.path + parts.fragment + parts.query.partition("=")[0]
+    if parts.netloc and "@" in after and "@" not in parts.netloc and parts.scheme not in _WEB:
+        raise ConfigurationError(
+            f"{mask(url)}: an @ stands after the host; percent-encode / # ? and @ in a user, a "
+            "password or a name (%2F %23 %3F %40)"
+        )

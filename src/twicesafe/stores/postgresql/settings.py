@@ -44,6 +44,8 @@ class Settings:
     @classmethod
     def of(cls, url: str) -> Settings:
         parts = urlsplit(url)
+        if parts.netloc.count("@") > 1:  # libpq would take the rest of a password for a host
+            raise ConfigurationError(f"{mask(url)}: percent-encode @ in a user or password (%40)")
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         ours = urlencode([(name, value) for name, value in pairs if name in OPTIONS])
         rest = [(name, value) for name, value in pairs if name not in OPTIONS]

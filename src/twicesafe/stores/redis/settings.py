@@ -161,7 +161,8 @@ def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:
         host, _, port = part.rpartition(":") if _has_port(part) else (part, "", "")
         if not host.strip("[]") or (port and not (port.isdigit() and 0 < int(port) < 65536)):
             raise ConfigurationError(
-                f"no host and port in {part[:60]!r}: a Redis URL is redis://host:6379/0"
+                "no host and port in this URL: a Redis URL is redis://host:6379/0, and special "
+                "characters in a password are percent-encoded"
             )
         found.append(Address(host.strip("[]"), int(port or default), kind == "sentinel"))
     if kind == "single" and len(found) > 1:
