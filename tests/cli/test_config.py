@@ -38,6 +38,7 @@ def test_commands_follow_it(line: Line, here: Path, monkeypatch: pytest.MonkeyPa
     ran = line("stats", "--config", "elsewhere.toml", "--json", store=False)
     assert ran.data["total"] == 1
     monkeypatch.setenv("TWICESAFE_STORE_URL", "sqlite:///empty.db")
+    line("migrate", store=False)
     assert line("stats", "--config", "elsewhere.toml", "--json", store=False).data["total"] == 0
 
 

@@ -78,7 +78,7 @@ def test_a_storm_never_goes_to_a_store_it_was_not_sent_to(
 ):
     monkeypatch.setenv("TWICESAFE_STORE_URL", line.url)
     line("demo", "--payments", "2", "--workers", "1", "--kill-every", "0", store=False)
-    assert line("stats", "--json").data["total"] == 0
+    assert line("stats").status == 3, "nobody made it"
 
 
 def test_a_store_of_one_process_is_refused(line: Line):

@@ -159,7 +159,7 @@ def test_unknown_keys_are_status_1(line: Line, receiver: Receiver):
         ("k" * 256,),
     ],
 )
-def test_an_unclear_key_is_status_2(line: Line, arguments: tuple[str, ...]):
+def test_an_unclear_key_is_status_2(line: Line, receiver: Receiver, arguments: tuple[str, ...]):
     assert line("keys", "show", *arguments).status == 2
     assert line("keys", "show", *arguments, "--json").fault["exit"] == 2
 

@@ -47,6 +47,7 @@ def test_status(line: Line, parked: str):
 
 
 def test_status_without_trouble(line: Line):
+    put(line)
     assert line("outbox", "status").status == 0
 
 

@@ -112,7 +112,7 @@ def test_sweep_goes_on_until_it_is_told_to_stop(line: Line, receiver: Receiver, 
 # --- doctor ----------------------------------------------------------------------------------
 
 
-def test_a_healthy_store(line: Line):
+def test_a_healthy_store(line: Line, receiver: Receiver):
     ran = line("doctor")
     assert ran.status == 0
     assert "✓" in ran.out
@@ -139,7 +139,8 @@ def test_a_refused_store_is_status_1_with_its_remedy(line: Line):
 # --- migrate ---------------------------------------------------------------------------------
 
 
-def test_migrate_is_the_other_half_of_not_migrating(line: Line):
+def test_migrate_is_the_other_half_of_not_migrating(line: Line, tmp_path: Path):
+    (tmp_path / "keys.db").touch()
     url = f"{line.url}?migrate=false&timeout=3"
     refused = line("stats", "--store", url, "--json", store=False)
     assert refused.status == 3
@@ -210,7 +211,8 @@ def test_no_command_shows_what_there_is(line: Line):
         (("sweep", "--every", "0"), 2, "UsageError"),
         (("stats", "--store", "oracle://x"), 2, "ConfigurationError"),
         (("stats", "--store", "sqlite:///a.db?nonsense=1"), 2, "ConfigurationError"),
-        (("stats", "--store", "sqlite:///no/such/folder/a.db"), 3, "StoreUnavailableError"),
+        (("stats", "--store", "sqlite:///no/such/folder/a.db"), 3, "NotFound"),
+        (("sweep", "--store", "sqlite:///no/such/folder/a.db"), 3, "StoreUnavailableError"),
         (("stats", "--store", "silent://"), 3, "StoreUnavailableError"),
         (("keys", "list", "--store", "silent://"), 3, "StoreUnavailableError"),
         (("sweep", "--store", "silent://"), 3, "StoreUnavailableError"),
@@ -229,6 +231,22 @@ def test_errors_have_their_status_in_text_and_json(
     assert (ran.fault["type"], ran.fault["exit"]) == (kind, status)
     assert ran.fault["message"]
     assert ran.fault["retryable"] is (kind == "StoreUnavailableError")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stats",), ("doctor",), ("keys", "list"), ("keys", "show", "tx-1"), ("outbox", "status"),
+        ("outbox", "parked"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_looking_makes_no_store(line: Line, command: tuple[str, ...], tmp_path: Path):
+    """A slip in the path is no store without keys."""
+    ran = line(*command, "--json")
+    assert ran.status == 3
+    assert line.url in ran.fault["message"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_password_in_the_url_is_not_shown(line: Line, monkeypatch: pytest.MonkeyPatch):

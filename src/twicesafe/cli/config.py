@@ -32,9 +32,10 @@ from typing import Any, Final
 
 from .. import Backoff, ConfigurationError, Policy, Receiver
 from ..proxy.settings import check_sections
-from ..stores.urls import default_url
+from ..stores.urls import default_url, is_missing, mask
+from .exits import UNAVAILABLE, Ended
 
-__all__ = ["FILE", "VARIABLE", "Settings", "opened", "settle"]
+__all__ = ["FILE", "VARIABLE", "Settings", "existing", "opened", "settle"]
 
 FILE: Final = "twicesafe.toml"
 VARIABLE: Final = "TWICESAFE_STORE_URL"
@@ -66,6 +67,18 @@ def settle(store: str | None, config: Path | None) -> Settings:
         if url:
             return Settings(url, source, policy)
     return Settings(default_url(), "default", policy)
+
+
+def existing(store: str | None, config: Path | None) -> Settings:
+    """The settings of a command that looks at what is there: it makes no file, and no answer of it."""
+    settings = settle(store, config)
+    if is_missing(settings.url):
+        raise Ended(
+            f"there is no store at {mask(settings.url)} (from {settings.source}); check the path, or "
+            "make one with `twicesafe migrate`",
+            UNAVAILABLE,
+        )
+    return settings
 
 
 @contextmanager

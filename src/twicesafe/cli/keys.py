@@ -11,7 +11,7 @@ from rich.text import Text
 
 from .. import Receiver, Record, State
 from ..records import AuditEntry
-from .config import opened, settle
+from .config import existing, opened
 from .finding import every, find
 from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption
 from .output import (
@@ -67,7 +67,7 @@ def list_keys(
     """
     screen = Screen(json)
     parts = tuple(scope or ())
-    with opened(settle(store, config)) as receiver:
+    with opened(existing(store, config)) as receiver:
         if all_:
             _list_all(screen, receiver, state, parts, full)
         else:
@@ -137,7 +137,7 @@ def show_key(
     Never its result. Example: [cyan]twicesafe keys show tx-123 --scope acct_1 --scope "POST /charges"[/]
     """
     screen = Screen(json)
-    with opened(settle(store, config)) as receiver:
+    with opened(existing(store, config)) as receiver:
         found = find(receiver, key, scope, id_)
         # Of a forgotten key only the hash is left: its trail opens to whoever knows the key.
         trail = None if found.key is None else receiver.audit(found.key)

@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..outbox import Outbox
 from ..relay import OutboxRelay
 from ..stores.urls import mask
-from .config import settle
+from .config import existing, settle
 from .exits import NO, Ended
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption
 from .output import Screen, ago, shortened, table, visible
@@ -207,7 +207,7 @@ def _every(outbox: Outbox) -> Iterator[str]:
 
 @contextmanager
 def _opened(store: str | None, config: Path | None) -> Iterator[Outbox]:
-    with Outbox.open(settle(store, config).url) as outbox:
+    with Outbox.open(existing(store, config).url) as outbox:
         yield outbox
 
 

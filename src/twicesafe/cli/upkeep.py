@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..maintenance import RoundTimer, sweep_round
 from ..records import SweepReport
 from ..stores.urls import mask, outbox_script_of, script_of
-from .config import Settings, opened, settle
+from .config import Settings, existing, opened, settle
 from .exits import NO
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import STATES, Screen, ago, state_text, table, visible
@@ -36,7 +36,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
     Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
     """
     screen = Screen(json)
-    with opened(settle(store, config)) as receiver:
+    with opened(existing(store, config)) as receiver:
         found, url = receiver.stats(), receiver.store.url
     oldest = found.oldest_in_progress
     if json:
@@ -189,7 +189,7 @@ def doctor(
     Example: [cyan]twicesafe doctor && systemctl start shop[/]
     """
     screen = Screen(json)
-    settings = settle(store, config)
+    settings = existing(store, config)
     with opened(settings) as receiver:
         findings, url = receiver.doctor(), receiver.store.url
     healthy = all(finding.level != "refuse" for finding in findings)
@@ -252,9 +252,8 @@ def migrate(
 
 def _migrating(url: str) -> str:
     """The same URL without the wish not to migrate: this command is that wish's other half."""
-    parts = urlsplit(url)
-    if "migrate" not in parts.query:
+    head, _, query = url.partition("?")
+    if "migrate" not in query:
         return url
-    kept = [(name, value) for name, value in parse_qsl(parts.query, True) if name != "migrate"]
-    head = url.partition("?")[0]
+    kept = [(name, value) for name, value in parse_qsl(query, True) if name != "migrate"]
     return f"{head}?{urlencode(kept)}" if kept else head

@@ -77,6 +77,11 @@ class Store(_Described, abc.ABC):
         """Connect; raises `ConfigurationError` or `StoreUnavailableError` that says what to do."""
 
     @classmethod
+    def missing(cls, url: str) -> bool:
+        """Is it a file that is not there, and that opening it would make? Connects to nothing."""
+        return False
+
+    @classmethod
     def script(cls, url: str) -> str:
         """The SQL that makes the schema, for whoever migrates by hand; connects to nothing."""
         return ""

@@ -25,6 +25,7 @@ __all__ = [
     "SCHEMES",
     "default_url",
     "identifier",
+    "is_missing",
     "mask",
     "open_async_store",
     "open_store",
@@ -62,6 +63,12 @@ def open_store(url: str) -> Store:
 def open_async_store(url: str) -> AsyncStore:
     store: AsyncStore = _class_for(url, "Async").open(url)
     return store
+
+
+def is_missing(url: str) -> bool:
+    """Is this store a file that is not there? Opening would make it."""
+    missing: bool = _class_for(url, "").missing(url)
+    return missing
 
 
 def script_of(url: str) -> str:
@@ -113,7 +120,7 @@ def mask(url: str) -> str:
 def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
     """The query parameters of a store URL, converted to the types of their defaults."""
     chosen = dict(known)
-    for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+    for name, text in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

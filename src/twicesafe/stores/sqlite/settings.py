@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -78,15 +79,15 @@ class DatabaseFile:
         return kind(f"SQLite says {name} on {self.path}: {error}")
 
     def filesystem(self) -> str:
-        """The type of file system that it is on, where the system tells."""
-        best, kind = "", ""
+        """The type of file system that it is on, where the system tells; links are followed."""
+        best, kind, path = "", "", os.path.realpath(self.path)
         try:
             mounts = Path("/proc/mounts").read_text().splitlines()
         except OSError:
             return ""
         for line in mounts:
             _, at, what, *_ = line.split(" ")
-            if str(self.path).startswith(at.rstrip("/") + "/") and len(at) > len(best):
+            if path.startswith(at.rstrip("/") + "/") and len(at) > len(best):
                 best, kind = at, what
         return kind
 

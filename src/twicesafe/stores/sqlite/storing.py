@@ -76,6 +76,11 @@ class SqliteStore(Store):
         return cls(path_of(url), **options_of(url, OPTIONS))
 
     @classmethod
+    def missing(cls, url: str) -> bool:
+        options_of(url, OPTIONS)
+        return not Path(path_of(url)).exists()
+
+    @classmethod
     def script(cls, url: str) -> str:
         return SqliteSchema("sqlite", identifier(options_of(url, OPTIONS)["table"])).script()
 

@@ -1,0 +1,31 @@
+"""A SQLite URL and the file behind it: which options it has, and where the file really is."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from twicesafe import ConfigurationError
+from twicesafe.stores.urls import open_store
+
+
+def test_options_are_read_behind_a_path_with_a_number_sign(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="did you mean 'table'"):
+        open_store(f"sqlite:///{tmp_path}/a#1.db?tabel=y")
+    with closing(open_store(f"sqlite:///{tmp_path}/a#1.db?synchronous=normal")) as store:
+        assert any("synchronous=normal" in finding.what for finding in store.doctor())
+    assert (tmp_path / "a#1.db").exists()
+
+
+@pytest.mark.parametrize("linked", ["near", "near.db"], ids=["folder", "file"])
+def test_the_doctor_follows_links(linked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    far, near = tmp_path / "far", tmp_path / linked
+    far.mkdir()
+    near.symlink_to(far / "keys.db" if near.suffix else far)
+    path = near if near.suffix else near / "keys.db"
+    mounts = f"/dev/disk / ext4 rw 0 0\nserver:/x {far.resolve()} nfs4 rw 0 0\n"
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        monkeypatch.setattr(Path, "read_text", lambda _: mounts)
+        assert store.doctor()[0].level == "refuse"
