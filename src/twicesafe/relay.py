@@ -74,6 +74,12 @@ class _Relay:
         """Messages that this relay published and settled so far."""
         return self._before + (0 if self._desk is None else self._desk.published)
 
+    def _drained(self, before: int) -> int:
+        """How many went since; or why it ended with more to go."""
+        if self._desk is not None and self._desk.outage is not None:
+            raise self._desk.outage
+        return self.published - before
+
     def _new_desk(self, wake: bool, until_empty: bool) -> Desk:
         self._before, self._desk = self.published, None
         self._desk = desk = Desk(
@@ -141,7 +147,8 @@ class OutboxRelay(_Relay):
     def drain(self) -> int:
         """Publish in this thread what may go now; how many messages that were.
 
-        Lanes that rest or are parked, and what other relays have in hand, are left.
+        Lanes that rest or are parked, and what other relays have in hand, are left. If the broker or
+        the store does not answer, it ends what is under way and raises what was said.
         """
         before = self.published
         carriage = self._prepared(until_empty=True)
@@ -149,7 +156,7 @@ class OutboxRelay(_Relay):
             carriage.run()
         finally:
             self._carriage = None
-        return self.published - before
+        return self._drained(before)
 
     def stop(self, grace: Duration = 30) -> None:
         """End what is under way, give the leases back. `TimeoutError`: the publisher hangs."""
@@ -234,7 +241,8 @@ class AsyncOutboxRelay(_Relay):
     async def drain(self) -> int:
         """Publish what may go now; how many messages that were.
 
-        Lanes that rest or are parked, and what other relays have in hand, are left.
+        Lanes that rest or are parked, and what other relays have in hand, are left. If the broker or
+        the store does not answer, it ends what is under way and raises what was said.
         """
         before = self.published
         carriage = await self._prepared(until_empty=True)
@@ -242,7 +250,7 @@ class AsyncOutboxRelay(_Relay):
             await carriage.run()
         finally:
             self._carriage = None
-        return self.published - before
+        return self._drained(before)
 
     async def stop(self, grace: Duration = 30) -> None:
         """End what is under way, give the leases back. `TimeoutError`: the publisher hangs."""

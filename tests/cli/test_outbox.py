@@ -14,6 +14,7 @@ import pytest
 from tests.cli.line import Line
 from tests.outbox.stage import Broker
 from twicesafe.outbox import Outbox
+from twicesafe.publishers.callable_ import CallablePublisher
 from twicesafe.relay import OutboxRelay
 
 
@@ -78,6 +79,27 @@ def test_relay_once(line: Line, valkey_url: str):
     ran = line("relay", "--to", f"{broker}?prefix={prefix}", "--once", "--json")
     assert ran.data["published"] == 2
     assert line("outbox", "status", "--json").data["pending"] == 0
+
+
+def test_relay_once_ends_when_the_broker_is_away(line: Line):
+    put(line, "1")
+    ran = line("relay", "--to", "redis://127.0.0.1:1", "--once", "--json")
+    assert (ran.status, ran.fault["type"]) == (3, "BrokerUnavailableError")
+    assert ran.fault["retryable"]
+    assert line("outbox", "status", "--json").data["pending"] == 1
+
+
+def test_relay_once_ends_on_a_signal(line: Line, monkeypatch: pytest.MonkeyPatch):
+    """It ends what is under way, and leaves the rest."""
+
+    def taking(message: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    put(line, "1", "2", "3")
+    monkeypatch.setattr("twicesafe.relay.open_publisher", lambda _: CallablePublisher(taking))
+    ran = line("relay", "--to", "nowhere:", "--once", "--batch", "1", "--json")
+    assert (ran.status, ran.data["published"]) == (0, 1)
+    assert line("outbox", "status", "--json").data["pending"] == 2
 
 
 def test_relay_to_nowhere(line: Line):

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.line import Line, held
-from twicesafe import Key, Policy, Receiver, __version__
+from twicesafe import Key, Policy, Receiver, StoreUnavailableError, __version__
+from twicesafe.records import SweepReport
 from twicesafe.stores.urls import SCHEMES
 
 EXPIRED = Policy(retention=0.001)
@@ -107,6 +108,25 @@ def test_sweep_goes_on_until_it_is_told_to_stop(line: Line, receiver: Receiver, 
         process.communicate(timeout=10)
     assert [r["removed"] for r in rounds] == [3, 0, 0]
     assert process.returncode == 0
+
+
+def test_sweep_goes_on_after_an_outage(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    rounds: list[int] = []
+
+    def swept(self: Receiver, limit: int | None = None) -> SweepReport:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise StoreUnavailableError("the server did not answer")
+        os.kill(os.getpid(), signal.SIGTERM)
+        return SweepReport(removed=7, examined=7, more=False)
+
+    monkeypatch.setattr(Receiver, "sweep", swept)
+    ran = line("sweep", "--every", "0.05", "--json")
+    assert ran.status == 0
+    assert json.loads(ran.err)["error"]["type"] == "StoreUnavailableError"
+    assert ran.data["removed"] == 7
 
 
 # --- doctor ----------------------------------------------------------------------------------

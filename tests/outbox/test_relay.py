@@ -12,7 +12,13 @@ import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, Colours, begin
 from tests.patience import until
-from twicesafe import Backoff, BrokerUnavailableError, ConfigurationError, UsageError
+from twicesafe import (
+    Backoff,
+    BrokerUnavailableError,
+    ConfigurationError,
+    StoreUnavailableError,
+    UsageError,
+)
 from twicesafe.core.outbox import BELL, Hold, Message
 from twicesafe.events import BrokerFailed, Event, LaneParked, PublishFailed, Relayed
 from twicesafe.outbox import AsyncOutbox, Outbox
@@ -263,6 +269,39 @@ def test_while_the_broker_is_away_no_attempt_is_counted(
     relay.stop()
     assert broker.bodies == ["1", "2"]
     assert outbox.depth().parked == 0
+
+
+def test_draining_ends_when_the_broker_is_away(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    put("1", "2", key="k")
+    broker.away = BrokerUnavailableError("no broker")
+    relay = colours.relay(broker, max_attempts=1)
+    with pytest.raises(BrokerUnavailableError, match="no broker"):
+        relay.drain()
+    assert (outbox.depth().pending, outbox.depth().relays, outbox.parked()) == (2, 0, [])
+    broker.away = None
+    assert relay.drain() == 2
+
+
+@pytest.mark.parametrize("op", ["outbox_hold", "outbox_fetch"])
+def test_draining_ends_when_the_store_is_away(
+    colours: Colours, put: Put, broker: Broker, monkeypatch: pytest.MonkeyPatch, op: str
+):
+    put("1", key="k")
+    relay = colours.relay(broker)
+    perform = relay.own.store.perform
+
+    def performed(request: Any) -> Any:
+        if request.op == op:
+            raise StoreUnavailableError("no store")
+        return perform(request)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(relay.own.store, "perform", performed)
+        with pytest.raises(StoreUnavailableError, match="no store"):
+            relay.drain()
+    assert relay.drain() == 1
 
 
 class Departure(BaseException):

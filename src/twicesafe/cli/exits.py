@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from ..errors import StoreError, TwicesafeError, UsageError
+from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, UsageError
 from .output import Screen, visible
 
 __all__ = ["DONE", "NO", "UNAVAILABLE", "USAGE", "Ended", "complain"]
@@ -58,6 +58,6 @@ def complain(screen: Screen, error: BaseException) -> int | None:
 
 
 def _status(error: TwicesafeError) -> int:
-    if isinstance(error, StoreError):
+    if isinstance(error, (StoreError, BrokerUnavailableError)):
         return UNAVAILABLE
     return USAGE if isinstance(error, UsageError) else NO

@@ -1,7 +1,8 @@
 """``twicesafe relay`` and ``twicesafe outbox …``: publish what waits, and look after what cannot go.
 
 The relay runs until SIGTERM or Ctrl-C; then it ends what is under way, gives its leases back and
-leaves with status 0. Start as many as you like.
+leaves with status 0. Start as many as you like. With ``--once`` it ends with status 3 if the broker or
+the store does not answer; what could not go waits for the next run.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def relay(
     made = OutboxRelay(settings.url, to, batch=batch, lease=lease, max_attempts=max_attempts)
     began = time.monotonic()
     screen.place(f"{mask(settings.url)} → {mask(to)}")
-    with interruptible() as stop:
+    with interruptible(made.stop if once else None) as stop:
         try:
             if once:
                 made.drain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, Any, Final
@@ -16,12 +16,12 @@ from rich.text import Text
 
 from .. import Receiver, State
 from ..core.outbox import Prepare
-from ..errors import UsageError
+from ..errors import StoreUnavailableError, UsageError
 from ..maintenance import RoundTimer, sweep_round
 from ..records import SweepReport
 from ..stores.urls import mask, outbox_script_of, script_of
 from .config import Settings, existing, opened, settle
-from .exits import NO
+from .exits import NO, complain
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import STATES, Screen, ago, state_text, table, visible
 
@@ -93,7 +93,7 @@ def sweep(
             "--every",
             metavar="SECONDS",
             min=0.01,
-            help="Sweep again and again, until Ctrl-C or SIGTERM.",
+            help="Sweep again and again, also after an outage, until Ctrl-C or SIGTERM.",
             show_default=False,
         ),
     ] = None,
@@ -109,19 +109,25 @@ def sweep(
     with opened(settle(store, config)) as receiver, interruptible() as stop:
         timer = None if every is None else RoundTimer(every, limit)
         while True:
-            outcome = None if timer is None else sweep_round(receiver, timer)
             if timer is None:
                 _say_swept(screen, _sweep_once(screen, receiver, limit), json)
-            elif outcome is None or outcome.replayed:
-                screen.say("this round is another node's")
-            else:
-                swept = outcome.value
-                report = SweepReport(
-                    removed=swept["removed"], examined=swept["examined"], more=False
-                )
-                _say_swept(screen, report, json)
-            if every is None or stop.wait(every):
                 return
+            try:
+                _sweep_in_turn(screen, receiver, timer, json)
+            except StoreUnavailableError as error:  # it may be back by the next round
+                complain(screen, error)
+            if stop.wait(timer.every):
+                return
+
+
+def _sweep_in_turn(screen: Screen, receiver: Receiver, timer: RoundTimer, json: bool) -> None:
+    outcome = sweep_round(receiver, timer)
+    if outcome is None or outcome.replayed:
+        screen.say("this round is another node's")
+        return
+    swept = outcome.value
+    report = SweepReport(removed=swept["removed"], examined=swept["examined"], more=False)
+    _say_swept(screen, report, json)
 
 
 def _say_swept(screen: Screen, report: SweepReport, json: bool) -> None:
@@ -158,14 +164,19 @@ def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepR
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event: the bite in hand is finished, then the command ends well."""
+def interruptible(tell: Callable[[], None] | None = None) -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set the event: the bite in hand is finished, then the command ends well.
+
+    ``tell`` is called then, for work that does not look at the event.
+    """
     stop = threading.Event()
 
     def note(_: int, __: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt  # asked twice: at once
         stop.set()
+        if tell is not None:
+            tell()
 
     if threading.current_thread() is not threading.main_thread():
         yield stop

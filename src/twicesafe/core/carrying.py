@@ -63,7 +63,8 @@ class _Carrier:
             self._let_go()
             if not desk.stopping:
                 found = yield from self._refill()
-                if found == 0 and desk.until_empty and not self.flying and not self.todo.aside:
+                empty = found == 0 and not self.todo.aside
+                if desk.until_empty and not self.flying and (empty or desk.outage is not None):
                     break
                 yield from self._take_off()
             elif not self.flying:
@@ -103,6 +104,7 @@ class _Carrier:
             return None
         slots = desk.usable()
         if not slots:
+            desk.outage = desk.outage or desk.unheld
             self.pause = GATHER * 4
             return None
         try:
@@ -222,6 +224,8 @@ class _Carrier:
         desk = self.desk
         if not isinstance(error, BrokerUnavailableError):
             self.alone = len(rows)
+        else:
+            desk.outage = error
         self.outages += 1
         delay = REST.delay(self.outages, chance(desk.owner, self.outages))
         self.down_until = desk.clock() + delay
@@ -290,8 +294,9 @@ class _Carrier:
         self.todo = Settle(desk.owner, [], [], [], {})
         self.owed.clear()
 
-    def _outage(self, what: str, error: Exception) -> None:
+    def _outage(self, what: str, error: StoreError) -> None:
         desk = self.desk
+        desk.outage = error
         self.outages += 1
         desk.notify(events.StoreFailed(None, what, str(error)))
         delay = REST.delay(self.outages, chance(desk.owner, self.outages))

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from .. import events
-from ..errors import StoreError
+from ..errors import StoreError, TwicesafeError
 from ..policy import Backoff
 from ..tokens import chance, new_owner
 from .commands import Flow
@@ -110,7 +110,7 @@ class Desk:
         self.stopping = False
         """Set by whoever wants it to end: nothing new is started."""
         self.until_empty = False
-        """End when nothing is left that may go now."""
+        """End when nothing is left that may go now, or nothing can go."""
         # Written by the keeper:
         self.slots: dict[int, int] = {}
         self.deadline = 0.0
@@ -118,11 +118,15 @@ class Desk:
         """Slots of which the store says that they are not ours: the carrier's word to itself."""
         self.unwanted: frozenset[int] = frozenset()
         """More than our share: to be given back when nothing of them is under way."""
+        self.unheld: StoreError | None = None
+        """Why the slots were not renewed the last time."""
         # Written by the carrier:
         self.drained = (self.unwanted, self.unwanted)
         """Of which unwanted slots nothing is under way, and of which set of them that was said."""
         self.carried = False
         """The carrier has ended."""
+        self.outage: TwicesafeError | None = None
+        """Why nothing could go: the broker as a whole, or the store, did not answer."""
         self.published = 0
 
     def usable(self) -> dict[int, int]:
@@ -149,10 +153,11 @@ def keep(desk: Desk) -> Flow[None]:
             held: Held = yield Hold(desk.owner, round(desk.lease * 1000), give)
         except StoreError as error:
             failures += 1
+            desk.unheld = error
             desk.notify(events.StoreFailed(None, "outbox_hold", str(error)))
             yield Pause(min(desk.lease / 6, REST.delay(failures, chance(desk.owner, failures))))
             continue
-        failures = 0
+        failures, desk.unheld = 0, None
         desk.slots = held.slots
         desk.deadline = sent + desk.lease * (1 - MARGIN)
         unwanted = frozenset(sorted(held.slots)[held.share :])
