@@ -18,19 +18,23 @@ from twicesafe.publishers.callable_ import CallablePublisher
 from twicesafe.relay import OutboxRelay
 
 
-def put(line: Line, *bodies: str, key: str | None = "k") -> None:
+def put(line: Line, *bodies: str, topic: str = "orders", key: str | None = "k") -> None:
     with Outbox.open(line.url) as outbox:
         connection = sqlite3.connect(line.url.removeprefix("sqlite:///"))
         with connection:
             for body in bodies:
-                outbox.add(connection, topic="orders", body=body, key=key)
+                outbox.add(connection, topic=topic, body=body, key=key)
         connection.close()
 
 
 @pytest.fixture
 def parked(line: Line) -> str:
     """A lane that is parked, with one message behind the bad one."""
-    put(line, "bad", "behind")
+    return park(line)
+
+
+def park(line: Line, topic: str = "orders", key: str = "k") -> str:
+    put(line, "bad", "behind", topic=topic, key=key)
     broker = Broker()
     broker.refuses = {"bad"}
     with Outbox.open(line.url) as outbox:
@@ -55,7 +59,20 @@ def test_status_without_trouble(line: Line):
 def test_parked(line: Line, parked: str):
     (lane,) = line("outbox", "parked", "--json").data["lanes"]
     assert (lane["lane"], lane["key"], lane["waiting"]) == (parked, "k", 2)
-    assert parked[:8] in line("outbox", "parked").out
+    assert parked in line("outbox", "parked").out, "all of it, as retry and skip want it"
+
+
+def test_topics_and_keys_are_no_markup(line: Line):
+    park(line, topic="[/b]", key="[link=http://evil]")
+    ran = line("outbox", "parked")
+    assert ran.status == 0
+    assert "[/b]" in ran.out
+    assert "[link" in ran.out
+
+
+def test_a_retry_does_not_promise_a_record(line: Line):
+    assert "audit" not in line("outbox", "retry", "--help", store=False).out
+    assert "audit" in line("outbox", "skip", "--help", store=False).out
 
 
 def test_retry_and_skip(line: Line, parked: str):

@@ -6,7 +6,7 @@ install. Exit status, everywhere:
     0  done
     1  the answer is no: a finding that refuses, a broken invariant, no such key, a refused act
     2  the command line or the configuration must change
-    3  the store did not answer, or cannot be used by this version
+    3  the store or the broker did not answer, or the store is not there or not for this version
 """
 
 from __future__ import annotations

@@ -29,9 +29,18 @@ from .upkeep import interruptible
 
 __all__ = ["parked", "relay", "retry", "skip", "status"]
 
+LANE_CELLS = 32
+"""All digits of a lane: `retry` and `skip` want them all."""
+
 LaneArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="LANE…", help="Lanes, as `outbox parked` names them."),
+]
+RetriedByOption = Annotated[
+    str, typer.Option("--by", metavar="WHO", help="Who does this; a retry is not kept on record.")
+]
+RetriedWhyOption = Annotated[
+    str, typer.Option("--why", metavar="TEXT", help="Why; a retry is not kept on record.")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every parked lane.", show_default=False)]
 
@@ -129,11 +138,12 @@ def parked(
         screen.say("no lane is parked")
         return
     made = table("lane", "topic", "key", "waiting", "tries", "parked", "error")
+    made.columns[0].no_wrap, made.columns[0].min_width = True, LANE_CELLS
     for lane in lanes:
         made.add_row(
             lane.lane,
-            shortened(lane.topic, 20),
-            shortened(lane.key or "–", 20),
+            Text(shortened(lane.topic, 20)),
+            Text(shortened(lane.key or "–", 20)),
             str(lane.waiting),
             str(lane.attempts),
             ago(lane.since),
@@ -143,8 +153,8 @@ def parked(
 
 
 def retry(
-    by: ByOption,
-    why: WhyOption,
+    by: RetriedByOption,
+    why: RetriedWhyOption,
     lane: LaneArgument = None,
     all_: AllOption = False,
     store: StoreOption = None,
