@@ -68,6 +68,14 @@ def test_the_table_fits_a_terminal_and_the_page_needs_nothing_else(line: Line, t
     assert not re.search(r"(src|href)=|@import|url\(|<script", text)
 
 
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_measured(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("twicesafe.cli.bench.run", None)
+    ran = line(*SHORT, "--html", str(tmp_path / "nowhere" / "x.html"), "--json")
+    assert (ran.status, ran.fault["type"]) == (2, "UsageError")
+
+
 def test_a_password_reaches_neither_page_nor_screen(line: Line):
     wrong = line("bench", "--store", "redis://:hunter2@127.0.0.1:1", "--json", store=False)
     assert wrong.status == 3

@@ -292,6 +292,16 @@ def test_resolve_reads_a_file_or_stdin(
     assert receiver.process("b", str).value == "ch_2"
 
 
+def test_without_a_stdin_nobody_is_asked_and_nothing_is_read(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    held(receiver, Key("a"))
+    monkeypatch.setattr("sys.stdin", None)
+    ran = line("keys", "resolve", "a", "--value-file", "-", *ACT, "--json")
+    assert (ran.status, ran.fault["message"]) == (2, "cannot read -: stdin is closed")
+    assert line("keys", "release", "a", *ACT).status == 0
+
+
 @pytest.mark.parametrize(
     "value",
     [

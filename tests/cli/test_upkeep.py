@@ -233,6 +233,10 @@ def test_no_command_shows_what_there_is(line: Line):
         (("stats", "--store", "sqlite:///a.db?nonsense=1"), 2, "ConfigurationError"),
         (("stats", "--store", "sqlite:///no/such/folder/a.db"), 3, "NotFound"),
         (("sweep", "--store", "sqlite:///no/such/folder/a.db"), 3, "StoreUnavailableError"),
+        (("stats", "--store", "redis://:s3cret@[::1/0"), 2, "ConfigurationError"),
+        (("stats", "--store", "sqlite:///a%00b.db"), 2, "ConfigurationError"),
+        (("keys", "list", "--after", "9" * 20, "--store", "sqlite:///here.db"), 2, "UsageError"),
+        (("migrate", "--outbox", "--store", "memory://"), 2, "UsageError"),
         (("stats", "--store", "silent://"), 3, "StoreUnavailableError"),
         (("keys", "list", "--store", "silent://"), 3, "StoreUnavailableError"),
         (("sweep", "--store", "silent://"), 3, "StoreUnavailableError"),
@@ -241,6 +245,7 @@ def test_no_command_shows_what_there_is(line: Line):
 def test_errors_have_their_status_in_text_and_json(
     line: Line, arguments: tuple[str, ...], status: int, kind: str
 ):
+    line("migrate", "--store", "sqlite:///here.db", store=False)
     text = line(*arguments, store=False)
     assert text.status == status
     assert text.out == ""
@@ -267,6 +272,27 @@ def test_looking_makes_no_store(line: Line, command: tuple[str, ...], tmp_path: 
     assert ran.status == 3
     assert line.url in ran.fault["message"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_that_cannot_be_is_told(line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("TWICESAFE_STORE_URL", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    ran = line("stats", "--json", store=False)
+    assert (ran.status, ran.fault["type"]) == (2, "ConfigurationError")
+    assert "name a store" in ran.fault["message"]
+
+
+def test_trouble_with_a_file_is_one_line_however_long(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    def failing(_: Receiver) -> None:
+        raise OSError(28, "No space left on device", "/var/" + "x" * 100)
+
+    monkeypatch.setattr(Receiver, "stats", failing)
+    ran = line("stats")
+    assert ran.status == 3
+    assert ran.err == f"✗ No space left on device: /var/{'x' * 100}\n"
 
 
 def test_a_password_in_the_url_is_not_shown(line: Line, monkeypatch: pytest.MonkeyPatch):

@@ -271,6 +271,8 @@ def _octets(text: str | None, path: Path | None) -> bytes:
     if text is not None:
         return text.encode()
     assert path is not None
+    if str(path) == "-" and sys.stdin is None:
+        raise Ended("cannot read -: stdin is closed", USAGE)
     try:
         return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
@@ -278,7 +280,7 @@ def _octets(text: str | None, path: Path | None) -> bytes:
 
 
 def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
-    if yes or not sys.stdin.isatty():
+    if yes or sys.stdin is None or not sys.stdin.isatty():  # None: closed by the shell
         return
     colour, meaning = STATES[record.state]
     screen.err.print(

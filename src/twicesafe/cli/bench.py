@@ -91,6 +91,8 @@ def bench(
     """
     screen = Screen(json)
     plan = Plan(seconds, tuple(callers or (1, 50)), tuple(batch or (100,)), _chosen(scenarios))
+    if html is not None:
+        _check_writable(html)
     with _ended_by_signals(), own_place(store) as place, _progress(screen, plan) as watch:
         results = list(run(place, plan, watch))
     url = mask(store)
@@ -103,6 +105,14 @@ def bench(
     _show(screen, results)
     if html is not None:
         screen.say(Text("✓", "green"), f"written: {html}")
+
+
+def _check_writable(path: Path) -> None:
+    """Before the measurement, which takes its time; what is there stays until the end."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _chosen(text: str) -> tuple[str, ...]:

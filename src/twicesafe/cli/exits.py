@@ -46,12 +46,19 @@ def complain(screen: Screen, error: BaseException) -> int | None:
         context = getattr(error, "ctx", None)
         if context is not None:
             hint = f"see: {context.command_path} --help"
+    elif isinstance(error, OSError):
+        where = "" if error.filename is None else f": {error.filename}"
+        status, kind, message = (
+            UNAVAILABLE,
+            type(error).__name__,
+            f"{error.strerror or error}{where}",
+        )
     else:
         return None
     if screen.json:
         screen.fault({"type": kind, "message": message, "exit": status, "retryable": retryable})
     else:
-        screen.err.print("✗", visible(message), style="red", markup=False)
+        screen.err.print("✗", visible(message), style="red", markup=False, soft_wrap=True)
         if hint:
             screen.err.print(f"  {hint}", style="dim", markup=False)
     return status

@@ -251,6 +251,8 @@ def migrate(
         return
     with opened(Settings(_migrating(settings.url), settings.source, settings.policy)) as receiver:
         opening = receiver.store
+        if outbox and not opening.capabilities.outbox:
+            raise UsageError(f"{opening.url} cannot keep an outbox: leave --outbox out")
         done, url = [*opening.migrated, *opening.migrate()], opening.url
         if outbox:
             done += opening.perform(Prepare(migrate=True))  # type: ignore[arg-type]

@@ -125,7 +125,7 @@ def browse(
         raise UsageError(f"state={state!r} is none of the states: {known}") from None
     try:
         page: Page = yield Browse(limit, state, scope, after)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UsageError("after= is not a mark that this store gave out") from error
     return [row.view() for row in page.rows], page.after
 

@@ -85,15 +85,22 @@ def outbox_script_of(url: str) -> str:
 
 def default_url() -> str:
     """SQLite in the user's data folder."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
-    else:
-        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    folder = base / "twicesafe"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = _data_folder() / "twicesafe"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows a home
+        raise ConfigurationError(
+            f"there is no data folder for the default store ({error}); name a store by its URL"
+        ) from error
     return f"sqlite:///{folder / 'twicesafe.db'}"
+
+
+def _data_folder() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 
 
 def mask(url: str) -> str:

@@ -95,7 +95,7 @@ class DatabaseFile:
 def path_of(url: str) -> str:
     start = "sqlite:///"
     path = unquote(url.partition("?")[0][len(start) :]) if url.startswith(start) else ""
-    if not path or path == ":memory:" or path.startswith("file:"):
+    if not path or path == ":memory:" or path.startswith("file:") or "\0" in path:
         raise ConfigurationError(
             "a SQLite URL is sqlite:///file.db or sqlite:////absolute/file.db; "
             "for a store without a file use memory://"
