@@ -81,9 +81,19 @@ def test_an_upstream_that_goes_away_is_not_asked_again(before: Before, step: Ste
 
 @pytest.mark.item("A9")
 def test_a_connection_that_the_upstream_has_closed_is_not_used_again(before: Before):
-    stage, service = before([OK], [OK], [OK])  # each ends after one answer, without having said so
+    left = threading.Semaphore(0)
+
+    def answer_and_leave(connection: socket.socket) -> None:
+        """Without having said so. Who is left closes its side, too: then it knows."""
+        connection.sendall(OK)
+        connection.shutdown(socket.SHUT_WR)
+        if not connection.recv(1):
+            left.release()
+
+    stage, service = before(*[[answer_and_leave]] * 3)
     for key in "abc":
         assert stage.send(key).status == 201
+        assert left.acquire(timeout=30)
     assert service.connections == 3
 
 
