@@ -4,6 +4,7 @@ Each request is met with the next deed of a script, the last one for ever:
 
     pass     forward it, and give back the answer
     refuse   reset the connection without looking at the request
+    half     read the beginning of the request, and reset the connection
     lose     read the request, reset before anything is forwarded
     drop     forward it, let it take effect, reset instead of answering
     cut      forward it, send half of the answer, reset
@@ -60,14 +61,16 @@ class Flaky:
         with connection:
             with self._lock:
                 deed = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-            if deed != "refuse":
+            if deed == "half":
+                connection.recv(1024)
+            elif deed != "refuse":
                 request = _read_request(connection)
                 if not request:
                     return
                 self.seen.append(request)
                 self._do(deed, request, connection)
             # Linger 0: the client gets a reset, not an orderly end.
-            if deed in ("refuse", "lose", "drop", "cut"):
+            if deed in ("refuse", "half", "lose", "drop", "cut"):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _do(self, deed: Deed, request: bytes, connection: socket.socket) -> None:

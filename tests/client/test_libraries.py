@@ -272,7 +272,7 @@ async def test_aiohttp_an_upload_that_broke_off_is_not_taken_up_in_its_middle(
             yield b"x" * 65536
 
     monkeypatch.setattr(AsyncIterablePayload, "write_with_length", write)
-    server = flaky("refuse", response(201))
+    server = flaky("half", response(201))
     middleware = RetryMiddleware(policy=QUICK)
     async with aiohttp.ClientSession(middlewares=[middleware]) as session:
         form = aiohttp.MultipartWriter()
