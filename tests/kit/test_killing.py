@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -58,14 +60,22 @@ def tidy(order):
 
 
 @pytest.fixture
-def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "killable.py").write_text(HANDLERS)
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A module of this text, in the folder that we are in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    import killable  # pyright: ignore[reportMissingImports]
 
-    yield killable
+    def make(text: str) -> ModuleType:
+        (tmp_path / "killable.py").write_text(text)
+        return importlib.import_module("killable")
+
+    yield make
     sys.modules.pop("killable", None)
+
+
+@pytest.fixture
+def handlers(imported: Callable[[str], ModuleType]) -> ModuleType:
+    return imported(HANDLERS)
 
 
 def test_a_process_is_killed_at_every_point(handlers: ModuleType):
@@ -174,14 +184,8 @@ def no_charges():
 
 
 @pytest.fixture
-def more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "killable_more.py").write_text(MORE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import killable_more  # pyright: ignore[reportMissingImports]
-
-    yield killable_more
-    sys.modules.pop("killable_more", None)
+def more(imported: Callable[[str], ModuleType]) -> ModuleType:
+    return imported(MORE)
 
 
 def killed(module: ModuleType, name: str, **options: object):

@@ -3,9 +3,9 @@
     Front( IdempotencyMiddleware( Upstream ) )
 
 An upstream that gave no whole answer is no error of this program: a client without a key, or of a route
-that may run again, is told so (502), a response that has begun is cut, and one line goes to the log. Answers that are not the
-upstream's get a Date and a Server of their own. A client that takes nothing of its response for long is
-let go; if it had a key, its response is recorded all the same.
+that may run again, is told so (502), a response that has begun is cut, and one line goes to the log.
+Answers that are not the upstream's get a Date and a Server of their own. A client that takes nothing of
+its response for long is let go; if it had a key, its response is recorded all the same.
 """
 
 from __future__ import annotations

@@ -10,7 +10,18 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any
 
-__all__ = ["COPIED", "Trial", "copied", "difference", "plain_copy", "same", "table"]
+from ..errors import ConfigurationError
+
+__all__ = [
+    "COPIED",
+    "Trial",
+    "copied",
+    "difference",
+    "plain_copy",
+    "refuse_unseen",
+    "same",
+    "table",
+]
 
 WIDE = 60
 
@@ -72,6 +83,15 @@ def same(one: Any, other: Any) -> bool:
     if "__eq__" not in _defined(type(one)) and hasattr(one, "__dict__") and not callable(one):
         return one is other or same(vars(one), vars(other))
     return bool(one == other) or (one != one and other != other)  # noqa: PLR0124 - NaN
+
+
+def refuse_unseen(name: str, before: Any, after: Any) -> None:
+    """A snapshot that does not see the effect would not see harm either."""
+    if same(before, after):
+        raise ConfigurationError(
+            f"the clean run of {name} changed nothing that the snapshot sees, so no harm could be seen "
+            f"either: return what the handler changes (it returned {before!r:.60}); {COPIED}"
+        )
 
 
 def _defined(kind: type) -> set[str]:

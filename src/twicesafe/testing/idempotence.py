@@ -33,7 +33,7 @@ from ..policy import Policy, seconds
 from ..receiver import AsyncReceiver, Receiver
 from ..stores.memory import AsyncMemoryStore, MemoryStore
 from .clock import FakeClock
-from .comparing import COPIED, Trial, copied, difference, plain_copy, same, table
+from .comparing import Trial, copied, difference, plain_copy, refuse_unseen, same, table
 from .crash import Life, _AsyncMortal, _Mortal, crash_point
 from .fresh import Fresh
 
@@ -135,6 +135,10 @@ class _Trials:
     """One entry per start of the handler in the present trial."""
     ended: list[Trial] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        return getattr(self.handler, "__qualname__", repr(self.handler))
+
     def all(self) -> _Steps:
         first, points = yield from self._once()
         key = points.key
@@ -145,8 +149,7 @@ class _Trials:
             yield from self._crashes(points.life.passed, first)
         wrong = sum(bool(trial.fault) for trial in self.ended)
         if wrong:
-            name = getattr(self.handler, "__qualname__", repr(self.handler))
-            title = f"{name} is not idempotent: {wrong} of {len(self.ended)} trials went wrong"
+            title = f"{self.name} is not idempotent: {wrong} of {len(self.ended)} trials went wrong"
             raise AssertionError(f"{title}\n{table(self.ended)}")
 
     def _once(self) -> _Steps:
@@ -158,11 +161,8 @@ class _Trials:
         trial = yield from self._look("once", [answer])
         if trial.fault:
             raise AssertionError(f"the first, clean run failed\n{table([trial])}") from trial.error
-        if self.snapshot is not None and self.setup is not None and same(before, trial.state):
-            raise ConfigurationError(
-                "the clean run changed nothing that the snapshot sees, so no harm could be seen "
-                f"either: return what the handler changes (it returned {before!r:.60}); {COPIED}"
-            )
+        if self.snapshot is not None and self.setup is not None:
+            refuse_unseen(self.name, before, trial.state)
         return trial, delivery
 
     def _state(self) -> _Steps:

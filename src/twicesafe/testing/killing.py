@@ -101,10 +101,7 @@ def _trial(case: Case, order: Order, name: str, clean: Trial) -> tuple[Trial, li
             if last.error and last.retryable:
                 continue
             trial.starts = starts
-            try:
-                trial.state = case.state()
-            except Exception as error:
-                trial.fault = f"the world cannot be read: {type(error).__name__}: {error}"
+            trial.state, trial.fault = case.state()
         if order.dies_at is not None and (not first.killed or first.passed[-1:] != [name]):
             trial.fault = (
                 first.error or "it never came to this point: it takes another way each time"

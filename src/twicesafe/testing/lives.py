@@ -73,8 +73,12 @@ class Case:
     def name(self) -> str:
         return getattr(_inner(self.handler), "__qualname__", repr(self.handler))
 
-    def state(self) -> Any:
-        return copied(called(self.snapshot))
+    def state(self) -> tuple[Any, str]:
+        """The world; or why it cannot be read, which is a finding too: it is half written."""
+        try:
+            return copied(called(self.snapshot)), ""
+        except Exception as error:
+            return error, f"the world cannot be read: {type(error).__name__}: {error}"
 
     def ask(self) -> Any:
         """One call of the handler, with arguments that no other call has changed."""

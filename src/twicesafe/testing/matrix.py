@@ -29,7 +29,7 @@ from ..keys import KeyLike
 from ..outcomes import Outcome
 from ..policy import Policy
 from ..receiver import AsyncReceiver, Receiver
-from .comparing import COPIED, Trial, difference, same
+from .comparing import Trial, difference, refuse_unseen, same
 from .crash import Life
 from .interleaving import Played, explore
 from .killing import kills, order_for
@@ -133,7 +133,7 @@ class _Trials:
     def _once(self) -> tuple[Trial, list[str]]:
         """The clean run that all others are measured by."""
         stage, life = Stage(self.case), Life()
-        before, begun = self._state()[0], time.monotonic()
+        before, begun = self.case.state()[0], time.monotonic()
         answer = stage.deliver(life)
         self.duration = time.monotonic() - begun
         if isinstance(answer, UnawaitedError) and not self.case.awaited:
@@ -156,11 +156,7 @@ class _Trials:
                 f"{name} passes {len(points)} points: use a smaller input, or crash_point(…) instead "
                 "of lines=True"
             )
-        if same(before, clean.state):
-            raise ConfigurationError(
-                f"the clean run of {name} changed nothing that the snapshot sees, so no harm could be "
-                f"seen either: return what the handler changes (it returned {before!r:.60}); {COPIED}"
-            )
+        refuse_unseen(name, before, clean.state)
         files = ", ".join(sorted(Path(file).name for file in tracer.files))
         if tracer.every_line and not tracer.passed:
             raise ConfigurationError(f"{name} passed no line of {files}: name the modules it is in")
@@ -202,7 +198,7 @@ class _Trials:
     def _left_at(self, number: int) -> Any:
         stage = Stage(self.case)
         stage.deliver(Life(number))
-        return self._state()[0]
+        return self.case.state()[0]
 
     # -- crashes ------------------------------------------------------------------------------
 
@@ -261,7 +257,7 @@ class _Trials:
     def _look(
         self, name: str, stage: Stage, answer: Any, *others: Any, kind: str = "delivery"
     ) -> Trial:
-        state, unread = self._state()
+        state, unread = self.case.state()
         trial = Trial(name, len(stage.starts), state=state, fault=unread, kind=kind)
         self.ended.append(trial)
         if isinstance(answer, Exception):
@@ -275,13 +271,6 @@ class _Trials:
             if not same(_value(other), trial.value):
                 trial.fault = f"two answers: {difference(_value(other), trial.value)} {MINDS}"
         return trial
-
-    def _state(self) -> tuple[Any, str]:
-        """The world; or why it cannot be read, which is a finding too: it is half written."""
-        try:
-            return self.case.state(), ""
-        except Exception as error:
-            return error, f"the world cannot be read: {type(error).__name__}: {error}"
 
     def _compare(self, trial: Trial, clean: Trial) -> None:
         if trial.fault:
