@@ -6,14 +6,14 @@ proxy         a TCP proxy that cuts, delays, throttles and swallows
 doors         a receiver in any colour, through any driver
 cuts          replies and requests that end after any number of bytes (C5); transactions: the inbox's
 zombies       workers that stand still past their lease, and wake (C7); zombie: such a worker
-clocks        clocks that jump (C8); clockwork: who is at work meanwhile
+clocks        clocks that jump (C8); clockwork: who is at work meanwhile; preload: what it takes
 crowds        workers killed by the hundred, a thousand callers on one key (C3, C9)
 commits       workers killed in a transaction (C3), relays killed (C13)
 histories     concurrent clients, recorded (C10); linearity: the judge
 points        deaths before and after every statement (C4)
 models        the shipped model at full size (C11)
 resources     what runs out: memory, room, the right to write (C15); soaker, filler: who uses it up
-restarts      servers that die and come back, or are replaced (C6)
+restarts      servers that die and come back, or are replaced (C6); slow_disk: with a write under way
 rolling       two versions on one database (C16); roller: a worker of either
 """
 
@@ -28,6 +28,7 @@ from . import (  # noqa: F401
     resources,
     restarts,
     rolling,
+    slow_disk,
     transactions,
     zombies,
 )

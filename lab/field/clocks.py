@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from tests.servers.valkey import Valkey
 from twicesafe import Policy, Receiver
 
 from .clockwork import Work
+from .preload import compiled
 from .trial import SERVERS, Trial, trial
 from .zombies import fresh_url
 
@@ -69,13 +69,7 @@ class WallClock:
     """The same for a worker, whose other clocks must stay as they are."""
 
     def __init__(self, folder: Path) -> None:
-        compiler = shutil.which("cc")
-        if compiler is None:
-            raise NoServerError("no C compiler on this machine; apt install gcc libc6-dev")
-        self._library, self._file = folder / "wallclock.so", folder / "offset"
-        source = Path(__file__).with_name("wallclock.c")
-        words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(self._library), str(source)]
-        subprocess.run(words, check=True, timeout=60)
+        self._library, self._file = compiled("wallclock", folder), folder / "offset"
         self._file.write_bytes(struct.pack("q", 0))
 
     def set(self, offset: str) -> None:

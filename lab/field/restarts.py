@@ -28,7 +28,7 @@ __all__ = ["failover", "restarts"]
 
 DURABLE: Final[dict[str, dict[str, str]]] = {
     "postgres": {"fsync": "on"},
-    "valkey": {"appendonly": "yes", "appendfsync": "everysec"},
+    "valkey": {"appendonly": "yes", "appendfsync": "always"},
     "mariadb": {},
 }
 

@@ -12,6 +12,7 @@ from .settings import Settings
 __all__ = ["examine"]
 
 EVICTING: Final = "evicting policies remove records that are still needed"
+EVERY_SECOND: Final = "a crash while the disk is slow, or a power cut, can lose 1 to 2 s"
 
 
 def examine(settings: Settings) -> Program[list[Finding]]:
@@ -69,13 +70,11 @@ def _persistence(info: dict[str, str], append: str, fsync: str) -> Finding:
         return Finding("refuse", "the append-only file cannot be written", "look at its disk")
     if fsync == "no":
         return Finding(
-            "warn", "appendfsync no: a power cut loses records", "set everysec or always"
+            "warn", "appendfsync no: a power cut loses records", "set always, or everysec"
         )
     if fsync == "always":
         return Finding("ok", "append-only file, appendfsync always")
-    return Finding(
-        "ok", f"append-only file, appendfsync {fsync or 'unknown'}: a power cut can lose 1 s"
-    )
+    return Finding("ok", f"append-only file, appendfsync {fsync or 'unknown'}: {EVERY_SECOND}")
 
 
 def _replicas(count: int, settings: Settings) -> Finding:
