@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from . import model, report
@@ -190,7 +191,7 @@ def _model(asked: argparse.Namespace) -> int:
 # --- telling ---------------------------------------------------------------------------------
 
 
-def _progress(schedules: int) -> object:
+def _progress(schedules: int) -> Callable[[Tally], None]:
     told = [time.monotonic()]
 
     def progress(tally: Tally) -> None:

@@ -21,7 +21,7 @@ receiver = Receiver.open(url, policy=Policy(lease=0.5, wait=1))
 for number in range(2000):
     key = f"key-{number}"
     try:
-        values[key] = receiver.process(key, lambda number=number: f"{number} " * 200).value
+        values[key] = receiver.process(key, str, f"{number} " * 200).value
     except StoreError:
         refused += 1
         if refused == 5:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from twicesafe.core import lifecycle
-from twicesafe.core.protocol import Claim, Claimed, Complete, Fail, Read, Renew, Verdict
+from twicesafe.core.protocol import Claimed, Complete, Fail, Read, Renew, Verdict
 from twicesafe.records import Row, State
 
 __all__ = ["UNDECIDED", "UNKNOWN", "Call", "check", "partition"]
@@ -123,10 +123,7 @@ def step(state: _State, request: Any, answer: Any) -> _State | None:
     ask = request
     if isinstance(ask, (Renew, Complete, Fail)):
         ask = replace(ask, fence=_models(state, ask.fence))
-    if isinstance(ask, Claim):
-        expected, after = lifecycle.claim(row, ask, NOW)
-    else:
-        expected, after = getattr(lifecycle, ask.op)(row, ask, NOW)
+    expected, after = getattr(lifecycle, ask.op)(row, ask, NOW)
     following = state if after is None else replace(state, row=after)
     if answer is UNKNOWN:
         return following

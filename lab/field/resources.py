@@ -25,7 +25,7 @@ from twicesafe import Policy, Receiver, StoreError
 
 from .crowds import folder_for
 from .doors import through
-from .proxy import Fault, Proxy
+from .proxy import Act, Fault, Proxy
 from .trial import SERVERS, Trial, trial
 from .zombies import LEASE, Worker, fresh_url
 
@@ -52,7 +52,7 @@ def soak(t: Trial) -> None:
             while time.monotonic() < until and worker.poll() is None:
                 time.sleep(rng.uniform(0.1, 0.5))
                 if proxy is not None:
-                    act = rng.choice(("close", "reset"))
+                    act: Act = rng.choice(("close", "reset"))
                     proxy.arm(Fault("reply", rng.randrange(100), act))
             if proxy is not None:
                 proxy.disarm()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,13 +36,15 @@ class Psycopg:
     def __init__(self, direct: str, url: str) -> None:
         import psycopg
 
-        self._connect = lambda where=url: psycopg.connect(where, connect_timeout=5)
-        self._direct = direct
+        def connect(where: str = url) -> Any:
+            return psycopg.connect(where, connect_timeout=5)
+
+        self._connect, self._direct = connect, direct
         self.inbox: Any = Inbox.open(direct)
         with self._connect(direct) as connection:
             connection.execute(EFFECTS)
 
-    def deliver(self, key: str, armed: Callable[[], None]) -> str:
+    def deliver(self, key: str, armed: Callable[[], object]) -> str:
         with contextlib.closing(self._connect()) as connection:
             armed()
             with connection.transaction():
@@ -87,7 +89,7 @@ class PyMySQL(Psycopg):
             connection.commit()
             return cursor.fetchall()
 
-    def deliver(self, key: str, armed: Callable[[], None]) -> str:
+    def deliver(self, key: str, armed: Callable[[], object]) -> str:
         connection = self._connect()
         try:
             armed()
@@ -116,10 +118,10 @@ class Asyncpg(Psycopg):
         self._url = url
         self.inbox = AsyncInbox.open(direct.replace("postgresql:", "postgresql+asyncpg:", 1))
 
-    def deliver(self, key: str, armed: Callable[[], None]) -> str:
+    def deliver(self, key: str, armed: Callable[[], object]) -> str:
         return self._runner.run(self._deliver(key, armed))
 
-    async def _deliver(self, key: str, armed: Callable[[], None]) -> str:
+    async def _deliver(self, key: str, armed: Callable[[], object]) -> str:
         import asyncpg
 
         connection = await asyncpg.connect(self._url, timeout=5)
@@ -167,17 +169,17 @@ def _sweep(t: Trial, caller: Psycopg, proxy: Proxy, way: Any) -> None:
     whole = Fault(way)
     for _ in range(2):
         whole = Fault(way)
-        caller.deliver(f"{way}-{next(numbers)}", lambda: proxy.arm(whole) and None)  # noqa: B023
+        caller.deliver(f"{way}-{next(numbers)}", lambda: proxy.arm(whole))  # noqa: B023
         proxy.disarm()
     length = whole.passed
     tail = range(max(0, length - 40), length + 1)  # COMMIT and what comes back
-    offsets = range(length + 1)
+    offsets: Sequence[int] = range(length + 1)
     if not t.full:
         offsets = sorted({*rng.sample(tail, 10), *rng.sample(offsets, 8)})
     for offset in offsets:
         key = f"{way}-{next(numbers)}"
         fault = Fault(way, offset, rng.choice(("close", "close", "reset")))
-        value = _until_told(t, caller, key, lambda: proxy.arm(fault) and None)  # noqa: B023
+        value = _until_told(t, caller, key, lambda: proxy.arm(fault))  # noqa: B023
         proxy.disarm()
         t.tried += fault.happened
         what = f"{type(caller).__name__}, {way} cut after {offset} of {length} bytes"
@@ -185,7 +187,7 @@ def _sweep(t: Trial, caller: Psycopg, proxy: Proxy, way: Any) -> None:
         t.expect(caller.count(key) == 1, f"{what}: {caller.count(key)} effects")
 
 
-def _until_told(t: Trial, caller: Psycopg, key: str, armed: Callable[[], None]) -> str:
+def _until_told(t: Trial, caller: Psycopg, key: str, armed: Callable[[], object]) -> str:
     """What a sender does: again and again, until it is told."""
     for number in range(TRIES):
         try:

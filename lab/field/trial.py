@@ -132,7 +132,7 @@ def run_trial(name: str, engine: str, seed: int, full: bool) -> Trial:
     log = logging.getLogger("twicesafe")
     loud = log.level
     log.setLevel(logging.CRITICAL)  # what fails here fails on purpose
-    faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__ or 2)
     try:
         entry.run(done)
     except NoServerError as reason:

@@ -12,6 +12,7 @@ from twicesafe.core.carrying import _Carrier
 from twicesafe.core.outbox import Settle
 from twicesafe.core.publishing import NOT_TRIED
 from twicesafe.core.relaying import Listen, Publish
+from twicesafe.errors import StoreError
 
 from .registry import Patch, mutant, tampered
 from .relaying import STUDY
@@ -121,7 +122,7 @@ def poison_never_parks(patch: Patch) -> None:
 def failed_settlement_is_forgotten(patch: Patch) -> None:
     outage = _Carrier._outage
 
-    def forgetful(self: Any, what: str, error: Exception) -> None:
+    def forgetful(self: Any, what: str, error: StoreError) -> None:
         if what == "outbox_settle":
             self.todo = Settle(self.desk.owner, [], [], [], {})
         outage(self, what, error)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from twicesafe.context import ActiveClaim
 from twicesafe.core.commands import Invoke, Land, Sleep
+from twicesafe.core.exchange import exchange
 from twicesafe.core.protocol import Abandon, Ack, Claim, Claimed, Complete, Fail, Verdict
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.runtime.flights import Flights
@@ -27,7 +28,7 @@ def late_answer_runs(patch: Patch) -> None:
 
 
 def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
-    return tampered(processes.exchange, handle, StoreUnavailableError)
+    return tampered(exchange, handle, StoreUnavailableError)
 
 
 @mutant("an unanswered claim is asked again with a new owner")

@@ -89,6 +89,12 @@ class Worker:
             return "waits"
         return "runs" if "in" in heard else msgspec.convert(heard["ends"][0], End)
 
+    def early_end(self, patience: float) -> End | None:
+        """How the call ended that was begun, if it did within these seconds."""
+        with contextlib.suppress(TimeoutError):
+            return self.end(patience)
+        return None
+
     def tell(self, word: str, key: str) -> None:
         """How the function that holds under this key shall end: return or raise."""
         self._say(f"{word} {key}")

@@ -46,13 +46,13 @@ def slow_owner(c: Column) -> str:
     owner.begin_and_hold(c.order(key, act="hold"))
     c.past_the_lease()
     other.begin(c.order(key, "second"))
-    sign = other.first_sign(2 * MOMENT)
+    early = other.early_end(2 * MOMENT)
     owner.tell("return", key)
     owner.end()
-    if sign == "waits":
+    if early is None:
         seen = f"second waited, {_got(other.end())}"
     else:
-        seen = f"second {_got(sign, second='ran beside it')}"
+        seen = f"second {_got(early, second='ran beside it')}"
     return _runs(seen, c, c.order(key))
 
 
@@ -71,12 +71,12 @@ def _late(c: Column, word: str) -> str:
     other = c.worker("other")
     _stop_past_the_lease(c, key)
     other.begin(c.order(key, "second", meets="take over"))
-    sign = other.first_sign(4 * c.lease)
+    early = other.early_end(4 * c.lease)
     late = _wake(c, key, word)
-    if sign == "waits":
+    if early is None:
         seen = f"second waited for the owner, {_got(other.end())}"
     else:
-        seen = f"second {_got(sign, second='took over')}"
+        seen = f"second {_got(early, second='took over')}"
     seen += _of_the_late_owner(late)
     seen += f"; repeat {_again(c, other, c.order(key, 'repeat', meets='take over'))}"
     return _runs(seen, c, c.order(key))
@@ -104,14 +104,14 @@ def _amid(c: Column, word: str) -> str:
     if sign != "runs":
         return _runs(f"second {_got(sign)}", c, c.order(key))
     third.begin(c.order(key, "third", meets="take over"))
-    met = third.first_sign(MOMENT)
+    early = third.early_end(MOMENT)
     other.tell("return", key)
     second = other.end()
     seen = f"second took over{_of_the_late_owner(late)}; third "
-    if met == "waits":
+    if early is None:
         seen += f"waited, {_got(third.end())}"
     else:
-        seen += _got(met, third="ran beside the second")
+        seen += _got(early, third="ran beside the second")
     seen += f"; second {_got(second, second='got its own answer')}"
     seen += f"; repeat {_again(c, other, c.order(key, 'repeat', meets='take over'))}"
     return _runs(seen, c, c.order(key))
@@ -147,14 +147,14 @@ def crash(c: Column) -> str:
     c.kill("owner")
     again = c.order(key, "repeat", meets="take over")
     other.begin(again)
-    sign = other.first_sign(WAIT + LONG)
-    if sign == "waits":
+    end = other.early_end(WAIT + LONG)
+    if end is None:
         c.kill("other")
         return _runs(f"repeat still waited after {WAIT + LONG:.0f} s", c, again)
-    seen = f"repeat {_got(sign)}"
-    if sign.refused:
+    seen = f"repeat {_got(end)}"
+    if end.refused:
         c.past_the_lease()
-        seen += f", {_later(sign)} {_got(other.call(again))}"
+        seen += f", {_later(end)} {_got(other.call(again))}"
     return _runs(seen, c, again)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from .study import Study
@@ -17,6 +18,8 @@ from .study import Study
 __all__ = ["cuts", "evened", "fewer", "shrink", "simpler", "timeline", "troubles"]
 
 T = TypeVar("T")
+P = TypeVar("P", bound=msgspec.Struct)
+"""A plan of any study."""
 
 MOST_RUNS = 4_000
 
@@ -47,14 +50,14 @@ def cuts(things: Sequence[T]) -> Iterator[tuple[T, ...]]:
         size //= 2
 
 
-def fewer(plan: T, *fields: str) -> Iterator[T]:
+def fewer(plan: P, *fields: str) -> Iterator[P]:
     """Without some of the things in these fields."""
     for field in fields:
         for kept in cuts(getattr(plan, field)):
             yield replace(plan, **{field: kept})
 
 
-def simpler(plan: T, field: str, others: Callable[[Any], Iterable[Any]]) -> Iterator[T]:
+def simpler(plan: P, field: str, others: Callable[[Any], Iterable[Any]]) -> Iterator[P]:
     """With one thing of a field in another, simpler way."""
     things = getattr(plan, field)
     for index, thing in enumerate(things):

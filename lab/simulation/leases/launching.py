@@ -91,7 +91,7 @@ class Jobs:
             return  # its time-out was handed over before
         work = self._running.pop(index)
         if not self._trip.alive:  # nobody is left to record it
-            if isinstance(work, Run):
+            if isinstance(work, Run) and work.claim is not None:
                 self._trip.process.keeper.remove(work.claim)
             return
         self._found.append((index, reply))

@@ -84,7 +84,8 @@ class Network:
         world.monitor.observe(
             ask, before, answer, after, now, world=world.now, transit=transit, max_lease=MAX_LEASE
         )
-        if before is not after and getattr(answer, "cause", None) is Cause.LEASE_EXPIRED:
+        taken = before is not after and getattr(answer, "cause", None) is Cause.LEASE_EXPIRED
+        if before is not None and taken:
             world.ledger.taken_over(id_, before.fence, world.plan)
         if ask.op == "abandon" and answer is Ack.OK:
             world.ledger.abandon(id_, ask.owner)

@@ -97,7 +97,7 @@ class World(VirtualWorld):
         else:
             key = KEYS[target]
             kept = round(incident.seconds * 1000)
-            who = {"by": "lab", "why": "", "retention": kept}
+            who: dict[str, Any] = {"by": "lab", "why": "", "retention": kept}
             ask: Any
             if kind == "read":
                 self.operator(operations.read(key))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from twicesafe.core.outbox import Backlog, Depth
 from twicesafe.core.relaying import REST
+from twicesafe.policy import seconds
 
 from .invariants import broken
 from .plan import LEASE
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ending"]
 
-BOUND = LEASE + float(REST.most) + 4.0
+BOUND = LEASE + seconds(REST.most) + 4.0
 """A lease ends, the longest rest ends, and there is work to do."""
 
 

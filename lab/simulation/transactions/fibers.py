@@ -60,16 +60,16 @@ class Fiber(greenlet):
         """Dead where it stands: nothing that it still wants is done."""
         if not self.over:
             self.over = True
-            if self and not self.dead:
+            if bool(self) and not self.dead:
                 self.throw(GreenletExit)
 
 
 def ask(command: Command) -> Any:
     """Called inside a fibre: hand over this command, and wait."""
     fiber = getcurrent()
-    if fiber.over:  # type: ignore[attr-defined]
+    if fiber.over:
         raise GreenletExit
-    return fiber.parent.switch(command)  # type: ignore[union-attr]
+    return fiber.parent.switch(command)
 
 
 def judge(world: World, check: Callable[..., None], *args: Any) -> None:

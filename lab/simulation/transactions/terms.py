@@ -6,6 +6,7 @@ from itertools import product
 from typing import Final
 
 from twicesafe import Key, Policy
+from twicesafe.letters import Results
 
 __all__ = ["CONSUMERS", "FINGERPRINTS", "KEYS", "LONGEST_WAIT", "POLICIES", "RefusedError"]
 
@@ -16,7 +17,9 @@ class RefusedError(Exception):
     """The failure that handlers of the lab mean as their answer (``remember=``)."""
 
 
-POLICIES: Final = [
+RESULTS: Final[tuple[Results, ...]] = ("required", "required", "optional")
+
+POLICIES: Final[list[tuple[Policy, Results]]] = [
     (
         Policy(
             retention=retention,
@@ -29,7 +32,7 @@ POLICIES: Final = [
         results,
     )
     for retention, attempts, wait, results in product(
-        (0.6, 3.0, 60.0), (1, 2, 3), (0.0, 0.2, LONGEST_WAIT), ("required", "required", "optional")
+        (0.6, 3.0, 60.0), (1, 2, 3), (0.0, 0.2, LONGEST_WAIT), RESULTS
     )
 ]
 

@@ -96,7 +96,7 @@ class VirtualNotes(Notes):
         transaction = VirtualTransaction(connection)
         try:
             transaction.run(INSIDE.note(note))
-            transaction.perform(Commit())
+            transaction.perform(Commit())  # type: ignore[arg-type]  # a word of the lab's own
         finally:
             connection.close()
 

@@ -96,7 +96,7 @@ class World(VirtualWorld):
         if key.id in self.database.locks:
             self.after(0.05, None, self.operator, kind, key, kept, then)
             return
-        who = {"by": "lab", "why": "", "retention": kept}
+        who: dict[str, Any] = {"by": "lab", "why": "", "retention": kept}
         ask: Any
         if kind in ("release", "force"):
             ask = Release(key.id, **who, force=kind == "force")
