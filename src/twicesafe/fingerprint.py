@@ -77,13 +77,19 @@ def stated(content: object) -> bytes | None:
 def content_digest(value: object, *, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> bytes:
     """32 bytes for a content key: the digest of a fingerprint, without its entries.
 
-    Content that has none of the fields in ``only`` has no key: all of its kind would share one.
+    Content that has none of the fields in ``only``, or none but those in ``ignore``, has no key: all
+    of its kind would share one.
     """
     content = _select(value, ignore, only) if ignore or only else value
     if only and not any(_finds(value, path) for path in only):
         raise MissingKeyError(
             f"this content has none of the fields in only=({', '.join(map(repr, only))[:80]}), so it "
             "has no key; name fields that make it what it is, and that all of its kind have"
+        )
+    if ignore and field_names(value) and not field_names(content):
+        raise MissingKeyError(
+            f"this content has no fields but those in ignore=({', '.join(map(repr, ignore))[:80]}), so "
+            "it has no key; leave in what makes it what it is"
         )
     return sha256(canonical(content)).digest()
 

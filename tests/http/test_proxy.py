@@ -335,6 +335,9 @@ def test_a_peer_is_the_same_on_a_listener_of_both_kinds():
 
     assert trusts("10.0.0.0/8") == [True, True, False, False, False]
     assert trusts("::ffff:10.0.0.0/104", "2001:db8::/32") == [False, True, False, True, False]
+    for peer, told in (("::ffff:10.1.2.3", b"10.1.2.3"), ("2001:db8::1", b"2001:db8::1")):
+        lines = Forwarding(HttpPolicy()).outbound([], peer, "http", "1.1", b"shop")
+        assert dict(lines)[b"x-forwarded-for"] == told
 
 
 @pytest.mark.item("A8")

@@ -150,6 +150,15 @@ def test_fields_that_reach_nothing_do_not_make_one_key_of_all() -> None:
         Key.from_content({"id": 1}, only=("idd",))
 
 
+def test_content_of_which_nothing_is_left_has_no_key() -> None:
+    with pytest.raises(MissingKeyError, match="no fields but those in ignore"):
+        Key.from_content({"at": 1}, ignore=("at",))
+    with pytest.raises(MissingKeyError, match="no fields but those in ignore"):
+        Key.from_content({"meta": {"at": 1}, "trace": "x"}, ignore=("meta", "trace"))
+    assert Key.from_content({}, ignore=("at",)) == Key.from_content({})
+    assert Key.from_content({"note": ""}, ignore=("at",)) != Key.from_content({}, ignore=("at",))
+
+
 def test_from_message() -> None:
     key = Key.from_message(type="order.paid", id="77", version=2, source="shop", scope=("t",))
     assert (key.value, key.scope) == ("order.paid@v2:77", ("t", "shop", "order.paid"))

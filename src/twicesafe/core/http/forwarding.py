@@ -61,8 +61,7 @@ class Forwarding:
             address = ipaddress.ip_address(peer)
         except ValueError:
             return False
-        # An IPv4 peer looks like ::ffff:10.0.0.1 to a listener of both kinds.
-        forms = {address, getattr(address, "ipv4_mapped", None) or address}
+        forms = {address, ipaddress.ip_address(_plain(peer))}
         return any(form in network for form in forms for network in self._trusted)
 
     def inbound(self, headers: Fields, peer: str) -> Fields:
@@ -112,7 +111,7 @@ class Forwarding:
         if not named:
             lines.insert(0, (b"host", host))
         if self._adds:
-            lines.append((b"x-forwarded-for", chain + peer.encode()))
+            lines.append((b"x-forwarded-for", chain + _plain(peer).encode()))
             if b"x-forwarded-proto" not in seen:
                 lines.append((b"x-forwarded-proto", scheme.encode()))
             if named and b"x-forwarded-host" not in seen:
@@ -140,6 +139,15 @@ class Forwarding:
 
 def _options(value: bytes) -> set[bytes]:
     return {option.strip(b" \t").lower() for option in value.split(b",")}
+
+
+def _plain(peer: str) -> str:
+    """An IPv4 peer looks like ``::ffff:10.0.0.1`` to a listener of both kinds; here as it calls itself."""
+    try:
+        mapped = ipaddress.IPv6Address(peer).ipv4_mapped
+    except ValueError:
+        return peer
+    return peer if mapped is None else str(mapped)
 
 
 def _network(text: str) -> Network:
