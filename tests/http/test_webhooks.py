@@ -53,7 +53,7 @@ def verified(app: Any) -> Any:
 
         await app(scope, again, send)
 
-    return wsgi if type(app).__module__ == "twicesafe.wsgi" else asgi
+    return wsgi if type(app).__module__.startswith("twicesafe.wsgi") else asgi
 
 
 @pytest.fixture(params=["stripe", "github", "shopify"])

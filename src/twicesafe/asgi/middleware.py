@@ -1,0 +1,110 @@
+"""The middleware: which requests are keyed, claimed, replayed or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from .. import events
+from ..core.http.message import StoredResponse
+from ..core.http.policy import HttpPolicy
+from ..core.http.problems import Refused
+from ..core.http.rules import Rules
+from ..errors import ConfigurationError, CorruptRecordError, StoreUnavailableError, TwicesafeError
+from ..receiver import AsyncReceiver
+from .exchange import Exchange
+from .messages import App, Receive, Scope, Send, again, answer, forwarded, request_of, whole_body
+
+__all__ = ["IdempotencyMiddleware"]
+
+_log = logging.getLogger("twicesafe")
+
+
+class IdempotencyMiddleware:
+    """Put it around an application, with a receiver and, if need be, an `HttpPolicy`."""
+
+    def __init__(
+        self, app: App, *, receiver: AsyncReceiver, policy: HttpPolicy | None = None
+    ) -> None:
+        if not isinstance(receiver, AsyncReceiver):
+            raise ConfigurationError(
+                f"receiver={receiver!r} makes no sense: twicesafe.asgi needs an AsyncReceiver "
+                "(twicesafe.wsgi a Receiver)"
+            )
+        if policy is not None and not isinstance(policy, HttpPolicy):
+            raise ConfigurationError(f"policy={policy!r} makes no sense: use an HttpPolicy(…)")
+        self.app = app
+        self.policy = policy or HttpPolicy()
+        self._rules = Rules(self.policy, receiver.scope)
+        self._holding, self._rerunning = (
+            receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
+            for rerun in (False, True)
+        )
+        self._running: set[asyncio.Task[None]] = set()
+        if not receiver.store.capabilities.shared:
+            _log.warning("%s knows the keys of this one process only", receiver.store.url)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self._rules.concerns(scope["method"], scope["headers"]):
+            return await self.app(scope, receive, send)
+        return await self._keyed(scope, receive, send)
+
+    async def _keyed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rules, request = self._rules, request_of(scope)
+        try:
+            looked = rules.look(request)
+            if looked is None:
+                return await self.app(scope, receive, send)
+            body = await whole_body(receive, rules)
+            if body is None:
+                return None  # the client went away in mid-upload: nothing was claimed
+            request = request_of(scope, body)
+            admission = rules.admit(request, looked)
+        except Refused as refusal:
+            return await answer(send, rules.refuse(request, refusal.problem))
+        if admission is None:
+            return await self.app(scope, again(body, receive), send)
+        scope = forwarded(scope, rules)
+        receiver = self._rerunning if admission.reruns else self._holding
+        claim = receiver.claim(
+            admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
+        )
+        if claim._is_held_around:  # by another layer on this store
+            return await self.app(scope, again(body, receive), send)
+        try:
+            await claim.__aenter__()
+        except TwicesafeError as error:
+            if isinstance(error, StoreUnavailableError) and self.policy.fail_open:
+                receiver._notify(events.Unprotected(admission.key))
+                return await self.app(scope, again(body, receive), send)
+            if isinstance(error, CorruptRecordError):
+                _log.error("%s", error)
+            return await answer(send, rules.refuse_error(request, error))
+        if not claim.is_new:
+            stored: StoredResponse = claim.result
+            await claim.__aexit__(None, None, None)
+            return await answer(send, rules.replay(request, stored))
+        return await self._work(Exchange(rules, admission, request, claim, receive, send), scope)
+
+    async def _work(self, exchange: Exchange, scope: Scope) -> None:
+        task = asyncio.ensure_future(exchange.run(self.app, scope))
+        exchange.claim._step_out()  # the claim goes on in the task's own context
+        self._running.add(task)  # the loop itself would let it be collected
+        task.add_done_callback(self._running.discard)
+        try:
+            await exchange.over  # not the task: who is cancelled here would cancel it
+        except asyncio.CancelledError:
+            exchange.client_left()
+            raise
+
+    async def finish(self, grace: float) -> None:
+        """Before the loop ends: let handlers end whose clients are gone; then stop them.
+
+        A handler that is stopped leaves its outcome unknown, and that is recorded.
+        """
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
