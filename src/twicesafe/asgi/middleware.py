@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
-from .. import events
+from ..claims import AsyncClaim
 from ..core.http.message import StoredResponse
 from ..core.http.policy import HttpPolicy
 from ..core.http.problems import Refused
-from ..core.http.rules import Rules
-from ..errors import ConfigurationError, CorruptRecordError, StoreUnavailableError, TwicesafeError
+from ..errors import ConfigurationError, TwicesafeError
+from ..http_guard import Guard
 from ..receiver import AsyncReceiver
 from .exchange import Exchange
 from .messages import App, Receive, Scope, Send, again, answer, forwarded, request_of, whole_body
 
 __all__ = ["IdempotencyMiddleware"]
-
-_log = logging.getLogger("twicesafe")
 
 
 class IdempotencyMiddleware:
@@ -31,18 +28,10 @@ class IdempotencyMiddleware:
                 f"receiver={receiver!r} makes no sense: twicesafe.asgi needs an AsyncReceiver "
                 "(twicesafe.wsgi a Receiver)"
             )
-        if policy is not None and not isinstance(policy, HttpPolicy):
-            raise ConfigurationError(f"policy={policy!r} makes no sense: use an HttpPolicy(…)")
         self.app = app
-        self.policy = policy or HttpPolicy()
-        self._rules = Rules(self.policy, receiver.scope)
-        self._holding, self._rerunning = (
-            receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
-            for rerun in (False, True)
-        )
+        self._guard = Guard(receiver, policy)
+        self.policy, self._rules = self._guard.policy, self._guard.rules
         self._running: set[asyncio.Task[None]] = set()
-        if not receiver.store.capabilities.shared:
-            _log.warning("%s knows the keys of this one process only", receiver.store.url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self._rules.concerns(scope["method"], scope["headers"]):
@@ -60,26 +49,21 @@ class IdempotencyMiddleware:
                 return None  # the client went away in mid-upload: nothing was claimed
             request = request_of(scope, body)
             admission = rules.admit(request, looked)
-        except Refused as refusal:
-            return await answer(send, rules.refuse(request, refusal.problem))
+        except Refused as refused:
+            return await answer(send, rules.refuse(request, refused.problem))
         if admission is None:
             return await self.app(scope, again(body, receive), send)
         scope = forwarded(scope, rules)
-        receiver = self._rerunning if admission.reruns else self._holding
-        claim = receiver.claim(
-            admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
-        )
+        claim: AsyncClaim = self._guard.claim(admission)
         if claim._is_held_around:  # by another layer on this store
             return await self.app(scope, again(body, receive), send)
         try:
             await claim.__aenter__()
         except TwicesafeError as error:
-            if isinstance(error, StoreUnavailableError) and self.policy.fail_open:
-                receiver._notify(events.Unprotected(admission.key))
+            refusal = self._guard.refusal(request, admission, error)
+            if refusal is None:
                 return await self.app(scope, again(body, receive), send)
-            if isinstance(error, CorruptRecordError):
-                _log.error("%s", error)
-            return await answer(send, rules.refuse_error(request, error))
+            return await answer(send, refusal)
         if not claim.is_new:
             stored: StoredResponse = claim.result
             await claim.__aexit__(None, None, None)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Iterable
 from contextvars import copy_context
 from wsgiref.util import FileWrapper
 
-from .. import events
+from ..claims import Claim
 from ..core.http.message import HttpRequest, StoredResponse
 from ..core.http.policy import HttpPolicy
 from ..core.http.problems import Refused
-from ..core.http.rules import Admission, Rules
-from ..errors import ConfigurationError, CorruptRecordError, StoreUnavailableError, TwicesafeError
+from ..core.http.rules import Admission
+from ..errors import ConfigurationError, TwicesafeError
+from ..http_guard import Guard
 from ..receiver import Receiver
 from .environ import (
     App,
@@ -29,8 +29,6 @@ from .exchange import Exchange
 
 __all__ = ["IdempotencyMiddleware"]
 
-_log = logging.getLogger("twicesafe")
-
 
 class IdempotencyMiddleware:
     """Put it around an application, with a receiver and, if need be, an `HttpPolicy`."""
@@ -41,18 +39,10 @@ class IdempotencyMiddleware:
                 f"receiver={receiver!r} makes no sense: twicesafe.wsgi needs a Receiver "
                 "(twicesafe.asgi an AsyncReceiver)"
             )
-        if policy is not None and not isinstance(policy, HttpPolicy):
-            raise ConfigurationError(f"policy={policy!r} makes no sense: use an HttpPolicy(…)")
         self.app = app
-        self.policy = policy or HttpPolicy()
-        self._rules = Rules(self.policy, receiver.scope)
+        self._guard = Guard(receiver, policy)
+        self.policy, self._rules = self._guard.policy, self._guard.rules
         self._names = tuple(variable_of(name) for name in self._rules.names)
-        self._holding, self._rerunning = (
-            receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
-            for rerun in (False, True)
-        )
-        if not receiver.store.capabilities.shared:
-            _log.warning("%s knows the keys of this one process only", receiver.store.url)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         rules = self._rules
@@ -84,10 +74,7 @@ class IdempotencyMiddleware:
         start_response: StartResponse,
     ) -> Iterable[bytes]:
         rules = self._rules
-        receiver = self._rerunning if admission.reruns else self._holding
-        claim = receiver.claim(
-            admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
-        )
+        claim: Claim = self._guard.claim(admission)
         if claim._is_held_around:  # by another layer on this store
             return self.app(environ, start_response)
         # The claim's own context: a server may take the response, or close it, in another one.
@@ -95,12 +82,10 @@ class IdempotencyMiddleware:
         try:
             context.run(claim.__enter__)
         except TwicesafeError as error:
-            if isinstance(error, StoreUnavailableError) and self.policy.fail_open:
-                receiver._notify(events.Unprotected(admission.key))
+            refusal = self._guard.refusal(request, admission, error)
+            if refusal is None:
                 return self.app(environ, start_response)
-            if isinstance(error, CorruptRecordError):
-                _log.error("%s", error)
-            return answer(start_response, rules.refuse_error(request, error))
+            return answer(start_response, refusal)
         if not claim.is_new:
             stored: StoredResponse = claim.result
             context.run(claim.__exit__, None, None, None)

@@ -11,11 +11,11 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest as DjangoRequest
 from django.http import HttpResponse
 
-from ... import events
-from ...core.http.message import Fields, HttpRequest, StoredResponse
+from ...core.http.message import Fields, HttpRequest
 from ...core.http.problems import Problem, Refused
-from ...core.http.rules import Admission, Looked, Rules
-from ...errors import CorruptRecordError, ResultError, StoreUnavailableError, TwicesafeError
+from ...core.http.rules import Admission, Looked
+from ...errors import ResultError, TwicesafeError
+from ...http_guard import Guard
 from .exchange import Exchange
 from .messages import fields_of, request_of, response_of
 from .settings import configured
@@ -38,14 +38,9 @@ class IdempotencyMiddleware:
         if self._awaits:
             markcoroutinefunction(self)
         self.policy, self.receiver = configured(awaits=self._awaits)
-        self._rules = Rules(self.policy, self.receiver.scope)
-        self._holding, self._rerunning = (
-            self.receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
-            for rerun in (False, True)
-        )
+        self._guard = Guard(self.receiver, self.policy)
+        self._rules = self._guard.rules
         self._running: set[asyncio.Task[Any]] = set()
-        if not self.receiver.store.capabilities.shared:
-            _log.warning("%s knows the keys of this one process only", self.receiver.store.url)
 
     def __call__(self, request: DjangoRequest) -> Any:
         fields = fields_of(request)
@@ -67,22 +62,12 @@ class IdempotencyMiddleware:
         whole = request_of(request, asked.headers, body)
         return whole, self._rules.admit(whole, looked)
 
-    def _claim(self, admission: Admission) -> Any:
-        receiver = self._rerunning if admission.reruns else self._holding
-        return receiver.claim(
-            admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
-        )
-
     def _refusal(
         self, asked: HttpRequest, admission: Admission, error: TwicesafeError
     ) -> HttpResponse | None:
         """The answer to a claim that failed; None: run unprotected, as the policy wishes."""
-        if isinstance(error, StoreUnavailableError) and self.policy.fail_open:
-            self._holding._notify(events.Unprotected(admission.key))
-            return None
-        if isinstance(error, CorruptRecordError):
-            _log.error("%s", error)
-        return response_of(self._rules.refuse_error(asked, error))
+        refusal = self._guard.refusal(asked, admission, error)
+        return None if refusal is None else response_of(refusal)
 
     def _forward(self, request: DjangoRequest) -> None:
         if not self.policy.forward_key:
@@ -104,7 +89,7 @@ class IdempotencyMiddleware:
         if admission is None:
             return self.get_response(request)
         self._forward(request)
-        claim = self._claim(admission)
+        claim = self._guard.claim(admission)
         if claim._is_held_around:  # by another layer on this store
             return self.get_response(request)
         try:
@@ -167,7 +152,7 @@ class IdempotencyMiddleware:
         if admission is None:
             return await self.get_response(request)
         self._forward(request)
-        claim = self._claim(admission)
+        claim = self._guard.claim(admission)
         if claim._is_held_around:
             return await self.get_response(request)
         try:
