@@ -14,6 +14,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ..drivers import missing
+
 __all__ = ["main"]
 
 NEEDED = ("typer", "rich")
@@ -25,12 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from .app import run
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in NEEDED:
+        package = (error.name or "").partition(".")[0]
+        if package not in NEEDED:
             raise
-        print(
-            f"twicesafe: the command line needs {error.name}, which is not installed; "
-            'say: pip install "twicesafe[cli]"',
-            file=sys.stderr,
-        )
+        print(f"twicesafe: {missing(package, error)}", file=sys.stderr)
         return 2
     return run(given)

@@ -11,7 +11,6 @@ import msgspec
 import typer
 
 from ..proxy import load, run
-from .exits import USAGE, Ended
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import Screen
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from ..proxy.supervisor import Greeting
 
 __all__ = ["proxy"]
-
-_NEEDED = ("uvicorn", "h11")
 
 
 def proxy(
@@ -100,12 +97,4 @@ def proxy(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    try:
-        run(lambda: load(path, given), ready)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
-            raise
-        raise Ended(
-            f'the proxy needs {error.name}, which is not installed; say: pip install "twicesafe[proxy]"',
-            USAGE,
-        ) from error
+    run(lambda: load(path, given), ready)

@@ -13,18 +13,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import aiohttp
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.multipart import BodyPartReaderPayload
-from aiohttp.payload import AsyncIterablePayload
-
 from ..core.driving import drive_async
+from ..drivers import driver
 from .budget import Budget
 from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
 from .sending import Attempt, Pause, call_of, send
 from .sent import mark
+
+with driver("aiohttp"):
+    import aiohttp
+    from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+    from aiohttp.base_protocol import BaseProtocol
+    from aiohttp.multipart import BodyPartReaderPayload
+    from aiohttp.payload import AsyncIterablePayload
 
 __all__ = ["RetryMiddleware"]
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-import grpc
-import grpc.aio
-
 from ..core.http.policy import HttpPolicy
+from ..drivers import driver
 from ..errors import ConfigurationError
 from ..propagation import inject, numbered
+
+with driver("grpc"):
+    import grpc
+    import grpc.aio
 
 __all__ = ["KeyInterceptor", "async_interceptors"]
 

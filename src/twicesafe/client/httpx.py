@@ -17,15 +17,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-import anyio
-import httpx
-
 from ..core.driving import drive, drive_async
+from ..drivers import driver
 from .budget import Budget
 from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
 from .sending import Attempt, Call, Ended, Pause, call_of, send
 from .sent import EXTENSION, mark
+
+with driver("httpx"):
+    import anyio
+    import httpx
 
 __all__ = ["AsyncRetryTransport", "RetryTransport"]
 

@@ -17,18 +17,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
-from requests import exceptions
-from requests.adapters import HTTPAdapter
-from urllib3.exceptions import MaxRetryError, NewConnectionError
-
 from ..core.driving import drive
+from ..drivers import driver
 from ..errors import ConfigurationError
 from .budget import Budget
 from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
 from .sending import Attempt, Pause, call_of, send
 from .sent import mark
+
+with driver("requests"):
+    import requests
+    from requests import exceptions
+    from requests.adapters import HTTPAdapter
+    from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 __all__ = ["RetryAdapter"]
 

@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..drivers import require
 from ..errors import ConfigurationError
 from .settings import ProxySettings, load
 
@@ -33,6 +34,7 @@ def run(read: Callable[[], ProxySettings], ready: Callable[[Greeting], object]) 
     """Serve until a signal ends it. ``read`` is asked again at each reload."""
     if os.name != "posix":
         raise ConfigurationError("the proxy needs signals and sockets as Linux and macOS have them")
+    require("uvicorn", "h11")
     from .supervisor import Supervisor
 
     async def supervise() -> None:

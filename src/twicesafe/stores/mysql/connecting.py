@@ -59,12 +59,7 @@ class Session:
 
 
 def connect(settings: Settings) -> Session:
-    try:
-        import pymysql
-    except ImportError as error:
-        raise ConfigurationError(
-            "mysql:// and mariadb:// need PyMySQL: pip install 'twicesafe[mysql]'"
-        ) from error
+    import pymysql
 
     timeout = settings.timeout
     try:

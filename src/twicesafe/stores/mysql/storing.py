@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ...core.driving import drive
 from ...core.protocol import Request
+from ...drivers import require
 from ...errors import StoreError
 from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
@@ -65,6 +66,7 @@ class MysqlStore(Store):
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("pymysql")
         return cls(Settings.of(url))
 
     @classmethod
@@ -207,6 +209,7 @@ class AsyncMysqlStore(ThreadedStore):
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("pymysql")
         settings = Settings.of(url)
         return cls(lambda: MysqlStore(settings), settings.url)
 

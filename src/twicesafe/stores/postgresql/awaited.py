@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ...core.protocol import Request
+from ...drivers import require
 from ...errors import StoreError, StoreUnavailableError
 from ..base import AsyncStore, Capabilities, Finding, Program
 from ..joining import AsyncLane, PerLoop, unbroken
@@ -314,6 +315,11 @@ class _Lanes:
 class AsyncPostgresStore(_AwaitedStore):
     """``postgresql://``"""
 
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("psycopg")
+        return super().open(url)
+
     def mark(self, sql: str) -> str:
         return percents(sql)
 
@@ -323,6 +329,11 @@ class AsyncPostgresStore(_AwaitedStore):
 
 class AsyncpgStore(_AwaitedStore):
     """``postgresql+asyncpg://``; the lease keeper, a thread of its own, uses psycopg."""
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("asyncpg", "psycopg")
+        return super().open(url)
 
     def mark(self, sql: str) -> str:
         return dollars(sql)

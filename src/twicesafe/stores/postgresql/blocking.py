@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from ...core.driving import drive
 from ...core.protocol import Request
+from ...drivers import require
 from ...errors import StoreError
 from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
@@ -71,6 +72,7 @@ class PostgresStore(Store):
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("psycopg")
         return cls(Settings.of(url))
 
     @classmethod

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from ...core.driving import drive_async
 from ...core.protocol import Request
+from ...drivers import require
 from ..base import AsyncStore, Capabilities, Finding, Program
 from ..joining import AsyncLane, PerLoop, unbroken
 from .blocking import BATCH, CAPABILITIES, QUICK, RedisStore, pauses, scripts_for
@@ -45,6 +46,7 @@ class AsyncRedisStore(AsyncStore):
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("redis.connection", "redis.asyncio.connection", "hiredis")
         return cls(Settings.of(url))
 
     def beside(self) -> RedisStore:

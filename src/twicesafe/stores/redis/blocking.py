@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from ...core.driving import drive
 from ...core.protocol import Request
-from ...errors import ConfigurationError
+from ...drivers import require
 from ..base import Capabilities, Finding, Store
 from ..pooling import Pool
 from .doctor import examine
@@ -57,6 +57,7 @@ class RedisStore(Store):
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("redis.connection")
         return cls(Settings.of(url))
 
     def perform(self, request: Request) -> Any:
@@ -163,10 +164,8 @@ class RedisStore(Store):
         return pool
 
     def _connection(self, address: Address) -> Any:
-        try:
-            from redis.connection import Connection, SSLConnection
-        except ImportError as error:
-            raise missing_driver() from error
+        from redis.connection import Connection, SSLConnection
+
         kind = SSLConnection if self.settings.tls else Connection
         return kind(**self.settings.connection(address))
 
@@ -232,7 +231,3 @@ def pauses() -> Any:
     while True:
         yield pause
         pause = min(pause * 1.5, 0.25)
-
-
-def missing_driver() -> ConfigurationError:
-    return ConfigurationError("Redis needs its driver: pip install 'twicesafe[redis]'")

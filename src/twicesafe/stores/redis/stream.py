@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .blocking import missing_driver, packer
+from .blocking import packer
 from .settings import Address, Settings
 
 __all__ = ["Link"]
@@ -22,11 +22,9 @@ class Link(asyncio.Protocol):
     """Lines out, replies in, one flight at a time. Cut, it is connected anew at its next use."""
 
     def __init__(self, settings: Settings, address: Address) -> None:
-        try:
-            from redis.asyncio.connection import Connection, SSLConnection
-            from redis.exceptions import ResponseError
-        except ImportError as error:
-            raise missing_driver() from error
+        from redis.asyncio.connection import Connection, SSLConnection
+        from redis.exceptions import ResponseError
+
         self.up = False
         self._timeout = settings.patience
         self._error = ResponseError

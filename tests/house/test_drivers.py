@@ -1,0 +1,102 @@
+"""A missing driver is one error: a `ConfigurationError` that names the pip extra, raised by `open`.
+
+Each case runs in an interpreter of its own that cannot import the driver. A driver that is imported
+later than by `open` would be met inside a request: as a crash, or as an outage that never ends.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import tomllib
+
+import pytest
+
+from tests.house.imports import Package
+from tests.house.repository import PACKAGE, ROOT
+from tests.house.test_layers import _first, is_driver
+from twicesafe.drivers import EXTRAS
+
+HIDE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {driver!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from twicesafe import AsyncInbox, AsyncReceiver, ConfigurationError, Inbox, Outbox, Receiver
+try:
+    {statement}
+except ConfigurationError as error:
+    print(type(error).__name__, error.retryable, error)
+    assert isinstance(error.__cause__, ImportError), error.__cause__
+"""
+
+CASES = [
+    ("redis", "Receiver.open('redis://127.0.0.1:1/0')"),
+    ("redis", "AsyncReceiver.open('redis://127.0.0.1:1/0')"),
+    ("redis", "Receiver.open('redis+cluster://127.0.0.1:1')"),
+    ("hiredis", "AsyncReceiver.open('redis+sentinel://127.0.0.1:1/main')"),
+    ("psycopg", "Receiver.open('postgresql://127.0.0.1:1/x')"),
+    ("psycopg", "AsyncReceiver.open('postgresql://127.0.0.1:1/x')"),
+    ("psycopg", "Inbox.open('postgresql://127.0.0.1:1/x')"),
+    ("psycopg", "AsyncInbox.open('postgresql://127.0.0.1:1/x')"),
+    ("psycopg", "Outbox.open('postgresql://127.0.0.1:1/x')"),
+    ("asyncpg", "AsyncReceiver.open('postgresql+asyncpg://127.0.0.1:1/x')"),
+    ("pymysql", "Receiver.open('mysql://127.0.0.1:1/x')"),
+    ("pymysql", "AsyncReceiver.open('mariadb://127.0.0.1:1/x')"),
+    ("httpx", "import twicesafe.client.httpx"),
+    ("requests", "import twicesafe.client.requests"),
+    ("aiohttp", "import twicesafe.client.aiohttp"),
+    ("grpc", "import twicesafe.client.grpc"),
+    ("uvicorn", "from twicesafe.proxy import run; run(None, None)"),
+    ("h11", "from twicesafe.proxy import run; run(None, None)"),
+]
+
+
+def without(driver: str, statement: str) -> str:
+    code = textwrap.dedent(HIDE.format(driver=driver, statement=statement))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("driver, statement", CASES)
+def test_a_missing_driver_is_one_error_that_names_the_extra(driver: str, statement: str):
+    assert without(driver, statement) == (
+        f"ConfigurationError False the driver {driver} cannot be imported "
+        f"(No module named {driver!r}); install it: pip install 'twicesafe[{EXTRAS[driver]}]'"
+    )
+
+
+@pytest.mark.parametrize("driver", ["typer", "rich"])
+def test_the_command_line_says_the_same(driver: str):
+    code = f"import sys; sys.modules[{driver!r}] = None; from twicesafe.cli import main; sys.exit(main(['version']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"the driver {driver} cannot be imported" in done.stderr
+    assert "pip install 'twicesafe[cli]'" in done.stderr
+
+
+def test_every_extra_brings_its_drivers():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert set(EXTRAS.values()) == set(extras)
+
+
+OF_THE_USER = {
+    "aiomysql", "annotationlib", "asgiref", "asyncmy", "django", "fastapi", "hypothesis",
+    "opentelemetry", "pytest", "sqlite3", "urllib3",
+}  # fmt: skip
+"""Their objects are handed to us, or another package brings them; some are a newer Python's own."""
+
+
+def test_every_driver_has_an_extra():
+    package = Package.read(PACKAGE)
+    imported = {_first(found.target) for found in package.outside() if is_driver(found.target)}
+    assert imported - OF_THE_USER == set(EXTRAS)
