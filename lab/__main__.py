@@ -4,13 +4,14 @@ prove                     everything below, with a table of what was tried and f
   --full                  a million schedules instead of a hundred thousand, and long trials
   --resume                parts and trials that an earlier run has finished are not run again
   --publish               the numbers into lab/results/, the page into docs/
-  --only PART …           simulation, mutants, model, field: some parts (nothing is published)
+  --only PART …           simulation, mutants, sources, model, field: some parts (nothing is published)
 simulate                  many schedules; or one of them, told line by line
   --study NAME            of this part: leases, unless told otherwise
   --seed N [--trace]      run this one; bit for bit the same, every time
   --shrink                leave out of it what its failure does not need
   --mutant NAME           with this bug in the core
-mutants [NAME …]          every mutant must be found
+mutants [NAME …]          every mutant of the core must be found by the simulation
+sources [NAME …]          every mutant of the sources around it must be killed by its tests
 model                     the Promela model, checked exhaustively by spin
 field [TRIAL …]           real servers and processes, mistreated; all trials, or these
   --engine NAME           sqlite, postgres, valkey or mariadb; else all
@@ -24,13 +25,13 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from . import model, report
 from .field import TRIALS
 from .field import running as fields
-from .mutants import LIMIT, MUTANTS, mutated
+from .mutants import LIMIT, MUTANTS, mutated, sources
 from .parts import Parts
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally, campaign, cores, hunt_all, missing
@@ -39,7 +40,9 @@ from .simulation.study import Study
 
 SCHEDULES = 100_000
 FULL = 1_000_000
-PARTS = ("simulation", "mutants", "model", "field")
+PARTS = ("simulation", "mutants", "sources", "model", "field")
+SOME_SOURCES = 16
+"""So many source mutants are run unless all are asked for; each takes seconds."""
 ENOUGH_TO_MEET_ALL = 20_000
 """From so many schedules on, everything must have been visited."""
 
@@ -50,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         "prove": _prove,
         "simulate": _simulate,
         "mutants": _mutants,
+        "sources": _sources,
         "model": _model,
         "field": _field,
     }
@@ -66,9 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     prove = commands.add_parser("prove")
     simulate = commands.add_parser("simulate")
     mutants = commands.add_parser("mutants")
+    broken = commands.add_parser("sources")
     commands.add_parser("model")
     field = commands.add_parser("field")
-    for one in (prove, simulate, mutants):
+    for one in (prove, simulate, mutants, broken):
         one.add_argument("--jobs", type=int, default=cores())
     for one in (prove, simulate):
         one.add_argument("--schedules", type=int, default=None)
@@ -84,7 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--trace", action="store_true")
     simulate.add_argument("--shrink", action="store_true")
     simulate.add_argument("--mutant", choices=MUTANTS)
-    mutants.add_argument("names", nargs="*", metavar="NAME")
+    for one in (mutants, broken):
+        one.add_argument("names", nargs="*", metavar="NAME")
     field.add_argument("names", nargs="*", metavar="TRIAL")
     field.add_argument("--engine", choices=fields.ENGINES, nargs="+", default=fields.ENGINES)
     field.add_argument("--list", action="store_true")
@@ -112,6 +118,17 @@ def _prove(asked: argparse.Namespace) -> int:
             lambda: list(hunt_all(list(MUTANTS), LIMIT, asked.jobs)),
         )
         good &= _told_hunts(proof.mutants)
+    if "sources" in asked.only:
+        seed = fields.a_seed() if asked.seed is None else asked.seed
+        every = len(sources.SOURCE_MUTANTS)
+        names = sources.sample(every if asked.full else SOME_SOURCES, seed)
+        print(f"source mutants: {len(names)} of {every}, seed {seed}")
+        proof.sources = parts.get(
+            *("sources", " ".join(names), list[sources.Kill], ("lab/mutants/sources", "tests")),
+            lambda: list(sources.kill_all(names, asked.jobs)),
+        )
+        proof.source_mutants = every
+        good &= _told_kills(proof.sources)
     if "model" in asked.only:
         print("model: Promela, by spin")
         proof.model = model.check_all()
@@ -184,6 +201,20 @@ def _mutants(asked: argparse.Namespace) -> int:
     return 0 if _told_hunts(list(hunt_all(names, LIMIT, asked.jobs))) else 1
 
 
+def _sources(asked: argparse.Namespace) -> int:
+    every = list(sources.SOURCE_MUTANTS)
+    names = [name for name in every if any(part in name for part in asked.names or [""])]
+    wrong = sources.check_form()
+    if not names:
+        wrong.append(
+            f"no source mutant is called {asked.names[0]!r}; there are: {', '.join(every)}"
+        )
+    if wrong:
+        print("\n".join(wrong), file=sys.stderr)
+        return 2
+    return 0 if _told_kills(sources.kill_all(names, asked.jobs)) else 1
+
+
 def _model(asked: argparse.Namespace) -> int:
     return 0 if model.told(model.check_all()) else 1
 
@@ -234,6 +265,17 @@ def _told_hunts(hunts: list[Hunt]) -> bool:
     survivors = [hunt for hunt in hunts if hunt.schedule is None]
     print(f"  {len(hunts) - len(survivors)} of {len(hunts)} found")
     return not survivors
+
+
+def _told_kills(kills: Iterable[sources.Kill]) -> bool:
+    ends = [0, 0]
+    for kill in kills:
+        ends[bool(kill.killed_by)] += 1
+        end = f"killed by {kill.killed_by}" if kill.killed_by else f"SURVIVED: {kill.why}"
+        print(f"  {kill.mutant:40} {end}", flush=True)
+    survived, killed = ends
+    print(f"  {killed} of {survived + killed} killed")
+    return not survived
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from .field import Trial
 from .field.page import field_page, field_versions
 from .model import Check, version
 from .mutants import LIMIT
+from .mutants.sources import Kill
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally
 
@@ -28,6 +29,9 @@ LAST = ROOT / ".dev" / "proof.json"
 class Proof(msgspec.Struct):
     simulations: list[Tally] = []
     mutants: list[Hunt] = []
+    sources: list[Kill] = []
+    source_mutants: int = 0
+    """How many there are; `sources` may be some of them."""
     model: list[Check] = []
     field: list[Trial] = []
     versions: dict[str, str] = {}
@@ -67,6 +71,7 @@ def as_markdown(proof: Proof) -> str:
             *_head(proof),
             *_simulations(proof.simulations),
             *_mutants(proof.mutants),
+            *_sources(proof.sources, proof.source_mutants),
             *_model(proof.model),
             *field_page(proof.field),
             *_LIMITS,
@@ -162,6 +167,28 @@ def _mutants(hunts: list[Hunt]) -> list[str]:
 
 def _place(hunt: Hunt) -> str:
     return "**not found**" if hunt.schedule is None else f"{hunt.study} {hunt.schedule}"
+
+
+def _sources(kills: list[Kill], every: int) -> list[str]:
+    if not kills:
+        return []
+    killed = [kill for kill in kills if kill.killed_by]
+    return [
+        "## Source mutants",
+        "",
+        "The simulation runs the core. The SQL, the scripts, the adapters, the publishers and the HTTP",
+        "rules around it are broken in the same way, one bug at a time, and the test suite must fail.",
+        f"**{len(killed)} of {len(kills)} were killed** (of {every} in all).",
+        "",
+        "| file | bug | killed by |",
+        "|---|---|---|",
+        *(f"| `{kill.file}` | {kill.bug} | {_killer(kill)} |" for kill in kills),
+        "",
+    ]
+
+
+def _killer(kill: Kill) -> str:
+    return f"`{kill.killed_by}`" if kill.killed_by else f"**not killed**: {kill.why}"
 
 
 def _model(checks: list[Check]) -> list[str]:
