@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from twicesafe.core.http.fingerprint import http_fingerprint
+from twicesafe.core.http import json_form as json_forms
+from twicesafe.core.http.fingerprint import canonical_print, http_fingerprint
 from twicesafe.core.http.json_form import json_form
 from twicesafe.core.http.key_field import BadKey, parse_key
 from twicesafe.core.http.policy import NOT_EXECUTED, HttpPolicy
@@ -94,12 +95,184 @@ def test_json_forms():
     assert same == json_form(b' {"a" : [ 1 , {"b":"A", "c":null} ] }\n')
     different = [
         b"1", b"1.0", b"1e0", b"10e-1", b"-0", b"0", b'"1"', b"true", b"null", b"[]", b"{}", b"[1]",
-        b"[[1]]", b'{"1":1}', b'{"a":1,"a":1}', b'{"a":1}', b'{"a":[1,2]}', b'{"a":[2,1]}', b'""',
+        b"[[1]]", b'{"1":1}', b'{"a":1}', b'{"A":1}', b'{"a":[1,2]}', b'{"a":[2,1]}', b'""',
         b"123456789012345678901234567890", b"123456789012345678901234567891", b'["1"]',
     ]  # fmt: skip
     forms = [json_form(text) for text in different]
     assert None not in forms
     assert len(set(forms)) == len(different)
+
+
+@pytest.mark.item("F7", "D7")
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":1,"a":1}',
+        b'{"a":1,"b":{"c":[{"d":1,"d":2}]}}',
+        b'{"a":1,"A":2}',
+        b'{"k":1,"\xe2\x84\xaa":2}',  # the Kelvin sign is a k where names have no case
+        b'{"a":1,"a\\u0000":2}',
+        b'{"a":1,"\\u0061":2}',
+    ],
+)
+def test_members_that_a_reader_could_take_for_one_have_no_form(text: bytes):
+    assert json_form(text) is None
+    asked = request(text)
+    assert http_fingerprint(asked) != http_fingerprint(request(text + b" "))
+    assert http_fingerprint(asked) == http_fingerprint(request(text))
+
+
+@pytest.mark.item("D11")
+def test_the_cost_of_a_form_grows_with_the_text_and_not_with_its_depth(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Work is counted, not timed: each byte of a nested text is packed once."""
+    packed: list[int] = []
+    pack = json_forms._pack
+
+    def counted(value: Any) -> bytes:
+        made = pack(value)
+        packed.append(len(made))
+        return made
+
+    monkeypatch.setattr(json_forms, "_pack", counted)
+    text = b'"' + b"x" * 10_000 + b'"'
+    for _ in range(100):
+        text = b'{"a":' + text + b',"a":1}'
+    json_form(text)
+    json_form(text.replace(b',"a":1', b',"b":1'))
+    assert sum(packed) <= 2 * len(text)
+
+
+def same(one: HttpRequest, other: HttpRequest) -> bool:
+    return http_fingerprint(one) == http_fingerprint(other)
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.item("F5", "F8", "D7")
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (b"amount=1&%61mount=900", b"%61mount=900&amount=1"),
+        (b"amount=1&%2561mount=900", b"%2561mount=900&amount=1"),  # decoded twice
+        (b"amount=1&Amount=900", b"Amount=900&amount=1"),
+        (b"a[b]=1&a=2", b"a=2&a[b]=1"),
+        (b"a[b]=1&a%5Bb%5D=2", b"a%5Bb%5D=2&a[b]=1"),
+        (b"a.b=1&a_b=2", b"a_b=2&a.b=1"),  # PHP
+        (b"a+b=1&a_b=2", b"a_b=2&a+b=1"),
+        (b"a%00x=1&a=2", b"a=2&a%00x=1"),
+        (b"a=1&a=900", b"a=900&a=1"),
+        (b"a&a=1", b"a=1&a"),
+        (b"b=2;a=1&a=2", b"a=2&b=2;a=1"),
+        (b"&a=1&=2", b"=2&a=1&"),
+        (b"a=1&\xef\xbb\xbfa=2", b"\xef\xbb\xbfa=2&a=1"),
+        (b"x=a+b", b"x=a%20b"),  # equal to most readers: refused, never run
+    ],
+)
+def test_parameters_that_a_reader_could_take_for_one_keep_their_order(one: bytes, other: bytes):
+    assert not same(request(one, FORM), request(other, FORM))
+    assert not same(request(query=one), request(query=other))
+    assert same(request(one, FORM), request(one, FORM))
+
+
+@pytest.mark.item("F5", "F8")
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (b"a=1&b=2&a=3", b"b=2&a=1&a=3"),
+        (b"user_id=1&user_name=x", b"user_name=x&user_id=1"),
+        (b"Zip=1&City=2", b"City=2&Zip=1"),
+        (b"a[x]=1&b[]=2&b[]=3", b"b[]=2&b[]=3&a[x]=1"),
+        (b"$top=1&%24skip=2", b"%24skip=2&$top=1"),
+        (b"a=%ff&b=\xff", b"b=\xff&a=%ff"),
+    ],
+)
+def test_parameters_of_other_names_have_no_order(one: bytes, other: bytes):
+    assert same(request(one, FORM), request(other, FORM))
+    assert same(request(query=one), request(query=other))
+
+
+@pytest.mark.item("D11")
+def test_too_many_parameters_are_compared_as_they_came():
+    many = [b"p%d=1" % number for number in range(1001)]
+    one, other = b"&".join(many), b"&".join(reversed(many))
+    assert not same(request(one, FORM), request(other, FORM))
+    assert same(request(b"&".join(many[:1000]), FORM), request(b"&".join(many[999::-1]), FORM))
+
+
+TWO_TYPES = (b"content-type", b"text/plain")
+GZIP, BR = (b"content-encoding", b"gzip"), (b"content-encoding", b"br")
+MULTI = "multipart/form-data; boundary="
+
+
+@pytest.mark.item("F1", "F8", "F11")
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        # the same octets, which say something else to who reads them as they are labelled
+        (request(b"x", "text/plain"), request(b"x", "text/plain; charset=latin-1")),
+        (request(b'"\xc3\xa9"', "a/b+json; charset=latin-1"), request(b'"\\u00e9"', "a/b+json; charset=latin-1")),
+        (request(b"{}", "application/json; v=1"), request(b"{}", "application/json; v=2")),
+        (request(b"{}"), request(b"{}", "application/json", "POST", b"/a", b"", TWO_TYPES)),
+        (request(b"x", "", "POST", b"/a", b"", GZIP), request(b"x", "", "POST", b"/a", b"", BR)),
+        (request(b"x", "", "POST", b"/a", b"", GZIP), request(b"x", "")),
+        (request(b"x", "", "POST", b"/a", b"", GZIP, BR), request(b"x", "", "POST", b"/a", b"", BR, GZIP)),
+        (request(b"--a\n\n1\n--b\n\n2", MULTI + "a"), request(b"--a\n\n1\n--b\n\n2", MULTI + "b")),
+        (request(b"x", MULTI + "a; boundary=b"), request(b"x", MULTI + "b; boundary=a")),
+        (request(b"x", "multipart/x; boundary*=a"), request(b"x", "multipart/x; boundary*=b")),
+        # the same parts, but to a reader of bare LF only one of them has a part inside
+        (request(b"--a\r\nA: 1\r\n\r\n1\n--a\n\n2\r\n--a--", MULTI + "a"),
+         request(b"--b\r\nA: 1\r\n\r\n1\n--a\n\n2\r\n--b--", MULTI + "b")),
+    ],
+)  # fmt: skip
+def test_labels_that_say_how_to_read_a_body_count(one: HttpRequest, other: HttpRequest):
+    assert not same(one, other)
+    assert same(one, msgspec.structs.replace(one))
+    for octets in ("canonical", "octets"):
+        assert http_fingerprint(one, octets) != http_fingerprint(other, octets)
+
+
+@pytest.mark.item("F1", "F8")
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"', "application/json;", "application/json; charset=utf8 ; "],
+)  # fmt: skip
+def test_labels_that_say_nothing_do_not_count(kind: str):
+    assert same(request(b'{"a":1,"b":2}'), request(b'{"b":2,"a":1}', kind))
+    part = b"--%b\r\nA: 1\r\n\r\none\r\n--%b--"
+    assert same(
+        request(part % (b"x", b"x"), MULTI + "x"),
+        request(part % (b"y y", b"y y"), 'multipart/form-data; charset=utf-8; Boundary="y y"'),
+    )
+
+
+@pytest.mark.item("F12")
+def test_ordinary_requests_keep_scheme_1_and_only_others_have_scheme_2():
+    for ordinary in (request(b"{}"), request(b"a=1&b=2", FORM), request(query=b"a_b=1&c=2")):
+        assert canonical_print(ordinary)[:2] == b"H\x01"
+    for other in (
+        request(b"a=1&B=2", FORM),
+        request(query=b"a=1&b.c=2"),
+        request(b"x", "text/plain; charset=latin-1"),
+        request(b"x", "", "POST", b"/a", b"", GZIP),
+        request(b"x", MULTI + "a"),
+    ):
+        assert canonical_print(other)[:2] == b"H\x02"
+
+
+@pytest.mark.item("F12")
+@pytest.mark.parametrize(
+    "asked, digest",
+    [
+        (request(b"b.c=1&a=2", FORM, "POST", b"/a", b"A=1&a=2"), "ODD_FORM"),
+        (request(b"x", "text/plain; charset=latin-1; v=1"), "LABELS"),
+        (request(b"x", MULTI + "b", "POST", b"/a", b"", GZIP), "ENCODED"),
+    ],
+)
+def test_scheme_2_never_changes(asked: HttpRequest, digest: str):
+    assert canonical_print(asked).hex() == GOLDEN[digest]
 
 
 @pytest.mark.item("F12")
@@ -126,6 +299,9 @@ GOLDEN = {
     "OCTETS": "480160b7e2c30db31ac2415327010cfd689d666fa13ed922e02216730378fc80dbb6",
     "PARTS": "480125abf59a3cb37074956c3eb1a2ee94868caba03e61813b4f5ac960d2cb2f1170",
     "EMPTY": "4801f88983fdca9ecccd85095b97f9d05bcfcf3ac6560a721a6a3285baadb0619427",
+    "ODD_FORM": "4802b5b016c080934416d5c50e5934fad94bf2a91b987794a1c541af105902eb1c94",
+    "LABELS": "4802e3ea2b0c64cdca651f7ebb93edab2b054ad02eaf0f15316b10f2c7f803a6f85b",
+    "ENCODED": "4802fbe1bc8dfe3b4017b8a433eb0bfefb7c2ba18637702b3c43b7087be3e9549b28",
 }
 
 

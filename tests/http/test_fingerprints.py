@@ -1,5 +1,4 @@
-"""F: what makes a repeat the same request, over real sockets; the form alone is in
-`test_json_form.py` and `test_http_fingerprint.py`."""
+"""F: what makes a repeat the same request, over real sockets; the forms alone are in `test_core.py`."""
 
 from __future__ import annotations
 
@@ -139,6 +138,44 @@ def test_a_reordered_form_is_the_same_request(stage: Stage):
     assert stage.send("k", b"b=2&a=1&a=3", kind=FORM).replayed
     assert stage.send("k", b"b=2&a=3&a=1", kind=FORM).problem == "key-reused"
     assert len(stage.seen) == 1
+
+
+@pytest.mark.item("F5", "F8", "D7")
+def test_another_spelling_of_a_name_does_not_let_parameters_change_places(stage: Stage):
+    """An application reads `%61mount` as `amount`: the last of two counts, or the first."""
+    one, other = "amount=1&%61mount=900", "%61mount=900&amount=1"
+    assert stage.send("form", one.encode(), kind=FORM).status == 201
+    assert stage.send("form", other.encode(), kind=FORM).problem == "key-reused"
+    assert stage.send("query", target=f"/a?{one}").status == 201
+    assert stage.send("query", target=f"/a?{other}").problem == "key-reused"
+    assert stage.send("json", b'{"amount":1,"Amount":900}').status == 201
+    assert stage.send("json", b'{"Amount":900,"amount":1}').problem == "key-reused"
+    assert len(stage.seen) == 3
+
+
+@pytest.mark.item("F8", "F11")
+def test_the_same_octets_under_another_label_are_another_request(stage: Stage):
+    body = b"--a\n\n1\n--b\n\n2\n--a--"  # loose, so that its octets are compared
+    assert stage.send("parts", body, kind="multipart/form-data; boundary=a").status == 201
+    other = stage.send("parts", body, kind="multipart/form-data; boundary=b")
+    assert other.problem == "key-reused"
+    for label, problem in (("gzip", ""), ("br", "key-reused"), ("gzip", "")):
+        encoded = ("Content-Encoding", label)
+        assert stage.send("encoded", b"x", "POST", "/", encoded).problem == problem
+    assert stage.send("encoded", b"x", "POST", "/").problem == "key-reused"
+    assert len(stage.seen) == 2
+
+
+@pytest.mark.item("F1")
+@pytest.mark.parametrize("edge", ["asgi", "proxy"])  # WSGI shows one: the application's, too
+def test_a_second_media_type_is_not_passed_over(play: Play):
+    stage = play()
+    second = ("Content-Type", "application/x-www-form-urlencoded")
+    assert stage.send("k", b'{"a":1}').status == 201
+    assert stage.send("k", b'{"a":1}', "POST", "/charges", second).problem == "key-reused"
+    assert stage.send("two", b'{"a":1}', "POST", "/charges", second).status == 201
+    assert stage.send("two", b'{"a":1}', "POST", "/charges", second).replayed
+    assert len(stage.seen) == 2
 
 
 @pytest.mark.item("F9", "D11")

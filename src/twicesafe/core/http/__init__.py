@@ -5,6 +5,8 @@
     sources      other places where a key may be found
     routes       which method and path a setting is about
     policy       the settings, checked when they are made
+    content      how a body is labelled
+    parameters   queries and forms in one order
     json_form    JSON bodies in one form, never two values in one
     fingerprint  is this repeat the same request?
     stored       what is kept of a response, its bytes, and what a replay looks like

@@ -3,35 +3,34 @@
     b"H" | scheme (1 byte) | SHA-256 over length-prefixed parts
 
 Equal requests give equal bytes, so a store only compares. Noise does not count: query and form
-parameters are sorted by name (stably: ``t=a&t=b`` is not ``t=b&t=a``), JSON is compared by value
-(`json_form`), multipart bodies by their parts, whatever the boundary. What cannot be read is
-compared octet by octet, and so is a body with a Content-Encoding. No other field counts, unless a
-setting names it.
+parameters are put in order (`parameters`; ``t=a&t=b`` is not ``t=b&t=a``), JSON is compared by value
+(`json_form`), multipart bodies by their parts, whatever the boundary. What readers may understand in
+two ways is compared octet by octet, together with the labels that say how to read it (`content`).
+No other field counts, unless a setting names it.
 
-The scheme is recorded with every key and pinned by golden vectors: a later one gets a new number, and
-asks under the old one too before it says "mismatch".
+The scheme is recorded with every key and pinned by golden vectors. Scheme 2 is for requests that scheme
+1 could not tell from others: those with labels that count, and parameters whose names are not plain. All
+others keep scheme 1, so that an upgrade does not turn stored keys into mismatches.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final, Literal, TypeAlias
 
 from ...fingerprint import fingerprint as fingerprint_of
+from .content import Content, content_of
 from .json_form import json_form
 from .message import HttpRequest
+from .parameters import ordered
 
-__all__ = ["FingerprintHow", "canonical_print", "http_fingerprint", "media_type"]
+__all__ = ["FingerprintHow", "canonical_print", "http_fingerprint"]
 
-SCHEME: Final = b"H\x01"
+SCHEME_1: Final = b"H\x01"
+SCHEME_2: Final = b"H\x02"
 
 FingerprintHow: TypeAlias = Literal["canonical", "octets"] | Callable[[HttpRequest], object] | None
-
-_BOUNDARY: Final = re.compile(
-    rb';[ \t]*+boundary=(?:"([^"\\\r\n]{1,70})"|([^\s;",]{1,70}))', re.IGNORECASE
-)
 
 
 def http_fingerprint(
@@ -41,34 +40,23 @@ def http_fingerprint(
 
     A callable chooses what counts besides method and path: bytes, or any plain value.
     """
-    media = media_type(request)
-    if how == "canonical":
-        kind, body = _body(request, media)
-    elif how == "octets":
-        kind, body = b"o", request.body
-    elif how is None:
+    if how is None:
         return None
-    else:
-        chosen = how(request)
-        if chosen is None:
-            return None
-        if isinstance(chosen, (bytes, bytearray, memoryview)):
-            kind, body = b"b", bytes(chosen)
-        else:
-            kind, body = b"v", fingerprint_of(chosen)
-        return _digest([request.method.encode(), request.target, kind, body])
-    parts = [
-        request.method.encode(),
-        request.target,
-        _sorted_by_name(request.query),
-        media,
-        kind,
-        body,
-    ]
+    if how not in ("canonical", "octets"):
+        assert callable(how)
+        return _chosen(request, how(request))
+    content = content_of(request)
+    query, is_plain = ordered(request.query)
+    kind, body, labels, is_first = _body(request.body, content, how == "canonical")
+    parts = [request.method.encode(), request.target, query, content.media, kind, body]
+    scheme = SCHEME_1
+    if labels or not (is_plain and is_first):
+        scheme = SCHEME_2
+        parts += [len(labels).to_bytes(4, "big"), *labels]
     for name in extra:
         values = request.values(name)
         parts += [name.lower().encode(), len(values).to_bytes(4, "big"), *values]
-    return _digest(parts)
+    return scheme + sha256(_framed(parts)).digest()
 
 
 def canonical_print(request: HttpRequest) -> bytes:
@@ -77,56 +65,58 @@ def canonical_print(request: HttpRequest) -> bytes:
     return found
 
 
-def media_type(request: HttpRequest) -> bytes:
-    """type/subtype in lower case, without parameters."""
-    for name, value in request.headers:
-        if name == b"content-type":
-            return value.partition(b";")[0].strip().lower()
-    return b""
-
-
-def _digest(parts: list[bytes]) -> bytes:
-    return SCHEME + sha256(_framed(parts)).digest()
+def _chosen(request: HttpRequest, chosen: object) -> bytes | None:
+    if chosen is None:
+        return None
+    if isinstance(chosen, (bytes, bytearray, memoryview)):
+        kind, value = b"b", bytes(chosen)
+    else:
+        kind, value = b"v", fingerprint_of(chosen)
+    parts = [request.method.encode(), request.target, kind, value]
+    return SCHEME_1 + sha256(_framed(parts)).digest()
 
 
 def _framed(parts: list[bytes]) -> bytes:
     return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
-def _body(request: HttpRequest, kind: bytes) -> tuple[bytes, bytes]:
-    """How the body is compared, in one letter, and what is compared."""
-    body = request.body
+def _body(
+    body: bytes, content: Content, is_canonical: bool
+) -> tuple[bytes, bytes, tuple[bytes, ...], bool]:
+    """How the body is compared, in one letter; what is compared; the labels that count; and is that
+    what scheme 1 compared?"""
+    labels = content.marks
     if not body:
-        return b"o", b""
-    form: bytes | None = None
-    letter = b"o"
-    for name, _ in request.headers:
-        if name == b"content-encoding":
-            return letter, body
-    if kind == b"application/json" or kind.endswith(b"+json"):
-        letter, form = b"j", json_form(body)
-    elif kind == b"application/x-www-form-urlencoded":
-        letter, form = b"f", _sorted_by_name(body)
-    elif kind.startswith(b"multipart/"):
-        letter, form = b"m", _parts(request)
-    return (b"o", body) if form is None else (letter, form)
+        return b"o", b"", labels, True
+    media, form = content.media, None
+    if is_canonical and content.readable:
+        if media == b"application/json" or media.endswith(b"+json"):
+            form = json_form(body)
+            if form is not None:
+                return b"j", form, labels, True
+        elif media == b"application/x-www-form-urlencoded":
+            text, is_first = ordered(body)
+            return b"f", text, labels, is_first
+        elif content.boundary:
+            form = _parts(body, content.boundary)
+            if form is not None:
+                return b"m", form, labels, True
+    if content.boundary:  # the same octets have other parts with another boundary
+        labels = (*labels, b"boundary", content.boundary)
+    return b"o", body, labels, True
 
 
-def _sorted_by_name(text: bytes) -> bytes:
-    if b"&" not in text:
-        return text
-    return b"&".join(sorted(text.split(b"&"), key=lambda part: bytes(part).partition(b"=")[0]))
+def _parts(body: bytes, boundary: bytes) -> bytes | None:
+    """The parts of a multipart body without its boundary; None if it is not quite well-formed.
 
-
-def _parts(request: HttpRequest) -> bytes | None:
-    """The parts of a multipart body without its boundary; None if it is not quite well-formed."""
-    line = b"".join(request.values("content-type")[:1])
-    found = _BOUNDARY.search(line)
-    if found is None:
+    The boundary is nowhere but in the delimiters: a reader that is content with a bare LF before one
+    would see parts that another boundary does not make.
+    """
+    dashed = b"--" + boundary
+    before, *parts = (b"\r\n" + body).split(b"\r\n" + dashed)
+    if before or not parts or len(parts) != body.count(dashed):
         return None
-    delimiter = b"\r\n--" + (found[1] or found[2])
-    before, *parts = (b"\r\n" + request.body).split(delimiter)
-    if before or not parts or parts.pop() not in (b"--", b"--\r\n"):
+    if parts.pop() not in (b"--", b"--\r\n"):
         return None
     framed = []
     for part in parts:

@@ -8,13 +8,13 @@ is asked only if the header is absent; what it finds is held to the same length 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
 from .message import HttpRequest
+from .parameters import percent_decoded
 
 __all__ = [
     "WEBHOOKS",
@@ -115,9 +115,5 @@ def place_of(source: KeySource) -> str:
     return "the request"
 
 
-_PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
-
-
 def _decoded(text: bytes) -> str:
-    plain = _PERCENT.sub(lambda found: bytes.fromhex(found[1].decode()), text.replace(b"+", b" "))
-    return plain.decode("utf-8", "replace")
+    return percent_decoded(text.replace(b"+", b" ")).decode("utf-8", "replace")
