@@ -73,7 +73,7 @@ def refused_is_passed_over(patch: Patch) -> None:
 def settled_before_published(patch: Patch) -> None:
     def handle(carrier: Any, command: Any) -> Any:
         rows = carrier.flying[command.ticket]
-        yield Settle(carrier.desk.owner, [row.n for row in rows], [], [], {})
+        yield Settle(carrier.desk.owner, [row.n for row in rows], {}, [], {})
         return (yield command)
 
     patch(_Carrier, "_take_off", tampered(_Carrier._take_off, handle))
@@ -124,7 +124,7 @@ def failed_settlement_is_forgotten(patch: Patch) -> None:
 
     def forgetful(self: Any, what: str, error: StoreError) -> None:
         if what == "outbox_settle":
-            self.todo = Settle(self.desk.owner, [], [], [], {})
+            self.todo = Settle(self.desk.owner, [], {}, [], {})
         outage(self, what, error)
 
     patch(_Carrier, "_outage", forgetful)

@@ -152,11 +152,46 @@ def parked_lane_freezes_its_slot(patch: Patch) -> None:
 
 @mutant("new rows of a parked lane are not set aside but published", STUDY)
 def parked_lane_goes_on(patch: Patch) -> None:
-    def handle(outbox: Any, command: Any) -> Any:
-        rows = yield command
-        return [(*row[:-1], False) for row in rows]
+    def unlooked(outbox: Any, sql: str) -> str:
+        return sql.replace("(t.parked = FALSE AND o.n <= t.n AND", "(t.parked OR o.n <= t.n AND")
 
-    patch(OutboxPrograms, "outbox_fetch", tampered(OutboxPrograms.outbox_fetch, handle))
+    patch(OutboxPrograms, "outbox_fetch", _fetching(unlooked))
+
+
+@mutant("rows behind the refused one are published with it, though earlier ones are aside", STUDY)
+def rows_behind_go_too(patch: Patch) -> None:
+    def all_of_it(outbox: Any, sql: str) -> str:
+        return sql.replace("AND o.n <= t.n AND", "AND")
+
+    patch(OutboxPrograms, "outbox_fetch", _fetching(all_of_it))
+
+
+@mutant("the clock is read for each row: a rest ends in the middle of its lane", STUDY)
+def clock_for_each_row(patch: Patch) -> None:
+    def read_again(outbox: Any, sql: str) -> str:
+        return sql.replace(f"t.not_before <= {outbox.instant()}", f"t.not_before <= {outbox.now()}")
+
+    patch(OutboxPrograms, "outbox_fetch", _fetching(read_again))
+
+
+@mutant("when a lane's trouble is over, only the first part of what is aside comes back", STUDY)
+def one_part_comes_back(patch: Patch) -> None:
+    def handle(outbox: Any, command: Any) -> Any:
+        if command.sql.startswith("UPDATE"):
+            over = f"DELETE FROM {outbox.t}_troubles WHERE lane = ?"
+            return (yield type(command)(over, command.args))
+        return (yield command)
+
+    patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
+
+
+@mutant("rows that were set aside come back in any order", STUDY)
+def comes_back_in_any_order(patch: Patch) -> None:
+    def handle(outbox: Any, command: Any) -> Any:
+        sql = command.sql.replace("ORDER BY n LIMIT", "ORDER BY n DESC LIMIT")
+        return (yield type(command)(sql, command.args))
+
+    patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
 
 
 @mutant("a lane that is retried gets its refused message back, but not those behind it", STUDY)
@@ -175,15 +210,14 @@ def skipped_comes_back(patch: Patch) -> None:
         sql = command.sql.replace(" AND skipped_at = 0", "")
         return (yield type(command)(sql, command.args))
 
-    patch(OutboxPrograms, "_unpark", tampered(OutboxPrograms._unpark, handle))
+    patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
 
 
-@mutant("a settlement sets rows aside without looking whether their lane is still parked", STUDY)
+@mutant("a settlement sets rows aside without looking whether their lane is in trouble", STUDY)
 def sets_aside_unlooked(patch: Patch) -> None:
     def handle(outbox: Any, command: Any) -> Any:
-        sql = command.sql
-        if sql.startswith("SELECT 1") and "parked = TRUE" in sql:
-            return [(1,)]
+        if command.sql.startswith("SELECT n, parked"):
+            return [(0, True)]
         return (yield command)
 
     patch(OutboxPrograms, "_settle", tampered(OutboxPrograms._settle, handle))

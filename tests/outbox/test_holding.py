@@ -12,7 +12,17 @@ import pytest
 
 from twicesafe import Backoff, StoreUnavailableError
 from twicesafe.core.carrying import carry
-from twicesafe.core.outbox import Fetch, Hold, Message, Pending, Setback, Settle, lane_of, slot_of
+from twicesafe.core.outbox import (
+    Fetch,
+    Fetched,
+    Hold,
+    Message,
+    Pending,
+    Setback,
+    Settle,
+    lane_of,
+    slot_of,
+)
 from twicesafe.core.relaying import Collect, Desk, Publish
 from twicesafe.outbox import Outbox
 
@@ -45,7 +55,7 @@ def under_way(desk: Desk) -> Any:
     """A carrier that has published the first of two rows and waits for the answer."""
     flow = carry(desk)
     assert type(flow.send(None)) is Fetch
-    first = flow.send(rows(1, 2))
+    first = flow.send(Fetched(rows(1, 2)))
     assert type(first) is Publish
     assert type(flow.send(None)) is Collect
     return flow
@@ -93,14 +103,14 @@ class Holder:
         self.perform: Any = outbox.store.perform
         put("1", "2", "3", key="k")
         self.fence = self.perform(Hold(b"me", 60_000)).slots[SLOT]
-        self.numbers = [row.n for row in self.perform(Fetch([SLOT], 10, []))]
+        self.numbers = [row.n for row in self.perform(Fetch([SLOT], 10, [])).rows]
 
     def refused(self, attempts: int, park: bool = False) -> int:
         it = Setback(SLOT, self.fence, LANE, self.numbers[0], attempts, 0, "no", park)
         return self.settle(setbacks=[it], aside={LANE: self.numbers} if park else {})
 
     def settle(self, done: Any = (), setbacks: Any = (), aside: Any = None) -> int:
-        ask = Settle(b"me", list(done), [], list(setbacks), aside or {})
+        ask = Settle(b"me", list(done), {}, list(setbacks), aside or {})
         return self.perform(ask)  # type: ignore[no-any-return]
 
 

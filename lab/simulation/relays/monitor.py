@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.core.outbox import Fetch, Held, Hold, Pending, Setback, Settle
+from twicesafe.core.outbox import Fetch, Fetched, Held, Hold, Setback, Settle
 
 from .invariants import broken
 
@@ -117,9 +117,9 @@ class Monitor:
             world.say(f"→  {relay.name} {_told(ask)}: {_answered(answer)}")
         return answer
 
-    def _fetched(self, rows: list[Pending]) -> None:
-        for row in rows:
-            if not row.parked and self._rests.get(row.lane, 0) > self._world.store_now():
+    def _fetched(self, fetched: Fetched) -> None:
+        for row in fetched.rows:
+            if self._rests.get(row.lane, 0) > self._world.store_now():
                 broken("rests are kept", f"row {row.n} is fetched too early")
 
     def _giving(self, relay: Relay, ask: Hold) -> None:
@@ -181,8 +181,8 @@ class Monitor:
         for n in gone:
             letter = world.office.by_number[n]
             letter.settled_by = letter.slot in relay.granted
-        for n in ask.cured:
-            self._rests.pop(world.office.by_number[n].lane, None)
+        for lane in ask.cured:
+            self._rests.pop(lane, None)
         for setback, trouble in zip(ask.setbacks, before, strict=True):
             self._set_back(relay, setback, trouble)
         world.ending.look()
@@ -235,6 +235,8 @@ def _told(ask: Any) -> str:
 def _answered(answer: Any) -> str:
     if type(answer) is Held:
         return f"{len(answer.slots)} slots of {answer.share}"
-    if isinstance(answer, list):
-        return " ".join(f"{row.n}{'P' if row.parked else ''}" for row in answer) or "nothing"
+    if isinstance(answer, Fetched):
+        rows = " ".join(f"{row.n}{'L' if row.last else ''}" for row in answer.rows)
+        aside = [n for numbers in answer.aside.values() for n in numbers]
+        return (rows or "nothing") + (f", aside {sorted(aside)}" if aside else "")
     return str(answer)

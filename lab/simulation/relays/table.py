@@ -1,7 +1,8 @@
 """The store: the shipped programs of the SQLite outbox, on a database in memory.
 
 One database serves all schedules of a process, and is emptied before each. The store's time is a
-function of SQL here, so that statements are the same at every moment and are prepared once.
+function of SQL here, so that statements are the same at every moment and are prepared once. It goes on
+inside a statement, as PostgreSQL's clock does: whoever reads it for each row sees several times.
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ from twicesafe.stores.sqlite.programs import SqliteSchema
 __all__ = ["Table"]
 
 
+MOVES = 40
+"""Milliseconds from one reading of the clock to the next one in the same statement."""
+
 _inlined = functools.lru_cache(10_000)(inlined)
 
 
 class _Outbox(SqliteOutbox):
+    part = 3  # so that lanes come back in parts, as large ones do
+
     def now(self) -> str:
         return "lab_now()"
 
@@ -38,17 +44,23 @@ class _Engine:
         self.connection = sqlite3.connect(
             ":memory:", isolation_level=None, cached_statements=1_000, check_same_thread=False
         )
-        self.connection.create_function("lab_now", 0, self._time, deterministic=True)
+        self._readings = 0
+        self.connection.create_function("lab_now", 0, self._moving_time)
         self.outbox = _Outbox(SqliteSchema("sqlite_outbox", "lab_outbox"), self._time)
         self.perform(Prepare())
 
     def _time(self) -> int:
         return self.now()
 
+    def _moving_time(self) -> int:
+        self._readings += 1
+        return self.now() + MOVES * (self._readings - 1)
+
     def perform(self, request: OutboxRequest) -> Any:
         return drive(self.outbox.perform(request), self.execute)
 
     def execute(self, command: Any) -> Any:
+        self._readings = 0
         cursor = self.connection.execute(command.sql, command.args)
         return cursor.fetchall() if type(command) is Query else cursor.rowcount
 
@@ -77,7 +89,7 @@ class Table:
         self._ready = (
             f"SELECT EXISTS (SELECT 1 FROM {t} o LEFT JOIN {t}_troubles t ON t.lane = o.lane"
             f" WHERE slot IN (SELECT slot FROM {t}_slots WHERE owner = ?)"
-            " AND (t.lane IS NULL OR t.parked OR t.not_before <= lab_now()))"
+            f" AND {engine.outbox.may_go()})"
         )
 
     def commit(self, n: int, added: Added) -> list[bytes]:

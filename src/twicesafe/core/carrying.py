@@ -15,7 +15,7 @@ from .. import events
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
 from ..tokens import chance
 from .commands import Flow
-from .outbox import BELL, Fetch, Pending, Rise, Setback, Settle
+from .outbox import BELL, Fetch, Fetched, Pending, Rise, Setback, Settle
 from .publishing import NOT_TRIED
 from .relaying import DEAF_POLL, REST, Collect, Desk, Listen, Publish
 
@@ -45,7 +45,7 @@ class _Carrier:
         self.flying: dict[int, list[Pending]] = {}
         self.in_flight = 0
         self.tickets = 0
-        self.todo = Settle(desk.owner, [], [], [], {})
+        self.todo = Settle(desk.owner, [], {}, [], {})
         self.owed: set[int] = set()
         """Slots of what is to be settled: given back now, their next holder would publish it again."""
         self.settle_by = 0.0
@@ -108,10 +108,12 @@ class _Carrier:
             self.pause = GATHER * 4
             return None
         try:
-            rows: list[Pending] = yield Fetch(sorted(slots), desk.batch, list(self.lanes))
+            fetched: Fetched = yield Fetch(sorted(slots), desk.batch, list(self.lanes))
         except StoreError as error:
             self._outage("outbox_fetch", error)
             return None
+        rows = fetched.rows
+        todo.aside = fetched.aside
         self._sort_in(rows, slots)
         if rows:
             self.pause = GATHER if len(rows) < max(1, desk.batch // 10) else 0.0
@@ -124,9 +126,7 @@ class _Carrier:
     def _sort_in(self, rows: Sequence[Pending], slots: dict[int, int]) -> None:
         for row in rows:
             row.fence = slots[row.slot]
-            if row.parked:
-                self.todo.aside.setdefault(row.lane, []).append(row.n)
-            elif row.lane in self.lanes:
+            if row.lane in self.lanes:
                 self.lanes[row.lane].append(row)
             else:
                 self.lanes[row.lane] = deque((row,))
@@ -241,8 +241,8 @@ class _Carrier:
             self.settle_by = self.desk.clock() + TOGETHER
         self.todo.done.append(row.n)
         self.owed.add(row.slot)
-        if row.attempts:
-            self.todo.cured.append(row.n)
+        if row.last:
+            self.todo.cured[row.lane] = row.n
 
     def _refused(self, row: Pending, error: Exception) -> None:
         """The lane rests, or is parked with all of it that we have; other lanes go on."""
@@ -291,7 +291,7 @@ class _Carrier:
         if todo.done:
             desk.published += len(todo.done)
             desk.notify(events.Relayed(len(todo.done)))
-        self.todo = Settle(desk.owner, [], [], [], {})
+        self.todo = Settle(desk.owner, [], {}, [], {})
         self.owed.clear()
 
     def _outage(self, what: str, error: StoreError) -> None:

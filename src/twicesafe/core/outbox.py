@@ -5,6 +5,7 @@
               a message without a key is a lane of its own
     slot      one of 64 parts of all lanes: what a relay leases (fenced, on the store's clock)
     trouble   a lane whose first message was refused: it rests, and is parked in the end
+    aside     messages of a lane in trouble that wait in a table of their own
 
     relay     Prepare  Hold  Fetch  Settle  Rise
     operator  Backlog  ParkedLanes  Unpark
@@ -27,6 +28,7 @@ __all__ = [
     "Backlog",
     "Depth",
     "Fetch",
+    "Fetched",
     "Held",
     "Hold",
     "Message",
@@ -71,12 +73,20 @@ class Pending(msgspec.Struct, gc=False):
     slot: int
     attempts: int
     """How often this message was refused so far."""
-    parked: bool
-    """The lane is parked: this row is set aside, not published."""
+    last: bool
+    """Of those that its lane in trouble may send: once it is published, the next ones may follow."""
     created_at: int
     message: Message
     fence: int = 0
     """Of its slot when the relay fetched it: under another one, this row is not ours to publish."""
+
+
+class Fetched(msgspec.Struct, gc=False):
+    """What a relay may publish, in order; and what should get out of its way."""
+
+    rows: list[Pending]
+    aside: dict[bytes, list[int]] = {}
+    """By lane: rows of lanes in trouble that stand between those that may go."""
 
 
 class Held(msgspec.Struct, gc=False):
@@ -98,6 +108,8 @@ class Setback(msgspec.Struct, gc=False):
     delay: int
     error: str
     park: bool = False
+    counts: bool = True
+    """False: the lane rests, but the message is not to blame; `attempts` stays what it was."""
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -155,7 +167,7 @@ class Hold(msgspec.Struct, gc=False):
 
 
 class Fetch(msgspec.Struct, gc=False):
-    """The first rows of these slots whose lanes may go, but not of those lanes. A list of `Pending`."""
+    """The first rows of these slots whose lanes may go, but not of those lanes. Answer: `Fetched`."""
 
     op: ClassVar[str] = "outbox_fetch"
     slots: list[int]
@@ -164,7 +176,7 @@ class Fetch(msgspec.Struct, gc=False):
 
 
 class Settle(msgspec.Struct, gc=False):
-    """Published rows go; setbacks are noted; rows of parked lanes are set aside.
+    """Published rows go; setbacks are noted; rows of lanes in trouble are set aside.
 
     What was published goes whoever holds the slot by now. The rest needs owner and fence. Saying it
     again changes nothing. Answer: how many setbacks were refused.
@@ -173,8 +185,8 @@ class Settle(msgspec.Struct, gc=False):
     op: ClassVar[str] = "outbox_settle"
     owner: bytes
     done: list[int]
-    cured: list[int]
-    """Those of the published rows that had put their lane in trouble: it is over."""
+    cured: dict[bytes, int]
+    """By lane in trouble: the last row that it might send was published. The next ones may follow."""
     setbacks: list[Setback]
     aside: dict[bytes, list[int]]
 

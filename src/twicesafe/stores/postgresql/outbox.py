@@ -56,7 +56,7 @@ class PostgresOutbox(OutboxPrograms):
                 FROM unnest(?::bigint[]) AS gate
             ), put AS (
                 INSERT INTO {self.t} (created_at, {WRITTEN})
-                SELECT {now}, {WRITTEN} FROM (SELECT count(*) FROM gate) AS passed,
+                SELECT {self.instant()}, {WRITTEN} FROM (SELECT count(*) FROM gate) AS passed,
                     unnest({asked}) WITH ORDINALITY AS a ({WRITTEN}, place)
                 ORDER BY place
             )
@@ -69,7 +69,7 @@ class PostgresOutbox(OutboxPrograms):
             SELECT EXISTS (
                 SELECT FROM {self.t} o {self._in_trouble}
                 WHERE slot IN (SELECT slot FROM {self.t}_slots WHERE owner = ?)
-                AND (t.lane IS NULL OR t.parked OR t.not_before <= {now}))""")
+                AND {self.may_go()})""")
 
     def speaking(self, style: str) -> PostgresOutbox:
         marks = {"%s": percents, "$1": dollars}
