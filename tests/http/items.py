@@ -30,7 +30,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "K7": "1 to 255 characters, never cut; the limit is a setting.",
         "K8": "Octets outside printable ASCII are 400.",
         "K9": "A malformed field is 400, never ignored.",
-        "K10": "The field twice is 400, also when a server has joined the lines.",
+        "K10": "The field twice is 400, also when a server has joined the lines; so is a webhook's id.",
         "K11": "Keys are opaque and case-sensitive.",
         "K12": "Scope and key are hashed with their lengths: no gluing, no meaning of characters.",
         "K13": "A check of your own, with the format told to the client.",
@@ -98,7 +98,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "E10": "The proxy gives the key back if nothing was sent upstream.",
     },
     "Scope": {
-        "S1": "Keys belong to the principal: by default a hash of Authorization.",
+        "S1": "Keys belong to the principal: by default a hash of Authorization, of all its lines.",
         "S2": "No credentials is a scope of its own.",
         "S3": "Another principal learns nothing.",
         "S4": "A scope of your own: tenant, subject, cookie.",

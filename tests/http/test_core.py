@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from twicesafe.core.http.policy import NOT_EXECUTED, HttpPolicy
 from twicesafe.core.http.problems import CASES
 from twicesafe.core.http.recording import Ending, Recording
 from twicesafe.core.http.routes import Routes
-from twicesafe.core.http.rules import Rules
+from twicesafe.core.http.rules import Looked, Rules
 from twicesafe.core.http.stored import NOT_KEPT, ResponseCodec
 from twicesafe.errors import ConfigurationError, CorruptRecordError, NotStorableError, TooLargeError
 from twicesafe.http import BodyHash, HttpRequest, QueryParameter, StoredResponse
@@ -520,8 +521,70 @@ def test_the_cases_are_these():
     }  # fmt: skip
 
 
-def test_a_scope_function_must_name_somebody():
-    for named in ("", (), ("a", ""), (1,)):
-        rules = Rules(HttpPolicy(scope=lambda _, named=named: named))
-        with pytest.raises(ConfigurationError, match="scope"):
-            rules.scope(request())
+class Endless:
+    def __iter__(self) -> Any:
+        return repeat("a")
+
+
+@pytest.mark.item("S4")
+@pytest.mark.parametrize(
+    "named, what",
+    [
+        (None, "returned None"),
+        (7, "of type int"),
+        (b"a", "of type bytes"),
+        ({"a"}, "of type set"),
+        ({"a": "b"}, "of type dict"),
+        ("", "0 bytes"),
+        ((), "no text"),
+        (("a", ""), "0 bytes"),
+        (("a", None), "None as a part"),
+        ((1,), "of type int"),
+        ("x" * 256, "256 bytes"),
+        ("\u00e9" * 128, "256 bytes"),
+        ("\ud800", "surrogate"),
+        (("a",) * 8, "too many"),
+        (Endless(), "too many"),
+    ],
+)
+def test_a_scope_function_must_name_somebody(named: Any, what: str):
+    rules = Rules(HttpPolicy(scope=lambda _: named))
+    with pytest.raises(ConfigurationError, match=r"scope=.*nothing was run") as caught:
+        rules.admit(request(), Looked("k"))
+    assert what in str(caught.value)
+    assert "xxx" not in str(caught.value)
+
+
+@pytest.mark.item("S4")
+def test_a_scope_has_room_for_what_is_around_it():
+    seven = HttpPolicy(scope=lambda _: ["a"] * 7)
+    admission = Rules(seven).admit(request(), Looked("k"))
+    assert admission is not None
+    assert len(admission.key.scope) == 8
+    for rules in (Rules(seven.but(per_operation=True)), Rules(seven, ("outer",))):
+        with pytest.raises(ConfigurationError, match="up to 6 texts"):
+            rules.admit(request(), Looked("k"))
+    with pytest.raises(ConfigurationError, match="at most 8 parts"):
+        Rules(HttpPolicy(), ("outer",) * 7)
+
+
+@pytest.mark.item("O4", "R12")
+def test_other_functions_are_told_what_to_return_too():
+    number: Any = lambda _: 7  # noqa: E731
+    with pytest.raises(ConfigurationError, match=r"key_from=.*type int"):
+        Rules(HttpPolicy(key_from=(number,))).admit(request(), Looked(None))
+    nothing: Any = lambda *_: None  # noqa: E731
+    with pytest.raises(ConfigurationError, match=r"on_replay=.*None"):
+        Rules(HttpPolicy(on_replay=nothing)).replay(request(), StoredResponse(200, (), b""))
+
+
+@pytest.mark.item("S4")
+def test_cookies_that_differ_are_joined_as_no_single_one_can_look():
+    def cookie(*lines: bytes) -> str | None:
+        return request(b"", "", "POST", b"/", b"", *((b"cookie", n) for n in lines)).cookie("s")
+
+    assert cookie() is cookie(b"other=1; ss=2") is None
+    assert cookie(b"a=1; s=x") == cookie(b"s=x", b" s = x ") == "x"
+    assert cookie(b"s=x; s=y") == cookie(b"s=x", b"s=y; s=x") == "x; y"
+    assert cookie(b"s=y; s=x") == "y; x"
+    assert cookie(b"s") == ""

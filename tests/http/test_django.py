@@ -17,7 +17,7 @@ from django.test import RequestFactory, override_settings
 from tests.http import django_site
 from tests.http.django_site import Site, entered, gate, seen, tokens
 from tests.servers import launch
-from twicesafe.http import HttpPolicy, HttpRequest, StoredResponse
+from twicesafe.http import HeaderField, HttpPolicy, HttpRequest, StoredResponse
 from twicesafe.integrations.django import IdempotencyMiddleware
 
 Serve = Callable[..., Site]
@@ -73,6 +73,16 @@ def test_settings_of_the_policy_are_obeyed(serve: Serve):
 def test_two_keys_are_refused(site: Site):
     assert site.send("a", "/charges", ("Idempotency-Key", "b")).problem == "key-invalid"
     assert seen == []
+
+
+@pytest.mark.item("K10", "O4")
+def test_two_ids_of_a_webhook_are_refused(serve: Serve):
+    site = serve(header=None, key_from=(HeaderField("X-Delivery"),))
+    assert site.send(None, "/charges", ("X-Delivery", "e-1")).status == 201
+    for other in ("e-1", "x", ""):
+        reply = site.send(None, "/charges", ("X-Delivery", "e-1"), ("X-Delivery", other))
+        assert reply.problem == "key-invalid"
+    assert len(seen) == 1
 
 
 @pytest.mark.item("E2", "E4")

@@ -35,6 +35,43 @@ def test_every_principal_has_keys_of_its_own(stage: Stage):
     assert len(stage.seen) == 3
 
 
+@pytest.mark.item("S1", "K10", "D1")
+@pytest.mark.parametrize("name", ["Authorization", "X-Tenant"])
+def test_every_line_of_a_credential_counts(play: Play, name: str):
+    """Which of two lines an application believes is its own affair: no other request may share it."""
+    behind = {"trusted": ["127.0.0.1"]}
+    stage = play(scope=(name,), upstream=behind)
+    principals = [["a"], ["b"], ["a", "b"], ["b", "a"], ["a", "a"], ["a", ""], ["a", "b", "c"]]
+    for _ in range(2):
+        for lines in principals:
+            ask(stage, "k", *((name, line) for line in lines))
+    assert len(stage.seen) == len(principals)
+
+
+@pytest.mark.item("F12", "K10")
+def test_every_line_of_a_field_that_is_compared_counts(play: Play):
+    stage = play(fingerprint_headers=("X-Account",))
+    assert ask(stage, "k", ("X-Account", "1"), ("X-Account", "2")).status == 201
+    assert ask(stage, "k", ("X-Account", "1"), ("X-Account", "2")).replayed
+    for lines in (["1"], ["2"], ["2", "1"], ["1", "2", "2"], []):
+        reply = ask(stage, "k", *(("X-Account", line) for line in lines))
+        assert reply.problem == "key-reused", lines
+    assert len(stage.seen) == 1
+
+
+@pytest.mark.item("S1", "S4", "D1")
+def test_a_second_cookie_does_not_lead_into_anothers_scope(play: Play):
+    """A cookie that a neighbouring host has planted comes before or after the user's own one."""
+    stage = play(scope=("cookie:session",))
+    attacker = ask(stage, "k", ("Cookie", "session=attacker"))
+    for planted in ("session=attacker; session=user", "session=user; a=1; session=attacker"):
+        reply = ask(stage, "k", ("Cookie", planted))
+        assert not reply.replayed
+        assert reply.body != attacker.body
+    assert ask(stage, "k", ("Cookie", "session=attacker; session=attacker")).replayed
+    assert len(stage.seen) == 3
+
+
 @pytest.mark.item("S3", "D1")
 def test_anothers_key_shows_neither_409_nor_422(stage: Stage):
     inside, go = threading.Event(), threading.Event()
@@ -95,6 +132,18 @@ def test_a_site_with_a_tenant_per_host_says_so(play: Play):
     assert [seen.headers["host"] for seen in apart.seen] == ["x.shop", "y.shop"]
     refused = play(fingerprint_headers=("Host",))
     assert hosts(refused) == [(False, ""), (False, "key-reused"), (True, "")]
+
+
+@pytest.mark.item("S4")
+@pytest.mark.parametrize("edge", ["asgi", "wsgi"])
+@pytest.mark.parametrize("named", [None, "x" * 256, ("a",) * 20])
+def test_a_scope_that_names_nobody_runs_nothing(play: Play, named: Any):
+    known: list[str] = []
+    stage = play(scope=lambda _: known or named)
+    assert ask(stage, "k").status == 500
+    assert stage.seen == []
+    known.append("ana")
+    assert ask(stage, "k").status == 201
 
 
 @pytest.mark.item("S4")

@@ -31,7 +31,8 @@ def verified(app: Any) -> Any:
 
     def wsgi(environ: Any, start_response: Any) -> Any:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        if not hmac.compare_digest(sign(body), environ.get("HTTP_X_SIGNATURE", "")):
+        given = environ.get("HTTP_X_SIGNATURE", "").encode("latin-1")
+        if not hmac.compare_digest(sign(body).encode(), given):
             start_response("401 No", [("Content-Length", "0")])
             return [b""]
         return app({**environ, "wsgi.input": io.BytesIO(body)}, start_response)
@@ -41,8 +42,8 @@ def verified(app: Any) -> Any:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        given = dict(scope["headers"]).get(SIGNATURE.lower().encode(), b"").decode()
-        if not hmac.compare_digest(sign(body), given):
+        given = dict(scope["headers"]).get(SIGNATURE.lower().encode(), b"")
+        if not hmac.compare_digest(sign(body).encode(), given):
             await send({"type": "http.response.start", "status": 401, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
@@ -101,6 +102,78 @@ def test_a_key_of_the_senders_own_does_not_make_it_another_event(play: Play, sen
     assert deliver(stage, sender, "e-2", key="mine").status == 201
     assert len(stage.seen) == 2
     assert stage.seen[1].headers["idempotency-key"] == "mine"  # the handler may see it
+
+
+ID_FIELDS = {"github": "X-GitHub-Delivery", "shopify": "X-Shopify-Webhook-Id"}
+
+
+@pytest.mark.item("O4", "K10", "D14")
+@pytest.mark.parametrize("name", sorted(ID_FIELDS))
+def test_an_id_in_two_lines_does_not_make_it_another_event(play: Play, name: str):
+    """One signed delivery, caught on its way and sent on with more lines, was a new event each time."""
+    stage = play(HttpPolicy.webhook(name), around=verified)
+    assert deliver(stage, name, "e-1").status == 201
+    text = json.dumps({"attempt": 1}).encode()
+    field, signed = ID_FIELDS[name], (SIGNATURE, sign(text))
+    for ids in (["e-1", "e-1"], ["e-1", "x"], ["x", "e-1"], ["", "e-1"], ["e-1", ""], ["e-1,x"]):
+        lines = [(field, one) for one in ids]
+        reply = stage.send(None, text, "POST", "/hook", signed, *lines)
+        assert (reply.status, reply.problem) == (400, "key-invalid"), ids
+    for same in ("e-1 ", "e-1\t", "\t e-1"):  # blanks around a value are no part of it
+        assert stage.send(None, text, "POST", "/hook", signed, (field, same)).replayed
+    assert len(stage.seen) == 1
+
+
+@pytest.mark.item("O4", "K10")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":"e-1","id":"x"}',
+        b'{"id":"x","id":"e-1"}',
+        b'{"id":"e-1","ID":"x"}',
+        b'{"Id":"x","id":"e-1"}',
+        b'{"id":"x","\\u0069d":"e-1"}',
+        b'{"id":1.0}',
+        b'{"id":NaN}',
+        b'{"id":true}',
+        b'{"id":{}}',
+        b'{"id":""}',
+        b'{"id":"e-1"',
+        b'{"a":' * 100_000,
+    ],
+)
+def test_a_body_with_two_ids_or_an_unreadable_one_is_refused(play: Play, body: bytes):
+    stage = play(HttpPolicy.webhook("stripe", required=False))
+    reply = stage.send(None, body, "POST", "/hook")
+    assert (reply.status, reply.problem) == (400, "key-invalid")
+    assert stage.seen == []
+
+
+@pytest.mark.item("O4")
+@pytest.mark.parametrize("edge", ["asgi"])
+def test_an_id_is_read_wherever_an_application_could_read_it(play: Play):
+    """Python's json.loads takes these: as if there were no id, they would run each time."""
+    stage = play(HttpPolicy.webhook("stripe", required=False))
+    text = '{"id":"e-1","rate":NaN}'
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be"):
+        stage.send(None, text.encode(encoding), "POST", "/hook")
+    stage.send(None, b'{"id":"e-1","text":"\\ud800"}', "POST", "/hook", kind="text/plain")
+    assert len(stage.seen) == 1
+    for _ in range(2):  # these have none
+        stage.send(None, b"id=e-1", "POST", "/hook", kind="application/x-www-form-urlencoded")
+        stage.send(None, b'{"ID":"e-1"}', "POST", "/hook")
+        stage.send(None, b"", "POST", "/hook")
+    assert len(stage.seen) == 7
+
+
+@pytest.mark.item("O4", "F7")
+@pytest.mark.parametrize("edge", ["wsgi"])
+def test_a_number_is_not_the_text_of_its_digits(play: Play):
+    stage = play(HttpPolicy.webhook("stripe"))
+    ids = [b"1", b'"1"', b'"json:1"', b'"json:\\"json:1\\""', b"-0", b"0", b"1" * 200]
+    for number in (*ids, *ids):
+        stage.send(None, b'{"id":%b}' % number, "POST", "/hook")
+    assert len(stage.seen) == len(ids)
 
 
 @pytest.mark.item("O4")

@@ -2,6 +2,7 @@
 
     message      a request and a response, as data
     key_field    the key: parsed from its field, or refused
+    json_reading JSON with its repetitions, for sources
     sources      other places where a key may be found
     routes       which method and path a setting is about
     policy       the settings, checked when they are made

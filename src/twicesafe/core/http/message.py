@@ -38,13 +38,15 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return b", ".join(values).decode("latin-1") if values else None
 
     def cookie(self, name: str) -> str | None:
-        """The first cookie of this name."""
+        """The cookie of this name. Several that differ are joined, as no single one can look:
+        applications take the first, or the last, and another host can have set one of them."""
+        found: dict[str, None] = {}
         for line in self.values("cookie"):
             for pair in line.decode("latin-1").split(";"):
-                found, _, value = pair.partition("=")
-                if found.strip() == name:
-                    return value.strip()
-        return None
+                given, _, value = pair.partition("=")
+                if given.strip() == name:
+                    found[value.strip()] = None
+        return "; ".join(found) if found else None
 
     def json(self) -> Any:
         """The body read as JSON; `ValueError` if it is none."""

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import islice
 
 import msgspec
 
 from ...errors import ConfigurationError, TwicesafeError
-from ...keys import Key
+from ...keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key
 from .fingerprint import http_fingerprint
 from .key_field import BadKey, parse_key, require_key
 from .message import Fields, HttpRequest, StoredResponse
@@ -34,6 +36,8 @@ __all__ = ["Admission", "Looked", "Rules", "credentials"]
 
 _SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
 ANONYMOUS = "anonymous"
+_NO_SCOPE = (bytes, bytearray, AbstractSet, Mapping)
+"""Not text, or without an order that is the same in every process."""
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -63,6 +67,13 @@ class Rules:
         """The key's field names, in lower case."""
         self._place = policy.header or " or ".join(map(place_of, policy.key_from))
         self._outer_scope = scope
+        self._scope_room = MAX_SCOPE_PARTS - len(scope) - 1 - policy.per_operation
+        """How many parts the policy's scope may have."""
+        if self._scope_room < 1:
+            raise ConfigurationError(
+                f"the receiver's scope has {len(scope)} parts, which leaves none for who asks: a scope "
+                f"has at most {MAX_SCOPE_PARTS} parts"
+            )
         self._include = Routes(policy.include, "include")
         self._exclude = Routes(policy.exclude, "exclude")
         self._rerun = Routes(policy.rerun, "rerun")
@@ -148,16 +159,40 @@ class Rules:
         """Who a key belongs to. Credentials are hashed; none at all is a scope of its own."""
         how = self.policy.scope
         if callable(how):
-            named = how(request)
-            parts: tuple[str, ...] = (named,) if isinstance(named, str) else tuple(named)
-            if not parts or not all(parts) or {type(part) for part in parts} != {str}:
-                raise ConfigurationError("the scope function must return text, or several texts")
+            parts = self._named(how(request))
         else:
             parts = (credentials(request, how, self.policy.scope_secret),)
         if self.policy.per_operation:
             place = hashlib.sha256(request.target).hexdigest()
             parts = (*parts, f"{request.method[:32]} {place}")
         return ("http", *parts)
+
+    def _named(self, named: object) -> tuple[str, ...]:
+        """What a scope function returned, or an error that says what it should."""
+        if isinstance(named, str):
+            named = (named,)
+        elif not isinstance(named, Iterable) or isinstance(named, _NO_SCOPE):
+            raise self._bad_scope(f"returned {_kind(named)}")
+        parts = tuple(islice(named, self._scope_room + 1))
+        if not 1 <= len(parts) <= self._scope_room:
+            raise self._bad_scope(f"returned {'no text' if not parts else 'too many texts'}")
+        for part in parts:
+            if not isinstance(part, str):
+                raise self._bad_scope(f"returned {_kind(part)} as a part")
+            try:
+                size = len(part.encode())
+            except UnicodeEncodeError:
+                raise self._bad_scope("returned text with a lone surrogate") from None
+            if not 1 <= size <= MAX_KEY_BYTES:
+                raise self._bad_scope(f"returned a text of {size} bytes")
+        return parts
+
+    def _bad_scope(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"scope=: the function {what}, so nothing was run. Return who the key belongs to: a text, or "
+            f"up to {self._scope_room} texts, of 1 to {MAX_KEY_BYTES} bytes each (hash a longer one); for "
+            "requests of unknown callers, a text of their own"
+        )
 
     def _key(self, request: HttpRequest) -> str | None:
         policy, names = self.policy, self.names
@@ -182,6 +217,11 @@ class Rules:
                 other = next((text for text in asked if text is not None), None)
                 if other is None:
                     return None
+                if not isinstance(other, str):
+                    raise ConfigurationError(
+                        f"key_from=: a source returned {_kind(other)}, so nothing was run. Return the "
+                        "key as text, or None"
+                    )
                 key = require_key(other, policy.max_key)
             wish = policy.check_key(key) if policy.check_key is not None else None
             if wish is not None:
@@ -213,6 +253,10 @@ class Rules:
         marker = self._marker
         if self.policy.on_replay is not None:
             stored = self.policy.on_replay(request, stored)
+            if not isinstance(stored, StoredResponse):
+                raise ConfigurationError(
+                    f"on_replay=: the function returned {_kind(stored)}; return a StoredResponse"
+                )
             if stored.status in (401, 403):  # never stored: a hook's refusal is no replay
                 marker = None
         exposed = self._exposed if request.values("origin") else ()
@@ -236,6 +280,11 @@ class Rules:
         if self.policy.forward_key:
             return headers
         return [line for line in headers if line[0] not in self.names]
+
+
+def _kind(value: object) -> str:
+    """Of what kind it is; what it holds may be a secret."""
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:

@@ -3,16 +3,23 @@
 A source is any callable of the request that returns the key, or None for "not here". These are
 the usual ones; ``reads_body`` says that the body must have arrived before it can be asked. A source
 is asked only if the header is absent; what it finds is held to the same length and characters.
+
+The application, and what checks a signature, read the same request with readers of their own. So where
+two readers could find two keys (a field in two lines, a parameter or a member given twice), the key is
+refused: `BadKey`, never the first, the last, or all of them joined.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
+from .content import content_of
+from .json_reading import Members, WholeNumber, read_json
+from .key_field import BadKey
 from .message import HttpRequest
 from .parameters import percent_decoded
 
@@ -31,13 +38,22 @@ KeySource: TypeAlias = Callable[[HttpRequest], str | None]
 
 
 class HeaderField(msgspec.Struct, frozen=True):
-    """A field taken as it is, not as a structured one: delivery ids of webhooks."""
+    """A field taken as it is, not as a structured one: delivery ids of webhooks.
+
+    It must be sent once. WSGI servers join lines with a comma, so an id with a comma is refused
+    everywhere.
+    """
 
     name: str
     reads_body: ClassVar[bool] = False
 
     def __call__(self, request: HttpRequest) -> str | None:
-        return request.header(self.name)
+        values = request.values(self.name)
+        if not values:
+            return None
+        if len(values) > 1 or b"," in values[0]:
+            raise BadKey("the field must be sent once, with one id that has no comma")
+        return values[0].strip(b" \t").decode("latin-1")
 
 
 class QueryParameter(msgspec.Struct, frozen=True):
@@ -52,27 +68,52 @@ class QueryParameter(msgspec.Struct, frozen=True):
             for name, _, value in (part.partition(b"=") for part in request.query.split(b"&"))
             if _decoded(name) == self.name
         ]
-        return "\n".join(found) if found else None  # a line break is in no key
+        if len(found) > 1:
+            raise BadKey("the parameter must be given once, and was given more than once")
+        return found[0] if found else None
 
 
 class JsonMember(msgspec.Struct, frozen=True):
-    """A member of a JSON body: ``idempotency_key``, or a dotted path into nested objects."""
+    """A member of a JSON body: ``idempotency_key``, or a dotted path into nested objects.
+
+    Whatever a Python application could read as JSON is read, also in UTF-16 or with a byte order mark;
+    a body that is labelled as JSON and cannot be read is refused. The number ``7`` is the key
+    ``json:7``, so that it is not the text ``"7"``.
+    """
 
     path: str
     reads_body: ClassVar[bool] = True
 
     def __call__(self, request: HttpRequest) -> str | None:
+        if not request.body:
+            return None
         try:
-            here: Any = request.json()
+            here = read_json(request.body)
         except ValueError:
+            media = content_of(request).media
+            if media == b"application/json" or media.endswith(b"+json"):
+                raise BadKey("the body cannot be read as JSON") from None
             return None
         for name in self.path.split("."):
-            if not isinstance(here, dict) or name not in here:
+            if not isinstance(here, Members):
                 return None
-            here = here[name]
-        if isinstance(here, (str, int)) and not isinstance(here, bool):
-            return str(here)
-        return None if here is None else ""  # a key of another kind is a bad key, not none
+            found = here.named(name)
+            if not found:
+                return None
+            here = found[0]
+            if len(found) > 1:
+                raise BadKey("a member on its path is there twice, perhaps in another case")
+        if here is None:
+            return None
+        if isinstance(here, WholeNumber):
+            return _NOT_TEXT + here
+        if type(here) is not str:
+            raise BadKey("the member is neither text nor a whole number")
+        return _NOT_TEXT + f'"{here}"' if here.startswith(_NOT_TEXT) else here
+
+
+_NOT_TEXT: Final = "json:"
+"""Before a key that is not a text as it stands."""
 
 
 class BodyHash(msgspec.Struct, frozen=True):
