@@ -477,7 +477,7 @@ def asked() -> Connection:
     connection = Connection()
     connection.transport = Mock()
     fields = [("Host", "a"), ("Transfer-Encoding", "chunked")]
-    connection.http.send(h11.Request(method="POST", target="/", headers=fields))
+    connection.begin(h11.Request(method="POST", target="/", headers=fields))
     return connection
 
 

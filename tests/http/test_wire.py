@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twicesafe.core.http.wire import Ambiguous, Guard
+from twicesafe.core.http.wire import Ambiguous, Guard, ResponseGuard
 
 HEAD = b"POST /charges HTTP/1.1\r\nHost: a\r\n"
 GOOD = {
     "no body": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "old": b"GET / HTTP/1.0\r\n\r\n",
+    "close": HEAD + b"Connection: x,\tClose\r\nContent-Length: 1\r\n\r\na",
+    "not to be closed": HEAD + b"Connection: closed, x-close\r\n\r\n",
     "query": b"GET /a%20b?x=%2F&y HTTP/1.1\r\nhost: [::1]:80\r\n\r\n",
     "asterisk": b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
     "length": HEAD + b"Content-Length: 5\r\n\r\nabcde",
@@ -24,6 +28,8 @@ GOOD = {
     "case": HEAD + b"TRANSFER-ENCODING: Chunked\r\n\r\n0\r\n\r\n",
     "trailers": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n",
 }
+LAST = {"old", "close"}
+"""After these a connection carries no other request."""
 BAD = {
     "length and coding": HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "coding and length": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
@@ -47,6 +53,17 @@ BAD = {
     "folded first": b"GET / HTTP/1.1\r\n Host: a\r\n\r\n",
     "bare LF": HEAD + b"X-Odd: a\nContent-Length: 5\r\n\r\n",
     "bare LF at the end": b"GET / HTTP/1.1\nHost: a\n\r\n\r\n",
+    "LF alone": b"GET / HTTP/1.1\nHost: a\n\n",
+    "LF alone at the very end": HEAD + b"\n",
+    "LF, then CRLF": b"GET / HTTP/1.1\r\nHost: a\n\r\n",
+    "LF alone, absolute": b"GET http://other/ HTTP/1.1\nHost: a\n\n",
+    "LF behind a chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\n0\r\n\r\n",
+    "LF behind a trailer": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-Sum: 1\n\n",
+    "LF for the last line": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\n",
+    "CR in a trailer": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-Sum: 1\r2\r\n\r\n",
+    "CR in a size": HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\r\nabcde\r\n0\r\n\r\n",
+    "CR CR LF": b"GET / HTTP/1.1\r\r\nHost: a\r\n\r\n",
+    "a flood of chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 5000,
     "bare CR": HEAD + b"X-Odd: a\rContent-Length: 5\r\n\r\n",
     "NUL": HEAD + b"X-Odd: a\0b\r\n\r\n",
     "blank before the colon": HEAD + b"Content-Length : 5\r\n\r\nabcde",
@@ -87,9 +104,64 @@ BAD = {
 }  # fmt: skip
 
 
-def fed(guard: Guard, data: bytes, size: int) -> None:
-    for start in range(0, len(data), size):
-        guard.feed(data[start : start + size])
+ANSWER = b"HTTP/1.1 200 OK\r\n"
+CHUNKS = ANSWER + b"Transfer-Encoding: chunked\r\n"
+GOOD_RESPONSES: dict[str, tuple[bytes, int, bytes]] = {
+    "length": (ANSWER + b"Content-Length: 2\r\n\r\nok", 200, b"ok"),
+    "chunks": (CHUNKS + b"\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n", 200, b"ok"),
+    "an extension": (CHUNKS + b'\r\n2;a="b"\r\nok\r\n0;c\r\n\r\n', 200, b"ok"),
+    "sizes with blanks behind": (CHUNKS + b"\r\n2  \r\nok\r\n0 \r\n\r\n", 200, b"ok"),
+    "long sizes": (CHUNKS + b"\r\n000000002\r\nok\r\n000\r\n\r\n", 200, b"ok"),
+    "trailers": (CHUNKS + b"\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\n\r\n", 200, b"ok"),
+    "no length": (ANSWER + b"\r\nall\nof it", 200, b"all\nof it"),
+    "old": (b"HTTP/1.0 200 OK\r\n\r\nok", 200, b"ok"),
+    "old with a length": (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+    "old with chunks": (CHUNKS.replace(b"1.1", b"1.0") + b"\r\n2\r\nok\r\n0\r\n\r\n", 200, b"ok"),
+    "equal lengths": (ANSWER + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+    "a list of equal lengths": (ANSWER + b"Content-Length: 2, 2\r\n\r\nok", 200, b"ok"),
+    "length and coding": (CHUNKS + b"Content-Length: 9\r\n\r\n2\r\nok\r\n0\r\n\r\n", 200, b"ok"),
+    "no reason": (b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+    "an odd reason": (b"HTTP/1.1 200 \xe4\t!\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+    "an odd value": (ANSWER + b"X-Odd: \x01\xff\tb\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+    "1xx before": (b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\n" * 3 + ANSWER + b"Content-Length: 2\r\n\r\nok", 200, b"ok"),
+    "no content": (b"HTTP/1.1 204 Empty\r\n\r\n", 204, b""),
+    "no content, with a length": (b"HTTP/1.1 304 Same\r\nContent-Length: 2\r\n\r\n", 304, b""),
+}  # fmt: skip
+BAD_RESPONSES = {
+    "LF alone": b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+    "LF alone at the end": ANSWER + b"Content-Length: 2\r\n\nok",
+    "LF in the head": ANSWER + b"X-Odd: a\nContent-Length: 2\r\n\r\nok",
+    "LF behind a 1xx": b"HTTP/1.1 100 Go\n\n" + ANSWER + b"Content-Length: 2\r\n\r\nok",
+    "CR in a value": ANSWER + b"X-Odd: a\rSet-Cookie: b\r\nContent-Length: 2\r\n\r\nok",
+    "NUL": ANSWER + b"X-Odd: a\0b\r\nContent-Length: 2\r\n\r\nok",
+    "folded": ANSWER + b"X-Odd: a\r\n b\r\nContent-Length: 2\r\n\r\nok",
+    "blank before the colon": ANSWER + b"Content-Length : 2\r\n\r\nok",
+    "size with LF": CHUNKS + b"\r\n2\nok\r\n0\r\n\r\n",
+    "CR in a size": CHUNKS + b"\r\n2\r\r\nok\r\n0\r\n\r\n",
+    "CR in an extension": CHUNKS + b"\r\n2;a\rb\r\nok\r\n0\r\n\r\n",
+    "hex size": CHUNKS + b"\r\n0x2\r\nok\r\n0\r\n\r\n",
+    "LF behind a chunk": CHUNKS + b"\r\n2\r\nok\n0\r\n\r\n",
+    "LF behind the last chunk": CHUNKS + b"\r\n2\r\nok\r\n0\r\n\n",
+    "LF behind a trailer": CHUNKS + b"\r\n2\r\nok\r\n0\r\nX-Sum: 1\n\n",
+    "length in trailers": CHUNKS + b"\r\n2\r\nok\r\n0\r\nContent-Length: 2\r\n\r\n",
+    "a flood of chunks": CHUNKS + b"\r\n" + b"1\r\na\r\n" * 5000 + b"0\r\n\r\n",
+    "two lengths": ANSWER + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+    "a list of lengths": ANSWER + b"Content-Length: 2, 3\r\n\r\nok",
+    "signed length": ANSWER + b"Content-Length: +2\r\n\r\nok",
+    "another coding": ANSWER + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "coding twice": CHUNKS + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "another version": b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    "another status": b"HTTP/1.1 600 OK\r\nContent-Length: 2\r\n\r\nok",
+    "another protocol": b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n",
+    "an empty line first": b"\r\n" + ANSWER + b"Content-Length: 2\r\n\r\nok",
+    "a head without end": ANSWER + b"X-Odd: " + b"a" * 70_000,
+}  # fmt: skip
+
+
+def fed(guard: Guard | ResponseGuard, data: bytes, size: int) -> bytes:
+    """What a guard lets pass of this, in pieces of this size."""
+    pieces = (data[start : start + size] for start in range(0, len(data), size))
+    return b"".join([guard.feed(piece) for piece in pieces])
 
 
 @pytest.mark.item("D15")
@@ -99,9 +171,13 @@ def test_what_can_be_read_in_one_way_passes(name: str, size: int):
     guard = Guard()
     for _ in range(3):  # one connection, several requests
         assert guard.rests
-        fed(guard, GOOD[name], size)
+        assert fed(guard, GOOD[name], size) == GOOD[name]
+        if name in LAST:
+            break
     assert guard.rests
-    fed(guard, b"".join(GOOD.values()), size)
+    assert guard.is_over == (name in LAST)
+    others = b"".join(request for other, request in GOOD.items() if other not in LAST)
+    assert fed(guard, others, size) == (b"" if guard.is_over else others)
     assert guard.rests
 
 
@@ -117,6 +193,79 @@ def test_what_could_be_read_in_two_ways_is_refused(name: str, size: int):
 
 @pytest.mark.item("D15")
 @pytest.mark.parametrize("name", GOOD)
+def test_no_line_passes_before_it_is_whole(name: str):
+    guard, request = Guard(), GOOD[name]
+    passed = b""
+    for at in range(len(request)):
+        passed += guard.feed(request[at : at + 1])
+        head, end, _ = request[: at + 1].partition(b"\r\n\r\n")
+        assert passed == b"" or passed.startswith(head + end)
+        if end and b"chunked" in head.lower():
+            assert passed.endswith(b"\r\n") or guard.in_body  # a size or a trailer comes whole
+    assert passed == request
+
+
+@pytest.mark.item("D15")
+@pytest.mark.parametrize("size", [1, 3, 1 << 20])
+def test_a_bare_lf_is_refused_when_it_comes_and_not_at_the_end_of_the_head(size: int):
+    for octets in (b"GET / HTTP/1.1\n", b"\n", HEAD + b"\n", HEAD + b"X: a\rb", b"\x16\x03"):
+        with pytest.raises(Ambiguous, match="CR or LF alone"):
+            fed(Guard(), octets, size)
+
+
+@pytest.mark.item("D15", "D11")
+def test_a_flood_of_chunks_costs_no_more_than_its_octets():
+    """Each chunk once cost a copy of all that came with it: a minute for these."""
+    sizes = b"11\r\n" + b"a" * 17 + b"\r\n"
+    chunks = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + sizes * 60_000
+    began = time.process_time()
+    assert len(Guard().feed(chunks)) == len(chunks)
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.item("D15")
+@pytest.mark.parametrize("size", [1, 2, 7, 1 << 20])
+@pytest.mark.parametrize("name", GOOD_RESPONSES)
+def test_what_an_upstream_may_say(name: str, size: int):
+    octets, _, _ = GOOD_RESPONSES[name]
+    guard = ResponseGuard()
+    for _ in range(2):
+        assert guard.rests
+        guard.expect(b"POST")
+        assert not guard.rests
+        assert fed(guard, octets, size) == octets
+        if name in ("no length", "old"):
+            assert not guard.rests
+            break
+        assert guard.rests
+    assert guard.is_clean == (name not in ("length and coding", "old with chunks"))
+    if guard.rests:
+        assert fed(guard, ANSWER, size) == b""  # nothing was asked
+        assert not guard.is_clean
+
+
+@pytest.mark.item("D15")
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize("name", BAD_RESPONSES)
+def test_what_no_upstream_may_say(name: str, size: int):
+    guard = ResponseGuard()
+    guard.expect(b"POST")
+    with pytest.raises(Ambiguous):
+        fed(guard, BAD_RESPONSES[name], size)
+
+
+@pytest.mark.item("D15")
+def test_a_response_to_head_has_no_body():
+    guard = ResponseGuard()
+    guard.expect(b"HEAD")
+    octets = ANSWER + b"Content-Length: 2\r\n\r\n"
+    assert guard.feed(octets + b"ok") == octets
+    assert guard.rests
+    assert not guard.is_clean
+
+
+@pytest.mark.item("D15")
+@pytest.mark.parametrize("name", GOOD)
 def test_where_a_request_is_before_its_end(name: str):
     guard, request = Guard(), GOOD[name]
     end = request.index(b"\r\n\r\n") + 4
@@ -125,6 +274,9 @@ def test_where_a_request_is_before_its_end(name: str):
         guard.feed(request[:at])
         assert (guard.in_head, guard.in_body) == (at < end, at >= end)
         assert not guard.rests
+    guard.feed(request[-1:])
+    assert guard.rests
+    assert not guard.in_body
 
 
 PIECES = st.sampled_from(

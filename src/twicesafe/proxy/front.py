@@ -55,11 +55,17 @@ class Front:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         peer = scope["client"][0] if scope.get("client") else "unknown"
         out = _Out(send, self._patience)
+        out.is_awaited = any(name == b"expect" for name, _ in scope["headers"])
+
+        async def read() -> Message:
+            out.is_awaited = False
+            return await receive()
+
         self._metrics.begin()
         try:
             fields = self._forwarding.inbound(scope["headers"], peer)
             _refuse_websockets(fields)
-            await self._layer({**scope, "headers": fields}, receive, out)
+            await self._layer({**scope, "headers": fields}, read, out)
         except Refused as refusal:
             await self._answer(scope, out, refusal.problem)
         except UpstreamLost as lost:
@@ -92,12 +98,14 @@ class ClientStalled(ConnectionError):  # noqa: N818 - for the layer, a client th
 class _Out:
     """The way to the client: knows what has begun, and completes answers of our own."""
 
-    __slots__ = ("_patience", "_send", "status")
+    __slots__ = ("_patience", "_send", "is_awaited", "status")
 
     def __init__(self, send: Send, patience: float) -> None:
         self._send, self._patience = send, patience
         self.status = 0
         """0: no response has begun."""
+        self.is_awaited = False
+        """The client waits for a 100 before it sends the body."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -106,6 +114,10 @@ class _Out:
                 date = formatdate(usegmt=True).encode()
                 own = [(b"date", date), (b"server", b"twicesafe")]
                 message = {**message, "headers": [*message["headers"], *own]}
+            if (
+                self.is_awaited
+            ):  # it may go on with the body or with another request: neither is read
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         try:
             async with asyncio.timeout(self._patience):
                 await self._send(message)

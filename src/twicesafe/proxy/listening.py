@@ -1,18 +1,24 @@
 """The listening side: uvicorn's HTTP/1.1, with a guard before its parser and patience that ends.
 
-Each octet passes the `Guard` of its connection first. What could be read in two ways is answered with
+Each octet passes the `Guard` of its connection first, and the parser gets what the guard has judged: no
+line before it is whole, nothing after the last request. What could be read in two ways is answered with
 400, and the connection is closed; if an earlier request is still being answered, that answer is
 finished first. A client that does not finish its head, or stops in mid-body, is let go after a while.
+
+Every request starts in an empty context: what an earlier one of the same connection had set, its key
+above all, is not there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import Generator
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -26,6 +32,8 @@ _log = logging.getLogger("twicesafe.proxy")
 
 _LAST_CALL = 1.0
 """How long a connection without a request is kept when the server ends."""
+_LAST_WORD = 2.0
+"""How long octets are thrown away behind a refusal: a close at once could destroy it on its way."""
 
 
 def server(
@@ -93,7 +101,7 @@ class _Listening(H11Protocol):
         guard = self._guard
         was_in_head = guard.in_head and not guard.rests
         try:
-            guard.feed(data)
+            judged = guard.feed(data)
         except Ambiguous as finding:
             self._refuse(finding)
             return
@@ -101,10 +109,23 @@ class _Listening(H11Protocol):
             self._relax()
         elif not (was_in_head and guard.in_head):  # a head has one time for all of it
             self._watch()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        if judged:  # nothing at all would be the end of the connection
+            super().data_received(judged)
         cycle: Any = self.cycle
         if self._leaving and cycle is not None:
             cycle.keep_alive = False
+
+    def handle_events(self) -> None:
+        contextvars.Context().run(super().handle_events)
+
+    def on_response_complete(self) -> None:
+        contextvars.Context().run(super().on_response_complete)
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser refuses what the guard has let pass: that must not happen, and is told."""
+        _log.error("the parser cannot read what the guard let pass: %s", msg)
+        self._refuse(Ambiguous("it cannot be parsed"))
 
     def shutdown(self) -> None:
         """The server ends. Who has just come may still ask, once: he was let in."""
@@ -123,13 +144,14 @@ class _Listening(H11Protocol):
     def _refuse(self, finding: Ambiguous) -> None:
         self._refused = True
         self._relax()
-        _log.warning("a request was refused: %s", finding)
+        peer = self.client[0] if self.client else "unknown"
+        _log.warning("a request of %s was refused: %s", peer, finding)
         cycle: Any = self.cycle  # None before the first request
+        if self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and cycle is not None:
+            self.transport.close()  # a request is under way that can never become whole
+            return
         if cycle is not None and not cycle.response_complete:
-            if self._guard.in_body:
-                self.transport.close()  # its own body is the one that cannot be read
-            else:
-                cycle.keep_alive = False
+            cycle.keep_alive = False
             return
         detail = f"{str(finding).capitalize()}."
         response = problem_response(
@@ -142,7 +164,8 @@ class _Listening(H11Protocol):
         lines = [b"HTTP/1.1 400 Bad Request", b"connection: close"]
         lines += [name + b": " + value for name, value in response.headers]
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + response.body)
-        self.transport.close()
+        self.transport.write_eof()
+        self._alarm = self.loop.call_later(min(_LAST_WORD, self.patience), self.transport.close)
 
     # -- patience -----------------------------------------------------------------------------
 

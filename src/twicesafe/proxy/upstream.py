@@ -3,7 +3,7 @@
 It is an ASGI application, so that the middleware stands in front of it as in front of any other.
 What it promises to the middleware is the line between "nothing happened" and "nobody knows":
 
-- `Refused`: no octet of the request has left. No connection could be had. The key is given back.
+- `Unreachable`: no octet of the request has left. No connection could be had. The key is given back.
 - `UpstreamLost`, `UpstreamTimedOut`: octets have left, and no whole response came back. It may have
   had its effect, so it is never sent again: not on another connection, not to another address. A key
   is held.
@@ -24,9 +24,8 @@ import h11
 
 from ..context import current_key
 from ..core.http.forwarding import Forwarding
-from ..core.http.problems import Refused
 from .addresses import Origin
-from .connections import UNAVAILABLE, Connection, Connections, UpstreamLost
+from .connections import Connection, Connections, Unreachable, UpstreamLost
 from .metrics import Metrics
 
 __all__ = ["Upstream"]
@@ -70,15 +69,21 @@ class Upstream:
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         head = h11.Request(method=scope["method"], target=target, headers=list(fields))
+        has_body = any(n in (b"content-length", b"transfer-encoding") for n, _ in fields)
+        first = await receive() if has_body else _NO_BODY
+        if first["type"] == "http.disconnect":
+            return  # it went away before anything was sent
         try:
             connection = await self._connections.take()
-        except Refused:
+        except Unreachable:
             self._metrics.count("upstream_failures", "Unreachable")
             raise
         except asyncio.CancelledError:
-            raise Refused(UNAVAILABLE) from None  # this process ends, and nothing was sent
+            raise Unreachable("this process ends") from None
+        # From here on, nobody can say that nothing happened.
         try:
-            await _Passage(connection, self._timeout, self._forwarding, receive, send).run(head)
+            passage = _Passage(connection, self._timeout, self._forwarding, receive, send)
+            await passage.run(head, first)
         except BaseException as error:
             self._connections.throw_away(connection)
             if isinstance(error, UpstreamLost):
@@ -105,14 +110,8 @@ class _Passage:
         self._forwarding, self._receive, self._send = forwarding, receive, send
         self._gone = False
 
-    async def run(self, head: h11.Request) -> None:
-        has_body = any(n in (b"content-length", b"transfer-encoding") for n, _ in head.headers)
-        first = await self._receive() if has_body else _NO_BODY
-        if first["type"] == "http.disconnect":
-            return  # it went away before anything was sent
-        # From here on, nobody can say that nothing happened.
-        http = self._connection.http
-        out = http.send(head) or b""
+    async def run(self, head: h11.Request, first: Message) -> None:
+        out = self._connection.begin(head)
         body, more = first.get("body", b""), first.get("more_body", False)
         self._connection.transport.write(out + self._encoded(body, more))
         watch = asyncio.ensure_future(self._upload() if more else self._until_gone())
