@@ -37,8 +37,8 @@ def signature(body: bytes, secret: bytes = SECRET) -> str:
 def signed(app):
     def check(environ, start_response):
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        given = environ.get("HTTP_X_SHOPIFY_HMAC_SHA256", "")
-        if not hmac.compare_digest(signature(body), given):
+        given = environ.get("HTTP_X_SHOPIFY_HMAC_SHA256", "").encode("latin-1")
+        if not hmac.compare_digest(signature(body).encode(), given):  # as text, it raises on "é"
             start_response("401 Unauthorized", [("Content-Type", "text/plain")])
             return [b"not from Shopify"]
         environ["wsgi.input"] = io.BytesIO(body)

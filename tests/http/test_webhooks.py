@@ -7,7 +7,9 @@ import hmac
 import io
 import json
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -253,3 +255,48 @@ def test_the_paypal_profile_is_that_of_its_orders_and_payments(play: Play):
     for _ in range(2):  # the header is for POST
         assert not stage.send(None, b"{}", "PATCH", "/", (name, "p")).replayed
     assert HttpPolicy.paypal().retention == 45 * DAY
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.item("O4", "S5")
+@pytest.mark.parametrize(
+    "name, field",
+    [
+        ("github", "HTTP_X_HUB_SIGNATURE_256"),
+        ("shopify", "HTTP_X_SHOPIFY_HMAC_SHA256"),
+        ("stripe", "HTTP_STRIPE_SIGNATURE"),
+    ],
+)
+def test_the_checks_of_the_examples_refuse_and_never_raise(name: str, field: str):
+    """What people copy: the part of each example that checks a signature, with hostile headers."""
+    source = (EXAMPLES / f"webhook_{name}.py").read_text().partition("\nwith Receiver.open")[0]
+    example: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), example)
+    ran: list[str] = []
+
+    def app(environ: Any, _: Any) -> list[bytes]:
+        ran.append("app")
+        return [b""]
+
+    def status(given: str) -> str:
+        ran.clear()
+        environ = {field: given, "CONTENT_LENGTH": "2", "wsgi.input": io.BytesIO(b"{}")}
+        example["signed"](app)(environ, lambda said, _: ran.append(said))
+        assert len(ran) == 1
+        return ran[0]
+
+    hostile = ["", "\xe9", "sha256=\xff", "t=\xb2,v1=\xe9", "t=" + "9" * 5000 + ",v1=0", "v1=0"]
+    for given in (*hostile, f"t={'9' * 400},v1=0", "t=1", "t=,v1=", ",,=,"):
+        assert status(given)[:3] in ("400", "401"), given
+    if name == "stripe":
+        now = str(int(time.time()))
+        text = f"{now}.{{}}".encode()
+        made = hmac.new(example["SECRET"], text, hashlib.sha256).hexdigest()
+        assert status(f"t={now},v1={made}") == "app"
+        assert status(f"t={now},v1={made},v1=old") == status(f"t={now},v1=old,v1={made}") == "app"
+        assert status(f"t={now},v1={made},t=1").startswith("400")
+        assert status(f"t=1,v1={made},t={now}").startswith("400")
+    else:
+        assert status(example["signature"](b"{}")) == "app"

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 
 from tests.servers import free_port
@@ -277,6 +278,17 @@ def test_an_old_signature_is_not_taken():
     assert not verify_signature(
         "s", header["twicesafe-signature"], header["twicesafe-id"], b"b", now=1400
     )
+
+
+def test_a_signature_covers_the_key_that_is_sent_and_it_is_sent_once(hook: Hook):
+    publisher = WebhookPublisher(hook.url, secret="s")
+    sent = msgspec.structs.replace(message("b"), headers={"Idempotency-Key": "own"})
+    assert publisher.publish([sent]) == [None]
+    headers, body = hook.got[0]
+    assert headers["idempotency-key"] == "own"
+    assert verify_signature("s", headers["twicesafe-signature"], "own", body)
+    assert not verify_signature("s", headers["twicesafe-signature"], sent.id, body)
+    publisher.close()
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -5,15 +5,13 @@
 The receiver answers 2xx when it has kept the message. 429, 503 and silence mean that it is away:
 nothing is counted. Any other answer is this message's failure.
 
-The signature is in ``Twicesafe-Signature: t=<unix seconds>,v1=<hex>``: HMAC-SHA-256 with the secret
-over ``<t>.<id>.<body>``. `verify_signature` checks it, and that it is not old. The secret is read
-from the environment variable that ``secret_env=`` names, so that no URL and no process list has it.
+With a secret each delivery is signed (`signature`), and `verify_signature` checks it. The secret is read from
+the environment variable that ``secret_env=`` names, so that no URL and no process list has it; while it is
+replaced, ``secret_env=NEW,OLD`` signs with both.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +22,7 @@ from ..core.outbox import Message
 from ..core.publishing import Answer
 from ..errors import BrokerUnavailableError, ConfigurationError
 from .callable_ import CallablePublisher
+from .signature import Secrets, as_secrets, sign, verify_signature
 from .urls import driver_url
 
 __all__ = ["WebhookPublisher", "verify_signature"]
@@ -40,7 +39,7 @@ class WebhookPublisher(CallablePublisher):
         self,
         url: str,
         *,
-        secret: str | bytes | None = None,
+        secret: Secrets | None = None,
         timeout: float = 10.0,
         concurrency: int = 16,
         client: Any = None,
@@ -48,7 +47,7 @@ class WebhookPublisher(CallablePublisher):
     ) -> None:
         super().__init__(self._post, batch=1, concurrency=concurrency)
         self._url = url
-        self._secret = secret.encode() if isinstance(secret, str) else secret
+        self._secrets = () if secret is None else as_secrets(secret)
         self._timeout = timeout
         self._client = client
         self._clock = clock
@@ -56,13 +55,14 @@ class WebhookPublisher(CallablePublisher):
     @classmethod
     def open(cls, url: str) -> Self:
         theirs, options = driver_url(url, OPTIONS)
-        name = options.pop("secret_env")
-        secret = os.environ.get(name) if name else None
-        if name and not secret:
-            raise ConfigurationError(
-                f"secret_env={name}: there is no such environment variable, or it is empty"
-            )
-        return cls(theirs, secret=secret, **options)
+        secrets = []
+        for name in filter(None, options.pop("secret_env").split(",")):
+            secrets.append(os.environ.get(name, ""))
+            if not secrets[-1]:
+                raise ConfigurationError(
+                    f"secret_env={name}: there is no such environment variable, or it is empty"
+                )
+        return cls(theirs, secret=secrets or None, **options)
 
     def _post(self, message: Message) -> None:
         import httpx
@@ -83,16 +83,15 @@ class WebhookPublisher(CallablePublisher):
             raise RuntimeError(f"the web hook answers {answer.status_code}")
 
     def _headers(self, message: Message) -> dict[str, str]:
-        headers = {name: _ascii(value) for name, value in message.headers.items()}
-        headers["idempotency-key"] = message.headers.get("idempotency-key", message.id)
+        headers = {name.lower(): _ascii(value) for name, value in message.headers.items()}
+        headers.setdefault("idempotency-key", message.id)
         headers["twicesafe-id"] = message.id
         headers["twicesafe-topic"] = _ascii(message.topic)
         if message.key is not None:
             headers["twicesafe-key"] = _ascii(message.key)
-        if self._secret is not None:
-            at = int(self._clock())
-            signature = _signature(self._secret, at, message.id, message.body)
-            headers["twicesafe-signature"] = f"t={at},v1={signature}"
+        if self._secrets:
+            at, key = int(self._clock()), headers["idempotency-key"]
+            headers["twicesafe-signature"] = sign(self._secrets, at, key, message.body)
         return headers
 
     def publish(self, messages: Sequence[Message]) -> list[Answer]:
@@ -101,32 +100,6 @@ class WebhookPublisher(CallablePublisher):
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
-
-
-def verify_signature(
-    secret: str | bytes,
-    header: str,
-    id: str,  # noqa: A002
-    body: bytes,
-    *,
-    tolerance: float = 300,
-    now: float | None = None,
-) -> bool:
-    """Was this body sent by someone who has the secret, and not long ago?"""
-    parts = dict(part.partition("=")[::2] for part in header.split(","))
-    try:
-        at = int(parts["t"])
-        given = parts["v1"]
-    except (KeyError, ValueError):
-        return False
-    key = secret.encode() if isinstance(secret, str) else secret
-    current = time.time() if now is None else now
-    fresh = abs(current - at) <= tolerance
-    return fresh and hmac.compare_digest(given, _signature(key, at, id, body))
-
-
-def _signature(secret: bytes, at: int, id: str, body: bytes) -> str:  # noqa: A002
-    return hmac.new(secret, f"{at}.{id}.".encode() + body, hashlib.sha256).hexdigest()
 
 
 def _ascii(text: str) -> str:
