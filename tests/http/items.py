@@ -65,7 +65,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Replay": {
         "R1": "The same status and octets, any number of times.",
-        "R2": "End-to-end fields are kept.",
+        "R2": "The usual end-to-end fields are kept, and those that `keep_headers` names.",
         "R3": "Repeated field lines stay apart and in order.",
         "R4": "`Idempotent-Replayed: true`, on replays only.",
         "R5": "No hop-by-hop fields, one Date, one Server, one Content-Length, no Age.",
@@ -152,7 +152,7 @@ LATER: dict[str, str] = {}
 
 LIMITS: dict[str, str] = {
     "A8": "WSGI servers decode the path; the layer sees what the application sees; behind the proxy an empty query loses its `?`",
-    "D5": "`WWW-Authenticate` is kept (R2), but 401 is not; other fields are kept unless `drop_headers` names them",
+    "D5": "an allow-list; `WWW-Authenticate` is on it (R2), but 401 is not kept",
     "D11": "quotas of keys per principal and slow bodies belong to a rate limiter and the server, outside",
     "E7": "an HTTP/1.0 response without a length ends where its connection does: no client can tell",
     "F12": "there is one scheme so far",

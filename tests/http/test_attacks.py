@@ -30,9 +30,11 @@ def test_what_belongs_to_one_client_or_one_moment_is_not_replayed(stage: Stage):
         (b"set-cookie", b"session=1"), (b"authorization", b"Bearer x"), (b"x-csrf-token", b"t"),
         (b"x-xsrf-token", b"t"), (b"authentication-info", b"nextnonce=1"), (b"via", b"1.1 x"),
         (b"ratelimit-remaining", b"3"), (b"x-rate-limit-reset", b"9"), (b"traceparent", b"00-1"),
-        (b"x-correlation-id", b"c"), (b"server-timing", b"db;dur=1"),
+        (b"x-correlation-id", b"c"), (b"server-timing", b"db;dur=1"), (b"x-api-key", b"secret"),
+        (b"x-access-token", b"secret"), (b"x-session-id", b"secret"), (b"csrf-token", b"secret"),
+        (b"x-own", b"1"), (b"x-amz-security-token", b"secret"), (b"refresh-token", b"secret"),
     ]  # fmt: skip
-    kept = [(b"location", b"/charges/1"), (b"etag", b'"e"'), (b"link", b"</a>"), (b"x-own", b"1")]
+    kept = [(b"location", b"/charges/1"), (b"etag", b'"e"'), (b"link", b"</a>")]
     stage.handler = lambda _: Answer(201, [JSON, *private, *kept], [b"{}"])
     first, again = (stage.send("k") for _ in range(2))
     assert again.replayed
@@ -41,6 +43,7 @@ def test_what_belongs_to_one_client_or_one_moment_is_not_replayed(stage: Stage):
         assert value.decode() not in again.all(name.decode())
     for name, value in kept:
         assert again[name.decode()] == value.decode()
+    assert all(b"secret" not in row.result for row in stage.memory._rows.values())
 
 
 @pytest.mark.item("D1", "S3")
@@ -152,7 +155,7 @@ BODIES = {
     "a number": ("application/json", filled(b"", b"1", b"")),
     "a fraction": ("application/json", filled(b"0.", b"1", b"")),
     "an exponent": ("application/json", filled(b"1e", b"9", b"")),
-    "one member twice": ("application/json", b"{" + b'"a":1,' * 150_000 + b'"a":1}'),
+    "one member twice": ("application/json", b"{" + b'"c":1,' * 150_000 + b'"c":1}'),
     "escapes": ("application/json", filled(b'"', b"\\u0000", b'"')),
     "half a string": ("application/json", filled(b'"', b"\\", b"")),
     "boundaries": ("multipart/form-data; boundary=b", filled(b"", b"\r\n--b", b"--")),

@@ -47,7 +47,8 @@ def site(serve: Serve) -> Site:
 
 
 @pytest.mark.item("R1", "R2", "R4", "R6", "A10", "F2")
-def test_an_ordinary_view(site: Site):
+def test_an_ordinary_view(serve: Serve):
+    site = serve(keep_headers=("X-Own",))
     first, again = site.twice("/charges")
     assert (first.status, first.replayed, first.body) == (201, False, b'{"key": "k", "n": 1}')
     assert (again.status, again.replayed, again.body) == (201, True, first.body)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.http.stage import JSON, Answer, Stage
-from twicesafe.http import HttpRequest, StoredResponse
+from twicesafe.http import HttpPolicy, HttpRequest, StoredResponse
 
 Play = Callable[..., Stage]
 
@@ -31,7 +31,8 @@ def test_status_and_octets_are_the_first_ones(stage: Stage, status: int):
 
 
 @pytest.mark.item("R2", "R3")
-def test_end_to_end_fields_are_kept_apart_and_in_order(stage: Stage):
+def test_end_to_end_fields_are_kept_apart_and_in_order(play: Play):
+    stage = play(keep_headers=("X-Anything",))
     kept = [
         (b"content-type", b"text/plain"),
         (b"content-language", b"de"),
@@ -77,6 +78,32 @@ def test_the_mark_of_another_layer_inside_is_not_kept_beside_ours(stage: Stage):
     assert first.all("idempotent-replayed") == again.all("idempotent-replayed") == ["true"]
 
 
+@pytest.mark.item("R2", "D5")
+def test_only_fields_that_are_listed_or_named_are_kept(play: Play):
+    """Any other field may be one client's secret: nobody can list all of their names."""
+    own = [
+        (b"x-order", b"o-1"),
+        (b"X-Other", b"2"),
+        (b"content-language", b"de"),
+        (b"etag", b'"1"'),
+    ]
+    for settings, names in (
+        ({}, {"content-language", "etag"}),
+        ({"keep_headers": ("X-Order",)}, {"x-order", "content-language", "etag"}),
+        ({"keep_headers": ("x-ORDER", "X-Other"), "drop_headers": ("Content-Language",)},
+         {"x-order", "x-other", "etag"}),
+        ({"keep_headers": ("X-Order",), "drop_headers": ("X-Order", "ETag")}, {"content-language"}),
+    ):  # fmt: skip
+        stage = play(**settings)
+        answers(stage, 200, own, [b"{}"])
+        first, again = stage.send("k"), stage.send("k")
+        assert again.replayed
+        for name, value in own:
+            shown = name.decode().lower()
+            assert first[shown] == value.decode()
+            assert (again[shown] is not None) is (shown in names), (shown, settings)
+
+
 @pytest.mark.item("R5", "D5")
 def test_what_belongs_to_one_passage_is_not_replayed(stage: Stage):
     of_one = [
@@ -102,10 +129,12 @@ def test_what_belongs_to_one_passage_is_not_replayed(stage: Stage):
 
 @pytest.mark.item("R5")
 def test_fields_that_connection_names_are_not_replayed():
-    stage = Stage("asgi")
-    answers(stage, 200, [JSON, (b"connection", b"close, X-Hop"), (b"x-hop", b"1")], [b"{}"])
-    assert stage.send("k")["x-hop"] == "1"
-    assert stage.send("k")["x-hop"] is None
+    stage = Stage("asgi", HttpPolicy(keep_headers=("X-Hop",)))
+    hop = (b"connection", b"close, X-Hop, ETag")
+    answers(stage, 200, [JSON, hop, (b"x-hop", b"1"), (b"etag", b'"1"')], [b"{}"])
+    first, again = stage.send("k"), stage.send("k")
+    assert (first["x-hop"], first["etag"]) == ("1", '"1"')
+    assert (again["x-hop"], again["etag"]) == (None, None)
     stage.close()
 
 
@@ -201,7 +230,7 @@ def test_secrets_can_be_kept_out_of_the_store(play: Play):
     def without(stored: StoredResponse) -> StoredResponse:
         return StoredResponse(stored.status, stored.headers, stored.body.replace(b"s3cret", b"*"))
 
-    stage = play(redact=without, drop_headers=("X-Token",))
+    stage = play(redact=without)
     answers(stage, 200, [JSON, (b"x-token", b"s3cret")], [b'"s3cret"'])
     first = stage.send("k")
     assert (first.body, first["x-token"]) == (b'"s3cret"', "s3cret")

@@ -140,11 +140,9 @@ def test_an_id_in_two_lines_does_not_make_it_another_event(play: Play, name: str
         b'{"id":true}',
         b'{"id":{}}',
         b'{"id":""}',
-        b'{"id":"e-1"',
-        b'{"a":' * 100_000,
     ],
 )
-def test_a_body_with_two_ids_or_an_unreadable_one_is_refused(play: Play, body: bytes):
+def test_a_body_with_two_ids_or_one_of_another_kind_is_refused(play: Play, body: bytes):
     stage = play(HttpPolicy.webhook("stripe", required=False))
     reply = stage.send(None, body, "POST", "/hook")
     assert (reply.status, reply.problem) == (400, "key-invalid")

@@ -22,7 +22,7 @@ from .fingerprint import FingerprintHow
 from .message import HttpRequest, StoredResponse
 from .routes import Routes
 from .sources import WEBHOOKS, KeySource
-from .stored import RESPONSE_CODEC
+from .stored import COOKIES, OF_ONE_PASSAGE, RESPONSE_CODEC
 
 __all__ = ["DEFAULT_SCOPE", "NOT_EXECUTED", "HttpPolicy", "Scope"]
 
@@ -99,8 +99,10 @@ class HttpPolicy:
     """The field that marks a replay; None: no mark."""
     replay_cookies: bool = False
     """Keep and replay Set-Cookie."""
+    keep_headers: tuple[str, ...] = ()
+    """Response fields that are kept and replayed besides the usual ones: those of your own."""
     drop_headers: tuple[str, ...] = ()
-    """Response fields that are not kept, besides those that never are."""
+    """Usual fields that are not kept."""
     forward_key: bool = True
     """Let the handler see the key's header."""
     redact: Callable[[StoredResponse], StoredResponse] | None = None
@@ -133,8 +135,8 @@ class HttpPolicy:
             object.__setattr__(self, name, seconds(getattr(self, name), name))
         for name in ("methods", "release"):
             object.__setattr__(self, name, frozenset(_several(self, name)))
-        for name in ("aliases", "key_from", "include", "exclude", "rerun", "drop_headers",
-                     "fingerprint_headers"):  # fmt: skip
+        for name in ("aliases", "key_from", "include", "exclude", "rerun", "keep_headers",
+                     "drop_headers", "fingerprint_headers"):  # fmt: skip
             object.__setattr__(self, name, tuple(_several(self, name)))
         _check(self)
 
@@ -250,6 +252,7 @@ def _whole(value: object, least: int, most: int) -> bool:
 
 def _check(policy: HttpPolicy) -> None:
     names = [("aliases", name) for name in policy.aliases]
+    names += [("keep_headers", name) for name in policy.keep_headers]
     names += [("drop_headers", name) for name in policy.drop_headers]
     if policy.header is not None:
         names.append(("header", policy.header))
@@ -260,6 +263,11 @@ def _check(policy: HttpPolicy) -> None:
         names.append(("replay_header", policy.replay_header))
     for name, value in names:
         _require(_is_token(value), name, value, "use the name of an HTTP field")
+    for value in policy.keep_headers:
+        named = value.lower().encode()
+        once = named not in OF_ONE_PASSAGE
+        _require(once, "keep_headers", value, "it belongs to one passage, and is never kept")
+        _require(named not in COOKIES, "keep_headers", value, "say replay_cookies=True")
     for method in policy.methods:
         known = _is_token(method) and method == method.upper()
         _require(known, "methods", method, "use methods in upper case, like 'POST'")

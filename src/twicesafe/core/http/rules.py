@@ -30,7 +30,7 @@ from .problems import Problem, Refused, problem_of, problem_response
 from .recording import Recording
 from .routes import Routes
 from .sources import place_of, reads_body
-from .stored import kept_fields, never_kept, replay_fields
+from .stored import kept_fields, kept_names, replay_fields
 
 __all__ = ["Admission", "Looked", "Rules", "credentials"]
 
@@ -84,7 +84,9 @@ class Rules:
         self._reads_body = any(reads_body(source) for source in policy.key_from)
         marker = policy.replay_header
         dropped = policy.drop_headers if marker is None else (*policy.drop_headers, marker)
-        self._dropped = never_kept(cookies=policy.replay_cookies, names=dropped)
+        self._kept_names = kept_names(
+            cookies=policy.replay_cookies, more=policy.keep_headers, without=dropped
+        )
         self._marker = None if marker is None else marker.lower().encode()
         self._exposed = () if marker is None else (marker.encode(), b"Retry-After", b"Link")
         self.statuses = {
@@ -245,7 +247,7 @@ class Rules:
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> StoredResponse:
         policy = self.policy
-        lines = kept_fields(headers, self._dropped)
+        lines = kept_fields(headers, self._kept_names)
         stored = StoredResponse(status, lines, b"" if status in (204, 304) else body)
         return stored if policy.redact is None else policy.redact(stored)
 

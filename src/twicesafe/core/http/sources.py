@@ -17,7 +17,6 @@ from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
-from .content import content_of
 from .json_reading import Members, WholeNumber, read_json
 from .key_field import BadKey
 from .message import HttpRequest
@@ -76,23 +75,17 @@ class QueryParameter(msgspec.Struct, frozen=True):
 class JsonMember(msgspec.Struct, frozen=True):
     """A member of a JSON body: ``idempotency_key``, or a dotted path into nested objects.
 
-    Whatever a Python application could read as JSON is read, also in UTF-16 or with a byte order mark;
-    a body that is labelled as JSON and cannot be read is refused. The number ``7`` is the key
-    ``json:7``, so that it is not the text ``"7"``.
+    Whatever a Python application could read as JSON is read, also in UTF-16 or with a byte order mark.
+    The number ``7`` is the key ``json:7``, so that it is not the text ``"7"``.
     """
 
     path: str
     reads_body: ClassVar[bool] = True
 
     def __call__(self, request: HttpRequest) -> str | None:
-        if not request.body:
-            return None
         try:
             here = read_json(request.body)
         except ValueError:
-            media = content_of(request).media
-            if media == b"application/json" or media.endswith(b"+json"):
-                raise BadKey("the body cannot be read as JSON") from None
             return None
         for name in self.path.split("."):
             if not isinstance(here, Members):

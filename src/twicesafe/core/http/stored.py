@@ -1,9 +1,10 @@
 """What is kept of a response, as which bytes, and what a replay looks like.
 
-Kept: the status, the body octets, and every end-to-end field in order, except those that belong to
-one passage (Date, Server, Age, framing, hop-by-hop and what Connection names), to one client
-(Set-Cookie, CSRF tokens, credentials) or to one moment (rate limits, request ids). What is not kept
-cannot leak.
+Kept: the status, the body octets, and the fields that say what they are and where to go on (`KEPT`), in
+order. Any other field may be one client's secret (`Set-Cookie`, `X-Api-Key`, `CSRF-Token`) or belong to one
+moment (rate limits, request ids): it is not kept unless the policy's `keep_headers` names it. Fields of
+one passage (Date, Server, Age, framing, hop-by-hop and what Connection names) never are. What is not
+kept cannot leak.
 
     b"H" | version (1 byte) | MessagePack [status, [name, value, …], body]
 
@@ -23,12 +24,15 @@ from ...errors import CorruptRecordError, NotStorableError, TooLargeError
 from .message import Fields, StoredResponse
 
 __all__ = [
+    "COOKIES",
+    "KEPT",
     "NOT_KEPT",
+    "OF_ONE_PASSAGE",
     "RESPONSE_CODEC",
     "NotKept",
     "ResponseCodec",
     "kept_fields",
-    "never_kept",
+    "kept_names",
     "replay_fields",
 ]
 
@@ -41,13 +45,23 @@ HOP_BY_HOP: Final = frozenset(
     b"proxy-authorization proxy-authentication-info".split()
 )
 OF_ONE_PASSAGE: Final = HOP_BY_HOP | {b"date", b"server", b"age", b"content-length"}
-OF_ONE_MOMENT: Final = frozenset(
-    b"authorization authentication-info x-auth-token x-csrf-token x-csrftoken x-xsrf-token "
-    b"x-request-id x-correlation-id traceparent tracestate x-amzn-trace-id server-timing "
-    b"clear-site-data alt-svc via".split()
+KEPT: Final = frozenset(
+    # what the body is
+    b"content-type content-encoding content-language content-location content-disposition content-range "
+    b"content-digest repr-digest digest content-md5 etag last-modified vary odata-version odata-entityid "
+    # where to go on, and how
+    b"location link retry-after allow accept-patch accept-post accept-ranges preference-applied "
+    b"www-authenticate deprecation sunset warning "
+    # how long, by whom and how it may be used
+    b"cache-control expires pragma access-control-allow-origin access-control-allow-credentials "
+    b"access-control-allow-methods access-control-allow-headers access-control-expose-headers "
+    b"access-control-max-age timing-allow-origin strict-transport-security content-security-policy "
+    b"content-security-policy-report-only x-content-type-options x-frame-options x-xss-protection "
+    b"x-robots-tag referrer-policy permissions-policy cross-origin-opener-policy "
+    b"cross-origin-embedder-policy cross-origin-resource-policy origin-agent-cluster".split()
 )
-_RATE_LIMITS: Final = (b"ratelimit", b"x-ratelimit", b"x-rate-limit")
-_COOKIES: Final = frozenset((b"set-cookie", b"set-cookie2"))
+"""Fields that are kept of every response: none of them has ever held a secret of one client."""
+COOKIES: Final = frozenset((b"set-cookie", b"set-cookie2"))
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 _BREAKS: Final = re.compile(rb"[\r\n\0]")
@@ -65,23 +79,21 @@ class NotKept:
 NOT_KEPT: Final = NotKept()
 
 
-def never_kept(*, cookies: bool, names: Iterable[str]) -> frozenset[bytes]:
-    """Names of fields that are not stored: those of one passage, one moment, one client, and these."""
-    named = {name.lower().encode() for name in names}
-    return OF_ONE_PASSAGE | OF_ONE_MOMENT | named | (frozenset() if cookies else _COOKIES)
+def kept_names(*, cookies: bool, more: Iterable[str], without: Iterable[str]) -> frozenset[bytes]:
+    """Names of the fields that are stored: the usual ones, and what a policy adds and takes away."""
+    added = {name.lower().encode() for name in more} | (COOKIES if cookies else frozenset())
+    return (KEPT | added) - {name.lower().encode() for name in without} - OF_ONE_PASSAGE
 
 
 def kept_fields(
-    headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]
+    headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]
 ) -> tuple[tuple[bytes, bytes], ...]:
     """The field lines of a response that are stored."""
     lines = [(name.lower(), value) for name, value in headers]
     for name, value in lines:
         if name == b"connection":
-            dropped |= {option.strip().lower() for option in value.split(b",")}
-    return tuple(
-        [line for line in lines if line[0] not in dropped and not line[0].startswith(_RATE_LIMITS)]
-    )
+            names -= {option.strip().lower() for option in value.split(b",")}
+    return tuple([line for line in lines if line[0] in names])
 
 
 def replay_fields(
