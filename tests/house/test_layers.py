@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "publishers": {"publishers"},
     "facades": {
         "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "letters", "outbox", "relay", "durable",
-        "http", "http_guard", "propagation", "strategies",
+        "http", "http_guard", "propagation", "server_context", "strategies",
     },
     "front": {""},  # twicesafe/__init__.py: the public names
     "edges": {

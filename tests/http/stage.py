@@ -273,7 +273,7 @@ class AsgiServer:
 
     def _made(self) -> uvicorn.Server:
         config = uvicorn.Config(
-            self._call, log_config=None, lifespan="off", interface="asgi3", ws="none"
+            self._call, log_config=None, lifespan="off", interface="asgi3", ws="none", http="h11"
         )
         return uvicorn.Server(config)
 

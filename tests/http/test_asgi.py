@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from typing import Any
 
 import pytest
 
 from twicesafe import AsyncReceiver, State, asgi
+from twicesafe.asgi.exchange import Exchange
 from twicesafe.http import HttpPolicy
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -222,3 +224,115 @@ async def test_a_request_without_a_key_meets_nothing_of_the_layer():
     words = (scope_of(headers=[(b"host", b"x")]), object(), object())
     await server.layer(*words)
     assert all(one is other for one, other in zip(given, words, strict=True))
+
+
+@pytest.mark.item("A8", "R2")
+async def test_the_fields_of_a_response_may_be_any_iterable():
+    """They are read twice, for the client and for the record: a generator gives them once."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        fields = [(b"location", b"/charges/7")]
+        await send({**start(201), "headers": (field for field in fields)})
+        await send(body(b""))
+
+    server = Server(app)
+    first, again = [(await server.call())[0] for _ in range(2)]
+    assert list(first["headers"]) == [(b"location", b"/charges/7")]
+    assert (b"location", b"/charges/7") in again["headers"]
+
+
+async def test_a_client_that_left_keeps_nothing_in_memory_once_its_handler_has_ended():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await send(body(b"x" * 1000))
+
+    def exchanges() -> int:
+        gc.collect()
+        return sum(type(each) is Exchange for each in gc.get_objects())
+
+    server = Server(app)
+
+    async def broken(message: Any) -> None:
+        raise OSError("gone")
+
+    server.send = broken  # type: ignore[method-assign]
+    before = exchanges()
+    await server.call()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert exchanges() <= before
+
+
+@pytest.mark.item("E5", "T3")
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+@pytest.mark.parametrize("said", [[body(b"data: 1\n\n", more=True)], []], ids=["begun", "idle"])
+async def test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same(
+    version: str, said: list[Any]
+):
+    """It cannot be told, so it may never end: its key does not wait for that."""
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({**start(), "headers": [(b"Content-Type", b"text/event-stream; charset=utf-8")]})
+        for message in said:
+            await send(message)
+        begun.set()
+        await never.wait()
+
+    server = Server(app, HttpPolicy(linger=0.01))
+    task = asyncio.create_task(server.call(asgi={"version": "3.0", "spec_version": version}))
+    await begun.wait()
+    assert await server.state() is State.IN_PROGRESS
+    server.gone.set()
+    async with asyncio.timeout(60):
+        while (state := await server.state()) is State.IN_PROGRESS:
+            await asyncio.sleep(0.001)
+            assert not task.done(), state
+    assert await server.state() is State.COMPLETED
+    never.set()
+    await task
+    assert (await server.call())[0]["status"] == 410
+
+
+@pytest.mark.item("E5")
+async def test_a_handler_that_has_not_begun_to_answer_is_left_to_its_end():
+    inside, go = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        listening = asyncio.ensure_future(receive())
+        inside.set()
+        await go.wait()
+        assert not listening.done()
+        await send(start())
+        await send(body(b"done"))
+        listening.cancel()
+
+    server = Server(app, HttpPolicy(linger=0))
+    task = asyncio.create_task(server.call())
+    await inside.wait()
+    server.gone.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    go.set()
+    await task
+    assert (await server.call())[1]["body"] == b"done"
+
+
+@pytest.mark.item("E7", "T1")
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+async def test_a_stream_that_ends_politely_once_it_knows_is_not_recorded_as_whole(version: str):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send(start())
+        with contextlib.suppress(OSError):
+            await send(body(b"1 of 2", more=True))
+            await receive()
+            await send(body(b"", more=True))
+        await send(body(b""))
+
+    server = Server(app, HttpPolicy(linger=0.01))
+    server.gone.set()
+    await server.call(asgi={"version": "3.0", "spec_version": version})
+    assert await server.state() is State.COMPLETED
+    assert (await server.call())[0]["status"] == 410  # result-not-kept

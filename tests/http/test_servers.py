@@ -46,10 +46,12 @@ MATRIX = [
 
 
 class Running:
-    """A server of an example, with its files in a folder of its own."""
+    """A server of an application, with its files in a folder of its own."""
 
-    def __init__(self, words: str, app: str, folder: Path) -> None:
-        self._words, self._app, self._folder = words, app, folder
+    name = ""
+
+    def __init__(self, words: str, app: str, folder: Path, where: Path = EXAMPLES) -> None:
+        self._words, self._app, self._folder, self._where = words, app, folder, where
         self.start()
 
     def start(self) -> None:
@@ -59,13 +61,13 @@ class Running:
         self._process = subprocess.Popen(
             [sys.executable, "-m", *words],
             cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+            env={**os.environ, "PYTHONPATH": str(self._where)},
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        patience = time.monotonic() + 30
+        patience = time.monotonic() + 120
         while True:
             assert self._process.poll() is None, self.log()
             try:

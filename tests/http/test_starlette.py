@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -20,7 +21,8 @@ from starlette.routing import Route
 
 from tests.http.stage import Stage
 from tests.http.test_outcomes import Heard
-from twicesafe import AsyncReceiver, current_key
+from tests.receiver.faults import AsyncFaultyStore, Outage
+from twicesafe import AsyncReceiver, current_key, events
 from twicesafe.asgi import IdempotencyMiddleware
 from twicesafe.client.httpx import AsyncRetryTransport
 from twicesafe.http import HttpPolicy
@@ -169,3 +171,77 @@ def test_background_tasks_and_files(stage: Stage, tmp_path: Any):
     replies = [stage.send("f", b"", "POST", "/file_") for _ in range(2)]
     assert {reply.body for reply in replies} == {large.read_bytes()}
     assert shop.effects == ["later", "file"]
+
+
+@pytest.mark.item("E7", "T1")
+def test_rows_that_a_middleware_inside_cut_off_are_not_replayed_as_all_of_them(stage: Stage):
+    """`BaseHTTPMiddleware` ends a stream politely when its client is gone: 14 rows of 40, and an end."""
+    told = Heard(events.ResultNotKept)
+    stop = asyncio.Event()
+
+    async def export(request: Request) -> StreamingResponse:
+        async def rows() -> AsyncIterator[bytes]:
+            for number in range(40):
+                if number == 14:
+                    await stop.wait()
+                yield b"row %d\n" % number
+
+        return StreamingResponse(rows())
+
+    routes = [Route("/export", export, methods=["POST"])]
+    app = Starlette(routes=routes, middleware=[Middleware(Outer)])
+    receiver = AsyncReceiver(AsyncMemoryStore(stage.memory), observers=[told])
+    policy = HttpPolicy(linger=0.05)
+    stage.server.app = IdempotencyMiddleware(app, receiver=receiver, policy=policy)
+    with stage.connect() as connection:
+        connection.sendall(stage.request("k", b"", "POST", "/export"))
+        got = b""
+        while b"row 13" not in got:
+            got += connection.recv(1000)
+    told.wait()
+    reply = stage.send("k", b"", "POST", "/export")
+    assert (reply.status, reply.problem) == (410, "result-not-kept")
+
+
+class Looks:
+    """A layer outside that reports routes, as those for metrics and traces do."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.seen: list[Any] = []
+        self.done = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def looks(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self._look(scope)
+            await send(message)
+
+        await self.app(scope, receive, looks)
+        self._look(scope)
+        self.done.set()
+
+    def _look(self, scope: Any) -> None:
+        keys = [value for name, value in scope["headers"] if name == b"idempotency-key"]
+        self.seen.append((scope["endpoint"].__name__, scope["path_params"], len(keys)))
+
+
+@pytest.mark.item("A8", "A10")
+@pytest.mark.parametrize("forward_key", [True, False])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_layers_outside_see_the_route_of_a_request(stage: Stage, forward_key: bool, is_away: bool):
+    async def charge(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str("idempotency-key" in request.headers))
+
+    store = AsyncFaultyStore(AsyncMemoryStore(stage.memory))
+    if is_away:
+        store.before = Outage("claim")
+    app = Starlette(routes=[Route("/charges/{number}", charge, methods=["POST"])])
+    policy = HttpPolicy(forward_key=forward_key, fail_open=True, lease=1)
+    receiver = AsyncReceiver(store)
+    looks = Looks(IdempotencyMiddleware(app, receiver=receiver, policy=policy))
+    stage.server.app = looks
+    reply = stage.send("k", b"", "POST", "/charges/7")
+    assert reply.body == str(forward_key).encode()
+    assert looks.done.wait(60)
+    assert looks.seen == [("charge", {"number": "7"}, 1)] * 2

@@ -7,8 +7,10 @@ What it promises, and how:
 - Requests without a key, other methods, websockets and lifespan events pass through untouched.
 - The key is claimed when the whole body has arrived: a broken upload leaves no trace.
 - The handler runs in a task of its own: a client that goes away neither cancels it nor loses its
-  result. So it is not told of the disconnect while its result can still be recorded; a stream that
-  is too long to be kept, or that lingers on, is told, as its server would have told it.
+  result. It learns of the disconnect only when its stream is too long to be kept, or lingers on. From
+  then on it may stop early, so the key is recorded as done without a result.
+- The server's `send` and `receive` are called in the server's own context: no other request of the
+  connection starts under this one's key.
 - A response streams through while it is recorded, and the record is written before its last chunk
   is sent: a retry that is sent on seeing the end finds it.
 - An exception, a cut or a short response leave the outcome unknown: the key is held, and the client
@@ -19,6 +21,7 @@ layer, authentication and rate limits too where possible.
 
     middleware    which requests are keyed, claimed, replayed or refused
     exchange      one keyed request, between the server, the application and its claim
+    client        the client behind the server: what it is sent, and when it went away
     messages      ASGI's scopes and messages, as requests and responses
 """
 

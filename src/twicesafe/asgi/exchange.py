@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from contextvars import Context
 
 from ..claims import AsyncClaim
 from ..core.http.message import HttpRequest, StoredResponse
@@ -14,7 +15,8 @@ from ..core.http.rules import Admission, Rules
 from ..core.http.stored import NOT_KEPT
 from ..errors import ResultError, TwicesafeError
 from ..policy import seconds
-from .messages import App, Message, Receive, Scope, Send, messages, version_of
+from .client import Client
+from .messages import App, Inner, Message, Receive, Send, is_event_stream, messages, version_of
 
 __all__ = ["Exchange"]
 
@@ -26,21 +28,20 @@ class Exchange:
 
     __slots__ = (
         "_admission",
+        "_alarm",
+        "_client",
         "_delivered",
         "_disconnected",
         "_dismissed",
-        "_gone",
         "_impatient",
-        "_receive",
+        "_inner",
         "_recording",
         "_request",
         "_rules",
-        "_send",
         "_settled",
-        "_started",
+        "_streams",
         "_tells_by_send",
-        "_trouble",
-        "_watch",
+        "_writing_off",
         "claim",
         "over",
     )
@@ -51,52 +52,60 @@ class Exchange:
         admission: Admission,
         request: HttpRequest,
         claim: AsyncClaim,
+        inner: Inner,
         receive: Receive,
         send: Send,
+        context: Context,
     ) -> None:
+        """`context`: the server's own, in which `receive` and `send` are called."""
         self._rules, self._admission, self._request = rules, admission, request
         self.claim = claim
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._receive, self._send = receive, send
+        self._inner = inner
+        self._client = Client(receive, send, context, self._client_left)
         self._recording = rules.recording()
-        self._delivered = self._gone = self._settled = self._started = False
-        self._impatient = self._dismissed = self._tells_by_send = False
+        self._delivered = self._settled = self._streams = False
+        self._impatient = self._dismissed = False
+        self._tells_by_send = version_of(inner.scope) >= (2, 4)
         self._disconnected = asyncio.Event()
-        """The application may know that nobody listens any more."""
-        self._watch: asyncio.Task[None] | None = None
-        self._trouble: Exception | None = None
+        """The application may know that its client is gone."""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._writing_off: asyncio.Task[None] | None = None
 
-    async def run(self, app: App, scope: Scope) -> None:
-        """All of it, in a task of its own; how it ended is told through `over`."""
-        self._tells_by_send = version_of(scope) >= (2, 4)
+    async def run(self, app: App) -> None:
+        """All of it, in a task of its own; `over` tells how it ended."""
         trouble: BaseException | None = None
         try:
-            await self._work(app, scope)
+            await self._work(app)
         except BaseException as error:
             trouble = error
         self._disconnected.set()
-        if self._watch is not None:
-            self._watch.cancel()
+        self._client.close()
+        if self._alarm is not None:
+            self._alarm.cancel()  # it would keep all of this in memory until it rings
         try:
+            if self._writing_off is not None:
+                await asyncio.wait({self._writing_off})
             await self.claim.__aexit__(None, trouble, None)
         except BaseException as error:
             trouble = trouble or error
-        trouble = trouble or self._trouble
+        self._inner.tell_outer()
+        trouble = trouble or self._client.trouble
         if not self.over.done():
             self.over.set_result(None) if trouble is None else self.over.set_exception(trouble)
         elif trouble is not None:
             _log.error("a handler failed after its client was gone", exc_info=trouble)
 
-    async def _work(self, app: App, scope: Scope) -> None:
+    async def _work(self, app: App) -> None:
         trouble: BaseException | None = None
         try:
-            await app(scope, self.receive, self.send)
+            await app(self._inner.scope, self.receive, self.send)
         except Refused as refusal:  # it says itself that it did nothing
-            if self._started:
+            if self._client.started or self._settled:
                 trouble = refusal
             else:
                 await self._told(self.claim.release())
-                await self._pass_all(self._rules.refuse(self._request, refusal.problem))
+                await self._send_all(self._rules.refuse(self._request, refusal.problem))
                 return
         except BaseException as error:
             trouble = error
@@ -107,16 +116,14 @@ class Exchange:
 
     async def _unfinished(self, trouble: BaseException | None) -> None:
         """The application ended, and its response did not."""
-        if self._dismissed and isinstance(trouble, Exception | None):
-            await self._record(NOT_KEPT)  # it was told to stop: it is done, and nobody has it all
-        elif self._admission.reruns:
+        if self._admission.reruns:
             if trouble is None:
                 raise _Cut("the application returned in the middle of its response")
         else:
             await self._hold(trouble)
-            if not self._started:
+            if not self._client.started:
                 problem = Problem("outcome-unknown")
-                await self._pass_all(self._rules.refuse(self._request, problem))
+                await self._send_all(self._rules.refuse(self._request, problem))
 
     # -- what the application calls -------------------------------------------------------------
 
@@ -124,30 +131,41 @@ class Exchange:
         if not self._delivered:
             self._delivered = True
             return {"type": "http.request", "body": self._request.body, "more_body": False}
-        if self._watch is None:
-            self._watch = asyncio.ensure_future(self._until_gone())
+        self._client.watch()
         await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
         if kind == "http.response.start":
-            self._recording.start(message["status"], message.get("headers", ()))
-            await self._pass(message)
+            fields = list(message.get("headers", ()))  # any iterable, and it is read twice
+            self._recording.start(message["status"], fields)
+            self._inner.tell_outer()
+            if is_event_stream(fields):
+                self._stream()
+            await self._client.send({**message, "headers": fields})
         elif kind != "http.response.body":
-            await self._pass(message)  # trailers and early hints are no part of the record
+            await self._client.send(message)  # trailers and early hints are no part of the record
         else:
             last = not message.get("more_body", False)
             whole = self._recording.feed(message.get("body", b""))
             if (last or whole) and not self._settled:
                 await self._settle()
-            await self._pass(message)
+            if not last:
+                self._stream()
+            await self._client.send(message)
             if last:
                 self._disconnected.set()
                 return
             self._dismiss()
             if self._dismissed and self._tells_by_send:
                 raise OSError("the client is gone")
+
+    def _stream(self) -> None:
+        """More is to come, maybe for ever, and the application may never ask for its client."""
+        self._streams = True
+        if not self._settled:
+            self._client.watch()
 
     # -- how the key ends -----------------------------------------------------------------------
 
@@ -181,49 +199,40 @@ class Exchange:
 
     # -- the client -----------------------------------------------------------------------------
 
-    async def _pass(self, message: Message) -> None:
-        if self._gone:
-            return
-        try:
-            await self._send(message)
-            self._started = True
-        except OSError:
-            self.client_left()
-        except Exception as error:  # the server's own; it shall see it, once this is recorded
-            self._trouble = self._trouble or error
-            self.client_left()
-
-    async def _pass_all(self, response: StoredResponse) -> None:
+    async def _send_all(self, response: StoredResponse) -> None:
         for message in messages(response):
-            await self._pass(message)
-
-    async def _until_gone(self) -> None:
-        try:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-        except Exception as error:
-            _log.debug("a server's receive() failed: %r", error)
-        self.client_left()
+            await self._client.send(message)
 
     def client_left(self) -> None:
-        if self._gone:
-            return
-        self._gone = True
+        """The server gave up its wait: it has no client any more."""
+        self._client.left()
+
+    def _client_left(self) -> None:
         self._dismiss()
-        linger = seconds(self._rules.policy.linger)
-        asyncio.get_running_loop().call_later(linger, self._lingered)
+        if not self.over.done():
+            linger = seconds(self._rules.policy.linger)
+            self._alarm = asyncio.get_running_loop().call_later(linger, self._lingered)
 
     def _lingered(self) -> None:
         self._impatient = True
         self._dismiss()
 
     def _dismiss(self) -> None:
-        """Nobody listens, and nothing is lost: the stream may know. One that still computes is left
-        to its end."""
-        recording = self._recording
-        if self._gone and (recording.overflowed or (self._impatient and recording.size)):
-            self._dismissed = True
-            self._disconnected.set()
+        """The client is gone, and its stream is too long to be kept, or goes on for too long.
+
+        Now the application may know. An application that knows may end its stream early and politely,
+        so what it sends from here on says nothing about the whole: the key is done, without a result.
+        It is written at once, because a stream that does not listen may never end. A handler that has
+        not begun to answer still computes: it is left to its end.
+        """
+        gone, recording = self._client.is_gone, self._recording
+        if not gone or not (recording.overflowed or (self._impatient and self._streams)):
+            return
+        self._dismissed = True
+        if not self._settled:
+            self._settled = True
+            self._writing_off = asyncio.ensure_future(self._record(NOT_KEPT))
+        self._disconnected.set()
 
 
 class _Cut(Exception):  # noqa: N818 - the name that is kept as the failure's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from ..core.http.message import HttpRequest, StoredResponse
@@ -10,13 +10,14 @@ from ..core.http.rules import Rules
 
 __all__ = [
     "App",
+    "Inner",
     "Message",
     "Receive",
     "Scope",
     "Send",
     "again",
     "answer",
-    "forwarded",
+    "is_event_stream",
     "messages",
     "request_of",
     "version_of",
@@ -32,6 +33,9 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 _BY_FILE = ("http.response.pathsend", "http.response.zerocopysend")
 """Ways to send a body that never passes by, and so cannot be recorded."""
 
+_OURS = ("headers", "extensions")
+"""What the layer itself changes for the application."""
+
 
 def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
     path: str = scope["path"]
@@ -46,14 +50,37 @@ def version_of(scope: Scope) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def forwarded(scope: Scope, rules: Rules) -> Scope:
-    """The scope that the handler gets: everything it had, but no way around the recording."""
-    changed = dict(scope)
-    changed["headers"] = rules.forwarded(scope["headers"])
-    extensions = scope.get("extensions")
-    if extensions and any(name in extensions for name in _BY_FILE):
-        changed["extensions"] = {n: e for n, e in extensions.items() if n not in _BY_FILE}
-    return changed
+class Inner:
+    """The scope that the application gets: everything it had, but no way around the recording.
+
+    A copy; so what routers write into it (`route`, `endpoint`, `path_params`) is told to the layers
+    outside, which look for it in theirs.
+    """
+
+    __slots__ = ("_known", "_outer", "scope")
+
+    def __init__(self, outer: Scope, rules: Rules, *, records: bool = True) -> None:
+        self._outer = outer
+        self.scope: Scope = dict(outer)
+        self.scope["headers"] = rules.forwarded(outer["headers"])
+        extensions = outer.get("extensions")
+        if records and extensions and any(name in extensions for name in _BY_FILE):
+            kept = {name: each for name, each in extensions.items() if name not in _BY_FILE}
+            self.scope["extensions"] = kept
+        self._known = dict(self.scope)
+
+    def tell_outer(self) -> None:
+        """What the application changed since."""
+        for name, value in self.scope.items():
+            if name not in _OURS and self._known.get(name, self) is not value:
+                self._known[name] = self._outer[name] = value
+
+
+def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream")
+        for name, value in headers
+    )
 
 
 async def whole_body(receive: Receive, rules: Rules) -> bytes | None:

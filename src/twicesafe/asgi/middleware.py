@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 
 from ..claims import AsyncClaim
 from ..core.http.message import StoredResponse
@@ -12,7 +13,18 @@ from ..errors import ConfigurationError, TwicesafeError
 from ..http_guard import Guard
 from ..receiver import AsyncReceiver
 from .exchange import Exchange
-from .messages import App, Receive, Scope, Send, again, answer, forwarded, request_of, whole_body
+from .messages import (
+    App,
+    Inner,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    again,
+    answer,
+    request_of,
+    whole_body,
+)
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -53,25 +65,40 @@ class IdempotencyMiddleware:
             return await answer(send, rules.refuse(request, refused.problem))
         if admission is None:
             return await self.app(scope, again(body, receive), send)
-        scope = forwarded(scope, rules)
         claim: AsyncClaim = self._guard.claim(admission)
         if claim._is_held_around:  # by another layer on this store
-            return await self.app(scope, again(body, receive), send)
+            return await self._unrecorded(scope, again(body, receive), send)
+        own = copy_context()  # the server's: the claim is not in it
         try:
             await claim.__aenter__()
         except TwicesafeError as error:
             refusal = self._guard.refusal(request, admission, error)
             if refusal is None:
-                return await self.app(scope, again(body, receive), send)
+                return await self._unrecorded(scope, again(body, receive), send)
             return await answer(send, refusal)
         if not claim.is_new:
             stored: StoredResponse = claim.result
             await claim.__aexit__(None, None, None)
             return await answer(send, rules.replay(request, stored))
-        return await self._work(Exchange(rules, admission, request, claim, receive, send), scope)
+        inner = Inner(scope, rules)
+        return await self._work(
+            Exchange(rules, admission, request, claim, inner, receive, send, own)
+        )
 
-    async def _work(self, exchange: Exchange, scope: Scope) -> None:
-        task = asyncio.ensure_future(exchange.run(self.app, scope))
+    async def _unrecorded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        inner = Inner(scope, self._rules, records=False)
+
+        async def telling(message: Message) -> None:
+            inner.tell_outer()
+            await send(message)
+
+        try:
+            await self.app(inner.scope, receive, telling)
+        finally:
+            inner.tell_outer()
+
+    async def _work(self, exchange: Exchange) -> None:
+        task = asyncio.ensure_future(exchange.run(self.app))
         exchange.claim._step_out()  # the claim goes on in the task's own context
         self._running.add(task)  # the loop itself would let it be collected
         task.add_done_callback(self._running.discard)

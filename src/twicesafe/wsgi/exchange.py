@@ -33,10 +33,13 @@ class Exchange:
         request: HttpRequest,
         claim: Claim,
         context: Context,
+        own: Context,
         start_response: StartResponse,
     ) -> None:
+        """`context`: the claim's, in which the application runs; `own`: the server's."""
         self._rules, self._reruns, self._request = rules, reruns, request
-        self._claim, self._context, self._respond = claim, context, start_response
+        self._claim, self._context = claim, context
+        self._own, self._respond = own, start_response
         self._recording = rules.recording()
         self._settled = self._over = self._closed = self._is_left = False
         self._body: Iterable[bytes] = ()
@@ -65,20 +68,18 @@ class Exchange:
     # -- what the application calls -----------------------------------------------------------
 
     def start_response(
-        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+        self, status: str, headers: Iterable[tuple[str, str]], exc_info: Any = None
     ) -> Write:
-        server_write = (
-            self._respond(status, headers)
-            if exc_info is None
-            else self._respond(status, headers, exc_info)
-        )
+        headers = headers if isinstance(headers, list) else list(headers)  # it is read twice
+        more = () if exc_info is None else (exc_info,)
+        server_write = self._own.run(self._respond, status, headers, *more)
         lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         self._recording.start(int(status[:3]), lines)
 
         def write(data: bytes) -> object:
             if self._recording.feed(data) and not self._settled:
                 self._settle()
-            return server_write(data)
+            return self._own.run(server_write, data)
 
         return write
 

@@ -77,8 +77,9 @@ class IdempotencyMiddleware:
         claim: Claim = self._guard.claim(admission)
         if claim._is_held_around:  # by another layer on this store
             return self.app(environ, start_response)
-        # The claim's own context: a server may take the response, or close it, in another one.
-        context = copy_context()
+        # The claim has a context of its own: a server may take the response, or close it, in another
+        # one. What the application calls of the server runs in the server's (`server_context`).
+        context, own = copy_context(), copy_context()
         try:
             context.run(claim.__enter__)
         except TwicesafeError as error:
@@ -90,7 +91,7 @@ class IdempotencyMiddleware:
             stored: StoredResponse = claim.result
             context.run(claim.__exit__, None, None, None)
             return answer(start_response, rules.replay(request, stored))
-        exchange = Exchange(rules, admission.reruns, request, claim, context, start_response)
+        exchange = Exchange(rules, admission.reruns, request, claim, context, own, start_response)
         return exchange.begin(self.app, environ)
 
     def _forwarded(self, environ: Environ, body: bytes) -> Environ:
