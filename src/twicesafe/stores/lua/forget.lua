@@ -8,6 +8,5 @@ row.state, row.changed, row.fence, row.owner = FORGOTTEN, now, next_fence(row), 
 row.value, row.scope, row.fingerprint, row.result, row.error = '', '', nil, nil, ''
 row.lease, row.expires = 0, math.max(row.expires, now + tonumber(ARGV[3]))
 save(KEYS[1], row)
-note(KEYS[2], 'forget', ARGV[1], ARGV[2], before, row.expires - now)
 announce(KEYS[1])
-return OK
+return done(KEYS[2], 'forget', ARGV[1], ARGV[2], before, row.expires - now)

@@ -99,8 +99,16 @@ local function owns(row, owner, fence)
   return row.owner == owner and row.fence == fence
 end
 
-local function note(key, action, by, why, before, retention)
-  redis.call('RPUSH', key, cmsgpack.pack({now, action, by, why, before}))
+local function note(key, at, action, by, why, before, retention)
+  redis.call('RPUSH', key, cmsgpack.pack({at, action, by, why, before}))
   redis.call('LTRIM', key, -AUDIT_MOST, -1)
   redis.call('PEXPIRE', key, string.format('%.0f', retention + AUDIT_KEPT))
+end
+
+-- An operator's act is done: keep it in the trail. While a slot moves to another node, a key that exists
+-- and one that does not cannot be used together. Then no trail is named, and the caller keeps it (note.lua).
+local function done(trail, action, by, why, before, retention)
+  if not trail then return {1, now, before, string.format('%.0f', retention)} end
+  note(trail, now, action, by, why, before, retention)
+  return OK
 end

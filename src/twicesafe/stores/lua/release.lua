@@ -7,6 +7,5 @@ row.state, row.changed, row.fence, row.owner, row.attempt = RELEASED, now, next_
 row.cause, row.result = BY_OPERATOR, nil
 row.lease, row.expires = now, now + tonumber(ARGV[3])
 save(KEYS[1], row)
-note(KEYS[2], 'release', ARGV[1], ARGV[2], before, tonumber(ARGV[3]))
 announce(KEYS[1])
-return OK
+return done(KEYS[2], 'release', ARGV[1], ARGV[2], before, tonumber(ARGV[3]))

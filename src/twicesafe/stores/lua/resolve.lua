@@ -7,6 +7,5 @@ row.state, row.changed, row.fence, row.owner = COMPLETED, now, next_fence(row), 
 row.result, row.lease = ARGV[4], 0
 row.expires = math.max(row.expires, now + tonumber(ARGV[3]))
 save(KEYS[1], row)
-note(KEYS[2], 'resolve', ARGV[1], ARGV[2], before, row.expires - now)
 announce(KEYS[1])
-return OK
+return done(KEYS[2], 'resolve', ARGV[1], ARGV[2], before, row.expires - now)

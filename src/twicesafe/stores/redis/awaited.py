@@ -20,10 +20,11 @@ from ..base import AsyncStore, Capabilities, Finding, Program
 from ..joining import AsyncLane, PerLoop, unbroken
 from .blocking import BATCH, CAPABILITIES, QUICK, RedisStore, pauses, scripts_for
 from .doctor import examine
+from .explaining import explain
 from .programs import RedisPrograms
 from .routing import Flight, Router, may_repeat
 from .scripts import Scripts
-from .settings import Address, Settings, explain
+from .settings import Address, Settings
 from .stream import Link
 from .wake import Waiter
 
@@ -51,7 +52,7 @@ class AsyncRedisStore(AsyncStore):
 
     def beside(self) -> RedisStore:
         if self._blocking is None:
-            self._blocking = RedisStore(self.settings, self.programs.scripts)
+            self._blocking = RedisStore(self.settings, self.programs.scripts, self.router.servers)
         return self._blocking
 
     async def perform(self, request: Request) -> Any:
@@ -184,9 +185,9 @@ class _Lane:
             reply: Any = (await self._fly(Flight({home: [call.line()]})))[home]
         if isinstance(reply, list):
             (reply,) = reply
-        if isinstance(reply, Exception):
-            if not may_repeat(reply):
-                raise explain(reply, store.url) from reply
+        if not store.router.is_plain(home, reply):
+            if isinstance(reply, Exception) and not may_repeat(reply):
+                raise explain(reply, store.url)
             return await self.run(store.programs.perform(request))
         answer = store.programs.answer(request, reply)
         if isinstance(answer, Exception):
@@ -234,7 +235,9 @@ class _Lane:
         return landed
 
     def _link(self, address: Address) -> Link:
-        link = self._links[address] = Link(self._store.settings, address)
+        link = self._links[address] = Link(
+            self._store.settings, address, self._store.router.servers
+        )
         return link
 
     async def close(self) -> None:

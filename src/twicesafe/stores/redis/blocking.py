@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from ...core.driving import drive
 from ...core.protocol import Request
@@ -14,15 +14,19 @@ from ...drivers import require
 from ..base import Capabilities, Finding, Store
 from ..pooling import Pool
 from .doctor import examine
+from .explaining import explain
 from .programs import RedisPrograms
 from .routing import Flight, Router, Tell, may_repeat
 from .scripts import Scripts
-from .settings import Address, Settings, explain
+from .servers import GREETING, Servers
+from .settings import Address, Settings
 from .wake import Ear, Waiter
 
 __all__ = ["BATCH", "CAPABILITIES", "RedisStore", "packer", "pauses", "scripts_for"]
 
 T = TypeVar("T")
+
+Greet: TypeAlias = Callable[[bytes], None]
 
 CAPABILITIES = Capabilities(native_expiry=True, wake=True)
 
@@ -42,13 +46,19 @@ def scripts_for(settings: Settings) -> Scripts:
 class RedisStore(Store):
     capabilities: ClassVar[Capabilities] = CAPABILITIES
 
-    def __init__(self, settings: Settings, scripts: Scripts | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        scripts: Scripts | None = None,
+        servers: Servers | None = None,
+    ) -> None:
         self.settings = settings
         self.url = settings.url
         self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
-        self._router = Router(settings)
+        self._router = Router(settings, servers)
         self._pools: dict[Address, Pool[Link]] = {}
         self.ear = Ear(self._locate, self._connection, settings.kind == "cluster")
+        self._router.servers.changed = self.ear.restart
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every trip's commands."""
         (reply,) = self._execute([Tell((b"PING",))])
@@ -67,13 +77,13 @@ class RedisStore(Store):
             call = self.programs.ask(request)
             with self._pool(home).connection() as link:
                 reply = link.ask(call.line())
-            if not isinstance(reply, Exception):
+            if self._router.is_plain(home, reply):
                 answer = self.programs.answer(request, reply)
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
-            if not may_repeat(reply):
-                raise explain(reply, self.url) from reply
+            if isinstance(reply, Exception) and not may_repeat(reply):
+                raise explain(reply, self.url)
         return drive(self.programs.perform(request), self._execute)
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
@@ -146,7 +156,8 @@ class RedisStore(Store):
         return landed
 
     def _locate(self, key: bytes) -> Address:
-        return drive(self._router.locate(key), self._fly)
+        servers = self._router.servers
+        return drive(servers.locate(key, servers.clock()), self._fly)
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -156,12 +167,18 @@ class RedisStore(Store):
             pool = self._pools.setdefault(
                 address,
                 Pool(
-                    lambda: Link(self._connection(address)),
+                    lambda: Link(self._connection(address), self._greeter(address)),
                     self.settings.pool,
                     self.settings.timeout,
                 ),
             )
         return pool
+
+    def _greeter(self, address: Address) -> Greet | None:
+        servers = self._router.servers
+        if address.sentinel or not servers.asks_first:
+            return None
+        return lambda said: servers.greet(address, said)
 
     def _connection(self, address: Address) -> Any:
         from redis.connection import Connection, SSLConnection
@@ -173,17 +190,20 @@ class RedisStore(Store):
 class Link:
     """One connection: lines out, replies in. Cut, it connects anew at its next use."""
 
-    __slots__ = ("_connection", "_errors", "_pack")
+    __slots__ = ("_connection", "_errors", "_greet", "_pack")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, greet: Greet | None = None) -> None:
         from redis.exceptions import ResponseError
 
         self._connection = connection
         self._errors = ResponseError
+        self._greet = greet
         self._pack = packer(connection)
 
     def send(self, lines: list[tuple[Any, ...]]) -> None:
         pack = self._pack
+        if self._greet is not None and self._connection._sock is None:
+            self._meet(self._greet)
         self._connection.send_packed_command([b"".join([pack(line) for line in lines])])
 
     def read(self, count: int) -> list[Any]:
@@ -199,10 +219,22 @@ class Link:
     def ask(self, line: tuple[Any, ...]) -> Any:
         """The reply, or what went wrong."""
         try:
+            if self._greet is not None and self._connection._sock is None:
+                self._meet(self._greet)
             self._connection.send_packed_command((self._pack(line),))
             return self._connection.read_response(disable_decoding=True)
         except Exception as error:
             return error
+
+    def _meet(self, greet: Greet) -> None:
+        """Connect, and hear who is there before anything is asked of it."""
+        self._connection.connect()
+        try:
+            self._connection.send_packed_command((self._pack(GREETING),))
+            greet(self._connection.read_response(disable_decoding=True))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._connection.disconnect()

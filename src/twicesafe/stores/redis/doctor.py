@@ -24,6 +24,7 @@ def examine(settings: Settings) -> Program[list[Finding]]:
             Tell((b"INFO",), node=node),
             Tell((b"CONFIG", b"GET", b"appendonly"), node=node),
             Tell((b"CONFIG", b"GET", b"appendfsync"), node=node),
+            Tell((b"CONFIG", b"GET", b"min-replicas-to-write"), node=node),
         ]
         if replies[0] is None:
             return findings
@@ -33,7 +34,7 @@ def examine(settings: Settings) -> Program[list[Finding]]:
         where = f" (node {node + 1})" if settings.kind == "cluster" else ""
         findings += [
             Finding(each.level, each.what + where, each.remedy)
-            for each in _judge(info, _value(replies[1]), _value(replies[2]), settings)
+            for each in _judge(info, *map(_value, replies[1:]), settings=settings)
         ]
         if settings.kind == "cluster" and node == 0:
             (state,) = yield [Tell((b"CLUSTER", b"INFO"))]
@@ -41,7 +42,9 @@ def examine(settings: Settings) -> Program[list[Finding]]:
         node += 1
 
 
-def _judge(info: dict[str, str], append: str, fsync: str, settings: Settings) -> Iterator[Finding]:
+def _judge(
+    info: dict[str, str], append: str, fsync: str, least: str, *, settings: Settings
+) -> Iterator[Finding]:
     name = "Valkey" if "valkey_version" in info else "Redis"
     version = info.get("valkey_version") or info.get("redis_version", "0")
     if int(info.get("redis_version", "0").split(".")[0]) < 7:
@@ -59,6 +62,8 @@ def _judge(info: dict[str, str], append: str, fsync: str, settings: Settings) ->
         yield Finding("refuse", f"maxmemory-policy {policy}: {EVICTING}", "set noeviction")
     yield _persistence(info, append, fsync)
     yield _replicas(int(info.get("connected_slaves", "0")), settings)
+    if settings.kind == "sentinel" and least:
+        yield _replaced(int(least), settings)
 
 
 def _persistence(info: dict[str, str], append: str, fsync: str) -> Finding:
@@ -92,6 +97,21 @@ def _replicas(count: int, settings: Settings) -> Finding:
             "set wait_replicas=1",
         )
     return Finding("ok", f"{count} replicas, wait_replicas={settings.wait_replicas}")
+
+
+def _replaced(least: int, settings: Settings) -> Finding:
+    """Does a primary that was replaced without being told stop taking writes?"""
+    if least or settings.wait_replicas:
+        return Finding(
+            "ok",
+            f"min-replicas-to-write {least}, wait_replicas={settings.wait_replicas}: a primary that "
+            "was replaced and does not know it decides nothing",
+        )
+    return Finding(
+        "warn",
+        "min-replicas-to-write 0: a primary that was replaced and does not know it takes writes",
+        "set min-replicas-to-write 1 on primary and replicas, or wait_replicas=1",
+    )
 
 
 def _cluster(reply: Any) -> Finding:

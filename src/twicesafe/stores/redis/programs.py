@@ -42,6 +42,7 @@ from ...errors import UsageError
 from ...records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ..base import Program
 from ..sql import CAUSES, STATES, number_of, scope_text
+from .explaining import MigratingError
 from .routing import Call, Tell
 from .rows import row_of
 from .scripts import Scripts
@@ -76,6 +77,8 @@ class RedisPrograms:
         if ask.op in SIMPLE:
             (reply,) = yield [self.ask(ask)]
             answer = self.answer(ask, reply)
+            if isinstance(answer, MigratingError):
+                return (yield from self._act_apart(ask))
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -99,12 +102,32 @@ class RedisPrograms:
             for index, reply in zip(indexes, replies, strict=True):
                 answers[index] = self.answer(asks[index], reply)
         for index, ask in enumerate(asks):
-            if ask.op not in SIMPLE:
+            if ask.op not in SIMPLE or isinstance(answers[index], MigratingError):
                 try:
-                    answers[index] = yield from getattr(self, ask.op)(ask)
+                    answers[index] = yield from self._alone(ask)
                 except Exception as error:
                     answers[index] = error
         return answers
+
+    def _alone(self, ask: Any) -> Program[Any]:
+        if ask.op in SIMPLE:
+            return (yield from self._act_apart(ask))
+        return (yield from getattr(self, ask.op)(ask))
+
+    def _act_apart(self, ask: Any) -> Program[Ack]:
+        """An operator's act while its slot moves: the record first, then the trail.
+
+        A crash between the two leaves an act without its entry; nothing else can be had then.
+        """
+        whole = self.ask(ask)
+        (reply,) = yield [Call(whole.script, whole.keys[:1], whole.args, True, False)]
+        if isinstance(reply, list):
+            _, at, before, retention = reply
+            entry = (at, ask.op, _text(ask.by), _text(ask.why), before, retention)
+            (reply,) = yield [Call(self.scripts.note, whole.keys[1:], entry, True, False)]
+        if isinstance(reply, Exception):
+            raise reply
+        return ACKS[reply]
 
     def ask(self, ask: Any) -> Call:
         return _ASKS[ask.op](self, ask)  # type: ignore[no-any-return]

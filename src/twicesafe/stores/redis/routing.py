@@ -1,31 +1,33 @@
-"""Which server a command goes to, and what to do when it is not the one.
+"""A trip: from commands to their replies, whichever server they are on.
 
 A *trip* takes commands and gives their replies, an error in the place of what failed. It is a
-generator that yields flights (lines per server) as data, so both colours share its answers to a
-script that is not loaded, a slot that moved, a primary that changed and a connection that was cut.
+generator that yields flights (lines per server) as data, so the blocking and the async store share
+its answers to a script that is not loaded, a slot that moved, a primary that changed and a
+connection that was cut. Which server is asked, and whether its answer counts, `servers` knows.
 
 Everything but an operator's act may be sent twice: requests are idempotent by their owner token.
 """
 
 from __future__ import annotations
 
-import binascii
-from collections.abc import Generator, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
 from ...errors import StoreUnavailableError, TwicesafeError
+from .explaining import code_of, explain
 from .scripts import Script
-from .settings import Address, Settings, explain
+from .servers import Flight, Servers, Trip, servers_of, slot_of
+from .settings import Address, Settings
 
 __all__ = ["Call", "Flight", "Router", "Tell", "Trip", "may_repeat", "slot_of"]
 
-T = TypeVar("T")
-
-SLOTS: Final = 16384
 ROUNDS: Final = 6
 """Flights of one trip at most: load, redirect, reconnect and so on, none of them without end."""
+
+NOT_HERE: Final = frozenset({"READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN"})
+"""A server says that it does not take this now: another one may have its place."""
 
 
 class Call(msgspec.Struct, gc=False):
@@ -50,120 +52,26 @@ class Tell(msgspec.Struct, gc=False):
     node: int = 0
 
 
-class Flight(msgspec.Struct, gc=False):
-    """Lines to send, per server. Reply: per server the replies in order, or what went wrong."""
-
-    lines: dict[Address, list[tuple[Any, ...]]]
-    fresh: bool = False
-    """On a new connection: nothing may be lost on one that had died unnoticed."""
-
-
-Trip: TypeAlias = Generator[Flight, dict[Address, Any], T]
-
-
-def slot_of(key: bytes) -> int:
-    begin = key.find(b"{")
-    if begin >= 0:
-        end = key.find(b"}", begin + 1)
-        if end > begin + 1:
-            key = key[begin + 1 : end]
-    return binascii.crc_hqx(key, 0) % SLOTS
-
-
-_CODES: Final = {
-    "NoScriptError": "NOSCRIPT",
-    "MovedError": "MOVED",
-    "AskError": "ASK",
-    "ReadOnlyError": "READONLY",
-    "ClusterDownError": "CLUSTERDOWN",
-    "TryAgainError": "TRYAGAIN",
-}
-
-
-def _code(error: BaseException) -> str:
-    """What the server said first; newer drivers make it a class and cut it off the text."""
-    return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
-
-
 class Router:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, servers: Servers | None = None) -> None:
         self._settings = settings
-        self._home: Address | None = None
-        self._slots: list[Address | None] = []
+        self.servers = servers_of(settings) if servers is None else servers
         self._wait: tuple[Any, ...] | None = None
         if settings.wait_replicas:
             limit = max(1, round(settings.wait_timeout * 1000))
             self._wait = (b"WAIT", settings.wait_replicas, limit)
-        if settings.kind == "single":
-            self._home = settings.addresses[0]
-
-    # -- where --------------------------------------------------------------------------------
 
     @property
     def direct(self) -> Address | None:
         """Where every command goes, if nothing is to be looked up or waited for."""
-        return self._home if self._wait is None else None
+        return self.servers.direct if self._wait is None else None
 
-    def locate(self, key: bytes) -> Trip[Address]:
-        """The server of a key."""
-        if self._settings.kind != "cluster":
-            return self._home or (yield from self._ask_sentinels())
-        if not self._slots:
-            yield from self._learn_slots()
-        address = self._slots[slot_of(key)]
-        if address is None:
-            raise StoreUnavailableError(f"{self._settings.url}: no node serves this key's slot")
-        return address
-
-    def primaries(self) -> Trip[list[Address]]:
-        if self._settings.kind != "cluster":
-            return [(yield from self.locate(b""))]
-        if not self._slots:
-            yield from self._learn_slots()
-        return sorted({address for address in self._slots if address is not None})
-
-    def forget(self) -> None:
-        """What was known may be over: ask again."""
-        if self._settings.kind == "sentinel":
-            self._home = None
-
-    def _ask_sentinels(self) -> Trip[Address]:
-        settings = self._settings
-        problem: Any = "none answered"
-        for sentinel in settings.addresses:
-            line = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", settings.primary)
-            answer = (yield Flight({sentinel: [line]}))[sentinel]
-            if isinstance(answer, Exception):
-                problem = answer
-            elif isinstance(answer[0], list) and len(answer[0]) == 2:
-                host, port = answer[0]
-                self._home = Address(host.decode(), int(port))
-                return self._home
-            else:
-                problem = f"no primary is watched as {settings.primary!r}"
-        raise StoreUnavailableError(f"{settings.url}: the sentinels name no primary ({problem})")
-
-    def _learn_slots(self) -> Trip[None]:
-        known = {address for address in self._slots if address is not None}
-        problem: Any = "none answered"
-        for address in (*self._settings.addresses, *sorted(known)):
-            answer = (yield Flight({address: [(b"CLUSTER", b"SLOTS")]}))[address]
-            if not isinstance(answer, Exception):
-                answer = answer[0]
-            if isinstance(answer, Exception):
-                problem = answer
-                continue
-            slots: list[Address | None] = [None] * SLOTS
-            for first, last, (host, port, *_), *_ in answer:
-                served = Address((host or b"").decode() or address.host, int(port))
-                slots[first : last + 1] = [served] * (last + 1 - first)
-            self._slots = slots
-            return
-        raise (
-            explain(problem, self._settings.url)
-            if isinstance(problem, Exception)
-            else StoreUnavailableError(f"{self._settings.url}: {problem}")
-        )
+    def is_plain(self, home: Address, reply: Any) -> bool:
+        """Is this reply, which came straight from `direct`, good as it is?"""
+        if isinstance(reply, Exception):
+            self.servers.doubt()
+            return False
+        return self.servers.direct == home
 
     # -- there and back -----------------------------------------------------------------------
 
@@ -173,10 +81,10 @@ class Router:
         if home is None or not all(type(c) is Call and c.repeatable for c in commands):
             return (yield from self._long_trip(commands))
         answers = (yield Flight({home: [command.line() for command in commands]}))[home]
-        if isinstance(answers, Exception):
-            if may_repeat(answers):
-                return (yield from self._long_trip(commands))
-            return [explain(answers, self._settings.url) for _ in commands]
+        if not self.is_plain(home, answers):
+            if isinstance(answers, Exception) and not may_repeat(answers):
+                return [explain(answers, self._settings.url) for _ in commands]
+            return (yield from self._long_trip(commands))
         left = [index for index, answer in enumerate(answers) if isinstance(answer, Exception)]
         if left:
             again = yield from self._long_trip([commands[index] for index in left])
@@ -185,23 +93,28 @@ class Router:
         return answers  # type: ignore[no-any-return]
 
     def _long_trip(self, commands: Sequence[Any]) -> Trip[list[Any]]:
+        servers = self.servers
+        since = servers.clock()
         replies: list[Any] = [None] * len(commands)
         todo: dict[int, Address | None] = dict.fromkeys(range(len(commands)))
         missing: set[Address] = set()
         asking: set[int] = set()
         fresh = not all(getattr(command, "repeatable", True) for command in commands)
         cut = False
+        redirected: set[int] = set()
         for turn in range(ROUNDS):
-            groups = yield from self._group(commands, todo, replies)
+            groups = yield from self._group(commands, todo, replies, since)
             lines, indexes = self._lines(commands, groups, missing, asking)
             missing, asking = set(), set()
+            sent = servers.clock()
             answered = yield Flight(lines, fresh)
+            doubtful: Address | None = None
             moved = False
             todo = {}
             for address, answers in answered.items():
                 if isinstance(answers, Exception):
-                    self.forget()
-                    moved = moved or self._settings.kind == "cluster"
+                    servers.doubt()
+                    doubtful = address
                     again = not fresh and not cut and may_repeat(answers)
                     for index in indexes[address]:
                         if index is None:
@@ -210,30 +123,42 @@ class Router:
                         if again:
                             todo[index] = None
                     continue
+                vouched = yield from self._vouched(address, sent)
                 for index, answer in zip(indexes[address], answers, strict=True):
                     if index is None:
+                        continue
+                    if index not in redirected and not (
+                        vouched and servers.serves(address, _key_of(commands[index]))
+                    ):
+                        replies[index] = self._replaced(address)
+                        if not fresh:
+                            todo[index] = None
                         continue
                     replies[index] = answer
                     if not isinstance(answer, Exception):
                         continue
-                    code = _code(answer)
+                    code = code_of(answer)
                     if code == "NOSCRIPT":
                         missing.add(address)
                         todo[index] = address
                     elif code == "MOVED":
                         moved = True
+                        redirected.add(index)
                         todo[index] = _redirected(answer, address)
                     elif code == "ASK":
                         asking.add(index)
+                        redirected.add(index)
                         todo[index] = _redirected(answer, address)
-                    elif code == "READONLY":
-                        self.forget()
-                        moved = moved or self._settings.kind == "cluster"
+                    elif code in NOT_HERE:
+                        servers.doubt()
+                        doubtful = address
+                        if code == "READONLY" and not turn:
+                            todo[index] = None  # nothing was written
                 self._believe(commands, indexes[address], answers, replies)
             cut = cut or any(isinstance(a, Exception) for a in answered.values())
-            if moved:
+            if moved or doubtful is not None:
                 try:
-                    yield from self._learn_slots()
+                    yield from servers.learn(doubtful)
                 except TwicesafeError:
                     if turn:
                         break
@@ -242,8 +167,24 @@ class Router:
         where = self._settings.url
         return [explain(r, where) if isinstance(r, Exception) else r for r in replies]
 
+    def _vouched(self, address: Address, sent: float) -> Trip[bool]:
+        try:
+            return (yield from self.servers.vouch(address, sent))
+        except TwicesafeError:
+            return False  # who is the primary cannot be known now: it may be another one
+
+    def _replaced(self, address: Address) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"{self._settings.url}: {address} answered late, and is not known to be the primary any "
+            "more; its answer does not count"
+        )
+
     def _group(
-        self, commands: Sequence[Any], todo: dict[int, Address | None], replies: list[Any]
+        self,
+        commands: Sequence[Any],
+        todo: dict[int, Address | None],
+        replies: list[Any],
+        since: float,
     ) -> Trip[dict[Address, list[int]]]:
         groups: dict[Address, list[int]] = {}
         for index, forced in todo.items():
@@ -252,11 +193,11 @@ class Router:
                 if forced is not None:
                     address = forced
                 elif type(command) is Call:
-                    address = yield from self.locate(command.keys[0])
+                    address = yield from self.servers.locate(command.keys[0], since)
                 elif command.key:
-                    address = yield from self.locate(command.key)
+                    address = yield from self.servers.locate(command.key, since)
                 else:
-                    primaries = yield from self.primaries()
+                    primaries = yield from self.servers.primaries(since)
                     if command.node >= len(primaries):
                         continue
                     address = primaries[command.node]
@@ -325,6 +266,11 @@ class Router:
 
 def _scripts(commands: Sequence[Any], members: list[int]) -> list[Script]:
     return [commands[index].script for index in members if type(commands[index]) is Call]
+
+
+def _key_of(command: Any) -> bytes:
+    key: bytes = command.keys[0] if type(command) is Call else command.key
+    return key
 
 
 def _wrote(reply: Any) -> bool:

@@ -23,6 +23,7 @@ SCRIPTS: Final = {
     "release": "allow-oom",
     "resolve": "allow-oom",
     "forget": "allow-oom",
+    "note": "allow-oom",
     "read": "allow-oom",
     "awaits": "allow-oom",
     "sweep": "allow-oom",
@@ -65,6 +66,7 @@ class Scripts:
     release: Script
     resolve: Script
     forget: Script
+    note: Script
     read: Script
     awaits: Script
     sweep: Script

@@ -1,4 +1,4 @@
-"""A Redis URL taken apart, and the server's errors in our words."""
+"""A Redis URL taken apart."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from ...errors import (
-    ConfigurationError,
-    CorruptRecordError,
-    SchemaVersionError,
-    StoreError,
-    StoreUnavailableError,
-)
+from ...errors import ConfigurationError
 from ..urls import identifier, mask, options_of
 
-__all__ = ["Address", "Settings", "explain"]
+__all__ = ["Address", "Settings"]
 
 OPTIONS: Final = {
     "prefix": "ts",
@@ -109,9 +103,13 @@ class Settings:
             **options,
         )
 
-    @property
-    def patience(self) -> float:
-        """Seconds that a reply may take; replicas are waited for on top."""
+    def patience(self, address: Address) -> float:
+        """Seconds that a reply may take; replicas are waited for on top.
+
+        Sentinels are asked one after the other, and all together within the time-out.
+        """
+        if address.sentinel:
+            return self.timeout / len(self.addresses)
         return self.timeout + (self.wait_timeout if self.wait_replicas else 0)
 
     def connection(self, address: Address) -> dict[str, Any]:
@@ -126,8 +124,8 @@ class Settings:
             "password": password or None,
             "db": db,
             "protocol": 2,
-            "socket_timeout": self.patience,
-            "socket_connect_timeout": self.timeout,
+            "socket_timeout": self.patience(address),
+            "socket_connect_timeout": min(self.timeout, self.patience(address)),
             "client_name": "twicesafe",
         }
         if self.tls:
@@ -175,44 +173,3 @@ def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:
 
 def _has_port(part: str) -> bool:
     return ":" in part.rpartition("]")[2]
-
-
-def explain(error: BaseException, where: str) -> StoreError | ConfigurationError:
-    """The driver's or the server's error as ours: what happened, and whose move it is."""
-    name = type(error).__name__
-    text = " ".join(str(error).split())[:300]
-    if isinstance(error, (StoreError, ConfigurationError)):
-        return error
-    if text.startswith("VERSION") or "VERSION the record" in text:
-        return SchemaVersionError(
-            f"a record on {where} was written by a newer twicesafe; it is not run again; update this one"
-        )
-    if text.startswith(("CORRUPT", "WRONGTYPE")) or "user_script" in text:
-        return CorruptRecordError(
-            f"a record on {where} cannot be understood ({text[:120]}); it is not run again; look at it "
-            "with an operator's eyes"
-        )
-    if "compiling script" in text:
-        return ConfigurationError(f"{where} is too old: Redis 7 or Valkey is needed")
-    if name.startswith("Authentication") or text.startswith(("NOAUTH", "WRONGPASS")):
-        return ConfigurationError(
-            f"{where} refuses the user or the password ({text[:80]}); check the URL's user:password@"
-        )
-    if name == "NoPermissionError" or text.startswith("NOPERM"):
-        return ConfigurationError(
-            f"{where}: this user may not do that ({text[:120]}); it needs the commands and keys that "
-            "docs/how-to/redis.md names"
-        )
-    if name == "ReadOnlyError" or text.startswith("READONLY"):
-        return StoreUnavailableError(
-            f"{where} is a replica or was demoted; nothing was written; connect to the primary"
-        )
-    if "out of range" in text and "DB" in text:
-        return ConfigurationError(f"{where} has no database of that number")
-    if name == "OutOfMemoryError" or text.startswith("OOM"):
-        return StoreUnavailableError(
-            f"{where} is out of memory (maxmemory); nothing was written; make room or raise the limit"
-        )
-    return StoreUnavailableError(
-        f"{where} did not answer ({name}: {text}); is it up, and is the address right?"
-    )

@@ -11,6 +11,7 @@ import asyncio
 from typing import Any
 
 from .blocking import packer
+from .servers import GREETING, Servers
 from .settings import Address, Settings
 
 __all__ = ["Link"]
@@ -21,14 +22,15 @@ _NOTHING = object()
 class Link(asyncio.Protocol):
     """Lines out, replies in, one flight at a time. Cut, it is connected anew at its next use."""
 
-    def __init__(self, settings: Settings, address: Address) -> None:
+    def __init__(self, settings: Settings, address: Address, servers: Servers) -> None:
         from redis.asyncio.connection import Connection, SSLConnection
         from redis.exceptions import ResponseError
 
         self.up = False
-        self._timeout = settings.patience
+        self._timeout = settings.patience(address)
         self._error = ResponseError
         self._address = address
+        self._servers = servers if servers.asks_first and not address.sentinel else None
         kind = SSLConnection if settings.tls else Connection
         self._connection: Any = kind(**settings.connection(address))
         self._pack = packer(self._connection)
@@ -47,6 +49,15 @@ class Link(asyncio.Protocol):
         self._reader = Reader(replyError=self._error, notEnoughData=_NOTHING)
         self._transport = self._connection._writer.transport
         self._transport.set_protocol(self)
+        if self._servers is not None:  # hear who is there before anything is asked of it
+            try:
+                (said,) = await self.send([GREETING])
+                if isinstance(said, Exception):
+                    raise said
+                self._servers.greet(self._address, said)
+            except BaseException:
+                await self.close()
+                raise
         self.up = True
 
     def send(self, lines: list[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:

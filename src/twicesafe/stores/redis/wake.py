@@ -82,6 +82,12 @@ class Ear:
                 if self._thread is not None:  # else nobody listens any more
                     self._put(waiter.channel)
 
+    def restart(self) -> None:
+        """A server took another one's place: all who wait are rung, and are heard anew."""
+        with self._lock:
+            if self._thread is not None and self._pid == os.getpid():
+                self._put(None)
+
     def close(self) -> None:
         with self._lock:
             thread = self._thread
