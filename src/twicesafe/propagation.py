@@ -68,7 +68,11 @@ def outgoing_key(step: str, *, policy: HttpPolicy = _DRAFT) -> str:
     Derived keys have 69 characters. Where the policy allows fewer they are sent as a UUID.
     """
     current = current_key()
-    key = Key.random() if current is None else current.derive(step)
+    return as_sent(Key.random() if current is None else current.derive(step), policy)
+
+
+def as_sent(key: Key, policy: HttpPolicy) -> str:
+    """A key in a length that the policy allows."""
     if len(key.value) <= policy.max_key:
         return key.value
     number = int.from_bytes(key.id[:16], "big")

@@ -65,7 +65,7 @@ class Library:
     def _httpx(self, url: str, body: Any, method: str, policy: Any, lines: Any, limit: Any) -> Got:
         plain = httpx.HTTPTransport(verify=self.tls)  # its set-up takes long
         transport = RetryTransport(plain, policy=policy, budget=self.budget, sleep=self.wait)
-        with httpx.Client(transport=transport, timeout=limit) as client:
+        with httpx.Client(transport=transport, timeout=limit, follow_redirects=True) as client:
             made = client.request(method, url, content=_made(body), headers=lines)
         return Got(made.status_code, made.content, _lower(made.headers), sent_of(made))
 
@@ -79,7 +79,9 @@ class Library:
         transport = AsyncRetryTransport(
             plain, policy=policy, budget=self.budget, sleep=self.wait_async
         )
-        async with httpx.AsyncClient(transport=transport, timeout=limit) as client:
+        async with httpx.AsyncClient(
+            transport=transport, timeout=limit, follow_redirects=True
+        ) as client:
             content = _awaited(_made(body)) if callable(body) else body
             made = await client.request(method, url, content=content, headers=lines)
         return Got(made.status_code, made.content, _lower(made.headers), sent_of(made))

@@ -358,17 +358,6 @@ def test_profiles_are_those_of_the_server(library: Library, flaky: Make):
     assert server.keys == [""]
 
 
-def test_a_redirect_keeps_the_key(flaky: Make):
-    there = flaky("lose", response(201))
-    here = flaky(response(307, b"", f"Location: {there.url}"))
-    transport = RetryTransport(policy=QUICK.but(deadline=3))
-    with httpx.Client(transport=transport, follow_redirects=True, timeout=7) as client:
-        made = client.post(here.url)
-    assert made.status_code == 201
-    assert made.request.extensions["timeout"]["read"] == 7  # the deadline's limit is taken back
-    assert len({*here.keys, *there.keys}) == 1
-
-
 def test_a_streamed_answer_can_be_streamed(flaky: Make):
     large = b"x" * 300_000
     unannounced = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large

@@ -3,7 +3,8 @@
     aiohttp.ClientSession(middlewares=[RetryMiddleware()])
 
 POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
-else passes untouched. `response.twicesafe`, or `sent_of`, tells how it went. The session's total
+else passes untouched. A redirect that the session follows has a key of its own, derived from the first one
+(`redirects`). `response.twicesafe`, or `sent_of`, tells how it went. The session's total
 time-out holds for the call with all its retries, as does the policy's deadline. An answer that does
 not announce its length is handed over as it comes: if it is cut, the caller sees it.
 """
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 
 from ..core.driving import drive_async
 from ..drivers import driver
 from .budget import Budget
 from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
-from .sending import Attempt, Pause, call_of, send
+from .redirects import Root, is_redirect, start
+from .sending import Attempt, Pause, send
 from .sent import mark
 
 with driver("aiohttp"):
@@ -51,12 +54,11 @@ class RetryMiddleware:
         self._sleep = sleep
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        headers = list(request.headers.items())
-        call = call_of(self.policy, request.method, request.url.path, headers)
+        address = str(request.url.with_fragment(None))
+        path, headers = request.url.path, request.headers
+        call, root = start(self.policy, request.method, address, path, headers, _root_of(request))
         if call is None:
             return await handler(request)
-        if call.field is not None:
-            request.headers[self.policy.http.sent_as] = call.field
 
         async def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
             if isinstance(command, Attempt):
@@ -72,6 +74,8 @@ class RetryMiddleware:
             mark(ended.reply.error, ended.sent)
             raise ended.reply.error
         mark(ended.reply.native, ended.sent)
+        if is_redirect(ended.reply) and root is not None:
+            _redirected.set((_call_mark(request), root))
         response: ClientResponse = ended.reply.native
         return response
 
@@ -92,6 +96,30 @@ class RetryMiddleware:
             sent = not isinstance(error, _NOT_SENT)
             return Unanswered(error, sent, blames_certificate(error))
         return Answer(response.status, headers, body, response)
+
+
+_redirected: ContextVar[tuple[object, Root] | None] = ContextVar("_redirected", default=None)
+"""The call of this task whose last answer was a redirect."""
+
+
+def _call_mark(request: ClientRequest) -> object:
+    """What all requests of one call of the session share, and no other request has: its timer.
+
+    aiohttp tells a middleware nothing of redirects: each request looks like a first one.
+    """
+    return getattr(request, "_timer", None)
+
+
+def _root_of(request: ClientRequest) -> Root | None:
+    """The call that this request belongs to, if it follows a redirect."""
+    held = _redirected.get()
+    if held is None:
+        return None
+    timer, root = held
+    if timer is None or timer is not _call_mark(request):
+        _redirected.set(None)
+        return None
+    return root
 
 
 def _is_used_up(body: object) -> bool:

@@ -5,7 +5,7 @@
 
 POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
 else passes untouched. The key is written into the request, so that a login sends it again under the
-same key. So does a redirect: a server refuses that (422), unless its keys are per operation.
+same key. A redirect that the client follows has a key of its own, derived from this one (`redirects`).
 `response.extensions["twicesafe"]`, or `sent_of`, tells how it went. A client's own time-outs hold for
 each attempt, the policy's deadline for all of them.
 """
@@ -22,7 +22,8 @@ from ..drivers import driver
 from .budget import Budget
 from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
-from .sending import Attempt, Call, Ended, Pause, call_of, send
+from .redirects import ROOT, Root, is_redirect, start, take_off
+from .sending import Attempt, Call, Ended, Pause, send
 from .sent import EXTENSION, mark
 
 with driver("httpx"):
@@ -43,12 +44,17 @@ class _Retrying:
         self.policy = policy or RetryPolicy()
         self.budget = budget or Budget()
 
-    def _call(self, request: httpx.Request) -> Call | None:
-        headers = request.headers.multi_items()
-        call = call_of(self.policy, request.method, request.url.path, headers)
-        if call is not None and call.field is not None:
-            request.headers[self.policy.http.sent_as] = call.field
-        return call
+    def _call(self, request: httpx.Request) -> tuple[Call | None, Root | None]:
+        address = str(request.url.copy_with(fragment=None))
+        root = request.extensions.get(ROOT)
+        path, headers = request.url.path, request.headers
+        return start(self.policy, request.method, address, path, headers, root)
+
+    def _ended(self, request: httpx.Request, ended: Ended, root: Root | None) -> httpx.Response:
+        if is_redirect(ended.reply):  # the client makes the next request from this one
+            take_off(self.policy, request.headers)
+            request.extensions = {**request.extensions, ROOT: root}
+        return _result(ended)
 
     def _flow(self, call: Call, request: httpx.Request) -> Any:
         return send(call, self.policy, self.budget, lambda: _is_replayable(request.stream))
@@ -73,7 +79,7 @@ class RetryTransport(_Retrying, httpx.BaseTransport):
         self._sleep = sleep
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        call = self._call(request)
+        call, root = self._call(request)
         if call is None:
             return self._inner.handle_request(request)
         extensions = request.extensions
@@ -88,9 +94,10 @@ class RetryTransport(_Retrying, httpx.BaseTransport):
             return None
 
         try:
-            return _result(drive(self._flow(call, request), perform))
+            ended = drive(self._flow(call, request), perform)
         finally:
             request.extensions = extensions
+        return self._ended(request, ended, root)
 
     def _attempt(self, request: httpx.Request) -> Answer | Unanswered:
         try:
@@ -135,7 +142,7 @@ class AsyncRetryTransport(_Retrying, httpx.AsyncBaseTransport):
         self._sleep = sleep
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        call = self._call(request)
+        call, root = self._call(request)
         if call is None:
             return await self._inner.handle_async_request(request)
         extensions = request.extensions
@@ -150,9 +157,10 @@ class AsyncRetryTransport(_Retrying, httpx.AsyncBaseTransport):
             return None
 
         try:
-            return _result(await drive_async(self._flow(call, request), perform))
+            ended = await drive_async(self._flow(call, request), perform)
         finally:
             request.extensions = extensions
+        return self._ended(request, ended, root)
 
     async def _attempt(self, request: httpx.Request) -> Answer | Unanswered:
         try:

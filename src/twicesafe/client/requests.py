@@ -4,8 +4,8 @@
     session.mount("https://", RetryAdapter())
 
 POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
-else goes as ever. The key is written into the prepared request, so that a redirect sends it again under
-the same key: a server refuses that (422), unless its keys are per operation. `response.twicesafe`, or
+else goes as ever. A redirect that the session follows has a key of its own, derived from this one
+(`redirects`). `response.twicesafe`, or
 `sent_of`, tells how it went. The session's time-outs hold for each attempt, the policy's deadline for
 all of them. urllib3's own `max_retries` stays at 0: it would retry without knowing what an answer means.
 """
@@ -23,7 +23,8 @@ from ..errors import ConfigurationError
 from .budget import Budget
 from .judging import Answer, Unanswered, blames_certificate, read_ahead
 from .policy import RetryPolicy
-from .sending import Attempt, Pause, call_of, send
+from .redirects import ROOT, is_redirect, start, take_off
+from .sending import Attempt, Pause, send
 from .sent import mark
 
 with driver("requests"):
@@ -69,12 +70,12 @@ class RetryAdapter(HTTPAdapter):
         """One call, with its retries; what a session calls."""
         settings = {"stream": stream, "verify": verify, "cert": cert, "proxies": proxies}
         path = urlsplit(request.url or "").path
-        headers = [(name, _text(value)) for name, value in request.headers.items()]
-        call = call_of(self.policy, request.method or "", path, headers)
+        address = (request.url or "").partition("#")[0]
+        hooks: dict[str, Any] = request.hooks  # what a session copies to the next request
+        method, headers = request.method or "", request.headers
+        call, root = start(self.policy, method, address, path, headers, hooks.get(ROOT))
         if call is None:
             return super().send(request, timeout=timeout, **settings)
-        if call.field is not None:
-            request.headers[self.policy.http.sent_as] = call.field
 
         def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
             if isinstance(command, Attempt):
@@ -91,6 +92,9 @@ class RetryAdapter(HTTPAdapter):
             mark(ended.reply.error, ended.sent)
             raise ended.reply.error
         mark(ended.reply.native, ended.sent)
+        if is_redirect(ended.reply):
+            take_off(self.policy, request.headers)
+            hooks[ROOT] = root
         response: requests.Response = ended.reply.native
         return response
 
@@ -143,7 +147,3 @@ def _limited(timeout: Any, left: float) -> Any:
     if isinstance(timeout, tuple):
         return tuple(left if part is None else min(part, left) for part in timeout)
     return timeout  # urllib3's own object: whoever made it has thought of it
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -28,9 +28,9 @@ from .judging import Answer, Unanswered, is_final, is_replay, retry_after
 from .policy import RetryPolicy
 from .sent import End, Sent
 
-__all__ = ["Attempt", "Call", "Ended", "Pause", "Sending", "call_of", "send"]
+__all__ = ["SAFE", "Attempt", "Call", "Ended", "Pause", "Sending", "call_of", "send"]
 
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def call_of(
     policy: RetryPolicy, method: str, path: str, headers: Iterable[tuple[str, str]]
 ) -> Call | None:
     """The call that a request is; None: it needs no key and is left alone."""
-    if method in _SAFE:
+    if method in SAFE:
         return None
     http = policy.http
     names = {name.lower() for name in http.key_fields}
