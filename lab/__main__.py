@@ -4,7 +4,8 @@ prove                     everything below, with a table of what was tried and f
   --full                  a million schedules instead of a hundred thousand, and long trials
   --resume                parts and trials that an earlier run has finished are not run again
   --publish               the numbers into lab/results/, the page into docs/
-  --only PART …           simulation, mutants, sources, model, field: some parts (nothing is published)
+  --only PART …           simulation, mutants, sources, model, readers, field: some parts (nothing is
+                          published)
 simulate                  many schedules; or one of them, told line by line
   --study NAME            of this part: leases, unless told otherwise
   --seed N [--trace]      run this one; bit for bit the same, every time
@@ -28,9 +29,10 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from . import model, report
+from . import fuzz, model, report
 from .field import TRIALS
 from .field import running as fields
+from .fuzz.targets import DIFFERENTIAL
 from .mutants import LIMIT, MUTANTS, mutated, sources
 from .parts import Parts
 from .simulation import STUDIES
@@ -40,7 +42,9 @@ from .simulation.study import Study
 
 SCHEDULES = 100_000
 FULL = 1_000_000
-PARTS = ("simulation", "mutants", "sources", "model", "field")
+PARTS = ("simulation", "mutants", "sources", "model", "readers", "field")
+SOME_INPUTS = 20_000
+"""So many messages for each pair of readers, unless a million are asked for."""
 SOME_SOURCES = 16
 """So many source mutants are run unless all are asked for; each takes seconds."""
 ENOUGH_TO_MEET_ALL = 20_000
@@ -133,6 +137,15 @@ def _prove(asked: argparse.Namespace) -> int:
         print("model: Promela, by spin")
         proof.model = model.check_all()
         good &= model.told(proof.model)
+    if "readers" in asked.only:
+        inputs = FULL if asked.full else SOME_INPUTS
+        print(f"readers: {inputs:,} messages for each of {', '.join(DIFFERENTIAL)}")
+        proof.readers = parts.get(
+            *("readers", f"{inputs}", list[fuzz.Tally], ("lab/fuzz",)),
+            lambda: [fuzz.fuzz(fuzz.TARGETS[name], inputs) for name in DIFFERENTIAL],
+            good=lambda tallies: not any(tally.findings for tally in tallies),
+        )
+        good &= _told_readers(proof.readers)
     if "field" in asked.only:
         seed = fields.a_seed() if asked.seed is None else asked.seed
         print(f"field: {len(TRIALS)} trials on {len(fields.ENGINES)} engines, seed {seed}")
@@ -256,6 +269,14 @@ def _told(tally: Tally) -> bool:
         f"({1000 * tally.cpu_seconds / max(1, tally.schedules):.2f} ms of processor each)"
     )
     return not tally.violations and not unmet
+
+
+def _told_readers(tallies: list[fuzz.Tally]) -> bool:
+    for tally in tallies:
+        print(f"  {tally}")
+        for finding in tally.findings:
+            print(f"    ✗ {finding}")
+    return not any(tally.findings for tally in tallies)
 
 
 def _told_hunts(hunts: list[Hunt]) -> bool:

@@ -12,6 +12,7 @@ from twicesafe import __version__
 
 from .field import Trial
 from .field.page import field_page, field_versions
+from .fuzz import Tally as Compared
 from .model import Check, version
 from .mutants import LIMIT
 from .mutants.sources import Kill
@@ -33,6 +34,7 @@ class Proof(msgspec.Struct):
     source_mutants: int = 0
     """How many there are; `sources` may be some of them."""
     model: list[Check] = []
+    readers: list[Compared] = []
     field: list[Trial] = []
     versions: dict[str, str] = {}
 
@@ -73,6 +75,7 @@ def as_markdown(proof: Proof) -> str:
             *_mutants(proof.mutants),
             *_sources(proof.sources, proof.source_mutants),
             *_model(proof.model),
+            *_readers(proof.readers),
             *field_page(proof.field),
             *_LIMITS,
             "",
@@ -167,6 +170,27 @@ def _mutants(hunts: list[Hunt]) -> list[str]:
 
 def _place(hunt: Hunt) -> str:
     return "**not found**" if hunt.schedule is None else f"{hunt.study} {hunt.schedule}"
+
+
+def _readers(tallies: list[Compared]) -> list[str]:
+    if not tallies:
+        return []
+    return [
+        "## Two readers of one text",
+        "",
+        "The proxy's guard decides where a message ends, and a parser reads it after the guard. Mutated",
+        "messages, cut into pieces, are given to the guard, to h11, to llhttp and to gunicorn's parser. What",
+        "the guard lets pass, all must read alike: number of messages, method, target, field lines, body.",
+        "",
+        "| | messages | let pass | refused | disagreements |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {tally.target} | {tally.inputs:,} | {tally.accepted:,} "
+            f"| {tally.inputs - tally.accepted:,} | **{len(tally.findings)}** |"
+            for tally in tallies
+        ),
+        "",
+    ]
 
 
 def _sources(kills: list[Kill], every: int) -> list[str]:

@@ -27,7 +27,9 @@ from twicesafe.http import BodyHash, HttpRequest, JsonMember, QueryParameter, St
 from twicesafe.stores.redis.rows import row_of
 from twicesafe.stores.sql import row_from
 
-__all__ = ["TARGETS", "Target"]
+from . import wire
+
+__all__ = ["DIFFERENTIAL", "TARGETS", "Target"]
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,11 @@ TARGETS: dict[str, Target] = {
         Target("stored-response", stored_response, (_stored((b"content-type", b"application/json"), (b"etag", b'"e"')), _stored(), b'j{"a":1}'), (*_PACKED, *_LINES)),
         Target("result", result, (b'j{"a":[1,2.5,null]}', *(RESULTS.encode(v) for v in (b"x", (1, "a"), {1, 2}, Decimal("1.50"), uuid.UUID(int=7), {1: (b"y",)}))), _PACKED),
         Target("redis-record", redis_record, _REDIS, (b"\x00", b"\xff", b"\x01k", b'["a"]', b"\x05\x00")),
+        Target("wire-requests", wire.requests, wire.REQUESTS, wire.WORDS),
+        Target("wire-responses", wire.responses, wire.RESPONSES, wire.WORDS),
         Target("sql-record", sql_record, (b'\x04\x04["a","b"]', b"\x03\x03"), _JSON),
     )
 }  # fmt: skip
+
+DIFFERENTIAL = ("wire-requests", "wire-responses")
+"""Two readers of one text: the proxy's guards against parsers of others."""

@@ -12,6 +12,7 @@ import re
 import pytest
 
 from lab.fuzz import LIMIT, TARGETS, Target, fuzz
+from twicesafe.core.http.wire import Guard, ResponseGuard
 
 INPUTS = int(os.environ.get("TWICESAFE_MUTATIONS", "2000"))
 
@@ -48,3 +49,17 @@ def test_the_same_seed_gives_the_same_inputs():
         )  # type: ignore[misc]
     assert seen[0] == seen[1]
     assert len(set(seen[0])) > 100
+
+
+@pytest.mark.item("D15")
+@pytest.mark.parametrize(
+    "name, wrong",
+    [("wire-requests", r"[\x00]"), ("wire-responses", r"[\x00]"), ("wire-requests", r"(?<!\r)\n")],
+)
+def test_a_guard_that_takes_a_bare_line_end_is_found(
+    name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The hole that it was made for: LF alone in all lines, or only CR."""
+    for guard in (Guard, ResponseGuard):
+        monkeypatch.setattr(guard, "FORBIDDEN", re.compile(wrong.encode()))
+    assert fuzz(TARGETS[name], 5000, enough=1).findings

@@ -2,7 +2,8 @@
 
 A head, a chunk's size and a trailer are held back until they are whole and judged. So the parser behind
 a follower never sees a line that the follower has not read first, and cannot find an end of its own in
-it: where a message begins and ends is decided here, once. A body passes as it comes.
+it: where a message begins and ends is decided here, once. A body passes as it comes. Trailers do not
+pass: neither side is given them, and there are parsers that take them for fields of the next request.
 
 Every line ends with CRLF. A CR or LF alone is refused as soon as it arrives. `wire` says what a head may
 say. No I/O, no time.
@@ -14,19 +15,19 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["CHUNKED", "NAME", "TO_THE_END", "Ambiguous", "Follower", "field"]
+__all__ = ["CHUNKED", "FRAMING", "TO_THE_END", "Ambiguous", "Follower", "field"]
 
 CHUNKED: Final = -1
 TO_THE_END: Final = -2
 """The body ends with the connection."""
 
-NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 _BARE: Final = rb"(?<!\r)\n|\r(?=[^\n])"
 _MOST_TRAILERS: Final = 8192
 _TINY: Final = 16
 _MOST_TINY: Final = 4096
 """So many chunks of less than `_TINY` octets may come in one body: each costs more than its octets."""
-_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host"})
+FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
 
 class Ambiguous(Exception):  # noqa: N818 - a finding about the message, not an error of the program
@@ -73,6 +74,8 @@ class Follower:
     # -- each takes octets, and returns what is judged and where to go on ----------------------
 
     def _head(self, data: bytes, at: int) -> tuple[bytes, int]:
+        if not self._held and data[at] <= 0x20:
+            raise Ambiguous("a message begins with a blank, an empty line or a control character")
         block, at = self._whole(b"\r\n\r\n", data, at, self._most, "the head is too long")
         if block:
             self._left = self._tiny = 0
@@ -118,6 +121,8 @@ class Follower:
         return piece, at + len(piece)
 
     def _chunk_end(self, data: bytes, at: int) -> tuple[bytes, int]:
+        if not self._held and data[at] != 0x0D:
+            raise Ambiguous("a chunk is longer than its size")
         line, at = self._whole(b"\r\n", data, at, 0, "a chunk is longer than its size")
         if line:
             self._part = self._size
@@ -127,12 +132,13 @@ class Follower:
         line, at = self._whole(b"\r\n", data, at, _MOST_TRAILERS, "the trailers are too long")
         if line == b"\r\n":
             self._end()
-        elif line:
+            return line, at
+        if line:
             self._left += len(line)
             name, _ = field(line[:-2])
-            if self._left > _MOST_TRAILERS or name in _FRAMING:
+            if self._left > _MOST_TRAILERS or name in FRAMING:
                 raise Ambiguous("the trailers are too long, or frame a message")
-        return line, at
+        return b"", at
 
     def _over(self, data: bytes, _: int) -> tuple[bytes, int]:
         """After the last message: whatever comes is not read."""
@@ -163,6 +169,9 @@ class Follower:
 def field(line: bytes) -> tuple[bytes, bytes]:
     """A field line in two: its name in lower case, its value without blanks around it."""
     name, colon, value = line.partition(b":")
-    if not colon or NAME.fullmatch(name) is None:
+    if not colon or _NAME.fullmatch(name) is None:
         raise Ambiguous("a line of the head is not `name: value`")
-    return name.lower(), value.strip(b" \t")
+    name = name.lower()
+    if name in FRAMING and b"\t" in value:  # llhttp does not take `chunked<TAB>` for `chunked`
+        raise Ambiguous("a field that frames the message has a tab")
+    return name, value.strip(b" \t")

@@ -8,6 +8,7 @@ and the guard refuses whatever leaves a choice. In requests (`Guard`):
     lines          ended by LF or CR alone; folded; white space before the colon; NUL and controls
     Host           absent, twice, or not a host
     length         Content-Length twice, in a list, signed, beside Transfer-Encoding
+    Expect         anything but 100-continue: who waits for what?
     chunks         a coding that is not "chunked", sizes like 0x5 or +5, extensions, no CRLF behind
     size           a head, a number of fields, of tiny chunks or of trailers without end
 
@@ -22,7 +23,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from .framing import CHUNKED, TO_THE_END, Ambiguous, Follower, field
+from .framing import CHUNKED, FRAMING, TO_THE_END, Ambiguous, Follower, field
 
 __all__ = ["Ambiguous", "Guard", "ResponseGuard"]
 
@@ -32,7 +33,7 @@ _REQUEST_LINE: Final = re.compile(
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*+)?")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~\-%\[\]:]{1,255}+")
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}+")
-_ONCE: Final = frozenset({b"content-length", b"transfer-encoding", b"host"})
+_ONCE: Final = FRAMING | {b"expect"}
 
 
 class Guard(Follower):
@@ -87,6 +88,8 @@ class Guard(Follower):
         )
         if (host is None and not is_old) or (host is not None and _HOST.fullmatch(host) is None):
             raise Ambiguous("host is absent, or not a host")
+        if found.get(b"expect", b"100-continue").lower() != b"100-continue":
+            raise Ambiguous("expect is not `100-continue`")
         self.line = b" ".join(line.group(1, 2))
         if coding is not None:
             if length is not None or is_old or coding.lower() != b"chunked":
