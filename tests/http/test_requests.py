@@ -22,6 +22,17 @@ def test_post_and_patch_are_protected(stage: Stage, method: str):
     assert len(stage.seen) == 1
 
 
+@pytest.mark.item("A1", "A8")
+@pytest.mark.parametrize("method", ["post", "Post", "patch"])
+def test_a_method_in_other_letters_is_protected_too(stage: Stage, method: str):
+    """HTTP has no method `post`; most frameworks run it as POST all the same."""
+    assert not stage.send("k", b"{}", method).replayed
+    assert [seen.method for seen in stage.seen] == [method]  # as it was sent
+    assert stage.send("k", b"{}", method).replayed
+    assert stage.send("k", b"{}", method.upper()).replayed
+    assert len(stage.seen) == 1
+
+
 @pytest.mark.item("A2", "D14")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("key", ["k", '"malformed', ""])

@@ -41,7 +41,7 @@ def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
     path: str = scope["path"]
     target = scope.get("raw_path") or path.encode("utf-8", "surrogateescape")
     query = scope.get("query_string", b"")
-    return HttpRequest(scope["method"], path, target, query, scope["headers"], body, scope)
+    return HttpRequest(scope["method"].upper(), path, target, query, scope["headers"], body, scope)
 
 
 def version_of(scope: Scope) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ def _name(variable: str) -> bytes:
 def request_of(environ: Environ, fields: Fields, body: bytes = b"") -> HttpRequest:
     octets = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
     return HttpRequest(
-        environ["REQUEST_METHOD"],
+        environ["REQUEST_METHOD"].upper(),
         octets.decode("utf-8", "replace"),
         octets,
         environ.get("QUERY_STRING", "").encode("latin-1"),

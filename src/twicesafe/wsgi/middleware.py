@@ -46,8 +46,7 @@ class IdempotencyMiddleware:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         rules = self._rules
-        method = environ["REQUEST_METHOD"]
-        if method not in rules.methods:
+        if environ["REQUEST_METHOD"].upper() not in rules.methods:
             return self.app(environ, start_response)
         if rules.by_name and not any(name in environ for name in self._names):
             return self.app(environ, start_response)

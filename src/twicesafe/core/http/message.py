@@ -17,6 +17,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     """A request as hooks see it (scope, key, fingerprint, replay)."""
 
     method: str
+    """In upper case, as most frameworks take it."""
     path: str
     """Decoded, as routers see it; what route patterns are matched with."""
     target: bytes

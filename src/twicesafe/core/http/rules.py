@@ -111,8 +111,11 @@ class Rules:
     # -- before the body ----------------------------------------------------------------------
 
     def concerns(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Could this request be ours? Names in lower case."""
-        if method not in self.methods:
+        """Could this request be ours? Names in lower case.
+
+        HTTP's methods are case-sensitive, frameworks are not: for most of them `post` is POST.
+        """
+        if method.upper() not in self.methods:
             return False
         if not self.by_name:
             return True
