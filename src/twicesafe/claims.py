@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .context import ActiveClaim, active
 from .core.answers import outcome_of
-from .core.calls import Call
-from .core.commands import Flow, Raised, Returned
+from .core.calls import Call, cause_of
+from .core.commands import Flow, Raised, Returned, Sleep
 from .core.driving import drive, drive_async
 from .core.exchange import admit
 from .core.protocol import Abandon, Ack, Claimed, Fail
 from .core.settling import settle
-from .errors import LeaseLostError, UsageError
+from .errors import LeaseLostError, StoreUnavailableError, UsageError
+from .events import StoreFailed
 from .fingerprint import field_names, stated
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ class _Claim:
         return settle(self._call, mine, Returned(value))
 
     def _releasing(self) -> Flow[None]:
-        return _give_back(self._call, self._mine())
+        mine, self._unsure = self._mine(), True
+        return _give_back(self._call, mine)
 
     def _holding(self, why: str) -> Flow[None]:
         mine, self._unsure = self._mine(), True
@@ -176,8 +178,21 @@ def _is_one(one: Any, other: Any) -> bool:
 
 def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:
     claim.over = True
-    yield Abandon(claim.key.id, claim.owner, call.terms.retention_ms)
+    yield from _told(call, Abandon(claim.key.id, claim.owner, call.terms.retention_ms))
     claim.settled = True
+
+
+def _told(call: Call, ask: Abandon | Fail) -> Flow[Any]:
+    """The store's answer. It is asked three times; then observers are told of the outage."""
+    for pause in (0.05, 0.2, None):
+        try:
+            return (yield ask)
+        except StoreUnavailableError as error:
+            if pause is None:
+                call.notify(StoreFailed(call.key, ask.op, cause_of(error)))
+                raise
+            yield Sleep(pause)
+    return None
 
 
 def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
@@ -185,7 +200,7 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     ask = Fail(claim.key.id, claim.owner, claim.fence, 0, terms.max_attempts, terms.retention_ms)
     ask.error, ask.hold = why, True
     claim.over = True
-    ack = yield ask
+    ack = yield from _told(call, ask)
     claim.settled = True
     if ack is not Ack.OK:
         raise LeaseLostError("the claim was taken over before it could be held", key=claim.key)

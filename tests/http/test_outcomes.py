@@ -301,3 +301,28 @@ def test_read_is_what_a_client_reads(stage: Stage):
     with stage.connect() as connection:
         connection.sendall(stage.request("k"))
         assert read(connection).status == 201
+
+
+@pytest.mark.item("E9", "O3")
+@pytest.mark.parametrize(
+    "operation, status", [("claim", 201), ("complete", 201), ("fail", None), ("abandon", 429)]
+)
+def test_an_outage_is_told_once_whatever_it_breaks(
+    edge: str, play: Play, operation: str, status: int | None, caplog: Any
+):
+    told: list[events.Event] = []
+    store: Any = (
+        FaultyStore(MemoryStore()) if edge == "wsgi" else AsyncFaultyStore(AsyncMemoryStore())
+    )
+    store.before = Outage(operation)
+    stage = play(store=store, observers=[told.append], lease=0.5)
+    stage.handler = lambda _: 1 / 0 if status is None else Answer(status)  # type: ignore[return-value]
+    reply = stage.send("k")
+    assert (reply.problem == "store-unavailable") == (operation == "claim")
+    failed = [event for event in told if isinstance(event, events.StoreFailed)]
+    assert [event.operation for event in failed] == [operation]
+    assert failed[0].key is not None
+    assert failed[0].key.value == "k"
+    said = [each for each in caplog.messages if "StoreFailed" in each]
+    assert len(said) == 1
+    assert operation in said[0]

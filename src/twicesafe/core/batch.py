@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
+from .. import events as ev
 from ..clocks import WorkerClock
 from ..context import ActiveClaim
 from ..errors import StoreUnavailableError, TwicesafeError
 from ..outcomes import Outcome
 from ..tokens import new_owner
 from .answers import outcome_of, refusal
-from .calls import Call
+from .calls import Call, cause_of
 from .commands import (
     Detach,
     Flow,
@@ -118,6 +119,8 @@ def _claim_all(
             if call.terms.outage_runs and isinstance(reply, StoreUnavailableError):
                 waiting.append(index)  # the single exchange knows how to run unprotected
             else:
+                if isinstance(reply, StoreUnavailableError):
+                    call.notify(ev.StoreFailed(call.key, "claim", cause_of(reply)))
                 answers[index] = Raised(
                     reply.about(call.key) if isinstance(reply, TwicesafeError) else reply
                 )
@@ -159,6 +162,8 @@ def _settle_all(calls: list[Call], done: list[Done], answers: dict[int, Answer])
                 if isinstance(ack, StoreUnavailableError):
                     raise unrecorded(call, ack) from ack
                 raise ack.about(call.key) if isinstance(ack, TwicesafeError) else ack
+            if isinstance(ack, StoreUnavailableError):
+                call.notify(ev.StoreFailed(call.key, "fail", cause_of(ack)))
             known = ack if isinstance(ack, Ack) else None
             answers[index] = conclude(call, claim, reply, ask, known, problem)
         except Exception as error:

@@ -49,8 +49,7 @@ def exchange(call: Call, began: float | None = None) -> Flow[Outcome[Any] | Rais
     """
     try:
         admitted = yield from admit(call, began)
-    except StoreUnavailableError as error:
-        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
+    except StoreUnavailableError:
         if not call.terms.outage_runs:
             raise
         call.notify(ev.Unprotected(call.key))
@@ -84,8 +83,17 @@ def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
 def admit(call: Call, began: float | None = None) -> Flow[Any]:
     """An `ActiveClaim` to run under, or the `Claimed` answer to replay; refusals are raised.
 
-    `began`: since when it has been waiting, if it has.
+    `began`: since when it has been waiting, if it has. An outage is told to observers here, once, for
+    every way to deliver: a call, a claim by hand, a request.
     """
+    try:
+        return (yield from _admit(call, began))
+    except StoreUnavailableError as error:
+        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
+        raise
+
+
+def _admit(call: Call, began: float | None) -> Flow[Any]:
     key, terms, clock = call.key, call.terms, call.clock
     turn = None
     flight = yield Board(key.id, call.fingerprint)
