@@ -12,6 +12,7 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.wsgi import WSGIRequest
 from django.test import RequestFactory, override_settings
 
 from tests.http import django_site
@@ -84,6 +85,21 @@ def test_two_ids_of_a_webhook_are_refused(serve: Serve):
         reply = site.send(None, "/charges", ("X-Delivery", "e-1"), ("X-Delivery", other))
         assert reply.problem == "key-invalid"
     assert len(seen) == 1
+
+
+@pytest.mark.item("E6", "F9")
+def test_a_body_in_chunks_is_whole_or_refused(site: Site, edge: str):
+    """Under WSGI Django takes a body without a length for an empty one: all of them would be equal."""
+    chunked = ("Transfer-Encoding", "chunked")
+    bodies = (b"2\r\n{}\r\n0\r\n\r\n", b"3\r\n[1]\r\n0\r\n\r\n")
+    problems = [site.send("k", "/charges", chunked, body=body).problem for body in bodies]
+    assert problems == (["", "key-reused"] if edge == "asgi" else ["length-required"] * 2)
+    assert len(seen) == (edge == "asgi")
+    bare = WSGIRequest({"REQUEST_METHOD": "POST", "HTTP_IDEMPOTENCY_KEY": "k", "SERVER_NAME": "x",
+                        "SERVER_PORT": "1", "wsgi.input_terminated": True,
+                        "wsgi.input": io.BytesIO(b"{}")})  # fmt: skip
+    with override_settings(TWICESAFE={"store": "memory://"}):
+        assert IdempotencyMiddleware(lambda _: None)(bare).status_code == 411
 
 
 @pytest.mark.item("E2", "E4")

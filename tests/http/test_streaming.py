@@ -281,11 +281,12 @@ def test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end():
     short = {"CONTENT_LENGTH": "5", "wsgi.input": io.BytesIO(b"1234")}
     assert wire(**short)[0] == "400"
     del wire.order[:]
-    chunked = {"wsgi.input_terminated": True, "wsgi.input": io.BytesIO(b"1" * 100_000)}
+    known = {"wsgi.input_terminated": True, "SERVER_SOFTWARE": "gunicorn/26"}
+    chunked = {**known, "wsgi.input": io.BytesIO(b"1" * 100_000)}
     assert wire(CONTENT_LENGTH="", **chunked) == ["claim", "200", "1", "complete"]
     again = {"CONTENT_LENGTH": "100000", "wsgi.input": io.BytesIO(b"1" * 100_000)}
     assert wire(**again)[4:] == ["claim", "200", "1"]
-    huge = {"wsgi.input_terminated": True, "wsgi.input": io.BytesIO(b"1" * 2_000_000)}
+    huge = {**known, "wsgi.input": io.BytesIO(b"1" * 2_000_000)}
     assert wire(CONTENT_LENGTH="", HTTP_IDEMPOTENCY_KEY="j", **huge)[7] == "413"
 
 
@@ -297,5 +298,9 @@ def test_wsgi_a_body_whose_end_the_server_does_not_tell_is_refused():
         assert wire(**chunked, **{"wsgi.input": io.BytesIO(body)})[0] == "411"
         assert "claim" not in wire.order
         del wire.order[:]
+    # A server that ends the body, and may do so silently where it was cut.
+    ended = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True, "SERVER_SOFTWARE": "Granian"}
+    assert wire(**ended, **{"wsgi.input": io.BytesIO(b"pay 1")}) == ["411", wire.order[1]]
+    del wire.order[:]
     sized = {"CONTENT_LENGTH": "5", "wsgi.input": io.BytesIO(b"pay 1")}
     assert wire(**sized) == ["claim", "200", "1", "complete"]

@@ -30,6 +30,11 @@ App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _PIECE: Final = 65536
 
+_TELLS_A_CUT: Final = ("gunicorn", "werkzeug")
+"""Servers, by the name in SERVER_SOFTWARE, that raise when a chunked upload ends before its end. WSGI has
+no word for this: a server may also end it silently, as Granian does, and ``cents=1000`` becomes
+``cents=1``. Elsewhere a chunked upload with a key is refused, because it cannot be known to be whole."""
+
 
 def variable_of(name: bytes) -> str:
     return "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
@@ -73,9 +78,10 @@ def whole_body(environ: Environ, rules: Rules) -> bytes:
     stream = environ["wsgi.input"]
     announced = environ.get("CONTENT_LENGTH") or ""
     if not announced.isdigit():
-        if environ.get("wsgi.input_terminated"):
+        ends = environ.get("wsgi.input_terminated")
+        if ends and environ.get("SERVER_SOFTWARE", "").lower().startswith(_TELLS_A_CUT):
             return _to_the_end(stream, rules)
-        if environ.get("HTTP_TRANSFER_ENCODING"):
+        if environ.get("HTTP_TRANSFER_ENCODING") or (ends and stream.read(1)):
             raise Refused(Problem("length-required"))
         return b""
     left = int(announced)

@@ -54,8 +54,10 @@ class IdempotencyMiddleware:
         self, request: DjangoRequest, asked: HttpRequest, looked: Looked
     ) -> tuple[HttpRequest, Admission | None]:
         """The request with its body, and its admission."""
-        body: bytes = request.body
         announced = asked.header("content-length") or ""
+        if not announced.isdigit() and _hides_its_body(request):
+            raise Refused(Problem("length-required"))
+        body: bytes = request.body
         if announced.isdigit() and len(body) < int(announced):
             raise Refused(Problem("request-incomplete"))
         self._rules.require_size(len(body))
@@ -209,3 +211,12 @@ class IdempotencyMiddleware:
             await self.tell_async(exchange)
         finally:
             await exchange.claim.__aexit__(None, exchange.failure, None)
+
+
+def _hides_its_body(request: DjangoRequest) -> bool:
+    """Under WSGI Django reads no body without a length: it would be compared as if there were none."""
+    environ: dict[str, Any] | None = getattr(request, "environ", None)
+    if environ is None:
+        return False
+    ends = environ.get("wsgi.input_terminated")
+    return bool(environ.get("HTTP_TRANSFER_ENCODING") or (ends and environ["wsgi.input"].read(1)))
