@@ -153,15 +153,41 @@ def check_setting(setting: Any) -> FingerprintSetting:
     )
 
 
-def scope_of_function(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Module and qualified name: two functions never share keys by accident."""
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
-    if name.endswith("<lambda>"):
-        raise ConfigurationError("a lambda has no name of its own: give scope=(…) explicitly")
-    return (f"{getattr(inner, '__module__', '') or '?'}.{name}",)
+def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple[str, ...]:
+    """Module and qualified name: two functions never share keys by accident.
+
+    A name says nothing about what a function carries with it. Two closures of one factory (one per
+    tenant, say) have the same name and do different things, so these must be told apart by hand.
+    ``keyed``: the caller makes the key; else it is made of all arguments, those of a partial too.
+    """
+    while isinstance(function, functools.partial) and not keyed:
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    carried = _carried_by(function)
+    if carried:
+        raise ConfigurationError(
+            f"{name} carries {carried}: others of the same name may carry something else, and would "
+            "share its keys; give scope=(…), with what tells them apart"
+        )
+    return (f"{getattr(function, '__module__', '') or '?'}.{name}",)
+
+
+def _carried_by(function: Any) -> str:
+    """What this function knows besides its arguments and its module; empty: nothing."""
+    if getattr(function, "__qualname__", "").endswith("<lambda>"):
+        return "no name of its own (a lambda)"
+    if isinstance(function, functools.partial):
+        return "the arguments of a partial"
+    if isinstance(function, MethodType):
+        return "" if inspect.isclass(function.__self__) else "the object that it is a method of"
+    if not isinstance(function, FunctionType):
+        return "" if inspect.isbuiltin(function) or inspect.isclass(function) else "its own state"
+    wrapped = inspect.unwrap(function)
+    if wrapped is not function:
+        return _carried_by(wrapped)
+    own = ("__class__", function.__name__)
+    free = [variable for variable in function.__code__.co_freevars if variable not in own]
+    return f"variables of the function around it ({', '.join(free)})" if free else ""
 
 
 def _problem_of(handler: Callable[..., Any]) -> str:

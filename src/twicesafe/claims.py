@@ -24,7 +24,7 @@ from .core.exchange import admit
 from .core.protocol import Abandon, Ack, Claimed, Fail
 from .core.settling import settle
 from .errors import LeaseLostError, StoreUnavailableError, UsageError
-from .events import StoreFailed
+from .events import Held, StoreFailed
 from .fingerprint import field_names, stated
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     claim.settled = True
     if ack is not Ack.OK:
         raise LeaseLostError("the claim was taken over before it could be held", key=claim.key)
+    call.notify(Held(call.key, why))
 
 
 class Claim(_Claim):

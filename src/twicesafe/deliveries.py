@@ -32,9 +32,10 @@ from .errors import ConfigurationError
 from .keys import Key, KeyLike, as_key
 from .outcomes import Failure, Outcome
 from .policy import Duration, Policy, seconds
-from .records import Record
+from .records import Record, State, Stats
+from .stores.base import Finding
 
-__all__ = ["Deliveries", "merged", "value_or_raise", "whole"]
+__all__ = ["Deliveries", "merged", "unswept", "value_or_raise", "whole"]
 
 
 class Deliveries:
@@ -81,13 +82,11 @@ class Deliveries:
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """What every plain key of this receiver begins with."""
+        """What every key of this receiver begins with, unless the key is absolute."""
         return self._scope
 
     def key(self, key: KeyLike | None) -> Key:
-        """The full key that this receiver makes of a plain one: its scope, and the context's."""
-        if isinstance(key, Key):
-            return key
+        """The full key that this receiver makes of one: the context's scope, its own, the key's."""
         around = scope_of_context()
         return as_key(key, (*around, *self._scope) if around else self._scope)
 
@@ -145,9 +144,11 @@ class Deliveries:
         # Hours, so the node's own clock will do: whoever is wrongly parked may still complete.
         return wall_clock() - round(seconds(older_than, "older_than") * 1000)
 
-    def _told_given_up(self, records: list[Record]) -> list[Record]:
+    def _tell_parked(self, records: list[Record]) -> list[Record]:
         for record in records:
-            self._notify(events.GivenUp(Key(record.value, record.scope), record.attempt))
+            assert record.key is not None  # only what is forgotten has none
+            closed = events.Held if record.state is State.HELD else events.Parked
+            self._notify(closed(record.key, "not delivered again for long"))
         return records
 
     # -- decorating ---------------------------------------------------------------------------
@@ -163,9 +164,10 @@ class Deliveries:
         """The receiver, profile and key maker of one decorated function."""
         if not callable(function):
             raise ConfigurationError(f"idempotent decorates a function, not {function!r}")
+        inner = scope_of_function(function, key is not None) if scope is None else scope
         owner = self.options(
             policy=policy,
-            scope=(*self._scope, *scope_of_function(function)) if scope is None else scope,
+            scope=(*self._scope, *inner),
             fingerprint=self._fingerprint if fingerprint is None else fingerprint,
         )
         name = getattr(function, "__qualname__", "")
@@ -210,6 +212,19 @@ class Deliveries:
             except Exception as error:
                 bad[index] = Failure(error, full)
         return calls, bad
+
+
+def unswept(stats: Stats) -> list[Finding]:
+    """Records that are past their retention cost room until a sweep removes them."""
+    if 2 * stats.expired <= stats.total:
+        return []
+    return [
+        Finding(
+            "warn",
+            f"{stats.expired:,} of {stats.total:,} records are past their retention and not removed",
+            "run `twicesafe sweep` regularly, or `receiver.maintain()` in one long-lived process",
+        )
+    ]
 
 
 def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:

@@ -24,10 +24,7 @@
     │   └── ResultUnavailableError
     ├── AtomicityBrokenError        the handler ended the transaction it was given
     ├── BrokerUnavailableError      come back later (503); no message is to blame
-    ├── VersionConflictError        read again, decide again (409)
-    └── StepError
-        ├── StepMismatchError
-        └── CompensationFailedError
+    └── VersionConflictError        read again, decide again (409)
 
 Errors pickle, so they cross process pools, and never show a key in full: they show the first
 eight hex digits of its identity, the same digits that logs, metrics and the CLI show.
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AtomicityBrokenError",
     "BrokerUnavailableError",
-    "CompensationFailedError",
     "ConfigurationError",
     "CorruptRecordError",
     "DuplicateError",
@@ -60,8 +56,6 @@ __all__ = [
     "ResultError",
     "ResultUnavailableError",
     "SchemaVersionError",
-    "StepError",
-    "StepMismatchError",
     "StillInProgressError",
     "StoreError",
     "StoreUnavailableError",
@@ -87,6 +81,9 @@ class TwicesafeError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.key is None else f"key {self.key.short}: {self.message}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__getstate_for_pickle__())
@@ -291,15 +288,3 @@ class VersionConflictError(TwicesafeError):
     """Something else was appended where this was expected to follow; nothing was written."""
 
     http_status = 409
-
-
-class StepError(TwicesafeError):
-    """Recorded steps and the code do not agree."""
-
-
-class StepMismatchError(StepError):
-    """The code's steps no longer match those recorded."""
-
-
-class CompensationFailedError(StepError):
-    """A saga could not be undone; an operator must look."""

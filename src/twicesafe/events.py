@@ -20,10 +20,11 @@ __all__ = [
     "Completed",
     "Event",
     "Failed",
-    "GivenUp",
+    "Held",
     "LaneParked",
     "LeaseLost",
     "Observer",
+    "Parked",
     "PublishFailed",
     "Refused",
     "Relayed",
@@ -131,11 +132,18 @@ class Unprotected(Event, frozen=True):
     key: Key
 
 
-class GivenUp(Event, frozen=True):
-    """Work that nobody finished or delivered again for long was parked, or is held."""
+class Held(Event, frozen=True):
+    """A key is held: whether its work was done is unknown. An operator must resolve or release it."""
 
     key: Key
-    attempt: int
+    reason: str
+
+
+class Parked(Event, frozen=True):
+    """A key is parked: its attempts are used up. An operator must resolve or release it."""
+
+    key: Key
+    reason: str
 
 
 class Swept(Event, frozen=True):
@@ -183,9 +191,10 @@ _log = logging.getLogger("twicesafe")
 
 _WARNINGS = (
     BrokerFailed,
-    GivenUp,
+    Held,
     LaneParked,
     LeaseLost,
+    Parked,
     PublishFailed,
     RenewalFailed,
     ResultNotKept,

@@ -16,7 +16,8 @@ import abc
 from typing import Any, Generic, TypeVar
 
 from .errors import FingerprintMismatchError, HeldError, ParkedError
-from .keys import Key, KeyLike
+from .fingerprint import stated
+from .keys import KeyLike
 from .outcomes import Outcome
 from .receiver import AsyncReceiver, Receiver
 
@@ -26,7 +27,7 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 FINAL = (ParkedError, HeldError, FingerprintMismatchError)
-"""No redelivery will change these: the message belongs to whoever reads dead letters."""
+"""No redelivery will change these: the message is a dead letter."""
 
 
 class _Described(abc.ABC, Generic[M, T]):
@@ -43,10 +44,11 @@ class _Described(abc.ABC, Generic[M, T]):
         scope = (*receiver.scope, f"{cls.__module__}.{cls.__qualname__}")
         return receiver.options(scope=scope, fingerprint=self.fingerprint)
 
-    def _key_of(self, message: M, scope: tuple[str, ...]) -> KeyLike:
-        """Two handlers of one message both run: a ready key too gets the handler's scope."""
-        key = self.key(message)
-        return Key(key.value, (*scope, *key.scope)) if isinstance(key, Key) else key
+    def _check(self, receiver: Any, message: M) -> None:
+        """Raise what keeps this message from ever being handled: no usable key, or content that
+        cannot be compared."""
+        receiver.key(self.key(message))
+        stated(self.fingerprint(message))
 
 
 class MessageHandler(_Described[M, T]):
@@ -60,12 +62,17 @@ class MessageHandler(_Described[M, T]):
         """Do the work. It may start again after a failure or a crash."""
 
     def dead_letter(self, message: M, error: Exception) -> None:
-        """A message that no redelivery can help: parked, held, or reused id. Then the error goes on."""
+        """A message that no redelivery can help: no usable key, a reused id, parked or held.
+        After this call the error is raised."""
 
     def __call__(self, message: M) -> Outcome[T]:
         try:
-            key = self._key_of(message, self.receiver.scope)
-            return self.receiver.process(key, self.handle, message)
+            self._check(self.receiver, message)
+        except Exception as error:
+            self.dead_letter(message, error)
+            raise
+        try:
+            return self.receiver.process(self.key(message), self.handle, message)
         except FINAL as error:
             self.dead_letter(message, error)
             raise
@@ -82,12 +89,17 @@ class AsyncMessageHandler(_Described[M, T]):
         """Do the work. It may start again after a failure or a crash."""
 
     async def dead_letter(self, message: M, error: Exception) -> None:
-        """A message that no redelivery can help: parked, held, or reused id. Then the error goes on."""
+        """A message that no redelivery can help: no usable key, a reused id, parked or held.
+        After this call the error is raised."""
 
     async def __call__(self, message: M) -> Outcome[T]:
         try:
-            key = self._key_of(message, self.receiver.scope)
-            return await self.receiver.process(key, self.handle, message)
+            self._check(self.receiver, message)
+        except Exception as error:
+            await self.dead_letter(message, error)
+            raise
+        try:
+            return await self.receiver.process(self.key(message), self.handle, message)
         except FINAL as error:
             await self.dead_letter(message, error)
             raise

@@ -5,8 +5,13 @@ sender's id. Its identity is a 32-byte SHA-256 over a length-prefixed encoding, 
 separators can make two keys meet: ``("a", "bc")`` is not ``("ab", "c")``. Keys are opaque,
 case-sensitive and never normalised, cut or folded; what does not fit is refused.
 
+A receiver or an inbox puts its own scope in front of every key that it is given. The full keys that
+come out of it (`outcome.key`, `error.key`, `current_key()`, `record.key`) are absolute: given to a
+receiver again, they stay as they are.
+
     Key("tx-123")                                       the sender's own id
     Key("tx-123", scope=("acct_1", "POST /charges"))    …of one tenant and operation
+    Key("tx-123", absolute=True)                        …and no receiver puts its scope in front
     Key.from_content(order, ignore=("sent_at",))        no id: a hash of what was sent
     Key.from_message(type="order.paid", id="77", version=2, source="shop")
     Key.natural("invoice", 2026, 11)                    parts that are the identity
@@ -36,16 +41,20 @@ _DOMAIN = b"twicesafe.key.1\0"
 
 
 class Key:
-    """One operation's identity. Immutable, hashable, equal by scope and value."""
+    """One operation's identity. Immutable, hashable, equal by scope and value.
 
-    __slots__ = ("id", "scope", "value")
+    ``absolute``: this is the full key; a receiver's scope is not put in front of it.
+    """
+
+    __slots__ = ("absolute", "id", "scope", "value")
 
     value: str
     scope: tuple[str, ...]
     id: bytes
     """32 bytes; what stores compare."""
+    absolute: bool
 
-    def __init__(self, value: str, scope: Iterable[str] = ()) -> None:
+    def __init__(self, value: str, scope: Iterable[str] = (), *, absolute: bool = False) -> None:
         if isinstance(scope, str):
             raise InvalidKeyError(
                 f"scope must be a tuple of strings, not the string {scope[:20]!r}: write scope=(…,)"
@@ -60,6 +69,7 @@ class Key:
         _put_value(self, value if type(value) is str else str.__str__(value))
         _put_scope(self, scope)
         _put_id(self, hashlib.sha256(_DOMAIN + around + b"\0" + text).digest())
+        _put_absolute(self, absolute)
 
     # -- makers -------------------------------------------------------------------------------
 
@@ -114,7 +124,7 @@ class Key:
     def derive(self, step: str) -> Key:
         """The key for one step of this operation: the same on every retry, different per step."""
         digest = hashlib.sha256(b"twicesafe.derive.1\0" + self.id + _prefixed(step, "step"))
-        return Key("step:" + digest.hexdigest(), self.scope)
+        return Key("step:" + digest.hexdigest(), self.scope, absolute=self.absolute)
 
     # -- a value like any other ---------------------------------------------------------------
 
@@ -139,27 +149,32 @@ class Key:
         return f"<Key {self.short}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Key, (self.value, self.scope)
+        return _rebuilt, (self.value, self.scope, self.absolute)
 
 
 # Past `__setattr__`, and half as long as `object.__setattr__` by name: every delivery makes a key.
-_put_value, _put_scope, _put_id = (Key.__dict__[name].__set__ for name in ("value", "scope", "id"))
+_put_value, _put_scope, _put_id, _put_absolute = (
+    Key.__dict__[name].__set__ for name in ("value", "scope", "id", "absolute")
+)
+
+
+def _rebuilt(value: str, scope: tuple[str, ...], absolute: bool) -> Key:
+    return Key(value, scope, absolute=absolute)
+
 
 KeyLike: TypeAlias = Key | str | int | UUID
 
 
 def as_key(key: KeyLike | None, scope: tuple[str, ...] = ()) -> Key:
-    """What callers pass as a key → a Key. A ready Key keeps its own scope."""
-    if type(key) is str:
-        return Key(key, scope)
-    if isinstance(key, Key):
-        return key
+    """What callers pass as a key → the full Key: this scope, then the key's own, if it has one."""
     if isinstance(key, str):
-        return Key(key, scope)
+        return Key(key, scope, absolute=True)
+    if isinstance(key, Key):
+        return key if key.absolute else Key(key.value, (*scope, *key.scope), absolute=True)
     if isinstance(key, int) and not isinstance(key, bool):
-        return Key(int.__repr__(key), scope)  # of an enum, its value
+        return Key(int.__repr__(key), scope, absolute=True)  # of an enum, its value
     if isinstance(key, UUID):
-        return Key(str(key), scope)
+        return Key(str(key), scope, absolute=True)
     if key is None:
         raise MissingKeyError("no key was given: pass the sender's id, or Key.from_content(…)")
     raise InvalidKeyError(f"a key is text (or an int, a UUID, a Key), not {type(key).__name__}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import CoroutineType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from . import events
@@ -95,14 +95,12 @@ class Letters(Deliveries):
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """What every plain key of this inbox begins with: the consumer, then its own scope."""
+        """What every key of this inbox begins with: the consumer, then its own scope."""
         return (*self._consumer, *self._scope)
 
     def key(self, key: KeyLike | None) -> Key:
-        """The full key that this inbox makes of a message's. The consumer is part of each one, also
-        of a ready `Key`: two consumers of one message both run."""
-        if isinstance(key, Key):
-            return Key(key.value, (*self._consumer, *key.scope)) if self._consumer else key
+        """The full key that this inbox makes of a message's. The consumer is part of each one that
+        is not absolute: two consumers of one message both run."""
         return as_key(key, (*scope_of_context(), *self.scope))
 
     # -- from messages to calls ---------------------------------------------------------------
@@ -233,21 +231,17 @@ def claim_of(command: Invoke) -> Iterator[None]:
         active.reset(token)
 
 
-_NOT_A_RESULT: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
-
-
 def invoked(command: Invoke) -> Reply:
     try:
         value = command.run()
     except Exception as error:
         return Raised(error)
-    if isinstance(value, _NOT_A_RESULT):
-        if isinstance(value, CoroutineType):
-            value.close()
+    if isinstance(value, CoroutineType):  # nothing of it has run; closed, it never will
+        value.close()
         return Raised(
             UsageError(
-                "the handler returned a coroutine or a generator: its work is not done when it "
-                "returns; use AsyncInbox for async functions"
+                "the handler returned a coroutine, which is work not yet done: use AsyncInbox for "
+                "async functions"
             )
         )
     return Returned(value)

@@ -60,7 +60,8 @@ class RoundTimer:
         return int(time.time() / self.every)
 
     def key(self) -> Key:
-        return Key(f"{self.number()}", ("twicesafe", "maintenance"))
+        # One round for all nodes of this store, whatever scopes their receivers have.
+        return Key(f"{self.number()}", ("twicesafe", "maintenance"), absolute=True)
 
     def park_after(self) -> float | None:
         """In every twelfth round: looking for stuck work reads what the sweep just read."""

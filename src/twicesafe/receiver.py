@@ -25,7 +25,7 @@ from .claims import AsyncClaim, Claim
 from .core import operations
 from .core.batch import exchange_many
 from .core.exchange import exchange
-from .deliveries import Deliveries, merged, value_or_raise, whole
+from .deliveries import Deliveries, merged, unswept, value_or_raise, whole
 from .errors import UsageError
 from .keys import KeyLike
 from .maintenance import AsyncMaintenance, Maintenance
@@ -148,8 +148,8 @@ class Receiver(Deliveries):
         """Make a function safe to call twice. It returns its plain value, replayed or not.
 
         ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
-        arguments are equal calls. The scope is the receiver's, then the function's module and name,
-        so that neither tenants nor functions meet; a ready `Key` is that very key, everywhere.
+        arguments are equal calls. The scope is the receiver's, then ``scope``, by default the
+        function's module and name, so that neither tenants nor functions share keys.
         """
         if function is None:
             return functools.partial(
@@ -216,7 +216,7 @@ class Receiver(Deliveries):
     def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
         """Park work whose lease ended so long ago and that nobody delivered again; say which."""
         flow = operations.park_stuck(self._before(older_than), self._terms.retention_ms)
-        return self._told_given_up(self._runtime.run(flow))
+        return self._tell_parked(self._runtime.run(flow))
 
     def maintain(
         self,
@@ -254,8 +254,8 @@ class Receiver(Deliveries):
         return self._runtime.run(operations.audit(self.key(key)))
 
     def doctor(self) -> list[Finding]:
-        """What the guarantee stands on, looked at one by one."""
-        return self.store.doctor()
+        """Check the settings that the guarantees depend on, and whether records are swept."""
+        return self.store.doctor() + unswept(self.stats())
 
     def close(self) -> None:
         """Stop the lease keeper and close the store; also for receivers made by `options`."""
@@ -380,8 +380,8 @@ class AsyncReceiver(Deliveries):
         """Make a function safe to call twice. It returns its plain value, replayed or not.
 
         ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
-        arguments are equal calls. The scope is the receiver's, then the function's module and name,
-        so that neither tenants nor functions meet; a ready `Key` is that very key, everywhere.
+        arguments are equal calls. The scope is the receiver's, then ``scope``, by default the
+        function's module and name, so that neither tenants nor functions share keys.
         """
         if function is None:
             return functools.partial(
@@ -450,7 +450,7 @@ class AsyncReceiver(Deliveries):
     async def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
         """Park work whose lease ended so long ago and that nobody delivered again; say which."""
         flow = operations.park_stuck(self._before(older_than), self._terms.retention_ms)
-        return self._told_given_up(await self._runtime.run(flow))
+        return self._tell_parked(await self._runtime.run(flow))
 
     def maintain(
         self,
@@ -488,8 +488,8 @@ class AsyncReceiver(Deliveries):
         return await self._runtime.run(operations.audit(self.key(key)))
 
     async def doctor(self) -> list[Finding]:
-        """What the guarantee stands on, looked at one by one."""
-        return await self.store.doctor()
+        """Check the settings that the guarantees depend on, and whether records are swept."""
+        return await self.store.doctor() + unswept(await self.stats())
 
     async def close(self) -> None:
         """Stop the lease keeper and close the store; also for receivers made by `options`."""

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from .keys import Key
+
 __all__ = ["AuditEntry", "Cause", "Record", "Row", "State", "Stats", "SweepReport", "moment"]
 
 
@@ -123,6 +125,11 @@ class Record:
     """End of retention; None: in progress, held or parked, which are kept."""
     result_bytes: int | None
     """Size of the stored result; None: there is none."""
+
+    @property
+    def key(self) -> Key | None:
+        """The full key, to give to a receiver again; None once it is forgotten."""
+        return Key(self.value, self.scope, absolute=True) if self.value else None
 
     @property
     def short(self) -> str:

@@ -60,6 +60,45 @@ def test_list_by_state_and_scope(line: Line, receiver: Receiver):
     assert line("keys", "list", "--state", "sleeping").status == 2
 
 
+def test_list_by_several_states(line: Line, receiver: Receiver):
+    for number in range(3):
+        receiver.process(f"done-{number}", str)
+        held(receiver, Key(f"held-{number}"))
+    receiver.process("released", str)
+    receiver.release("released", by="ann", force=True)
+    both = ("--state", "held", "--state", "completed")
+    expected = [f"{what}-{number}" for what in ("held", "done") for number in (2, 1, 0)]
+    for words in ((), ("--all",)):
+        found = line("keys", "list", *both, "--json", *words).data["records"]
+        assert [record["key"] for record in found] == expected
+    for limit in (1, 2, 3, 4, 6):
+        pages, after = [], ""
+        while True:
+            words = ("--limit", str(limit), *(("--after", after) if after else ()))
+            data = line("keys", "list", *both, "--json", *words).data
+            pages += [record["key"] for record in data["records"]]
+            after = data["after"]
+            if not after:
+                break
+        assert pages == expected
+    strange = line("keys", "list", *both, "--after", "parked:3")
+    assert (strange.status, "other states" in strange.err) == (2, True)
+
+
+def test_a_pipe_gets_whole_lines(line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("COLUMNS")
+    scope = ("acct_1", "POST /charges")
+    receiver.process(Key("x" * 200, scope), str)
+    _header, row = line("keys", "list", "--full").out.splitlines()
+    assert "x" * 200 in row
+    assert "acct_1 › POST /charges" in row
+
+
+def test_a_mark_that_is_none_is_named_as_the_option(line: Line, receiver: Receiver):
+    ran = line("keys", "list", "--after", "nonsense")
+    assert (ran.status, "--after is not a mark" in ran.err) == (2, True)
+
+
 def test_pages_meet_without_gap_or_repeat(line: Line, receiver: Receiver):
     fill(receiver, 7)
     seen: list[str] = []

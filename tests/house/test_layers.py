@@ -27,13 +27,12 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"runtime"},
     "publishers": {"publishers"},
     "facades": {
-        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "letters", "outbox", "relay", "durable",
+        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "letters", "outbox", "relay",
         "http", "http_guard", "propagation", "server_context", "strategies",
     },
     "front": {""},  # twicesafe/__init__.py: the public names
     "edges": {
-        "asgi", "wsgi", "proxy", "client", "brokers", "integrations", "observers", "cli",
-        "dashboard", "demo", "bench", "__main__",
+        "asgi", "wsgi", "proxy", "client", "integrations", "cli", "demo", "bench", "__main__",
     },
     "testing": {"testing"},
 }  # fmt: skip
@@ -232,7 +231,7 @@ def package(tmp_path: Path, **sources: str) -> Package:
         {"receiver": "from . import Receiver"},
         {"receiver": "from .testing import clock", "testing__clock": ""},
         {"asgi": "from .wsgi import x", "wsgi": ""},
-        {"brokers__kafka": "from ..observers.log import x", "observers__log": ""},
+        {"client__httpx": "from ..integrations.fastapi import x", "integrations__fastapi": ""},
         {"asgi": "from .stores.sqlite import SQLiteStore", "stores__sqlite": ""},
         {"asgi": "from .stores import sqlite", "stores__sqlite": ""},
         {"asgi": "import importlib\nimportlib.import_module('.stores.sqlite', 'pkg')",

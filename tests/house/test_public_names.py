@@ -14,10 +14,10 @@ NAMES = {
 }  # fmt: skip
 
 ERRORS = {
-    "AtomicityBrokenError", "BrokerUnavailableError", "CompensationFailedError", "ConfigurationError", "CorruptRecordError",
+    "AtomicityBrokenError", "BrokerUnavailableError", "ConfigurationError", "CorruptRecordError",
     "DuplicateError", "FingerprintMismatchError", "HeldError", "InvalidKeyError", "LeaseLostError",
     "MissingKeyError", "NotStorableError", "ParkedError", "RememberedFailureError", "ResultError",
-    "ResultUnavailableError", "SchemaVersionError", "StepError", "StepMismatchError",
+    "ResultUnavailableError", "SchemaVersionError",
     "StillInProgressError", "StoreError", "StoreUnavailableError", "TooLargeError",
     "TooManyWaitersError", "TwicesafeError", "UnsupportedByStoreError", "UsageError",
     "VersionConflictError",

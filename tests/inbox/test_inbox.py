@@ -116,8 +116,13 @@ def test_two_consumers_of_one_message_both_run_whatever_names_it(lean_shop: Shop
         for inbox in (billing, mail):
             assert lean_shop.accept(ready, inbox=inbox)
             assert not lean_shop.accept(ready, inbox=inbox)
-            assert not lean_shop.accept(ready, inbox=inbox.options(scope=("t",)))
+        absolute = Key(ready.value, ready.scope, absolute=True)
+        assert [lean_shop.accept(absolute, inbox=inbox) for inbox in (billing, mail)] == [
+            True,
+            False,
+        ]
     assert billing.key(ready).scope == ("billing", "shop", "order.paid")
+    assert billing.options(scope=("t",)).key(ready).scope == ("billing", "t", "shop", "order.paid")
     assert billing.options(scope=("t",)).scope == ("billing", "t")
 
 

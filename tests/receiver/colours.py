@@ -92,6 +92,8 @@ class Bench:
         return self.call(self.receiver.process_many, messages, self.coloured(handler), **kwargs)
 
     def idempotent(self, function: Any, **settings: Any) -> Callable[..., Any]:
+        # The handlers of our tests are closures, over what they count.
+        settings.setdefault("scope", (getattr(function, "__qualname__", "a function"),))
         decorated = self.receiver.idempotent(**settings)(self.coloured(function))
         return functools.partial(self.call, decorated)
 

@@ -384,3 +384,26 @@ def test_a_failure_that_could_not_be_remembered_is_nobodys_answer(bench: Bench) 
     with pytest.raises(ValueError, match="late"):
         bench.process("k", loses_its_claim)
     assert bench.process("k", Counter().quick).replayed
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["alone", "batch"])
+def test_a_generator_is_a_result_that_cannot_be_kept(bench: Bench, batch: bool) -> None:
+    """The function ran to its end, effect and all: a repeat must not run it again."""
+    counter = Counter()
+
+    def lazily(*_: Any) -> Any:
+        counter.quick()
+        return (number for number in range(3))
+
+    def deliver() -> None:
+        if batch:
+            [failure] = bench.process_many(["k"], lazily, key=str)
+            raise failure.error
+        bench.process("k", lazily)
+
+    with pytest.raises(NotStorableError) as caught:
+        deliver()
+    assert list(caught.value.value) == [0, 1, 2]  # not touched
+    with pytest.raises(ResultUnavailableError):
+        deliver()
+    assert counter.runs == 1

@@ -75,6 +75,27 @@ def test_a_reused_id_is_a_dead_letter(bench: Bench) -> None:
     assert len(handler.handled) == 1
 
 
+@pytest.mark.parametrize(
+    "message, error",
+    [
+        ({}, "KeyError"),
+        ({"id": ""}, "InvalidKeyError"),
+        ({"id": None}, "MissingKeyError"),
+        ({"id": "1", "amount": object()}, "UsageError"),
+    ],
+    ids=["no id", "empty id", "null id", "content that cannot be compared"],
+)
+def test_a_message_that_can_never_be_handled_is_a_dead_letter(
+    bench: Bench, message: Any, error: str
+) -> None:
+    handler = payments(bench)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - its name is compared
+        bench.call(handler, message)
+    assert type(caught.value).__name__ == error
+    assert handler.letters == [(message, error)]
+    assert handler.handled == []
+
+
 def test_parked_messages_are_dead_letters_and_ordinary_failures_are_not(bench: Bench) -> None:
     bench.policy(max_attempts=2)
     handler = payments(bench)

@@ -140,14 +140,30 @@ def test_scopes_keep_tenants_apart(bench: Bench) -> None:
     assert bench.process(Key("k", scope=("a",)), counter.quick).replayed
 
 
-def test_key_scope_applies_to_plain_keys_only(bench: Bench) -> None:
+def test_scopes_are_put_in_front_of_every_key_that_is_not_absolute(bench: Bench) -> None:
     counter = Counter()
     with key_scope("tenant", "op"):
         assert bench.receiver.key("k") == Key("k", scope=("tenant", "op"))
         assert bench.receiver.options(scope=("inner",)).key("k").scope == ("tenant", "op", "inner")
-        assert bench.receiver.key(Key("k")) == Key("k")
+        assert bench.receiver.key(Key("k", ("mine",))) == Key("k", ("tenant", "op", "mine"))
+        assert bench.receiver.key(Key("k", absolute=True)) == Key("k")
         bench.process("k", counter.quick)
     assert not bench.process("k", counter.quick).replayed
+
+
+def test_the_keys_that_come_out_go_in_again(bench: Bench) -> None:
+    """What an outcome, a record or an error names is the whole key, whatever the receiver's scope."""
+    tenant = bench.receiver.options(scope=("tenant",))
+    inside: list[Any] = []
+    handler = bench.coloured(lambda: inside.append(current_key()))
+    outcome = bench.call(tenant.process, Key("k", ("op",)), handler)
+    assert outcome.key.scope == ("tenant", "op")
+    record = bench.call(tenant.record, outcome.key)
+    assert record.key == outcome.key == inside[0]
+    bench.call(tenant.release, record.key, by="ann", force=True)
+    assert bench.call(tenant.record, inside[0]).state == "released"
+    bench.call(tenant.forget, record.key)
+    assert bench.call(tenant.record, record.key).key is None
 
 
 def test_the_handler_sees_its_claim(bench: Bench) -> None:

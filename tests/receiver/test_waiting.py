@@ -114,6 +114,27 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     assert bench.events(ev.Refused)[-1].reason == "StillInProgressError"
 
 
+def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -> None:
+    """The waiter waits for another process, and may for long; the answer is known already."""
+    counter = Counter()
+    elsewhere = bench.new_receiver()
+    first = bench.start(bench.call, elsewhere.process, "k", bench.coloured(counter.slow))
+    assert counter.entered.wait(10)
+    waiter = bench.start(bench.process, "k", counter.quick)
+    flights = bench.receiver._runtime.flights
+    until(lambda: any(flight.delayed for flight in flights._table.values()))
+    impatient = bench.receiver.options(policy=bench.receiver.policy.but(in_flight="reject"))
+    riding = []
+    ask = flights.ask
+    flights.ask = lambda *args: riding.append(ask(*args)) or riding[-1]
+    with pytest.raises(StillInProgressError):
+        bench.call(impatient.process, "k", bench.coloured(counter.quick))
+    assert riding == []  # it went to the store by itself
+    counter.go_on.set()
+    assert first.result(10).value == waiter.result(10).value == "done"
+    assert counter.runs == 1
+
+
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["this process", "another process"])
 def test_the_wait_has_a_deadline(bench: Bench, elsewhere: bool) -> None:
     counter = Counter()

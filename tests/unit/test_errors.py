@@ -94,7 +94,6 @@ def test_the_tree() -> None:
             errors.TooLargeError,
             errors.ResultUnavailableError,
         ),
-        errors.StepError: (errors.StepMismatchError, errors.CompensationFailedError),
     }
     for parent, children in parents.items():
         for child in children:

@@ -220,7 +220,8 @@ class Numbers(int, enum.Enum):
 
 def test_as_key() -> None:
     assert as_key("k", ("s",)) == Key("k", ("s",))
-    assert as_key(Key("k"), ("s",)) == Key("k")
+    assert as_key(Key("k", ("t",)), ("s",)) == Key("k", ("s", "t"))
+    assert as_key(Key("k", absolute=True), ("s",)) == Key("k")
     assert as_key(5) == Key("5")
     assert as_key(UUID(int=5)) == Key(str(UUID(int=5)))
     assert as_key(Texts.ONE) == Key(Texts.ONE) == Key("ord-1")
@@ -231,3 +232,16 @@ def test_as_key() -> None:
     for bad in (True, 1.5, b"k", ("k",)):
         with pytest.raises(InvalidKeyError, match="not"):
             as_key(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("plain", ["k", 5, UUID(int=5), Key("k", ("t",)), Key("k", absolute=True)])
+def test_a_full_key_stays_as_it_is(plain: Any) -> None:
+    full = as_key(plain, ("s",))
+    assert as_key(full, ("s",)) is full
+    assert as_key(pickle.loads(pickle.dumps(full)), ("s",)) == full
+    assert as_key(full.derive("step"), ("s",)) == full.derive("step")
+
+
+def test_a_derived_key_is_absolute_if_its_parent_is() -> None:
+    assert not Key("k").derive("step").absolute
+    assert Key("k", absolute=True).derive("step").absolute

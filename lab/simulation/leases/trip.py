@@ -196,6 +196,8 @@ class Trip:
 
     def _watch(self, command: Watch) -> Any:
         resume = self._later("watch")
+        if self.flight is not None:
+            self.process.flights.delay(self.flight)
         process = self.process
         world = process.world
         if not world.plan.wakes:

@@ -22,7 +22,7 @@ from ..core.http.stored import RESPONSE_CODEC
 from ..errors import NotStorableError, UsageError
 from ..http import StoredResponse
 from .config import Settings, opened, settle
-from .exits import NO, USAGE, Ended
+from .exits import NO, USAGE, Ended, in_cli_words
 from .finding import Found, find
 from .options import (
     ByOption,
@@ -35,6 +35,7 @@ from .options import (
     StoreOption,
     WhyOption,
     YesOption,
+    flag,
 )
 from .output import STATES, Screen, record_data, shortened
 
@@ -51,9 +52,7 @@ def release_key(
     id_: IdOption = None,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="Also a completed key: the work is done again.", show_default=False
-        ),
+        flag("--force", help="Also a completed key: the work is done again."),
     ] = False,
     yes: YesOption = False,
     store: StoreOption = None,
@@ -299,7 +298,7 @@ def _act(act: Callable[[], None]) -> None:
     try:
         act()
     except UsageError as error:
-        raise Ended(str(error), NO, "Refused") from error
+        raise Ended(in_cli_words(str(error)), NO, "Refused") from error
 
 
 def _report(screen: Screen, receiver: Receiver, found: Found, words: str) -> None:

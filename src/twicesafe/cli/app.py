@@ -15,7 +15,7 @@ import typer.core
 from .. import __version__
 from . import acts, bench, demo, keys, outbox, proxy, upkeep, verify
 from .exits import DONE, NO, complain
-from .options import JsonOption
+from .options import JsonOption, flag
 from .output import Screen
 
 __all__ = ["app", "run"]
@@ -56,9 +56,7 @@ outbox_commands = typer.Typer(rich_markup_mode="rich")
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", show_default=False)
-    ] = False,
+    version: Annotated[bool, flag("--version", help="Say which version this is.")] = False,
 ) -> None:
     """A repeat gets the first answer instead of a second effect: look after the keys.
 

@@ -33,13 +33,29 @@ class Ended(Exception):  # noqa: N818 - an end, not always an error
         self.kind = kind or ("UsageError" if status == USAGE else "NotFound")
 
 
+_CLI_WORDS: Final = {
+    "pass force=True": "add --force",
+    "with force=True": "with --force",
+    "by=…": "--by",
+    "after= is": "--after is",
+}
+"""What the library's errors call by its Python names, as it is called on the command line."""
+
+
+def in_cli_words(message: str) -> str:
+    for python, ours in _CLI_WORDS.items():
+        message = message.replace(python, ours)
+    return message
+
+
 def complain(screen: Screen, error: BaseException) -> int | None:
     """Say what went wrong; the exit status. None: not an error that a command may end with."""
     retryable, hint = False, ""
     if isinstance(error, Ended):
         status, kind, message = error.status, error.kind, str(error)
     elif isinstance(error, TwicesafeError):
-        status, kind, message = _status(error), type(error).__name__, str(error)
+        status, kind = _status(error), type(error).__name__
+        message = in_cli_words(str(error))
         retryable = error.retryable
     elif isinstance(error, ParserError):
         status, kind, message = USAGE, "UsageError", error.format_message()

@@ -34,9 +34,9 @@ def find(
         if scope:
             raise Ended("an id is the whole key: leave --scope out", USAGE)
         there = _by_digits(receiver, digits.lower())
-        return Found(there, Key(there.value, there.scope) if there.value else None)
+        return Found(there, there.key)
     assert value is not None
-    key = Key(value, scope or ())
+    key = Key(value, scope or (), absolute=True)
     record = receiver.record(key)
     if record is None:
         within = f" in scope {BETWEEN.join(map(visible, scope))}" if scope else " without a scope"

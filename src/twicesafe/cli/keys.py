@@ -12,8 +12,9 @@ from rich.text import Text
 from .. import Receiver, Record, State
 from ..records import AuditEntry
 from .config import existing, opened
+from .exits import USAGE, Ended
 from .finding import every, find
-from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption
+from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
 from .output import (
     BETWEEN,
     STATES,
@@ -33,12 +34,12 @@ ID_CELLS = 8
 FIXED_CELLS = ID_CELLS + 11 + 5 + 10 + 2 * 6
 """What the columns besides key and scope take, with their gaps."""
 
-_STATE_HELP = f"Only keys in this state: {', '.join(State)}."
+_STATE_HELP = f"Only keys in this state; repeat it for several. One of: {', '.join(State)}."
 
 
 def list_keys(
     state: Annotated[
-        State | None,
+        list[State] | None,
         typer.Option("--state", metavar="STATE", help=_STATE_HELP, show_default=False),
     ] = None,
     scope: ScopeOption = None,
@@ -51,27 +52,24 @@ def list_keys(
             "--after", metavar="MARK", help="Go on where a page ended.", show_default=False
         ),
     ] = "",
-    all_: Annotated[
-        bool, typer.Option("--all", help="All of them, page after page.", show_default=False)
-    ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show long keys in full.", show_default=False)
-    ] = False,
+    all_: Annotated[bool, flag("--all", help="All of them, page after page.")] = False,
+    full: Annotated[bool, flag("--full", help="Show long keys in full.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List keys, newest first, by state and scope.
+    """List keys, newest first, by state and scope; of several states, one after the other.
 
-    Example: [cyan]twicesafe keys list --state held --scope acct_1[/]
+    Example: [cyan]twicesafe keys list --state held --state parked --scope acct_1[/]
     """
     screen = Screen(json)
     parts = tuple(scope or ())
+    states: list[State | None] = list(dict.fromkeys(state or ())) or [None]
     with opened(existing(store, config)) as receiver:
         if all_:
-            _list_all(screen, receiver, state, parts, full)
+            _list_all(screen, receiver, states, parts, full)
         else:
-            records, more = receiver.records(state=state, scope=parts, limit=limit, after=after)
+            records, more = _page(receiver, states, parts, limit, after)
             if json:
                 screen.data({"records": [record_data(r) for r in records], "after": more})
                 return
@@ -80,10 +78,44 @@ def list_keys(
                 screen.say(Text(f"there are more: --after {more}, or --all", "dim"))
 
 
+def _page(
+    receiver: Receiver,
+    states: list[State | None],
+    scope: tuple[str, ...],
+    limit: int,
+    after: str,
+) -> tuple[list[Record], str]:
+    """Of several states, a mark says which one the page ended in: ``parked:MARK``."""
+    left = list(states)
+    if len(states) > 1 and after:
+        name, _, after = after.partition(":")
+        while left and left[0] != name:
+            left.pop(0)
+        if not left:
+            raise Ended("this --after belongs to a list of other states", USAGE)
+    found: list[Record] = []
+    while left:
+        some, after = receiver.records(
+            state=left[0], scope=scope, limit=limit - len(found), after=after
+        )
+        found += some
+        if not after:
+            left.pop(0)
+        if len(found) >= limit:
+            break
+    if not left:
+        return found, ""
+    return found, f"{left[0]}:{after}" if len(states) > 1 else after
+
+
 def _list_all(
-    screen: Screen, receiver: Receiver, state: State | None, scope: tuple[str, ...], full: bool
+    screen: Screen,
+    receiver: Receiver,
+    states: list[State | None],
+    scope: tuple[str, ...],
+    full: bool,
 ) -> None:
-    records = every(receiver, state, scope)
+    records = (record for state in states for record in every(receiver, state, scope))
     if screen.json:
         screen.stream(records)
         return
@@ -107,8 +139,9 @@ def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool 
     made = Table(box=None, show_header=header, header_style="bold dim", padding=(0, 2, 0, 0))
     made.add_column("id", width=ID_CELLS, no_wrap=True)
     made.add_column("state", width=11, no_wrap=True)
-    made.add_column("key", width=key_cells, overflow="fold")
-    made.add_column("scope", width=scope_cells, overflow="fold")
+    # On a terminal the pages of a long list stay in line; in a pipe a row is as long as it is.
+    made.add_column("key", width=None if screen.piped else key_cells, overflow="fold")
+    made.add_column("scope", width=None if screen.piped else scope_cells, overflow="fold")
     made.add_column("tries", width=5, justify="right")
     made.add_column("changed", width=10, no_wrap=True)
     for record in records:

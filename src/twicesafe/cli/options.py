@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -18,9 +18,16 @@ __all__ = [
     "StoreOption",
     "WhyOption",
     "YesOption",
+    "flag",
 ]
 
 _WHERE = "Where"
+
+
+def flag(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer calls it
+    """An option without a value; some versions of typer show ``<bool>`` unless told otherwise."""
+    return typer.Option(*names, help=help, metavar="", show_default=False, **settings)
+
 
 StoreOption: TypeAlias = Annotated[
     str | None,
@@ -44,7 +51,7 @@ ConfigOption: TypeAlias = Annotated[
 ]
 JsonOption: TypeAlias = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON, errors included, for programs.", show_default=False),
+    flag("--json", help="Print JSON, errors included, for programs."),
 ]
 KeyArgument: TypeAlias = Annotated[
     str | None,
@@ -86,6 +93,4 @@ RetentionOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-YesOption: TypeAlias = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.", show_default=False)
-]
+YesOption: TypeAlias = Annotated[bool, flag("--yes", "-y", help="Do not ask, also on a terminal.")]

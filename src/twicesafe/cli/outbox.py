@@ -23,7 +23,7 @@ from ..relay import OutboxRelay
 from ..stores.urls import mask
 from .config import existing, settle
 from .exits import NO, Ended
-from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption
+from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, flag
 from .output import Screen, ago, shortened, table, visible
 from .upkeep import interruptible
 
@@ -42,7 +42,7 @@ RetriedByOption = Annotated[
 RetriedWhyOption = Annotated[
     str, typer.Option("--why", metavar="TEXT", help="Why; a retry is not kept on record.")
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Every parked lane.", show_default=False)]
+AllOption = Annotated[bool, flag("--all", help="Every parked lane.")]
 
 
 def relay(
@@ -54,7 +54,7 @@ def relay(
     ],
     once: Annotated[
         bool,
-        typer.Option("--once", help="Publish what may go now, and end.", show_default=False),
+        flag("--once", help="Publish what may go now, and end."),
     ] = False,
     batch: Annotated[int, typer.Option("--batch", help="Messages under way at most.")] = 500,
     lease: Annotated[

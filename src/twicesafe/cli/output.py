@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -44,6 +44,8 @@ STATES: Final[dict[State, tuple[str, str]]] = {
     State.FORGOTTEN: ("bright_black", "done and erased; repeats do not run"),
 }
 """Per state: its colour, and what it means to whoever looks."""
+
+PIPE_WIDTH: Final = 100_000
 
 BETWEEN: Final = " › "
 """Stands between the parts of a scope."""
@@ -113,8 +115,13 @@ class Screen:
         self.json = json
         colour = {"no_color": True} if os.environ.get("NO_COLOR") else {}
         common: dict[str, Any] = {"highlight": False, "emoji": False, "soft_wrap": False, **colour}
-        self.out = Console(file=sys.stdout, **common)
+        self.out = Console(file=sys.stdout, width=_width_of(sys.stdout), **common)
         self.err = Console(file=sys.stderr, **common)
+
+    @property
+    def piped(self) -> bool:
+        """Is this read by a program that may want whole lines?"""
+        return self.out.width == PIPE_WIDTH
 
     def say(self, *parts: str | Text) -> None:
         """A sentence for a person; silent with ``--json``."""
@@ -139,6 +146,12 @@ class Screen:
 
     def fault(self, error: dict[str, Any]) -> None:
         print(as_json({"error": error}, None), file=sys.stderr, flush=True)
+
+
+def _width_of(stream: TextIO) -> int | None:
+    """None: as wide as the terminal, or as COLUMNS says. A pipe has no width: a line of a table stays
+    one line, so that grep and cut see all of it."""
+    return None if stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
 
 
 def as_json(document: object, indent: int | None = 2) -> str:

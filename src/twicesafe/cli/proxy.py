@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from ..proxy import load, run
-from .options import ConfigOption, JsonOption, StoreOption
+from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import Screen
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def proxy(
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Check the settings, then end.", show_default=False),
+        flag("--check", help="Check the settings, then end."),
     ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,

@@ -22,7 +22,7 @@ from ..records import SweepReport
 from ..stores.urls import mask, outbox_script_of, script_of
 from .config import Settings, existing, opened, settle
 from .exits import NO, complain
-from .options import ConfigOption, JsonOption, StoreOption
+from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import STATES, Screen, ago, state_text, table, visible
 
 __all__ = ["doctor", "interruptible", "migrate", "stats", "sweep"]
@@ -224,11 +224,9 @@ def doctor(
 def migrate(
     sql: Annotated[
         bool,
-        typer.Option("--sql", help="Print the statements and change nothing; connects to nothing."),
+        flag("--sql", help="Print the statements and change nothing; connects to nothing."),
     ] = False,
-    outbox: Annotated[
-        bool, typer.Option("--outbox", help="Make the tables of the outbox, too.")
-    ] = False,
+    outbox: Annotated[bool, flag("--outbox", help="Make the tables of the outbox, too.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,

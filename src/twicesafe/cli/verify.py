@@ -18,7 +18,7 @@ from ..policy import Policy
 from ..testing.lives import called
 from ..testing.matrix import crash_matrix
 from .exits import NO, Ended
-from .options import JsonOption
+from .options import JsonOption, flag
 from .output import Screen, visible
 
 __all__ = ["verify"]
@@ -62,7 +62,7 @@ def verify(
     ] = None,
     lines: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--lines/--points",
             help="Die before every line of the handler's file, or only where it says crash_point.",
         ),
@@ -78,28 +78,24 @@ def verify(
     ] = None,
     any_result: Annotated[
         bool,
-        typer.Option("--any-result", help="Answers may differ.", show_default=False),
+        flag("--any-result", help="Answers may differ."),
     ] = False,
     bare: Annotated[
         bool,
-        typer.Option(
-            "--bare", help="Without a receiver: the handler receives by itself.", show_default=False
-        ),
+        flag("--bare", help="Without a receiver: the handler receives by itself."),
     ] = False,
     hold: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--hold",
             help='Under takeover="hold": after a crash an operator decides.',
-            show_default=False,
         ),
     ] = False,
     kill: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--kill",
             help="Also kill real processes, at every point; about a second each.",
-            show_default=False,
         ),
     ] = False,
     interleavings: Annotated[

@@ -68,6 +68,9 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
 
 
 def refusal(call: Call, answer: Claimed) -> NoReturn:
+    if answer.closes:
+        closed = ev.Held if answer.verdict is Verdict.HELD else ev.Parked
+        call.notify(closed(call.key, "its worker stopped without an answer"))
     """The error that says why this delivery neither runs nor replays."""
     match answer.verdict:
         case Verdict.MISMATCH:

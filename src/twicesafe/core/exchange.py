@@ -104,6 +104,8 @@ def _admit(call: Call, began: float | None) -> Flow[Any]:
             refuse_mismatch(call, flight.fingerprint)
         elif call.fingerprint is not None and flight.fingerprint not in (None, call.fingerprint):
             break  # one of the two is refused, and only the store knows which
+        if terms.rejects and flight.delayed and not flight.departed:
+            break  # its leader waits, and may for long: the store knows what we ask
         asks = terms.rejects and not flight.departed  # what its claim finds may be our answer
         patience = (CLAIM_PATIENCE if asks else terms.wait) - (clock() - began)
         if (terms.rejects and not asks) or patience <= 0:

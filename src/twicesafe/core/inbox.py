@@ -80,6 +80,7 @@ def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, 
     claim = Claim(ask.key, ask.owner, 0, ask.max_attempts, True, ask.fingerprint)
     answer, after = lifecycle.claim(row, claim, now, floor)
     if answer.verdict is not Verdict.WON:
+        answer.closes = False
         return answer, None
     if ask.done:
         done = Complete(ask.id, ask.owner, answer.fence, ask.retention, None)
@@ -169,6 +170,8 @@ def _raised(
         remembered = type(end) is Complete
         name = type(reply.error).__qualname__
         call.notify(ev.Failed(call.key, name, claim.attempt, remembered))
+    if isinstance(end, Fail) and claim.attempt >= end.max_attempts:
+        call.notify(ev.Parked(call.key, end.error))
     if isinstance(reply.error, Exception):  # a cancellation or an interrupt is nobody's failure
         terms = call.terms
         owner = new_owner()

@@ -138,9 +138,9 @@ def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> tuple[Claime
     if answer is not None:
         return answer, None
     if row.state is State.IN_PROGRESS and row.hold:
-        return Claimed(Verdict.HELD), _move(row, Event.HOLD, now)
+        return Claimed(Verdict.HELD, closes=True), _move(row, Event.HOLD, now)
     if row.attempt >= ask.max_attempts:
-        return Claimed(Verdict.PARKED), _move(row, Event.PARK, now)
+        return Claimed(Verdict.PARKED, closes=True), _move(row, Event.PARK, now)
     if row.state is State.IN_PROGRESS:
         event, cause = Event.TAKE_OVER, Cause.LEASE_EXPIRED
     else:

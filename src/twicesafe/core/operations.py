@@ -51,11 +51,11 @@ def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
         raise UsageError("there is no record of this key, so there is nothing to change", key=key)
     row = yield Read(key.id)
     state = "unknown" if row is None else row.state.value
-    raise UsageError(f"a record that is {state} cannot be changed so: {_ADVICE[ask.op]}", key=key)
+    raise UsageError(f"cannot {ask.op} a record that is {state}: {_ADVICE[ask.op]}", key=key)
 
 
 _ADVICE: dict[str, str] = {
-    "release": "a completed key has its answer; to do the work again all the same, pass force=True",
+    "release": "it has its answer; to do the work again all the same, pass force=True",
     "resolve": "only work without an answer can be given one; release it with force=True first",
     "forget": "work in progress cannot be forgotten; wait for its end, or release it first",
 }
@@ -100,6 +100,7 @@ def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
             give_up = Fail(row.id, row.owner, row.fence, 0, row.attempt, retention)
             give_up.error, give_up.hold = row.error or "never finished", row.hold
             if (yield give_up) is Ack.OK:
+                row.state = State.HELD if row.hold else State.PARKED
                 parked.append(row.view())
         after = page.after
         if not after:

@@ -87,6 +87,8 @@ class Claimed(msgspec.Struct, gc=False):
     """REPLAY: milliseconds since completion."""
     expires_in: int = 0
     """REPLAY: milliseconds of retention left."""
+    closes: bool = False
+    """HELD, PARKED: this very claim closed the key; a later one finds it closed."""
 
 
 # --- a worker's requests ---------------------------------------------------------------------

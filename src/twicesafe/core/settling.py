@@ -122,6 +122,10 @@ def conclude(
             call.notify(ev.Failed(call.key, ask.error, claim.attempt, remembered))
         if ack is not Ack.OK and ack is not None:
             call.notify(ev.LeaseLost(call.key))
+        elif isinstance(ask, Fail) and ask.hold:
+            call.notify(ev.Held(call.key, ask.error))
+        elif isinstance(ask, Fail) and claim.attempt >= ask.max_attempts:
+            call.notify(ev.Parked(call.key, ask.error))
         return reply
     if ack is not _OK:
         claim.gone = True

@@ -32,7 +32,7 @@ from .upstream import Upstream
 
 __all__ = ["Report", "Worker"]
 
-_PROBE = Key("probe", ("twicesafe", "proxy"))
+_PROBE = Key("probe", ("twicesafe", "proxy"), absolute=True)
 
 
 class Report(msgspec.Struct, frozen=True):

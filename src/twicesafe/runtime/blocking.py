@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Final, TypeVar
+from types import CoroutineType
+from typing import Any, TypeVar
 
 from ..context import ActiveClaim, active
 from ..core.commands import (
@@ -49,8 +49,6 @@ from .trips import RECORDING, Trip
 __all__ = ["BlockingRuntime", "BlockingTrip"]
 
 T = TypeVar("T")
-
-NOT_A_RESULT: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
 
 
 class BlockingRuntime(Shared):
@@ -209,7 +207,7 @@ class BlockingTrip(Trip):
             return Raised(error)
 
     def _watch(self, command: Watch) -> None:
-        self._asked = None
+        self._stand_by()
         if self._store.capabilities.wake:
             self._store.watch(command.id, command.seconds)
         else:
@@ -252,12 +250,12 @@ def _call(run: Callable[[], Any]) -> Reply:
         value = run()
     except BaseException as error:
         return Raised(error)
-    if type(value) in NOT_A_RESULT:
-        value.close() if hasattr(value, "close") else None
+    if type(value) is CoroutineType:  # nothing of it has run; closed, it never will
+        value.close()
         return Raised(
             UsageError(
-                f"the handler returned a {type(value).__name__}, which is work not yet done: use "
-                "AsyncReceiver for async functions, and return a value instead of yielding"
+                "the handler returned a coroutine, which is work not yet done: use AsyncReceiver "
+                "for async functions"
             )
         )
     return Returned(value)

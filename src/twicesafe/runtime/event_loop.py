@@ -34,9 +34,8 @@ from ..core.commands import (
 from ..core.driving import drive_async
 from ..core.protocol import Claim
 from ..core.settling import RELEASE_PATIENCE
-from ..errors import LeaseLostError, UsageError
+from ..errors import LeaseLostError
 from . import shared
-from .blocking import NOT_A_RESULT
 from .jobs import TaskJobs
 from .shared import Shared
 from .trips import RECORDING, Trip
@@ -208,7 +207,7 @@ class EventLoopTrip(Trip):
             return Raised(error)
 
     async def _watch(self, command: Watch) -> None:
-        self._asked = None
+        self._stand_by()
         if self._store.capabilities.wake:
             await self._store.watch(command.id, command.seconds)
         else:
@@ -276,13 +275,6 @@ async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa
                     value = await value
     except BaseException as error:
         return Raised(error)
-    if type(value) in NOT_A_RESULT:
-        return Raised(
-            UsageError(
-                f"the handler returned a {type(value).__name__}, which is work not yet done: "
-                "return a value instead of yielding"
-            )
-        )
     return Returned(value)
 
 

@@ -2,9 +2,9 @@
 
 The first to board a key leads; the others ride and are woken the moment it lands, by its own
 recorded answer. When the leader ends without an answer, the riders board again and one of them
-takes over. Who would not wait for a handler asks only what becomes of the leader's claim: it is
-woken when the flight departs, which is when a handler runs, or when it lands. One table serves
-threads and event loops alike.
+takes over. A caller that would not wait for a handler asks only what becomes of the leader's claim:
+it is woken when the flight departs (a handler runs), when it is delayed (the leader itself waits for
+another process), or when it lands. One table serves threads and event loops alike.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ __all__ = ["Flight", "Flights"]
 
 
 class Flight:
-    __slots__ = ("askers", "departed", "fingerprint", "id", "landed", "landing", "wakers")
+    __slots__ = (
+        "askers",
+        "delayed",
+        "departed",
+        "fingerprint",
+        "id",
+        "landed",
+        "landing",
+        "wakers",
+    )
 
     def __init__(self, id: bytes, fingerprint: bytes | None) -> None:  # noqa: A002
         self.id = id
         self.fingerprint = fingerprint
-        self.departed = self.landed = False
+        self.departed = self.delayed = self.landed = False
         self.landing: Claimed | None = None
         self.wakers: list[Callable[[], object]] | None = None
         self.askers: list[Callable[[], object]] | None = None
@@ -54,9 +63,9 @@ class Flights:
             return True
 
     def ask(self, flight: Flight, waker: Callable[[], object]) -> bool:
-        """Be woken when it is known whether a handler runs. False: it is."""
+        """Be woken when it is known whether a handler runs here. False: it is."""
         with self._lock:
-            if flight.departed or flight.landed:
+            if flight.departed or flight.delayed or flight.landed:
                 return False
             if flight.askers is None:
                 flight.askers = []
@@ -71,8 +80,16 @@ class Flights:
 
     def depart(self, flight: Flight) -> None:
         """The leader's claim is won, and its handler runs."""
+        flight.departed = True
+        self._tell_askers(flight)
+
+    def delay(self, flight: Flight) -> None:
+        """Another process works on the key; the leader waits for it."""
+        flight.delayed = True
+        self._tell_askers(flight)
+
+    def _tell_askers(self, flight: Flight) -> None:
         with self._lock:
-            flight.departed = True
             askers, flight.askers = flight.askers, None
         for wake in askers or ():
             wake()

@@ -120,6 +120,12 @@ class Trip:
             return self._flights.ask(command.flight, wake)
         return self._flights.ride(command.flight, wake, command.most)
 
+    def _stand_by(self) -> None:
+        """This flow is about to wait for another process: callers that would not wait need not."""
+        self._asked = None
+        if self._flight is not None:
+            self._flights.delay(self._flight)
+
     def _land(self, command: Land) -> None:
         self._runtime.remember(self._flight, command.answer)
         if self._flight is not None:

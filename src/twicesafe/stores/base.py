@@ -43,8 +43,6 @@ class Capabilities:
     """Waiters in other processes are woken, not left to poll."""
     outbox: bool = False
     """Messages can be written in the caller's own transaction."""
-    steps: bool = False
-    """Steps of a flow can be recorded one by one."""
 
 
 @dataclass(frozen=True, slots=True)

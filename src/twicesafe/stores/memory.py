@@ -118,7 +118,7 @@ class MemoryStore(Store):
         if before is not None and self._rows[ask.id] is not before:  # it changed something
             entry = AuditEntry(
                 id=ask.id,
-                at=moment(self._now()),
+                at=moment(self._rows[ask.id].changed_at),  # one reading of the clock for both
                 action=ask.op,
                 by=ask.by,
                 why=ask.why,

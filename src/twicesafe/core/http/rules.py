@@ -155,7 +155,7 @@ class Rules:
             return None
         policy = self.policy
         return Admission(
-            Key(found, (*self._outer_scope, *self.scope(request))),
+            Key(found, (*self._outer_scope, *self.scope(request)), absolute=True),
             http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
             policy.on_unknown == "rerun" or self._rerun.match(request.method, request.path),
         )

@@ -151,7 +151,7 @@ class RedisPrograms:
             _, fence, attempt, cause = reply
             return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
         if kind in MOVED:
-            return Claimed(MOVED[kind])
+            return Claimed(MOVED[kind], closes=True)
         answer = lifecycle.look(row_of(ask.key.id, reply[2]), ask, reply[1])
         assert answer is not None, "the script saw that no write is needed"
         return answer

@@ -119,7 +119,7 @@ class FailureRules(Rules):
             yield from won(owner, lease=self.tick, max_attempts=2)
             yield Advance(self.tick)
         before = yield read()
-        assert (yield claim(C, max_attempts=2)) == Claimed(Verdict.PARKED)
+        assert (yield claim(C, max_attempts=2)) == Claimed(Verdict.PARKED, closes=True)
         row = yield read()
         assert (row.state, row.attempt, row.owner) == (State.PARKED, 2, B)
         assert (row.fence, row.lease_until, row.expires_at) == (before.fence, 0, 0)
@@ -129,7 +129,7 @@ class FailureRules(Rules):
     def test_a_released_key_is_parked_by_a_stricter_claimer(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.fail()
-        assert (yield claim(B, max_attempts=1)) == Claimed(Verdict.PARKED)
+        assert (yield claim(B, max_attempts=1)) == Claimed(Verdict.PARKED, closes=True)
         row = yield read()
         assert (row.state, row.expires_at) == (State.PARKED, 0)
 

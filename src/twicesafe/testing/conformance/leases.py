@@ -161,7 +161,7 @@ class LeaseRules(Rules):
     def test_a_lost_claim_is_held_if_its_owner_said_so(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick, hold=True)
         yield Advance(self.tick)
-        assert (yield claim(B, hold=True)) == Claimed(Verdict.HELD)
+        assert (yield claim(B, hold=True)) == Claimed(Verdict.HELD, closes=True)
         row = yield read()
         assert (row.state, row.owner, row.fence) == (State.HELD, A, mine.fence)
         assert (row.attempt, row.lease_until, row.expires_at) == (1, 0, 0)
