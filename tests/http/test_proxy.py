@@ -20,6 +20,7 @@ from tests.http.stage import Answer, ProxyServer, Seen, Stage, read
 from tests.http.test_wire import BAD
 from twicesafe import Receiver, State, wsgi
 from twicesafe.core.http.forwarding import Forwarding
+from twicesafe.core.http.problems import Refused
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
 from twicesafe.proxy.connections import Connection, UpstreamTimedOut
@@ -256,7 +257,7 @@ def test_hop_by_hop_fields_are_stripped_both_ways(before: Before):
         b"HTTP/1.1 200 OK\r\nConnection: X-Back\r\nX-Back: 1\r\nKeep-Alive: timeout=5\r\n"
         b"Proxy-Authenticate: Basic\r\nX-Kept: 1\r\nContent-Length: 0\r\n\r\n"
     )
-    stage, service = before([answer])
+    stage, service = before([answer], http={"keep_headers": ("X-Kept",)})
     fields = [
         ("Connection", "close, X-Hop"), ("X-Hop", "1"), ("Keep-Alive", "1"), ("TE", "trailers"),
         ("Proxy-Authorization", "secret"), ("Proxy-Connection", "close"), ("Upgrade", "h2c"),
@@ -313,6 +314,50 @@ def test_via_and_who_asked(before: Before):
     stage, service = before(forwarded=False)
     stage.send("k")
     assert b"x-forwarded" not in service.requests[0].lower()
+
+
+BY_PROXIES = (  # noqa: SIM905
+    "Forwarded X-Forwarded X-Forwarded-For X-Forwarded-Proto X-Forwarded-Host X-Forwarded-Port "
+    "X-Forwarded-Server X-Forwarded-Prefix X-Forwarded-Scheme X-Forwarded-Ssl X-Forwarded-Protocol "
+    "X-Forwarded-Path X-Forwarded-Uri X-Forwarded-Method X-Forwarded-User X-Forwarded-Email "
+    "X-Forwarded-Groups X-Forwarded-Preferred-Username X-Forwarded-Access-Token X-Forwarded-By "
+    "X-Forwarded-Client-Cert X-Forwarded-Tls-Client-Cert X-Original-URL X-Original-Host "
+    "X-Original-Forwarded-For X-Rewrite-URL X-Real-IP X-Client-IP True-Client-IP CF-Connecting-IP "
+    "X-Cluster-Client-IP Fastly-Client-IP X-Remote-User X-Envoy-External-Address Client-Cert "
+    "Client-Cert-Chain X-Client-Cert X-Client-Certificate X-SSL-Client-Cert X-SSL-Client-Verify "
+    "X-SSL-Client-S-DN SSL-Client-Cert X-ARR-ClientCert X-Amzn-Mtls-Clientcert-Subject Front-End-Https"
+).split()
+
+
+@pytest.mark.item("H2", "D15")
+def test_what_only_a_proxy_can_say_is_dropped_unless_its_peer_is_trusted(before: Before):
+    spellings = [(name, name.replace("-", "_"), name.replace("-", ".")) for name in BY_PROXIES]
+    said = [(name, "forged") for names in spellings for name in dict.fromkeys(names)][:90]
+    harmless = [("X-Client-Version", "1"), ("X-Forward", "1"), ("x_odd", "1"), ("Accept", "a/b")]
+    stage, service = before()
+    assert stage.send("k", b"{}", "POST", "/", *said, *harmless).status == 201
+    assert stage.send("l", b"{}", "POST", "/", *((n, "forged") for n in BY_PROXIES)).status == 201
+    assert all(b"forged" not in request for request in service.requests)
+    lines = service.requests[0].lower().split(b"\r\n")
+    assert all(f"{name.lower()}: {value}".encode() in lines for name, value in harmless)
+    stage, service = before(trusted=["127.0.0.1"])
+    assert stage.send("k", b"{}", "POST", "/", *((n, "set") for n in BY_PROXIES)).status == 201
+    lines = service.requests[0].lower().split(b"\r\n")
+    for name in map(str.lower, BY_PROXIES):
+        told = "set, 127.0.0.1" if name == "x-forwarded-for" else "set"
+        assert f"{name}: {told}".encode() in lines
+    stage, service = before(trusted=["127.0.0.1"])
+    assert stage.send("k", b"{}", "POST", "/", *((n.replace("-", "_"), "forged") for n in BY_PROXIES if "-" in n)).status == 201  # fmt: skip
+    assert b"forged" not in service.requests[0]
+
+
+@pytest.mark.item("H1", "D15")
+@pytest.mark.parametrize("name", BY_PROXIES)
+def test_connection_cannot_take_away_what_a_proxy_said(name: str):
+    forwarding = Forwarding(HttpPolicy(), trusted=["10.0.0.0/8"])
+    fields = [(b"connection", f"close, {name}".encode()), (name.lower().encode(), b"set")]
+    with pytest.raises(Refused):
+        forwarding.inbound(fields, "10.0.0.1")
 
 
 @pytest.mark.item("S1", "S4", "D15")

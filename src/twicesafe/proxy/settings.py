@@ -78,7 +78,8 @@ class ProxySettings:
     max_head: int = 65536
     """The longest head of a request, in bytes."""
     trusted: tuple[str, ...] = ()
-    """Networks of peers whose X-Forwarded-* and scope fields are believed."""
+    """Networks of peers that are believed in what only a proxy can say: X-Forwarded-*, Forwarded, a client's
+    address and certificate, and the fields that scope names. From other peers these are dropped."""
     forwarded: bool = True
     """Tell the upstream who asked: X-Forwarded-For, -Proto and -Host."""
     grace: float = 30

@@ -4,9 +4,11 @@
                       (X-Forwarded-For, -Proto, -Host), as this proxy saw it
     to the client     no hop-by-hop fields; one Date
 
-Who asked, and a tenant that `scope` names, are believed from trusted peers only. A client's own
-`X-Forwarded-For` is dropped, and so is a name that only some servers would read as one of ours
-(`X_Forwarded_For`). What a client must not take away from the upstream, it cannot name in Connection.
+Who asked, and a tenant that `scope` names, are believed from trusted peers only. From all others every
+field is dropped that only a proxy may set: all of `X-Forwarded-*`, `Forwarded`, a client's address under
+any of its usual names, its certificate, the URL before a rewrite. So is a name that only some servers would
+read as one of these (`X_Forwarded_For`, `X.Forwarded.For`), from all peers. What a client must not take
+away from the upstream, it cannot name in Connection.
 """
 
 from __future__ import annotations
@@ -23,11 +25,25 @@ from .stored import HOP_BY_HOP
 
 __all__ = ["Forwarding"]
 
-_FORWARDED: Final = b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port x-real-ip".split()
-_OUR_OWN: Final = frozenset(
-    (*_FORWARDED, b"via", b"host", b"content-length", b"content-type", b"content-encoding",
-     b"transfer-encoding", b"authorization", b"cookie")
+_BY_PROXIES: Final = frozenset(
+    b"""forwarded x-real-ip x-client-ip x-cluster-client-ip true-client-ip x-remote-ip x-remote-addr
+    x-remote-user remote-user remote-addr fastly-client-ip fly-client-ip x-appengine-user-ip
+    x-azure-clientip x-azure-socketip x-proxyuser-ip x-rewrite-url front-end-https x-url-scheme
+    x-arr-ssl x-arr-clientcert""".split()
+)
+_BY_PROXIES_ALL: Final = (
+    b"x-forwarded", b"x-original-", b"cf-connecting-", b"x-envoy-", b"client-cert", b"ssl-client",
+    b"x-client-cert", b"x-ssl-", b"x-tls-", b"x-mtls-", b"x-amzn-mtls-",
 )  # fmt: skip
+"""Names, and beginnings of names, of fields that say what only a proxy can know."""
+_OUR_OWN: Final = frozenset(
+    b"via host content-length content-type content-encoding transfer-encoding authorization "
+    b"cookie".split()
+)
+_AS_CGI: Final = bytes(
+    octet if chr(octet).isalnum() and octet < 128 else ord("-") for octet in range(256)
+)
+"""CGI and its heirs make one letter of all that is neither letter nor digit."""
 _NOT_FORWARDED: Final = HOP_BY_HOP | {b"expect", b"te", b"http2-settings"}
 _VERIFIED: Final = frozenset({b"authorization", b"cookie", b"host"})
 """Any client can send these, too, but the upstream looks at them itself."""
@@ -52,7 +68,7 @@ class Forwarding:
                 "set it"
             )
         keys = {name.lower().encode() for name in policy.key_fields}
-        self._guarded = _OUR_OWN | keys | self._tenants
+        self._ours = _OUR_OWN | keys | self._tenants
 
     def trusts(self, peer: str) -> bool:
         if not self._trusted:
@@ -66,27 +82,26 @@ class Forwarding:
 
     def inbound(self, headers: Fields, peer: str) -> Fields:
         """The request's fields, as far as this peer may say them; or `Refused`."""
-        dropped: set[bytes] = set() if self.trusts(peer) else {*_FORWARDED, *self._tenants}
+        believed = self.trusts(peer)
         doubtful = False
         for name, value in headers:
             if name == b"connection":
-                for option in _options(value):
-                    if option in self._guarded:
-                        raise Refused(
-                            Problem(
-                                "request-malformed",
-                                detail="Connection names a field of the message.",
-                            )
-                        )
-            elif name in dropped or b"_" in name:
+                if any(
+                    option in self._ours or _is_by_proxies(option) for option in _options(value)
+                ):
+                    detail = "Connection names a field of the message."
+                    raise Refused(Problem("request-malformed", detail=detail))
+            elif self._is_dropped(name, believed):
                 doubtful = True
         if not doubtful:
             return headers
-        return [(n, v) for n, v in headers if n not in dropped and not self._looks_like_ours(n)]
+        return [line for line in headers if not self._is_dropped(line[0], believed)]
 
-    def _looks_like_ours(self, name: bytes) -> bool:
-        """``X_Forwarded_For``: CGI and its heirs take both spellings for one name."""
-        return b"_" in name and name.replace(b"_", b"-") in self._guarded
+    def _is_dropped(self, name: bytes, believed: bool) -> bool:
+        if not believed and (_is_by_proxies(name) or name in self._tenants):
+            return True
+        known = name.translate(_AS_CGI)  # X_Forwarded_For: a name that some would take for ours
+        return known != name and (known in self._ours or _is_by_proxies(known))
 
     def outbound(
         self, headers: Fields, peer: str, scheme: str, version: str, host: bytes
@@ -135,6 +150,10 @@ class Forwarding:
         if b"date" not in names:
             kept.append((b"date", date))
         return kept
+
+
+def _is_by_proxies(name: bytes) -> bool:
+    return name in _BY_PROXIES or name.startswith(_BY_PROXIES_ALL)
 
 
 def _options(value: bytes) -> set[bytes]:
