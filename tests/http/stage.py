@@ -138,7 +138,7 @@ class Stage:
         forwarding = Forwarding(self.policy, **ways)
         self.metrics = Metrics()
         patience = settings.pop("patience", 30)
-        upstream = Upstream(url, forwarding, metrics=self.metrics, **settings)
+        upstream = self.upstream = Upstream(url, forwarding, metrics=self.metrics, **settings)
         return Front(upstream, receiver, self.policy, forwarding, self.metrics, patience)
 
     def close(self) -> None:
@@ -202,8 +202,8 @@ class Stage:
     # -- the client -----------------------------------------------------------------------------
 
     def connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.server.port), 20)
-        connection.settimeout(20)
+        connection = socket.create_connection(("127.0.0.1", self.server.port), 60)
+        connection.settimeout(60)
         return connection
 
     def request(

@@ -65,7 +65,11 @@ def test_an_upstream_that_can_prove_its_name_is_asked(
 @pytest.mark.item("E10")
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_one_that_cannot_is_sent_nothing(
-    play: Play, service: Scripted, certificate: Path, name: str
+    play: Play,
+    service: Scripted,
+    certificate: Path,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
 ):
     trusts = ssl.create_default_context(cafile=certificate) if name == "localhost" else None
     url = service.url.replace("127.0.0.1", name)
@@ -73,3 +77,8 @@ def test_one_that_cannot_is_sent_nothing(
     assert stage.send("k").problem == "upstream-unavailable"
     assert [record.state for record in stage.records.records()[0]] == [State.RELEASED]
     assert service.requests == []
+    told = [r.getMessage() for r in caplog.records if r.name == "twicesafe.proxy"]
+    assert len(told) == 1
+    assert told[0].startswith("POST /charges (key ")
+    assert "nothing was sent" in told[0]
+    assert "certificate verify failed" in told[0]

@@ -41,7 +41,7 @@ def before(play: Play) -> Iterator[Before]:
 
     def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:
         opened.append(Scripted(*scripts))
-        return play(upstream={"url": opened[-1].url, **settings}), opened[-1]
+        return play(upstream={"url": opened[-1].url, "idle": 600, **settings}), opened[-1]
 
     yield make
     for service in opened:
@@ -107,7 +107,7 @@ def test_what_follows_the_last_request_of_a_connection_is_not_read(before: Befor
 
     def slow(connection: socket.socket) -> None:
         inside.set()
-        assert go.wait(30)
+        assert go.wait(60)
         connection.sendall(OK)
 
     for request in (
@@ -117,7 +117,7 @@ def test_what_follows_the_last_request_of_a_connection_is_not_read(before: Befor
         stage, service = before([slow])
         with stage.connect() as connection:
             connection.sendall(request)
-            assert inside.wait(30)
+            assert inside.wait(60)
             connection.sendall(FORGED + b"nonsense\n\n")
             go.set()
             got = b""
@@ -165,14 +165,14 @@ def test_a_good_request_before_a_bad_body_is_answered(stage: Stage):
 
     def slow(_: Seen) -> Answer:
         inside.set()
-        assert go.wait(30)
+        assert go.wait(60)
         return Answer(body=[b"done"])
 
     stage.handler = slow
     chunked = b"POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     with stage.connect() as connection:
         connection.sendall(stage.request("k").replace(b"Connection: close\r\n", b"") + chunked)
-        assert inside.wait(30)
+        assert inside.wait(60)
         connection.sendall(b"0x1\r\n")
         go.set()
         got = b""

@@ -23,6 +23,7 @@ import h11
 
 from ..core.http.problems import Problem, Refused
 from ..core.http.wire import Ambiguous, ResponseGuard
+from ..keys import Key
 from .addresses import Origin
 
 __all__ = ["Connection", "Connections", "Unreachable", "UpstreamLost", "UpstreamTimedOut"]
@@ -45,8 +46,8 @@ class Unreachable(Refused):
 class UpstreamLost(Exception):  # noqa: N818 - the name that is kept as the failure's
     """The request was sent, and its response did not come, or not whole."""
 
-    keyed = False
-    """It had a key."""
+    key: Key | None = None
+    """The key that its request was claimed under; none: a repeat would run again."""
 
 
 class UpstreamTimedOut(UpstreamLost):

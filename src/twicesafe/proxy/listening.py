@@ -144,8 +144,7 @@ class _Listening(H11Protocol):
     def _refuse(self, finding: Ambiguous) -> None:
         self._refused = True
         self._relax()
-        peer = self.client[0] if self.client else "unknown"
-        _log.warning("a request of %s was refused: %s", peer, finding)
+        _log.warning("a request of %s was refused: %s", self._named(), finding)
         cycle: Any = self.cycle  # None before the first request
         if self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and cycle is not None:
             self.transport.close()  # a request is under way that can never become whole
@@ -167,6 +166,12 @@ class _Listening(H11Protocol):
         self.transport.write_eof()
         self._alarm = self.loop.call_later(min(_LAST_WORD, self.patience), self.transport.close)
 
+    def _named(self) -> str:
+        """The peer, and the request whose body is under way; of a head nothing can be said."""
+        peer = self.client[0] if self.client else "unknown"
+        line = self._guard.line.partition(b"?")[0] if self._guard.in_body else b""
+        return f"{peer} ({line[:200].decode('ascii')})" if line else peer
+
     # -- patience -----------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -182,7 +187,13 @@ class _Listening(H11Protocol):
         self._alarm = None
         if self._guard.rests and self.cycle is not None:
             return
-        if self._guard.in_body and self.flow.read_paused:
-            self._watch()  # it is us who do not read
-        else:
-            self.transport.close()
+        cycle: Any = self.cycle
+        is_answering = cycle is not None and not cycle.response_complete
+        if (self._guard.in_body and self.flow.read_paused) or (
+            self._guard.in_head and is_answering
+        ):
+            self._watch()  # it is us who do not read, or who have not answered yet
+            return
+        if not self._guard.rests:
+            _log.warning("%s did not finish its request in %g s", self._named(), self.patience)
+        self.transport.close()

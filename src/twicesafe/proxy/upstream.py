@@ -8,13 +8,14 @@ What it promises to the middleware is the line between "nothing happened" and "n
   had its effect, so it is never sent again: not on another connection, not to another address. A key
   is held.
 
-Redirects are answers. 1xx are not. A response without a length ends at a clean close; a reset is no
+Both are logged, with the request and the reason. Redirects are answers. 1xx are not. A response without a length ends at a clean close; a reset is no
 end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
@@ -24,11 +25,14 @@ import h11
 
 from ..context import current_key
 from ..core.http.forwarding import Forwarding
+from ..keys import Key
 from .addresses import Origin
 from .connections import Connection, Connections, Unreachable, UpstreamLost
 from .metrics import Metrics
 
-__all__ = ["Upstream"]
+__all__ = ["Upstream", "named"]
+
+_log = logging.getLogger("twicesafe.proxy")
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -75,8 +79,12 @@ class Upstream:
             return  # it went away before anything was sent
         try:
             connection = await self._connections.take()
-        except Unreachable:
+        except Unreachable as refusal:
             self._metrics.count("upstream_failures", "Unreachable")
+            _log.warning(
+                "%s: the upstream cannot be reached, nothing was sent: %s",
+                named(scope, current_key()), refusal.why,
+            )  # fmt: skip
             raise
         except asyncio.CancelledError:
             raise Unreachable("this process ends") from None
@@ -87,8 +95,12 @@ class Upstream:
         except BaseException as error:
             self._connections.throw_away(connection)
             if isinstance(error, UpstreamLost):
-                error.keyed = current_key() is not None
+                error.key = current_key()
                 self._metrics.count("upstream_failures", type(error).__name__)
+                _log.warning(
+                    "%s: the upstream gave no whole answer, the outcome is unknown: %s",
+                    named(scope, error.key), error,
+                )  # fmt: skip
             raise
         self._connections.give_back(connection)
 
@@ -189,6 +201,16 @@ class _Passage:
         while (event := connection.event()) is h11.NEED_DATA:
             await connection.more(self._timeout)
         return event
+
+
+_LONGEST: Final = 200
+
+
+def named(scope: Message, key: Key | None) -> str:
+    """A request in the log: method, path and the short form of its key; never its query, a field or a body."""
+    path = scope["raw_path"].decode("ascii", "backslashreplace")
+    shown = path if len(path) <= _LONGEST else path[:_LONGEST] + "…"
+    return f"{scope['method']} {shown}" + ("" if key is None else f" (key {key.short})")
 
 
 _NO_BODY: Final[Message] = {"type": "http.request", "body": b"", "more_body": False}

@@ -1,0 +1,179 @@
+"""What an operator reads: each failure names its request and its reason, and no secret."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.scripted import OK, Scripted, Step, reset
+from tests.http.stage import ProxyServer, Stage, read
+from tests.patience import until
+
+Play = Callable[..., Stage]
+Before = Callable[..., tuple[Stage, Scripted]]
+
+SECRETS = ("SECRET-KEY", "SECRET-TOKEN", "SECRET-QUERY", "SECRET-BODY")
+SENT: tuple[Any, ...] = (
+    b'{"card":"SECRET-BODY"}', "POST", "/charges/7?token=SECRET-QUERY", ("Authorization", "SECRET-TOKEN"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def edge() -> str:
+    return "proxy"
+
+
+@pytest.fixture
+def before(play: Play) -> Iterator[Before]:
+    opened: list[Scripted] = []
+
+    def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:
+        opened.append(Scripted(*scripts))
+        http = settings.pop("http", {})
+        return play(upstream={"url": opened[-1].url, "idle": 600, **settings}, **http), opened[-1]
+
+    yield make
+    for service in opened:
+        service.close()
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """The lines of the proxy's log, each searched for secrets."""
+
+    def found() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.name == "twicesafe.proxy"]
+
+    with caplog.at_level(logging.INFO, "twicesafe"):
+        yield found
+    assert [(line, word) for line in found() for word in SECRETS if word in line] == []
+
+
+def short(stage: Stage) -> str:
+    return stage.records.records()[0][0].id[:4].hex()
+
+
+def nowhere() -> str:
+    """A URL at which no one listens."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
+@pytest.mark.item("E10", "O3", "D17")
+def test_an_upstream_that_cannot_be_reached_is_logged(play: Play, lines: Callable[[], list[str]]):
+    stage = play(upstream={"url": nowhere()})
+    for key in ("SECRET-KEY", None):
+        assert stage.send(key, *SENT).problem == "upstream-unavailable"
+    keyed, plain = lines()
+    assert keyed.startswith(f"POST /charges/7 (key {short(stage)}): the upstream cannot be reached")
+    assert plain.startswith("POST /charges/7: the upstream cannot be reached, nothing was sent")
+    assert all("Connect call failed" in line for line in (keyed, plain))
+
+
+@pytest.mark.item("E10", "O3")
+@pytest.mark.parametrize("host, reason", [
+    ("http://nobody.invalid", ""), (f"http://{'a' * 64}.invalid", "label"),
+])  # fmt: skip
+def test_a_name_that_leads_nowhere_is_logged(
+    play: Play, lines: Callable[[], list[str]], host: str, reason: str
+):
+    stage = play(upstream={"url": host})
+    assert stage.send("SECRET-KEY", *SENT).problem == "upstream-unavailable"
+    (line,) = lines()
+    assert f"(key {short(stage)}): the upstream cannot be reached" in line
+    assert reason in line
+
+
+@pytest.mark.item("E10", "O3")
+def test_that_all_connections_are_in_use_is_logged(before: Before, lines: Callable[[], list[str]]):
+    stage, _ = before(connections=0, connect_timeout=0.05)
+    assert stage.send(None, *SENT).problem == "upstream-unavailable"
+    (line,) = lines()
+    assert line.startswith("POST /charges/7: the upstream cannot be reached, nothing was sent: ")
+    assert line.endswith("all 0 connections were in use for 0.05 s")
+
+
+@pytest.mark.item("E4", "O3", "D17")
+@pytest.mark.parametrize("step, reason", [
+    (reset, "broke"), (b"HTTP/1.1 200 OK\n\n", "not plain HTTP: a line has a control character"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "did not end"),
+])  # fmt: skip
+def test_an_answer_that_is_not_whole_is_logged(
+    before: Before, lines: Callable[[], list[str]], step: Step, reason: str
+):
+    stage, _ = before([step], [step])
+    for key in ("SECRET-KEY", None):
+        stage.send(key, *SENT)
+    keyed, plain = lines()
+    assert keyed.startswith(
+        f"POST /charges/7 (key {short(stage)}): the upstream gave no whole answer"
+    )
+    assert plain.startswith(
+        "POST /charges/7: the upstream gave no whole answer, the outcome is unknown"
+    )
+    assert reason in keyed
+    assert reason in plain
+
+
+@pytest.mark.item("D17")
+def test_a_long_path_is_cut(play: Play, lines: Callable[[], list[str]]):
+    stage = play(upstream={"url": nowhere()})
+    stage.send(None, b"", "GET", "/" + "a" * 5000)
+    assert len(lines()[0]) < 400
+
+
+@pytest.mark.item("D15", "O3")
+def test_who_is_refused_at_the_door_is_logged(stage: Stage, lines: Callable[[], list[str]]):
+    with stage.connect() as connection:
+        connection.sendall(b"GET /a?SECRET-QUERY HTTP/1.1\nHost: a\n\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+    assert lines()[0].startswith("a request of 127.0.0.1 was refused: a line has")
+    fields = ("Connection", "Idempotency-Key"), ("Upgrade", "websocket")
+    assert stage.send("SECRET-KEY", b"", "POST", "/b?SECRET-QUERY", fields[0]).status == 400
+    assert stage.send(None, b"", "GET", "/c", fields[1]).status == 501
+    assert [line.partition(" (key")[0] for line in lines()[1:]] == [
+        "POST /b", "GET /c was refused: upgrade-refused"
+    ]  # fmt: skip
+
+
+@pytest.mark.item("D11", "O3")
+def test_a_client_that_is_let_go_is_logged(stage: Stage, lines: Callable[[], list[str]]):
+    stage.server = ProxyServer(patience=0.2)
+    stage.server.app = stage.middleware
+    head = b"POST /a?SECRET-QUERY HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
+    told = {
+        b"": "",
+        b"POST / HT": "127.0.0.1 did not finish its request in 0.2 s",
+        head: "127.0.0.1 (POST /a) did not finish its request in 0.2 s",
+    }
+
+    def is_told(sent: bytes) -> bool:
+        """On a slow machine it may be let go before it has said a word."""
+        with stage.connect() as connection, contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+            assert connection.recv(1000) == b""
+        return told[sent] in ("", *lines())
+
+    for sent in told:
+        until(functools.partial(is_told, sent))
+    assert set(lines()) == set(told.values()) - {""}
+
+
+@pytest.mark.item("E4", "P6")
+def test_a_request_without_a_key_is_not_told_that_a_repeat_is_harmless(before: Before):
+    """Behind one with a key, on the same connection, waiting already when the first one ends."""
+    stage, _ = before([OK, reset], http={"rerun": ("POST /charges",)})
+    keyed = stage.request("k").replace(b"Connection: close\r\n", b"")
+    with stage.connect() as connection:
+        connection.sendall(keyed + stage.request(None))
+        assert read(connection).status == 201
+        reply = read(connection)
+    assert (reply.status, reply.problem) == (502, "upstream-failed")
+    assert json.loads(reply.body)["retryable"] is False
