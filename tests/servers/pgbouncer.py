@@ -1,4 +1,4 @@
-"""PgBouncer from apt, in front of a PostgreSQL of the tests, pooling by transaction.
+"""PgBouncer from apt, in front of a PostgreSQL of the tests, pooling by transaction unless a test says otherwise.
 
 Two server connections for all clients, so that two statements of one client soon meet two servers.
 """
@@ -15,10 +15,10 @@ from tests.servers.process import Server, find_program
 class PgBouncer(Server):
     name = "pgbouncer"
 
-    def __init__(self, behind: Postgres, pool: int = 2) -> None:
+    def __init__(self, behind: Postgres, pool: int = 2, mode: str = "transaction") -> None:
         self._program = find_program("pgbouncer", remedy="apt install pgbouncer")
         super().__init__()
-        self._behind = behind
+        self._behind, self.mode = behind, mode
         self.url = self.url_of("postgres")
         (self.folder / "pgbouncer.ini").write_text(
             f"""[databases]
@@ -28,7 +28,7 @@ listen_addr = 127.0.0.1
 listen_port = {self.port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {pool}
 max_client_conn = 500
 """

@@ -111,6 +111,8 @@ def refuse_busy(call: Call, answer: Claimed | None) -> NoReturn:
         # The lease is renewed while the handler lives: its end is no promise. Half a second is.
         hint = 0.5 if answer is None else min(1.0, answer.wait / 1000)
         text = "another delivery of this key is being worked on"
+        if answer is not None and answer.locked:
+            text = "an open transaction holds this key (or, on SQLite, the database)"
         if not call.terms.rejects:
             text += f", and did not end within wait={call.terms.wait:g} s"
     _refuse(call, StillInProgressError(f"{text}; come back later", retry_after=hint))

@@ -161,7 +161,10 @@ def _admit(call: Call, began: float | None) -> Flow[Any]:
         turn = 0 if turn is None else turn + 1
         promised = min(patience, answer.wait / 1000 + 0.001)
         poll = min(promised, _pause(answer, turn, ask.owner))
-        yield Watch(key.id, min(promised, LONGEST_WATCH), poll)
+        if answer.locked:
+            yield Sleep(poll)
+        else:
+            yield Watch(key.id, min(promised, LONGEST_WATCH), poll)
         if call.observed:
             call.notify(ev.Waited(key, clock() - began))
 

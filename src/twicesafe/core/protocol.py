@@ -89,6 +89,8 @@ class Claimed(msgspec.Struct, gc=False):
     """REPLAY: milliseconds of retention left."""
     closes: bool = False
     """HELD, PARKED: this very claim closed the key; a later one finds it closed."""
+    locked: bool = False
+    """BUSY: an open transaction of the inbox holds the key. Its end is not announced: look again."""
 
 
 # --- a worker's requests ---------------------------------------------------------------------

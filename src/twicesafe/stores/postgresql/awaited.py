@@ -105,10 +105,10 @@ class _AwaitedStore(AsyncStore):
 
     async def prepare(self, wire: Wire) -> None:
         """Nobody stands between us and the server. Once per store: the schema is there, and ours."""
-        if self.settings.prepare:
-            direct = await wire.drive(self.programs.is_direct(wire.pid))
-            if not direct and not self.settings.told:
-                raise pooler_met(self.url)
+        settings = self.settings
+        direct = await wire.drive(self.programs.greet(wire.pid, settings.prepare, self.url))
+        if settings.prepare and not direct and not settings.told:
+            raise pooler_met(self.url)
         if self._checked:
             return
         if self.settings.migrate:
@@ -212,6 +212,8 @@ class _Lanes:
     def __init__(self, store: _AwaitedStore) -> None:
         self._store = store
         self._claims, self._ends, self.other = _Lane(store), _Lane(store), _Lane(store)
+        self._held = _Lane(store)
+        """For claims of keys that an open transaction holds: no other call waits behind them."""
         claims = self._join(self._claims)
         self._joined = {
             "claim": claims,
@@ -232,15 +234,21 @@ class _Lanes:
         )
 
     async def perform(self, request: Request) -> Any:
+        store = self._store
+        if self._is_held(request):
+            return await self._held.run(store.programs.perform(request))
         joined = self._joined.get(request.op)
         if joined is not None:
             return await joined.perform(request)
-        store = self._store
         return await self.run_other(program_for(store.programs, store.outbox, request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
-        joined = self._joined.get(request.op)
+        joined = None if self._is_held(request) else self._joined.get(request.op)
         return unbroken(self.perform(request)) if joined is None else joined.submit(request)
+
+    def _is_held(self, request: Any) -> bool:
+        held = self._store.programs.held
+        return bool(held) and request.op in ("claim", "abandon") and request.id in held
 
     async def run_other(self, program: Program[T]) -> T:
         return await self.other.run(program)
@@ -305,7 +313,7 @@ class _Lanes:
         if self._ear is not None:
             self._ear.cancel()
             await asyncio.wait({self._ear})
-        for lane in (self._claims, self._ends, self.other):
+        for lane in (self._claims, self._ends, self.other, self._held):
             lane.drop()
 
 

@@ -166,14 +166,15 @@ class PostgresStore(Store):
     def _connect(self) -> psycopg.Connection[Any]:
         settings = self.settings
         connection = self._connected(impatient_connection(settings.timeout))
-        if settings.prepare:
-            try:
-                greeting = self.programs.is_direct(connection.info.backend_pid)
-                if not drive(greeting, self._executor(connection)) and not settings.told:
-                    raise pooler_met(self.url)
-            except BaseException:
-                connection.close()
-                raise
+        try:
+            pid = connection.info.backend_pid
+            greeting = self.programs.greet(pid, settings.prepare, self.url)
+            direct = drive(greeting, self._executor(connection))
+            if settings.prepare and not direct and not settings.told:
+                raise pooler_met(self.url)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _connect_listener(self) -> psycopg.Connection[Any]:

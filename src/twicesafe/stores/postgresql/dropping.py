@@ -19,8 +19,9 @@ from ...records import SweepReport
 from ..base import Finding, Program
 from ..sql import Change, Query, atomically
 from .programs import PostgresPrograms
+from .settings import NOT_FREE, code_of
 
-__all__ = ["MOVED", "Dropping", "code_of"]
+__all__ = ["MOVED", "Dropping"]
 
 T = TypeVar("T")
 
@@ -42,18 +43,10 @@ LATE: Final = 2
 MOVED: Final = "40001"
 """SQLSTATE: another one brought the row into the current generation while we waited for it."""
 
-NOT_FREE: Final = "55P03"
-"""SQLSTATE: the lock was not to be had within our patience."""
-
 _STORAGE: Final = (
     "fillfactor = 100, autovacuum_vacuum_scale_factor = 0.05,"
     " autovacuum_vacuum_insert_scale_factor = 0.1"
 )
-
-
-def code_of(error: Exception) -> str:
-    """The SQLSTATE behind an error of ours."""
-    return getattr(error.__cause__, "sqlstate", None) or ""
 
 
 class Closed(NamedTuple):

@@ -23,12 +23,12 @@ from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Final
 
 from ...core.protocol import Claim
-from ...errors import ConfigurationError, StoreUnavailableError
+from ...errors import StoreUnavailableError
 from ..base import Program
 from ..migrating import Schema, files_of
-from ..sql import Query
-from .dropping import MOVED, Dropping, code_of
+from .dropping import MOVED, Dropping
 from .programs import AGAIN, GENERATIONS, PostgresPrograms, PostgresSchema
+from .settings import code_of
 from .statements import NOW, START, TAKEABLE, Statements
 
 __all__ = ["GenerationPrograms", "GenerationSchema", "layout"]
@@ -57,12 +57,6 @@ class GenerationSchema(PostgresSchema):
         self.newest += GENERATIONS * len(self._parted)
 
     def version(self) -> Program[int]:
-        found = yield Query("SELECT current_setting('default_transaction_isolation')")
-        if found[0][0] != "read committed":
-            raise ConfigurationError(
-                "generations need statements that see what was committed before them: set "
-                "default_transaction_isolation = 'read committed' for this role"
-            )
         return (yield from Schema.version(self))
 
     def file(self, version: int) -> Traversable:

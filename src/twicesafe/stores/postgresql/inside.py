@@ -5,8 +5,9 @@ conflict; it waits for whoever inserted the same key, up to a lock time-out that
 statement alone. A transaction is told from the next one by its number: the record is only completed
 where `txid_current` is what it was.
 
-At REPEATABLE READ and above a snapshot may be older than a sweep, so the floor is read under a lock
-there (P3); READ COMMITTED, whose statements see the floor and the record at once, needs none.
+A record that goes between two of our statements is not missed: whatever is inserted is inserted by a
+statement that does nothing on a conflict. The floor needs no lock at any isolation level: a sweep
+removes nothing before every open snapshot sees the floor above it (`PostgresPrograms.sweep`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...core.inbox import Enter, Entered, Leave
+from ...core import inbox
+from ...core.inbox import Enter, Entered, Leave, Note
 from ...core.protocol import Claimed, Verdict
-from ...errors import StillInProgressError
+from ...errors import StillInProgressError, StoreUnavailableError
 from ..base import Program
 from ..inside import Inside, look
 from ..sql import CAUSES, Query, row_from, scope_text
@@ -48,10 +50,6 @@ _PATIENCE: Final = """patience AS MATERIALIZED (
             SELECT current_setting('lock_timeout') AS before,
                 set_config('lock_timeout', ?::text, true) AS during)"""
 """For this statement only: what was before is put back at its end."""
-
-_GATE: Final = """gate AS MATERIALIZED (
-            SELECT floor FROM {meta}
-            WHERE current_setting('transaction_isolation') <> 'read committed' FOR SHARE)"""
 
 
 class PostgresInside(Inside):
@@ -107,11 +105,35 @@ class PostgresInside(Inside):
             answer = _answer(ask, now, fresh, seen)
             if answer is None and seen[0] is not None:  # it may be taken over: under its lock
                 yield Query(self._patience, (patience,))
-                answer = yield from self._decide(ask)
+                answer = yield from self._take(ask)
                 yield Query(self._patience, (before,))
             if answer is not None:
                 return Entered(answer, mark)
         raise _overtaken(ask)
+
+    def _take(self, ask: Enter) -> Program[Claimed | None]:
+        """Decide under the lock of the row; None: a sweep has removed it, so insert after all."""
+        row, now = yield from self.programs.load(ask.id, self.programs.lock)
+        if row is None:
+            return None
+        answer, after = inbox.decide(row, ask, now, 0)
+        if after is not None:
+            yield from self.programs.save(after)
+        return answer
+
+    def note(self, ask: Note) -> Program[None]:
+        programs = self.programs
+        for _ in range(_RACES):
+            row, now = yield from programs.load(ask.claim.id, programs.lock)
+            after = inbox.note(row, ask, now, 0)
+            if after is None:
+                return
+            if row is not None:
+                yield from programs.save(after)
+                return
+            if (yield from programs.insert(after)):
+                return
+        raise StoreUnavailableError("this record comes and goes faster than it can be noted")
 
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
@@ -123,11 +145,10 @@ class PostgresInside(Inside):
         p, now = self.programs, self._now
         values = ", ".join(f"?::{kind} AS {name}" for name, kind in _ENTER)
         return f"""
-        WITH {_PATIENCE}, {_GATE.format(meta=p.meta)}
+        WITH {_PATIENCE}
         , fresh AS (
             {self._insert()}
-            FROM (SELECT {values}, {now} AS now) a, {p.meta} m, patience,
-                (SELECT count(*) FROM gate) g
+            FROM (SELECT {values}, {now} AS now) a, {p.meta} m, patience
             {self._unless_seen}
             ON CONFLICT DO NOTHING RETURNING fence)
         SELECT {now}, txid_current(), f.fence, {", ".join(f"r.{name}" for name in _SEEN)},
@@ -153,11 +174,11 @@ class PostgresInside(Inside):
         return f"""
         WITH a AS MATERIALIZED (
             SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names}))
-        , {_PATIENCE}, {_GATE.format(meta=p.meta)}
+        , {_PATIENCE}
         , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {p.records} r ON r.id = a.id)
         , fresh AS (
             {self._insert()}
-            FROM a, {p.meta} m, patience, (SELECT count(*) FROM gate) g
+            FROM a, {p.meta} m, patience
             WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
             ON CONFLICT DO NOTHING RETURNING id, fence)
         , taken AS (

@@ -41,7 +41,8 @@ from ..sql import (
     scope_prefix,
     scope_text,
 )
-from .statements import CHANNEL, NOW, PLANNING, Statements
+from .settings import NOT_FREE, code_of
+from .statements import CHANNEL, LEVEL, NOW, PATIENCE, PLANNING, Statements
 
 __all__ = ["AGAIN", "CHANNEL", "GENERATIONS", "NOW", "PostgresPrograms", "PostgresSchema"]
 
@@ -50,6 +51,19 @@ GENERATIONS: Final = 1000
 
 _RACES: Final = 5
 """How often a lost race is run again before it is decided under a lock."""
+
+_HELD: Final = 1024
+"""Keys of which we remember that an open transaction holds them."""
+
+_COME_BACK: Final = 500
+"""Milliseconds after which to ask again for a key that an open transaction holds."""
+
+_TURNS: Final = 6
+_PAUSE: Final = 0.02
+"""So often, and so many seconds apart, a bite of a sweep looks whether its floor may be relied on."""
+
+_END: Final = "(4294967294,65535)"
+"""The last place of any table."""
 
 
 class PostgresSchema(Schema):
@@ -94,8 +108,41 @@ class PostgresPrograms(SqlPrograms):
         self._now = now
         super().__init__(table)
         self._statements = self.statements()
+        # The floor is read by the statement that writes: see `sweep`.
+        self._insert = self._insert.replace(
+            "VALUES (?, ?,".replace("?", mark("?")),
+            f"VALUES (?, greatest(?, (SELECT floor + 1 FROM {self.meta})),".replace("?", mark("?")),
+        )
+        self.held: dict[bytes, None] = {}
+        """Keys that an open transaction was found to hold: nobody else should wait behind them."""
         self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE id = ? AND state = 0")
         self._tell = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
+
+        self._sweep = mark(f"""
+            WITH bite AS MATERIALIZED (
+                SELECT ctid AS place, fence, expires_at BETWEEN 1 AND {now} AS over
+                FROM {self.records} WHERE ctid > ?::text::tid AND ctid <= ?::text::tid LIMIT ?),
+            m AS MATERIALIZED (
+                SELECT floor, age(xmin) < 0 OR NOT EXISTS (
+                    SELECT FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL
+                        AND a.pid <> pg_backend_pid() AND a.usesysid IS NOT NULL
+                        AND a.datname = current_database()
+                        AND age(a.backend_xmin) >= age({self.meta}.xmin)) AS seen
+                FROM {self.meta}),
+            due AS MATERIALIZED (
+                SELECT r.ctid AS place, r.id FROM {self.records} r
+                WHERE r.ctid = ANY (ARRAY(
+                        SELECT place FROM bite, m WHERE over AND m.seen AND fence <= m.floor))
+                    AND r.expires_at BETWEEN 1 AND {now} AND r.fence <= (SELECT floor FROM m)
+                LIMIT ? FOR UPDATE SKIP LOCKED),
+            trail AS (DELETE FROM {self.audit} WHERE id IN (SELECT id FROM due)),
+            gone AS (
+                DELETE FROM {self.records} WHERE ctid = ANY (ARRAY(SELECT place FROM due))
+                RETURNING 1)
+            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite),
+                (SELECT max(place)::text FROM bite),
+                (SELECT max(fence) FROM bite, m WHERE over AND NOT (m.seen AND fence <= m.floor)),
+                (SELECT seen FROM m)""")
 
     def statements(self) -> Statements:
         return Statements(self.records, self.meta, self._mark, self._now)
@@ -119,23 +166,49 @@ class PostgresPrograms(SqlPrograms):
     def clock(self) -> Program[int]:
         return (yield Query(f"SELECT {self._now}"))[0][0]  # type: ignore[no-any-return]
 
-    def is_direct(self, pid: int) -> Program[bool]:
+    def greet(self, pid: int, plans: bool, where: str) -> Program[bool]:
         """Does the server that answers have the pid that the connection was told?
 
         A pooler makes one up. Its clients share sessions, so a prepared name of ours may be
         another client's statement: better known before than found out. Only a session of our own
-        is told how to plan.
+        is set up: at READ COMMITTED, whatever the database's default, for at a higher level single
+        statements would fail where they meet; and, if it keeps plans, how to plan.
         """
         told = f"pg_backend_pid() = {pid:d}"
-        rows = yield Query(f"SELECT {told}, CASE WHEN {told} THEN {PLANNING} END")
-        return rows[0][0]  # type: ignore[no-any-return]
+        ours = (LEVEL, PLANNING) if plans else (LEVEL,)
+        setup = ", ".join(f"CASE WHEN {told} THEN {each} END" for each in ours)
+        row = (
+            yield Query(f"SELECT {told}, current_setting('default_transaction_isolation'), {setup}")
+        )[0]
+        if not row[0]:
+            if row[1] != "read committed":
+                raise ConfigurationError(
+                    f"{where} has default_transaction_isolation = '{row[1]}' behind a pooler, whose "
+                    "sessions are not ours to set; let this role have another default: "
+                    "ALTER ROLE … SET default_transaction_isolation = 'read committed'"
+                )
+            yield from self._in_one_transaction(where)
+        return row[0]  # type: ignore[no-any-return]
+
+    def _in_one_transaction(self, where: str) -> Program[None]:
+        """A pooler that gives every statement another session has no transactions."""
+        try:
+            yield from atomically(self.clock(), self.begin)
+        except StoreError as error:
+            if "transaction blocks not allowed" not in str(error.__cause__):
+                raise
+            raise ConfigurationError(
+                f"between us and {where} stands a pooler that pools by statement, which has no "
+                "transactions: let it pool by transaction or by session"
+            ) from error
 
     # -- requests -----------------------------------------------------------------------------
 
     def perform(self, request: Request) -> Program[Any]:
         """One request alone: most are answered by their statement at once."""
-        shortcut = getattr(self, f"_{request.op}_all", None)
-        answer = AGAIN if shortcut is None else (yield from shortcut([request]))[0]
+        answer: Any = AGAIN
+        if hasattr(self, f"_{request.op}_all"):
+            (answer,) = yield from self._tried(request.op, [request])
         if answer is AGAIN:
             answer = (yield from self.perform_all([request]))[0]
         elif answer is None:
@@ -171,24 +244,73 @@ class PostgresPrograms(SqlPrograms):
             for ask in asks:
                 answers += [(yield from self._alone(ask))]
             return answers
-        shortcut = getattr(self, f"_{op}_all", None)
         found: list[Any] = [None] * len(asks)
-        if shortcut is not None:
+        if hasattr(self, f"_{op}_all"):
+            held = [ask for ask in asks if ask.id in self.held]
+            if held and len(asks) > 1:  # they would sink the others again
+                return (yield from self._one_by_one(op, asks, held))
             try:
-                found = yield from shortcut(asks)
-            except StoreUnavailableError:
-                raise
+                found = yield from self._tried(op, asks)
+            except StoreUnavailableError as error:
+                if code_of(error) != NOT_FREE:
+                    raise
+                return (yield from self._one_by_one(op, asks, asks))
             except StoreError as error:
                 if len(asks) == 1:
                     return [error]
-                parts: list[Any] = []
-                for ask in asks:
-                    parts += yield from self._group(op, [ask])
-                return parts
+                return (yield from self._one_by_one(op, asks, asks))
         for index, ask in enumerate(asks):
             if found[index] is None:
                 found[index] = yield from self._alone(ask)
         return found
+
+    def _one_by_one(self, op: str, asks: list[Any], apart: list[Any]) -> Program[list[Any]]:
+        """Those `apart` each by itself, the others together; the answers in the order of `asks`."""
+        alone = {id(ask) for ask in apart}
+        others = [ask for ask in asks if id(ask) not in alone]
+        answers: dict[int, Any] = {}
+        for group in (*([others] if others else []), *([ask] for ask in apart)):
+            found = yield from self._group(op, group)
+            answers.update((id(ask), each) for ask, each in zip(group, found, strict=True))
+        return [answers[id(ask)] for ask in asks]
+
+    def _tried(self, op: str, asks: list[Any]) -> Program[list[Any]]:
+        """The statement of this kind. One ask whose row is held is answered, or gets its error."""
+        try:
+            found: list[Any] = yield from getattr(self, f"_{op}_all")(asks)
+        except StoreUnavailableError as error:
+            if code_of(error) != NOT_FREE or len(asks) > 1:
+                raise
+            return [(yield from self._not_free(asks[0], error))]
+        if self.held:
+            for ask in asks:
+                self.held.pop(ask.id, None)
+        return found
+
+    def _not_free(self, ask: Any, error: StoreUnavailableError) -> Program[Any]:
+        """Another transaction holds the row: a claim is told that the key is being worked on.
+
+        If it is the table that is locked (a change of the schema, VACUUM FULL), nothing is known of
+        the key: that is an outage. What an owner or an operator writes is asked again by its caller.
+        """
+        self.held[ask.id] = None
+        if len(self.held) > _HELD:
+            self.held.pop(next(iter(self.held)), None)
+        if type(ask) is Claim and (yield from self._table_is_free()):
+            return Claimed(Verdict.BUSY, wait=_COME_BACK, locked=True)
+        return error
+
+    def _table_is_free(self) -> Program[bool]:
+        def locked() -> Program[bool]:
+            yield Change(f"LOCK TABLE {self.records} IN ROW EXCLUSIVE MODE NOWAIT")
+            return True
+
+        try:
+            return (yield from atomically(locked(), self.begin))
+        except StoreUnavailableError as error:
+            if code_of(error) != NOT_FREE:
+                raise
+            return False
 
     def _alone(self, ask: Any) -> Program[Any]:
         try:
@@ -201,10 +323,19 @@ class PostgresPrograms(SqlPrograms):
             return error
 
     def _decide_alone(self, ask: Any) -> Program[Any]:
-        answer = yield from atomically(self.decide(ask), self.begin)
+        try:
+            answer = yield from atomically(self._patiently(ask), self.begin)
+        except StoreUnavailableError as error:
+            if code_of(error) != NOT_FREE:
+                raise
+            return (yield from self._not_free(ask, error))
         if answer is Ack.OK and ask.op in ("release", "resolve", "forget", "abandon"):
             yield Query(self._tell, (ask.id,))
         return answer
+
+    def _patiently(self, ask: Any) -> Program[Any]:
+        yield Change(f"SET LOCAL lock_timeout = {PATIENCE[type(ask) is Claim]:d}")
+        return (yield from self.decide(ask))
 
     def decide(self, ask: Any) -> Program[Any]:
         """A missing row cannot be locked: the claim's own statement inserts it, or lost a race.
@@ -228,7 +359,16 @@ class PostgresPrograms(SqlPrograms):
 
     def awaits(self, id: bytes) -> Program[bool]:  # noqa: A002
         """Mark the row, so that its end is announced. False: it is not in progress any more."""
-        return bool((yield Change(self._await, (id,))))
+        try:
+            return bool((yield Change(self._await, (id,))))
+        except StoreUnavailableError as error:
+            if code_of(error) != NOT_FREE:
+                raise
+            return False  # ask again: the claim says what holds it
+
+    def insert(self, row: Row) -> Program[bool]:
+        """A new record, with a fence above the floor; False: another transaction was faster."""
+        return bool((yield Change(f"{self._insert} ON CONFLICT DO NOTHING", self.values(row))))
 
     # -- one statement per kind ---------------------------------------------------------------
 
@@ -287,31 +427,34 @@ class PostgresPrograms(SqlPrograms):
     # -- upkeep: by place, because nothing that changes is indexed ----------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite in the order of the heap. Rows that somebody works on are skipped."""
-        rows = yield Query(
-            self.mark(f"""
-            WITH bite AS MATERIALIZED (
-                SELECT ctid AS place, expires_at FROM {self.records} WHERE ctid > ?::text::tid LIMIT ?),
-            due AS MATERIALIZED (
-                SELECT r.ctid AS place, r.id, r.fence FROM {self.records} r
-                WHERE r.ctid = ANY (ARRAY(
-                        SELECT place FROM bite WHERE expires_at BETWEEN 1 AND {self._now}))
-                    AND r.expires_at BETWEEN 1 AND {self._now} LIMIT ? FOR UPDATE SKIP LOCKED),
-            raised AS (
-                UPDATE {self.meta} SET floor = (SELECT max(fence) FROM due)
-                WHERE floor < (SELECT max(fence) FROM due)),
-            trail AS (DELETE FROM {self.audit} WHERE id IN (SELECT id FROM due)),
-            gone AS (
-                DELETE FROM {self.records} WHERE ctid = ANY (ARRAY(SELECT place FROM due))
-                RETURNING 1)
-            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite),
-                (SELECT max(place)::text FROM bite)"""),
-            (start := ask.after or "(0,0)", ask.limit, ask.most),
-        )
-        removed, examined, last = rows[0]
-        after = last if examined == ask.limit else ""
-        if removed == ask.most:  # there may be more among those that were looked at
-            after = start
+        """One bite in the order of the heap. Rows that somebody works on are skipped.
+
+        A claim reads the floor and inserts in one statement, but time passes in between: its server
+        process may stand still while others claim the key, end, and are swept. So a record goes only
+        once *every* statement that is running sees a floor at or above its fence (P3). First the
+        floor is raised; when no snapshot from before that is left (as CREATE INDEX CONCURRENTLY
+        finds out), what lies under it goes. A floor that is not yet seen by all is not raised again:
+        transactions that overlap without end would put it off for ever.
+        """
+        start, end, left = ask.after or "(0,0)", _END, ask.most
+        removed, examined, after = 0, 0, ""
+        for turn in range(_TURNS):
+            if turn > 1:
+                yield Query(f"SELECT pg_sleep({_PAUSE})")
+            gone, looked, last, above, is_seen = (
+                yield Query(self._sweep, (start, end, ask.limit, left))
+            )[0]
+            removed, left = removed + gone, left - gone
+            if not turn:
+                examined, end = looked, last or start
+                after = last if looked == ask.limit else ""
+            if left <= 0:
+                after = start  # there may be more among those that were looked at
+                break
+            if above is None:
+                break
+            if is_seen:
+                yield Change(f"UPDATE {self.meta} SET floor = {above:d} WHERE floor < {above:d}")
         return SweepReport(removed=removed, examined=examined, more=bool(after)), after
 
     def browse(self, ask: Browse) -> Program[Page]:

@@ -9,7 +9,16 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ..urls import identifier, mask, options_of
 
-__all__ = ["Settings", "explain", "percents", "pooler_met"]
+__all__ = ["NOT_FREE", "Settings", "code_of", "explain", "percents", "pooler_met"]
+
+NOT_FREE: Final = "55P03"
+"""SQLSTATE: a lock was not to be had within our patience."""
+
+
+def code_of(error: Exception) -> str:
+    """The SQLSTATE behind an error of ours."""
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
 
 OPTIONS: Final = {
     "table": "twicesafe",

@@ -23,8 +23,16 @@ CHANNEL: Final = "twicesafe"
 NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
 """Milliseconds of the server's clock; `now()` would stand still inside a transaction."""
 
+LEVEL: Final = "set_config('default_transaction_isolation', 'read committed', false)"
+"""Every statement takes a new snapshot, and what it waited for is seen, not an error."""
+
 PLANNING: Final = "set_config('enable_seqscan', 'off', false)"
 """For connections that keep their plans: one made for a small table must not read all of a large one."""
+
+PATIENCE: Final = {True: 50, False: 1000}
+"""Milliseconds to wait for a row that another transaction holds: of a claim, and of any other request.
+Others of this process may wait behind it. A claim is soon answered that the key is being worked on;
+what an owner or an operator says is worth a longer wait."""
 
 # One ask is a row of values, many are columns of arrays: (name, type) in the order of the args.
 _CLAIM: Final = (
@@ -90,13 +98,18 @@ class Statements:
         self.renew = mark(self._renew(False)), mark(self._renew(True))
 
     def _asks(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
-        """What is asked, with the time of the server, as a table."""
+        """What is asked, with the time of the server, as a table.
+
+        The patience is set in the statement and for it alone: behind a pooler no session is ours.
+        """
         names = ", ".join(name for name, _ in columns)
+        patience = f"set_config('lock_timeout', '{PATIENCE[columns is _CLAIM]:d}ms', true)"
         if many:
             arrays = ", ".join(f"?::{kind}[]" for _, kind in columns)
-            return f"(SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names}))"
+            asked = f"unnest({arrays}) AS u({names}), (SELECT {patience}) p(patience)"
+            return f"(SELECT {names}, {self._now} AS now, patience FROM {asked})"
         values = ", ".join(f"?::{kind} AS {name}" for name, kind in columns)
-        return f"(SELECT {values}, {self._now} AS now)"
+        return f"(SELECT {values}, {self._now} AS now, {patience} AS patience)"
 
     # -- claim: who runs? ---------------------------------------------------------------------
 
