@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from twicesafe import Inbox, Key
+from twicesafe import Inbox, Key, StillInProgressError
 from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Release, Sweep, Verdict
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.stores.mysql import MysqlStore
@@ -60,17 +60,25 @@ def connected(url: str) -> Iterator[Any]:
 
 @contextmanager
 def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Do it in a thread, and go on when the server says that it waits for a lock."""
-    with ThreadPoolExecutor(1) as pool, somebody_else(store) as watcher:
+    """Do it in a thread, and go on when it waits for a lock: in the server, or by asking again."""
+    asked: list[str] = []
+    store._tap = lambda when, command: asked.append(command.sql) if when == "before" else None
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ThreadPoolExecutor(1) as pool,
+        somebody_else(store) as watcher,
+    ):
+        patch.setattr("twicesafe.stores.mysql.storing.PATIENCE", 60)
         future = pool.submit(act)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 30
         while time.monotonic() < until and not future.done():
             watcher.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
-            if watcher.fetchone()[1] != "0":
+            if watcher.fetchone()[1] != "0" or len(asked) > len(set(asked)) + 3:
                 break
         else:
             pytest.fail(f"it did not wait: {future}")
         yield future
+    store._tap = None
 
 
 def expired(store: MysqlStore, key: Key, lives: int = 3) -> int:
@@ -327,3 +335,106 @@ def test_batches_that_overlap_have_one_winner_per_key(store: MysqlStore, returni
     verdicts = [answer.verdict for answer in answers]
     assert verdicts.count(Verdict.WON) == 60
     assert verdicts.count(Verdict.BUSY) == 7 * 60
+
+
+# --- inboxes: transactions that stay open ------------------------------------------------------
+
+
+def test_a_sweep_goes_on_while_transactions_of_an_inbox_overlap(
+    store: MysqlStore, mariadb_url: str
+):
+    """There is always one open. Each reads the floor of its second, so the others can be raised."""
+    key = Key("k")
+    expired(store, key)
+    removed, number = 0, 0
+    with (
+        Inbox.open(mariadb_url) as inbox,
+        connected(mariadb_url) as one,
+        connected(mariadb_url) as two,
+    ):
+        open_, next_ = one, two
+        open_.begin()
+        assert inbox.accept(open_, "m-0")
+        until = time.monotonic() + 60
+        while not removed and time.monotonic() < until:
+            number += 1
+            next_.begin()
+            assert inbox.accept(next_, f"m-{number}")
+            open_.commit()
+            open_, next_ = next_, open_
+            removed += store.perform(Sweep(100))[0].removed
+        open_.rollback()
+    assert removed == 1
+    assert store.perform(Claim(key, B, HOUR)).fence > 3
+
+
+def test_a_floor_that_a_transaction_reads_holds_back_what_lies_above_it(
+    store: MysqlStore, mariadb_url: str
+):
+    """It may be about to insert that very key, with a fence above the floor that it has read."""
+    key = Key("k")
+    last = expired(store, key)
+    with Inbox.open(mariadb_url) as inbox, connected(mariadb_url) as connection:
+        connection.begin()
+        assert inbox.accept(connection, "m-1")
+        assert store.perform(Sweep(100))[0].removed == 0
+        cursor = connection.cursor()
+        cursor.execute(f"SELECT MIN(floor), MAX(floor) FROM {META}")
+        assert cursor.fetchone() == (0, last)  # all but the one that is read
+        connection.commit()
+    assert store.perform(Sweep(100))[0].removed == 1
+    with Inbox.open(mariadb_url) as inbox, connected(mariadb_url) as connection:
+        connection.begin()
+        assert inbox.process(connection, "k", lambda: 1).fence == last + 1
+        connection.commit()
+
+
+def test_without_the_right_to_migrate_the_first_floor_serves_all(mariadb_url: str):
+    """As older versions left it. Their rows are enough to work with; only sweeps wait more often."""
+    MysqlStore.open(mariadb_url).close()
+    with connected(mariadb_url) as connection:
+        connection.cursor().execute(f"DELETE FROM {META} WHERE one > 1")
+        connection.commit()
+        with Inbox.open(f"{mariadb_url}?migrate=false") as inbox:
+            connection.begin()
+            assert inbox.process(connection, "m-1", lambda: 1).fence == 1
+            connection.commit()
+        with Inbox.open(mariadb_url):  # makes those that are missing
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT COUNT(*), MIN(floor), MIN(`schema`) FROM {META}")
+            assert cursor.fetchone() == (65, 0, 1)
+
+
+@pytest.mark.parametrize("done", ["accept", "process"])
+def test_snapshot_isolation_tells_a_late_duplicate_to_come_again(
+    store: MysqlStore, mariadb_url: str, done: str
+):
+    """MariaDB 11.6 and later: who writes what changed after its snapshot gets an error."""
+    with (
+        Inbox.open(mariadb_url) as inbox,
+        connected(mariadb_url) as late,
+        connected(mariadb_url) as first,
+    ):
+        cursor = late.cursor()
+        try:
+            cursor.execute("SET SESSION innodb_snapshot_isolation = ON")
+        except Exception as error:
+            pytest.skip(f"this server does not know it: {error}")
+        late.begin()
+        cursor.execute(f"SELECT COUNT(*) FROM {RECORDS}")  # its snapshot is taken
+        first.begin()
+        assert inbox.process(first, "m-1", lambda: "first").value == "first"
+        first.commit()
+
+        def deliver() -> Any:
+            if done == "accept":
+                return inbox.accept(late, "m-1")
+            return inbox.process(late, "m-1", lambda: "late").value
+
+        with pytest.raises(StillInProgressError) as told:
+            deliver()
+        assert told.value.retryable
+        late.rollback()
+        late.begin()
+        assert deliver() == {"accept": False, "process": "first"}[done]
+        late.commit()

@@ -118,7 +118,7 @@ def plain(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 _WAITED: Final[dict[Dialect, AbstractSet[object]]] = {
     "postgresql": {"55P03", "40001", "40P01"},
-    "mysql": {1205, 1213},
+    "mysql": {1205, 1213, 1020},
     "sqlite": {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_TIMEOUT"},
 }
 """Somebody else held the row, or moved it under our snapshot."""

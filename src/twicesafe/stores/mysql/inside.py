@@ -24,6 +24,7 @@ from ..base import Program
 from ..inside import Inside, look, savepoint
 from ..sql import CAUSES, STATES, Change, Query, scope_text
 from .programs import MysqlPrograms
+from .sweeping import GATE
 
 __all__ = ["UTC_NOW", "MysqlInside"]
 
@@ -43,17 +44,17 @@ class _Programs(MysqlPrograms):
 class MysqlInside(Inside):
     programs: MysqlPrograms
 
-    def __init__(self, table: str, mariadb: bool, now: str = UTC_NOW) -> None:
-        programs = self.programs = _Programs(table, mariadb, now)
+    def __init__(self, table: str, mariadb: bool, now: str = UTC_NOW, gates: bool = False) -> None:
+        """`gates`: floors of their own for transactions are there (`sweeping`)."""
+        programs = self.programs = _Programs(table, mariadb, now, GATE if gates else "1")
         self._mariadb = mariadb
         self._into = (
             f"INSERT INTO {programs.records} (id, owner, state, lease_until, expires_at, fingerprint,"
             " scope, value, fence, attempt, created_at, changed_at, hold, cause, error) VALUES "
         )
-        fence = f"(SELECT floor + 1 FROM {programs.meta} WHERE one = 1 LOCK IN SHARE MODE)"
         self._values = (
-            f"(%s, %s, %s, IF(%s, 0, {now}), IF(%s, {now} + %s, 0), %s, %s, %s, {fence}, 1, {now},"
-            f" {now}, 1, 0, '')"
+            f"(%s, %s, %s, IF(%s, 0, {now}), IF(%s, {now} + %s, 0), %s, %s, %s, {programs.next_fence}, 1,"
+            f" {now}, {now}, 1, 0, '')"
         )
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {programs.records}.n"
         self._answered = _ANSWER.format(now=now)

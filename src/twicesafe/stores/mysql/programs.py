@@ -38,6 +38,10 @@ _ANSWER: Final = (
 )
 """Numbers as one text: PyMySQL takes longer for a column than the server for the whole row."""
 
+_AT_ONCE: Final = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
+"""MariaDB: a claim does not wait inside the server for a row that another session holds. Whether to try
+again is decided by `storing`, where others do not wait behind it."""
+
 _KNOWN: Final = 4096
 """Identities of which we remember that they have a record."""
 
@@ -81,10 +85,12 @@ class MysqlSchema(Schema):
 class MysqlPrograms(SqlPrograms):
     begin: ClassVar[str] = "START TRANSACTION"
 
-    def __init__(self, table: str, returning: bool = True, now: str = NOW) -> None:
+    def __init__(self, table: str, returning: bool = True, now: str = NOW, gate: str = "1") -> None:
+        """`gate`: which of the floors is read (`sweeping`)."""
         super().__init__(table)
         self.returning = returning
         self.now = now
+        self.gate = gate
         self._floor = 0
         """What we last saw of it: without RETURNING, the winner must know its fence beforehand."""
         self._known: dict[bytes, None] = {}
@@ -99,7 +105,9 @@ class MysqlPrograms(SqlPrograms):
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {self.records}.n"
         if returning:
             self._or_look += f" RETURNING {self._answered}"
-            self._start = f"{self._into} VALUES {self._fresh(self._next_fence)}{self._or_look}"
+            self._start = (
+                f"{_AT_ONCE}{self._into} VALUES {self._fresh(self.next_fence)}{self._or_look}"
+            )
         else:
             self._start = (
                 f"{self._into} SELECT %s, %s, {now} + %s, %s, %s, %s, %s, floor + 1, {self._rest}"
@@ -136,8 +144,8 @@ class MysqlPrograms(SqlPrograms):
         return f"0, 1, {self.now}, {self.now}, 0, 0, ''"
 
     @property
-    def _next_fence(self) -> str:
-        return f"(SELECT floor + 1 FROM {self.meta} WHERE one = 1 LOCK IN SHARE MODE)"
+    def next_fence(self) -> str:
+        return f"(SELECT floor + 1 FROM {self.meta} WHERE one = {self.gate} LOCK IN SHARE MODE)"
 
     def _fresh(self, fence: str) -> str:
         return f"(%s, %s, {self.now} + %s, %s, %s, %s, %s, {fence}, {self._rest})"
@@ -145,9 +153,9 @@ class MysqlPrograms(SqlPrograms):
     def _start_all(self, count: int) -> str:
         if self.returning:
             # VALUES, not SELECT: MariaDB locks the table's counter for as long as a SELECT runs.
-            first = self._fresh(f"@twicesafe_fence := {self._next_fence}")
+            first = self._fresh(f"@twicesafe_fence := {self.next_fence}")
             others = f", {self._fresh('@twicesafe_fence')}" * (count - 1)
-            return f"{self._into} VALUES {first}{others}{self._or_look}"
+            return f"{_AT_ONCE}{self._into} VALUES {first}{others}{self._or_look}"
         return (
             f"{self._into} SELECT a.id, a.owner, {self.now} + a.lease, a.hold, a.fingerprint, a.scope,"
             f" a.val, floor + 1, {self._rest} FROM {self.meta} JOIN ({_table(_CLAIM, count)}) AS a"
@@ -172,8 +180,18 @@ class MysqlPrograms(SqlPrograms):
             return self.row(rows[0][:-1]), rows[0][-1]
         return None, (yield from self.clock())
 
+    def decide(self, ask: Any) -> Program[Any]:
+        if type(ask) is Claim and self.returning:
+            row, now = yield from self.load(ask.id, f"{self.lock} NOWAIT")
+            floor = 0 if row is not None else (yield from self.floor())
+            answer, after = lifecycle.claim(row, ask, now, floor)
+            if after is not None:
+                yield from self.save(after, new=row is None)
+            return answer
+        return (yield from super().decide(ask))
+
     def floor(self) -> Program[int]:
-        query = f"SELECT floor FROM {self.meta} WHERE one = 1 LOCK IN SHARE MODE"
+        query = f"SELECT floor FROM {self.meta} WHERE one = {self.gate} LOCK IN SHARE MODE"
         return (yield Query(query))[0][0]  # type: ignore[no-any-return]
 
     # -- requests -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ..urls import identifier, mask, options_of
 
-__all__ = ["RIVALRY", "Settings", "code_of", "explain", "is_lost"]
+__all__ = ["LOCK_WAIT", "RIVALRY", "Settings", "code_of", "explain", "is_lost"]
 
 OPTIONS: Final = {
     "table": "twicesafe",

@@ -1,7 +1,9 @@
 """The MariaDB and MySQL stores: a pool of connections for threads, one worker for event loops.
 
 Requests bear repeating, so a connection that died is replaced and asked again at once, and a
-deadlock or a lock wait is run again until the time-out is over. Callers never see either.
+deadlock is run again until the time-out is over. Callers never see either. A row that another session
+holds is asked for again for a while; then a claim is answered that its key is being worked on, for
+most likely an open transaction of an inbox holds it.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ...core.driving import drive
-from ...core.protocol import Request
+from ...core.protocol import Claim, Claimed, Request, Verdict
 from ...drivers import require
-from ...errors import StoreError
+from ...errors import StoreError, StoreUnavailableError
 from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
 from ..joining import ThreadedStore
@@ -25,7 +27,8 @@ from ..sql import Query, atomically
 from .connecting import Session, connect
 from .outbox import MysqlOutbox
 from .programs import NOW, MysqlPrograms, MysqlSchema
-from .settings import RIVALRY, Settings, code_of, explain, is_lost
+from .settings import LOCK_WAIT, RIVALRY, Settings, code_of, explain, is_lost
+from .sweeping import make_gates
 
 __all__ = ["AsyncMysqlStore", "MysqlStore"]
 
@@ -42,6 +45,16 @@ HEAVY: Final = 1024 * 1024
 """Bytes of values in one statement, or little more."""
 
 _JOINED: Final = frozenset({"claim", "complete", "fail", "renew", "abandon"})
+PATIENCE: Final = 0.05
+"""Seconds for which a claim tries to get a row that another session holds. Other calls of this process
+may wait behind it; and a transaction that stays open for longer is not about to end."""
+
+COME_BACK: Final = 500
+"""Milliseconds after which to ask again for a key that an open transaction holds."""
+
+_HELD: Final = 1024
+"""Keys of which we remember that a transaction holds them: they are asked for alone."""
+
 _ACTS: Final = frozenset({"release", "resolve", "forget"})
 """An operator's acts are noted each time they are done: they are not repeated by themselves."""
 
@@ -58,11 +71,14 @@ class MysqlStore(Store):
         self.programs = MysqlPrograms(settings.table, now=now)
         self.outbox = MysqlOutbox(settings.table, now, settings.migrate)
         self._most_bytes = 1 << 20
+        self._held: dict[bytes, None] = {}
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
             self.migrated = self.migrate()
         check(self._schema, self._run(self._schema.version), self.url)
+        meta = self.programs.meta
+        self._gates = self._run(lambda: make_gates(meta, settings.migrate))
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -77,7 +93,7 @@ class MysqlStore(Store):
         from .inside import UTC_NOW, MysqlInside
 
         now = UTC_NOW if self.programs.now == NOW else self.programs.now
-        return MysqlInside(self.settings.table, self.programs.returning, now)
+        return MysqlInside(self.settings.table, self.programs.returning, now, self._gates)
 
     def apart(self, program: Callable[[], Program[T]]) -> T:
         return self._run(lambda: atomically(program(), MysqlPrograms.begin))
@@ -96,7 +112,24 @@ class MysqlStore(Store):
                 f"a result of {_size(request)} bytes is more than {self.url} takes in one statement;"
                 " raise max_allowed_packet there, or lower max_result_bytes"
             )
+        if type(request) is Claim:
+            return self._claim(request)
         return self._run(lambda: programs.perform(request), again=request.op not in _ACTS)
+
+    def _claim(self, ask: Claim) -> Any:
+        held = self._held
+        try:
+            answer = self._run(lambda: self.programs.perform(ask), patience=PATIENCE)
+        except StoreUnavailableError as error:
+            if code_of(error.__cause__) != LOCK_WAIT:
+                raise
+            held[ask.id] = None
+            if len(held) > _HELD:
+                held.pop(next(iter(held)), None)
+            return Claimed(Verdict.BUSY, wait=COME_BACK, locked=True)
+        if held:
+            held.pop(ask.id, None)
+        return answer
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = [None] * len(requests)
@@ -104,7 +137,7 @@ class MysqlStore(Store):
         weight = 0
         for index, request in enumerate(requests):
             size = _size(request)
-            if request.op not in _JOINED or size > ALONE:
+            if request.op not in _JOINED or size > ALONE or self._is_held(request):
                 answers[index] = self._try(request)
                 continue
             together.append(index)
@@ -125,7 +158,10 @@ class MysqlStore(Store):
             answers[places[0]] = self._try(asks[0])
             return
         try:
-            found = self._run(lambda: programs.perform_all(asks))
+            claims = any(type(ask) is Claim for ask in asks)
+            found = self._run(
+                lambda: programs.perform_all(asks), patience=PATIENCE if claims else None
+            )
         except (StoreError, TypeError) as error:
             if isinstance(error, StoreError) and not _one_is_to_blame(error):
                 found = [error.again() for _ in asks]
@@ -133,6 +169,9 @@ class MysqlStore(Store):
                 found = [self._try(ask) for ask in asks]
         for place, answer in zip(places, found, strict=True):
             answers[place] = answer
+
+    def _is_held(self, request: Any) -> bool:
+        return bool(self._held) and request.id in self._held
 
     def _try(self, request: Request) -> Any:
         try:
@@ -142,7 +181,10 @@ class MysqlStore(Store):
 
     # -- running programs ---------------------------------------------------------------------
 
-    def _run(self, program: Callable[[], Program[T]], again: bool = True) -> T:
+    def _run(
+        self, program: Callable[[], Program[T]], again: bool = True, patience: float | None = None
+    ) -> T:
+        """`patience`: seconds for which a row that another session holds is asked for again."""
         import pymysql
 
         began = time.monotonic()
@@ -150,7 +192,7 @@ class MysqlStore(Store):
         while True:
             try:
                 with self._pool.connection() as session:
-                    return self._run_on(session, program, until)
+                    return self._run_on(session, program, until, patience)
             except pymysql.Error as error:
                 if is_lost(error):
                     self._pool.close()  # the others are as old, and as dead
@@ -159,15 +201,25 @@ class MysqlStore(Store):
                         continue
                 raise explain(error, self.url) from error
 
-    def _run_on(self, session: Session, program: Callable[[], Program[T]], until: float) -> T:
+    def _run_on(
+        self,
+        session: Session,
+        program: Callable[[], Program[T]],
+        until: float,
+        patience: float | None,
+    ) -> T:
         import pymysql
 
         execute = session.executor(self._tap)
+        enough = until if patience is None else time.monotonic() + patience
         while True:
             try:
                 return drive(program(), execute)
             except pymysql.Error as error:
-                if code_of(error) not in RIVALRY or time.monotonic() >= until:
+                code = code_of(error)
+                if code not in RIVALRY or time.monotonic() >= (
+                    enough if code == LOCK_WAIT else until
+                ):
                     raise
                 time.sleep(random.uniform(0.0005, 0.005))
 

@@ -5,6 +5,12 @@ floor is read under a shared lock that is held to the end of the claim, and a sw
 committed it before it deletes anything. So a claim that read the old floor is over before the first
 record goes, and has met that record; any other claim reads the new floor. A sweep does not queue for
 the floor, for every later claim would queue behind it: while somebody reads it, what lies above stays.
+
+A claim of lease mode reads the floor for a moment; an inbox for as long as its transaction is open, and
+such transactions may overlap without end. So there are many floors, and any one of them is as good as
+another: lease mode reads the first, a transaction the one whose second it is. Each of those is left
+alone for a minute after its second, and can be raised then. A record goes when the *lowest* floor is
+at or above its fence.
 """
 
 from __future__ import annotations
@@ -20,12 +26,39 @@ from ..sql import Change, Query, atomically
 if TYPE_CHECKING:
     from .programs import MysqlPrograms
 
-__all__ = ["Sweeper"]
+__all__ = ["GATE", "Sweeper", "make_gates"]
+
+_FIRST, _GATES = 2, 64
+"""Rows of the table ``…_meta``: 1 is for lease mode, these are for transactions."""
+
+GATE: Final = f"({_FIRST:d} + UNIX_TIMESTAMP() MOD {_GATES:d})"
+"""The floor of this second."""
+
+
+def make_gates(meta: str, may_write: bool) -> Program[bool]:
+    """The floors for transactions, where they are missing; are they there?
+
+    They are rows, no change of the schema: older versions read the first floor, and need no other.
+    """
+    if (yield Query(f"SELECT COUNT(*) FROM {meta}"))[0][0] > _GATES:
+        return True
+    if not may_write:
+        return False
+
+    def make() -> Program[None]:
+        # Not raised while we copy it: a sweep that does not know the new ones yet comes after us.
+        rows = yield Query(f"SELECT `schema`, floor FROM {meta} WHERE one = 1 LOCK IN SHARE MODE")
+        schema, floor = rows[0]
+        rows_ = ", ".join(f"({_FIRST + gate:d}, {schema:d}, {floor:d})" for gate in range(_GATES))
+        yield Change(f"INSERT IGNORE INTO {meta} (one, `schema`, floor) VALUES {rows_}")
+
+    yield from atomically(make(), "START TRANSACTION")
+    return True
+
 
 _TRIES: Final = 5
 _PAUSE: Final = 0.02
-"""So often, and so many seconds apart, a bite looks whether nobody reads the floor. A claim reads it
-for a moment, an inbox for as long as its transaction is open."""
+"""So often, and so many seconds apart, a bite looks whether nobody reads a floor."""
 
 
 class Sweeper:
@@ -56,23 +89,28 @@ class Sweeper:
         return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
 
     def _raise(self, to: int) -> Program[int]:
-        """Raise the floor as soon as nobody reads it; what it is now."""
-        floor = 0
+        """Raise the floors that nobody reads; the lowest of all, as it is now."""
+        lowest = yield from self._lowest()
         for turn in range(_TRIES):
+            if lowest >= to:
+                break
             if turn:
                 yield Query(f"SELECT SLEEP({_PAUSE})")
-            floor = (yield Query(f"SELECT floor FROM {self._meta} WHERE one = 1"))[0][0]
-            if floor >= to:
-                break
-            if (yield from atomically(self._raise_unread(to), self._begin)):
-                return to
-        return floor
+            yield from atomically(self._raise_unread(to), self._begin)
+            # Asked for again, not worked out: others raise them too, or have just made new ones.
+            lowest = yield from self._lowest()
+        return lowest
 
-    def _raise_unread(self, to: int) -> Program[bool]:
-        free = yield Query(f"SELECT 1 FROM {self._meta} WHERE one = 1 FOR UPDATE SKIP LOCKED")
+    def _lowest(self) -> Program[int]:
+        return (yield Query(f"SELECT MIN(floor) FROM {self._meta}"))[0][0]  # type: ignore[no-any-return]
+
+    def _raise_unread(self, to: int) -> Program[None]:
+        free = yield Query(
+            f"SELECT one FROM {self._meta} WHERE floor < {to:d} FOR UPDATE SKIP LOCKED"
+        )
         if free:
-            yield Change(f"UPDATE {self._meta} SET floor = {to:d} WHERE one = 1 AND floor < {to:d}")
-        return bool(free)
+            ones = _list(one for (one,) in free)
+            yield Change(f"UPDATE {self._meta} SET floor = {to:d} WHERE one IN {ones}")
 
     def _remove(self, numbers: str, still: str) -> Program[int]:
         """What was claimed since we looked stays; what somebody works on is not waited for."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ...clocks import boot_id, since_boot, wall_clock
 from ...core.driving import drive
-from ...core.protocol import Claim, Request
+from ...core.protocol import Claim, Claimed, Request, Verdict
 from ...errors import StoreUnavailableError
 from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
@@ -31,6 +31,9 @@ from .settings import OPTIONS, DatabaseFile, path_of
 __all__ = ["AsyncSqliteStore", "SqliteStore"]
 
 T = TypeVar("T")
+
+COME_BACK: Final = 500
+"""Milliseconds after which to ask again for a file that a writer keeps."""
 
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _left_to_parent: list[object] = []
@@ -214,8 +217,16 @@ class SqliteStore(Store):
                 decision = self.programs.decide(request)
                 answer = self._alone(atomically(decision, SqlitePrograms.begin))
         except sqlite3.Error as error:
+            if type(request) is Claim and is_held(error):
+                return self._looked(request)
             raise self._file.trouble(error) from error
         return answer
+
+    def _looked(self, ask: Claim) -> Any:
+        """A writer keeps the file beyond our patience, most likely an open inbox transaction. If the
+        file can be read, the store is up: the key is being worked on, as far as anybody can tell."""
+        answer = self._reading(self.programs.peek(ask))
+        return Claimed(Verdict.BUSY, wait=COME_BACK, locked=True) if answer is None else answer
 
     def _write_all(self, requests: list[Any]) -> list[Any]:
         try:
@@ -223,10 +234,18 @@ class SqliteStore(Store):
                 together = self.programs.together(requests)
                 return self._alone(atomically(together, SqlitePrograms.begin))
         except StoreUnavailableError as error:
+            if is_held(error.__cause__):
+                return [self._looked_or(request, error) for request in requests]
             return [error.again() for _ in requests]
         except Exception:
             # One of them cannot be done and undid the others: alone, each gets its own answer.
             return [self._write_alone(request) for request in requests]
+
+    def _looked_or(self, request: Any, error: StoreUnavailableError) -> Any:
+        try:
+            return self._looked(request) if type(request) is Claim else error.again()
+        except StoreUnavailableError as worse:
+            return worse
 
     def _write_alone(self, request: Any) -> Any:
         try:
@@ -326,6 +345,11 @@ class AsyncSqliteStore(ThreadedStore):
         path, options = path_of(url), options_of(url, OPTIONS)
         identifier(options["table"])  # now, not when it is first used
         return cls(lambda: SqliteStore(path, **options), f"sqlite:///{Path(path).absolute()}")
+
+
+def is_held(error: BaseException | None) -> bool:
+    """Does another connection write, and go on writing?"""
+    return getattr(error, "sqlite_errorname", "") in ("SQLITE_BUSY", "SQLITE_BUSY_TIMEOUT")
 
 
 _TO_WRITE: Final = object()

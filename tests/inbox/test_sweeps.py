@@ -1,0 +1,114 @@
+"""A sweep passes, and another delivery comes, between any two statements of an inbox.
+
+Deterministic: each program is run statement by statement, and the world changes in each gap once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.inbox.conftest import Shop
+from twicesafe import Key, Policy, StillInProgressError
+from twicesafe.core.driving import drive
+from twicesafe.core.inbox import Enter, Note
+from twicesafe.core.protocol import Claim, Fail, Verdict
+from twicesafe.tokens import new_owner
+from twicesafe.transactions import of
+
+KINDS = ["psycopg", "pymysql"]
+
+
+class Gap:
+    """Calls `meanwhile` before the statement with this number, once."""
+
+    def __init__(self, number: int, meanwhile: Callable[[], None]) -> None:
+        self._number, self._meanwhile = number, meanwhile
+        self._counted = itertools.count()
+        self.met = False
+
+    def __call__(self) -> None:
+        if next(self._counted) == self._number:
+            self.met = True
+            self._meanwhile()
+
+
+@pytest.fixture(params=KINDS)
+def shop(request: pytest.FixtureRequest, shop_of: Callable[[str], Shop]) -> Shop:
+    return shop_of(request.param)
+
+
+def expire(shop: Shop) -> None:
+    with shop.door.transaction():
+        shop.door.sql("UPDATE twicesafe_records SET expires_at = 1 WHERE expires_at > 0")
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["accept", "process"])
+def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done: bool):
+    hasty = shop.make(policy=Policy(in_flight="reject"))
+    mine, others = shop.another(), shop.another()
+    gaps = 0
+    for number in itertools.count():
+        name = f"m-{number}"
+        with others.transaction():
+            assert shop.accept(name, others)
+        expire(shop)
+
+        def meanwhile(name: str = name) -> None:
+            shop.receiver.sweep()
+            # Our own transaction may hold the key by now.
+            with suppress(StillInProgressError), others.transaction():
+                shop.accept(name, others, hasty)
+
+        gap = Gap(number, meanwhile)
+        mine.begin()
+        transaction = of(mine.connection)
+        inside = shop.inbox._inside(transaction)
+        ask = Enter(shop.inbox.key(name), new_owner(), 86_400_000, 5, None, done)
+
+        def perform(statement: Any, gap: Gap = gap, transaction: Any = transaction) -> Any:
+            gap()
+            return transaction.perform(statement)
+
+        (entered,) = drive(inside.enter([ask], 0.1), perform)
+        assert entered.answer.verdict in (Verdict.WON, Verdict.REPLAY)
+        assert mine.sql("SELECT 1") == [(1,)]  # it still takes statements
+        mine.commit()
+        if not gap.met:
+            break
+        gaps += 1
+    assert gaps >= 1
+
+
+def test_a_note_is_written_whatever_comes_in_between(shop: Shop):
+    """In a transaction of its own: a unique violation would lose it."""
+    hasty = shop.make(policy=Policy(in_flight="reject"))
+    others = shop.another()
+    gaps, store = 0, shop.receiver.store
+    for number in itertools.count():
+        key = Key(f"m-{number}")
+
+        def meanwhile(key: Key = key) -> None:
+            with suppress(StillInProgressError), others.transaction():
+                shop.accept(key, others, hasty)
+
+        gap = Gap(number, meanwhile)
+        store._tap = lambda when, _, gap=gap: gap() if when == "before" else None  # type: ignore[attr-defined]
+        owner = new_owner()
+        note = Note(
+            Claim(key, owner, 5000, 5, False, None), Fail(key.id, owner, 0, 0, 5, 86_400_000, "no")
+        )
+        try:
+            store.apart(lambda note=note: store.inside("%s").note(note))
+        finally:
+            store._tap = None  # type: ignore[attr-defined]
+        record = shop.receiver.record(key)
+        assert record is not None
+        if not gap.met:
+            break
+        gaps += 1
+    assert gaps >= 3

@@ -1,0 +1,206 @@
+"""Lease mode on a key that an open inbox transaction holds: being worked on, never an outage.
+
+Every SQL engine, blocking and async, single calls and batches. An open transaction is held by the
+test itself, so nothing here depends on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.patience import until
+from tests.transactions.kinds import open_door
+from twicesafe import (
+    AsyncReceiver,
+    Inbox,
+    Policy,
+    Receiver,
+    StillInProgressError,
+    StoreUnavailableError,
+)
+from twicesafe.core.protocol import Claim, Verdict
+from twicesafe.events import Event
+from twicesafe.keys import Key
+from twicesafe.tokens import new_owner
+
+ENGINES = ["postgresql", "postgresql-generations", "asyncpg", "mysql", "sqlite"]
+DOORS = {"postgresql": "psycopg", "mysql": "pymysql", "sqlite": "sqlite3"}
+
+HASTY = Policy(in_flight="reject")
+BRIEF = Policy(wait=0.3)
+UNPROTECTED = Policy(wait=0.3, outage="run")
+
+
+@pytest.fixture(params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    engine = request.param
+    if engine == "sqlite":
+        return f"sqlite:///{tmp_path / 'mixed.db'}?timeout=0.3"
+    if engine == "mysql":
+        return str(request.getfixturevalue("mariadb_url"))
+    plain = str(request.getfixturevalue("postgres_url"))
+    if engine == "asyncpg":
+        return plain.replace("postgresql:", "postgresql+asyncpg:")
+    return f"{plain}?generations=1h" if engine.endswith("generations") else plain
+
+
+class Held:
+    """A key that is entered in a transaction which does not end before the test says so."""
+
+    def __init__(self, url: str) -> None:
+        plain = url.replace("+asyncpg", "")
+        self.inbox = Inbox.open(plain)
+        self.door = open_door(DOORS[plain.partition(":")[0]], plain.partition("?")[0])
+        self.door.begin()
+        assert self.inbox.accept(self.door.connection, "held")
+
+    def close(self) -> None:
+        self.door.rollback()
+        self.door.close()
+        self.inbox.close()
+
+
+@pytest.fixture
+def held(url: str) -> Iterator[Held]:
+    with Receiver.open(url):
+        pass  # the tables are there
+    opened = Held(url)
+    yield opened
+    opened.close()
+
+
+def never() -> None:
+    raise AssertionError("the handler ran")
+
+
+class Heard(list[Event]):
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+    @property
+    def names(self) -> set[str]:
+        return {type(event).__name__ for event in self}
+
+
+@pytest.mark.parametrize("policy", [HASTY, BRIEF, UNPROTECTED], ids=["reject", "wait", "run"])
+def test_a_key_that_a_transaction_holds_is_in_progress(url: str, held: Held, policy: Policy):
+    heard = Heard()
+    with Receiver.open(url, policy=policy, observers=[heard]) as receiver:
+        with pytest.raises(StillInProgressError) as caught:
+            receiver.process("held", never)
+        assert caught.value.retryable
+        assert not {"Unprotected", "StoreFailed"} & heard.names
+        (failure,) = receiver.process_many(["held"], lambda _: never(), key=str)
+        assert isinstance(failure.error, StillInProgressError)
+        with pytest.raises(StillInProgressError), receiver.claim("held"):
+            never()
+    assert not {"Unprotected", "StoreFailed"} & heard.names
+
+
+@pytest.mark.parametrize("policy", [HASTY, BRIEF, UNPROTECTED], ids=["reject", "wait", "run"])
+def test_the_same_awaited(url: str, held: Held, policy: Policy):
+    heard = Heard()
+
+    async def main() -> None:
+        async with AsyncReceiver.open(url, policy=policy, observers=[heard]) as receiver:
+            with pytest.raises(StillInProgressError):
+                await receiver.process("held", never)
+            (failure,) = await receiver.process_many(["held"], lambda _: never(), key=str)
+            assert isinstance(failure.error, StillInProgressError)
+
+    asyncio.run(main())
+    assert not {"Unprotected", "StoreFailed"} & heard.names
+
+
+def test_who_waits_gets_the_answer_of_the_transaction(url: str, held: Held):
+    """Waiters look again by themselves: nothing announces the end of a caller's transaction."""
+    values: list[bool] = []
+    heard = Heard()
+    with Receiver.open(url, policy=Policy(wait=60), observers=[heard]) as receiver:
+
+        def wait() -> None:
+            values.append(receiver.process("held", lambda: "mine").replayed)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: "Waited" in heard.names)
+        held.door.rollback()
+        thread.join(60)
+    assert values == [False]  # it was rolled back, so the waiter ran
+
+
+FREE = [f"free-{number}" for number in range(20)]
+
+
+def test_unrelated_keys_do_not_wait_behind_it(url: str, held: Held):
+    """Also those that travel in one batch with it, and those of the same event loop."""
+    if url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer: an open transaction holds every key")
+    with Receiver.open(url, policy=HASTY) as receiver:
+        items = ["held", *FREE]
+        results = receiver.process_many(items, str, key=str)
+        assert [type(each).__name__ for each in results] == ["Failure"] + ["Outcome"] * 20
+        before = time.monotonic()
+        store = receiver.store
+        for _ in range(3):
+            answer = store.perform(Claim(Key("held"), new_owner(), 1000))
+            assert answer.verdict is Verdict.BUSY
+            assert answer.locked
+        assert time.monotonic() - before < store.settings.timeout  # type: ignore[attr-defined]
+
+    async def main() -> None:
+        async with AsyncReceiver.open(url, policy=Policy(wait=60)) as receiver:
+            waiting = [asyncio.create_task(receiver.process("held", str, 1))]
+            done = 0
+            for round_ in range(5):
+                names = [f"{round_}-{name}" for name in FREE]
+                outcomes = await asyncio.gather(*(receiver.process(n, str, n) for n in names))
+                done += sum(not outcome.replayed for outcome in outcomes)
+            assert done == 100
+            assert not waiting[0].done()
+            held.door.rollback()
+            assert not (await waiting[0]).replayed
+
+    asyncio.run(main())
+
+
+def test_a_record_that_a_transaction_takes_over_is_in_progress_too(url: str):
+    """Not inserted by the transaction, but locked by it: the owner's lease was over."""
+    if url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer: an open transaction holds every key")
+    plain = url.replace("+asyncpg", "")
+    with Receiver.open(url, policy=HASTY) as receiver, Inbox.open(plain) as inbox:
+        receiver.store.perform(Claim(Key("held"), new_owner(), 1))
+        record = receiver.record("held")
+        assert record is not None
+        until(lambda: receiver.stats().stuck == 1)  # its lease is over
+        door = open_door(DOORS[plain.partition(":")[0]], plain.partition("?")[0])
+        door.begin()
+        try:
+            outcome = inbox.process(door.connection, "held", lambda: 1)
+            assert (outcome.attempt, outcome.fence) == (2, record.fence + 1)
+            with pytest.raises(StillInProgressError):
+                receiver.process("held", never)
+            # InnoDB locks the gap below a record that an insert has met: above it all is free.
+            free = next(name for name in FREE if Key(name).id > Key("held").id)
+            assert receiver.process(free, str, 1).value == "1"
+        finally:
+            door.rollback()
+            door.close()
+
+
+def test_a_locked_table_is_an_outage_and_not_a_busy_key(postgres_url: str):
+    with (
+        Receiver.open(postgres_url, policy=HASTY) as receiver,
+        psycopg.connect(postgres_url) as other,
+    ):
+        other.execute("LOCK TABLE twicesafe_records IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailableError):
+            receiver.store.perform(Claim(Key("k"), new_owner(), 1000))
