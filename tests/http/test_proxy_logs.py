@@ -66,7 +66,8 @@ def nowhere() -> str:
         return f"http://127.0.0.1:{closed.getsockname()[1]}"
 
 
-@pytest.mark.item("E10", "O3", "D17")
+@pytest.mark.attack("D17")
+@pytest.mark.item("E10", "O3")
 def test_an_upstream_that_cannot_be_reached_is_logged(play: Play, lines: Callable[[], list[str]]):
     stage = play(upstream={"url": nowhere()})
     for key in ("SECRET-KEY", None):
@@ -100,7 +101,8 @@ def test_that_all_connections_are_in_use_is_logged(before: Before, lines: Callab
     assert line.endswith("all 0 connections were in use for 0.05 s")
 
 
-@pytest.mark.item("E4", "O3", "D17")
+@pytest.mark.attack("D17")
+@pytest.mark.item("E4", "O3")
 @pytest.mark.parametrize("step, reason", [
     (reset, "broke"), (b"HTTP/1.1 200 OK\n\n", "not plain HTTP: a line has a control character"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "did not end"),
@@ -122,7 +124,7 @@ def test_an_answer_that_is_not_whole_is_logged(
     assert reason in plain
 
 
-@pytest.mark.item("D17")
+@pytest.mark.attack("D17")
 def test_a_long_path_is_cut(play: Play, lines: Callable[[], list[str]]):
     stage = play(upstream={"url": nowhere()})
     stage.send(None, b"", "GET", "/" + "a" * 5000)
