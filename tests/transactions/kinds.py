@@ -1,7 +1,8 @@
 """Every kind of connection that users hand over, opened for real and used in the same words.
 
 A `Door` begins, commits and rolls back as a user of that library would, and runs what is awaited
-on an event loop of its own, in the caller's thread.
+on an event loop of its own, in the caller's thread. `options` are the library's own: arguments of
+`connect` or `create_engine`, or an entry of Django's DATABASES.
 """
 
 from __future__ import annotations
@@ -128,11 +129,13 @@ class AwaitedDoor(Door):
 class Sqlite(Door):
     implicit = False
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         level = "DEFERRED" if self.implicit else None
         path = url.removeprefix("sqlite:///")
-        self.connection = sqlite3.connect(path, isolation_level=level, timeout=0.2)
+        self.connection = sqlite3.connect(
+            path, **{"isolation_level": level, "timeout": 0.2, **options}
+        )
         self.connection.row_factory = lambda cursor, row: {"not": "a tuple"}
 
     def begin(self) -> None:
@@ -159,13 +162,14 @@ class ImplicitSqlite(Sqlite):
 
 
 class Aiosqlite(AwaitedDoor):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         import aiosqlite
 
         async def connect() -> Any:
             path = url.removeprefix("sqlite:///")
-            return await aiosqlite.connect(path, isolation_level=None, timeout=0.2)
+            settings = {"isolation_level": None, "timeout": 0.2, **options}
+            return await aiosqlite.connect(path, **settings)
 
         self.connection = self.end(connect())
 
@@ -190,12 +194,12 @@ class Aiosqlite(AwaitedDoor):
 
 
 class Psycopg(Door):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         import psycopg
         from psycopg.rows import dict_row
 
-        self.connection = psycopg.connect(url, row_factory=dict_row)  # type: ignore[arg-type]
+        self.connection = psycopg.connect(url, row_factory=dict_row, **options)  # type: ignore[arg-type]
 
     def commit(self) -> None:
         self.connection.commit()
@@ -212,11 +216,11 @@ class Psycopg(Door):
 
 
 class AsyncPsycopg(AwaitedDoor):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         import psycopg
 
-        self.connection = self.end(psycopg.AsyncConnection.connect(url))
+        self.connection = self.end(psycopg.AsyncConnection.connect(url, **options))
 
     async def acommit(self) -> None:
         await self.connection.commit()
@@ -284,13 +288,12 @@ def mysql_settings(url: str) -> dict[str, Any]:
 
 
 class Pymysql(Door):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         import pymysql.cursors
 
-        self.connection = pymysql.connect(
-            **mysql_settings(url), cursorclass=pymysql.cursors.DictCursor, charset="latin1"
-        )
+        settings = {"cursorclass": pymysql.cursors.DictCursor, "charset": "latin1", **options}
+        self.connection = pymysql.connect(**{**mysql_settings(url), **settings})
 
     def begin(self) -> None:
         self.connection.begin()
@@ -311,14 +314,15 @@ class Pymysql(Door):
 
 
 class Asyncmy(AwaitedDoor):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
+        self._options = options
         self.connection = self.end(self._connect())
 
     async def _connect(self) -> Any:
         import asyncmy
 
-        return await asyncmy.connect(**mysql_settings(self.url))
+        return await asyncmy.connect(**{**mysql_settings(self.url), **self._options})
 
     async def abegin(self) -> None:
         await self.connection.begin()
@@ -343,7 +347,8 @@ class Aiomysql(Asyncmy):
         import aiomysql
 
         settings = mysql_settings(self.url)
-        return await aiomysql.connect(**{"db": settings.pop("database"), **settings})
+        settings["db"] = settings.pop("database")
+        return await aiomysql.connect(**{**settings, **self._options})
 
 
 # --- SQLAlchemy -------------------------------------------------------------------------------
@@ -355,13 +360,17 @@ def sa_url(driver: str, url: str) -> str:
     return url.replace(url.partition(":")[0], driver, 1)
 
 
+def _engine(driver: str, options: dict[str, Any]) -> dict[str, Any]:
+    quick = {"timeout": 0.2} if driver.startswith("sqlite") else {}
+    return {**options, "connect_args": {**quick, **options.get("connect_args", {})}}
+
+
 class SaConnection(Door):
-    def __init__(self, driver: str, url: str) -> None:
+    def __init__(self, driver: str, url: str, **options: Any) -> None:
         super().__init__(url)
         import sqlalchemy
 
-        options = {"timeout": 0.2} if driver.startswith("sqlite") else {}
-        self._engine = sqlalchemy.create_engine(sa_url(driver, url), connect_args=options)
+        self._engine = sqlalchemy.create_engine(sa_url(driver, url), **_engine(driver, options))
         self.connection = self._open()
 
     def _open(self) -> Any:
@@ -392,12 +401,11 @@ class SaSession(SaConnection):
 
 
 class SaAsync(AwaitedDoor):
-    def __init__(self, driver: str, url: str) -> None:
+    def __init__(self, driver: str, url: str, **options: Any) -> None:
         super().__init__(url)
         from sqlalchemy.ext.asyncio import create_async_engine
 
-        options = {"timeout": 0.2} if driver.startswith("sqlite") else {}
-        self._engine = create_async_engine(sa_url(driver, url), connect_args=options)
+        self._engine = create_async_engine(sa_url(driver, url), **_engine(driver, options))
         self.connection = self.end(self._open())
 
     async def _open(self) -> Any:
@@ -433,9 +441,9 @@ _aliases = itertools.count()
 
 
 class Django(Door):
-    def __init__(self, backend: str, url: str) -> None:
+    def __init__(self, backend: str, url: str, **options: Any) -> None:
         super().__init__(url)
-        self.alias = database(backend, url)
+        self.alias = database(backend, url, **options)
         from django.db import connections
 
         self.connection = connections[self.alias]
@@ -462,7 +470,7 @@ class Django(Door):
         self.connection.close()
 
 
-def database(backend: str, url: str) -> str:
+def database(backend: str, url: str, **options: Any) -> str:
     """A Django database, known under a new alias."""
     from django.conf import settings
 
@@ -487,6 +495,7 @@ def database(backend: str, url: str) -> str:
             "NAME": parts.path.lstrip("/"), "HOST": parts.hostname, "PORT": str(parts.port),
             "USER": parts.username or "", "PASSWORD": parts.password or "",
         }  # fmt: skip
+    described |= options
     alias = f"db{next(_aliases)}"
     connections.settings[alias] = connections.configure_settings(
         {"default": dict(described), alias: described}
@@ -494,7 +503,7 @@ def database(backend: str, url: str) -> str:
     return alias
 
 
-_PLAIN: dict[str, Callable[[str], Door]] = {
+_PLAIN: dict[str, Callable[..., Door]] = {
     "sqlite3": Sqlite,
     "sqlite3-implicit": ImplicitSqlite,
     "aiosqlite": Aiosqlite,
@@ -506,7 +515,7 @@ _PLAIN: dict[str, Callable[[str], Door]] = {
     "asyncmy": Asyncmy,
     "aiomysql": Aiomysql,
 }
-_WITH_DRIVER: dict[str, Callable[[str, str], Door]] = {
+_WITH_DRIVER: dict[str, Callable[..., Door]] = {
     "sa-connection": SaConnection,
     "sa-session": SaSession,
     "sa-async": SaAsync,
@@ -515,6 +524,6 @@ _WITH_DRIVER: dict[str, Callable[[str, str], Door]] = {
 }
 
 
-def open_door(kind: str, url: str) -> Door:
+def open_door(kind: str, url: str, **options: Any) -> Door:
     name, _, driver = kind.partition(":")
-    return _WITH_DRIVER[name](driver, url) if driver else _PLAIN[name](url)
+    return _WITH_DRIVER[name](driver, url, **options) if driver else _PLAIN[name](url, **options)

@@ -17,6 +17,7 @@ from twicesafe.errors import StillInProgressError
 from twicesafe.stores.base import Program
 from twicesafe.stores.inside import Inside, look
 from twicesafe.transactions.base import AsyncTransaction, Dialect, Style, Transaction
+from twicesafe.transactions.state import State
 
 from .fibers import judge
 from .statements import Finish, Floor, Insert, Load, Save
@@ -105,8 +106,9 @@ class VirtualTransaction(Transaction):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def check(self) -> None:
-        """It is open: no connection of the lab commits by itself."""
+    def look(self, heard: bool = False) -> State:
+        """No connection of the lab commits by itself."""
+        return State.OPEN
 
     def execute(self, statement: Any) -> Any:
         return _perform(self._connection, statement)
@@ -119,8 +121,8 @@ class AsyncVirtualTransaction(AsyncTransaction):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def check(self) -> None:
-        """As above."""
+    def look(self, heard: bool = False) -> State:
+        return State.OPEN
 
     async def execute(self, statement: Any) -> Any:
         return _perform(self._connection, statement)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..stores.sql import Change, Query
 from .base import AsyncTransaction, Dialect, Style, plain
+from .state import State, state_of
 
 __all__ = ["AsyncpgTransaction"]
 
@@ -13,13 +14,13 @@ __all__ = ["AsyncpgTransaction"]
 class AsyncpgTransaction(AsyncTransaction):
     dialect: Dialect = "postgresql"
     style: Style = "$1"
+    remedy = "use `async with connection.transaction():`"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def check(self) -> None:
-        if not self._connection.is_in_transaction():
-            raise self.refuse("use `async with connection.transaction():`")
+    def look(self, heard: bool = False) -> State:
+        return state_of(self.dialect, self._connection, heard)
 
     async def execute(self, statement: Query | Change) -> Any:
         if type(statement) is Query:

@@ -1,6 +1,7 @@
 """What a caller's transaction can do for us: run statements in it, and say whether it is open.
 
-A `Transaction` never begins or ends anything. Errors of the driver come out as ours; what they mean
+A `Transaction` never begins or ends anything. Whether it is open is the server's word, not the
+wrapper's (`state`). Errors of the driver come out as ours; what they mean
 for whoever holds the transaction is told in one place (`explain`).
 """
 
@@ -23,6 +24,7 @@ from ..errors import (
 )
 from ..stores.base import Program
 from ..stores.sql import Change, Query
+from .state import State, ask
 
 __all__ = [
     "AsyncTransaction",
@@ -43,13 +45,47 @@ Style: TypeAlias = Literal["?", "%s", "$1"]
 
 
 class Described(abc.ABC):
+    """What both twins know, and how they find out whether the transaction is open."""
+
     dialect: Dialect
     style: Style
+    remedy: str
+    """What to do about a connection that commits by itself."""
+    begins: bool = False
+    """A wrapper, not the driver, begins with the first statement."""
 
-    def refuse(self, remedy: str) -> UsageError:
+    @abc.abstractmethod
+    def look(self, heard: bool = False) -> State:
+        """The state as the driver has it, without a word to the server; `heard`: it just answered."""
+
+    def opened(self) -> Program[None]:
+        """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        state = self._looked()
+        if state is State.CLAIMED:
+            yield Change("DO 0")  # its answer carries the state of now
+            state = self._looked(heard=True)
+        if state is State.COMMITS and self.begins:
+            yield Query("SELECT 1")
+            state = self._looked()
+        if state is State.UNKNOWN:
+            state = yield from ask(self.dialect)
+        if state is State.FAILED:
+            raise self.failed()
+        if state is State.COMMITS:
+            raise self.refuse()
+
+    def _looked(self, heard: bool = False) -> State:
+        try:
+            return self.look(heard)
+        except TwicesafeError:
+            raise
+        except Exception as error:  # closed, or broken
+            raise explain(self.dialect, error) from error
+
+    def refuse(self) -> UsageError:
         return UsageError(
             "this connection has no open transaction: every statement would commit by itself, "
-            f"and the record apart from your data; {remedy}"
+            f"and the record apart from your data; {self.remedy}"
         )
 
     def failed(self) -> UsageError:
@@ -62,9 +98,9 @@ class Described(abc.ABC):
 class Transaction(Described):
     """The blocking twin."""
 
-    @abc.abstractmethod
     def check(self) -> None:
         """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        drive(self.opened(), self.perform)
 
     @abc.abstractmethod
     def execute(self, statement: Query | Change) -> Any:
@@ -86,9 +122,9 @@ class Transaction(Described):
 class AsyncTransaction(Described):
     """The awaited twin."""
 
-    @abc.abstractmethod
     async def check(self) -> None:
         """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        await drive_async(self.opened(), self.perform)
 
     @abc.abstractmethod
     async def execute(self, statement: Query | Change) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from ..errors import UsageError
 from ..stores.sql import Change, Query
 from .base import Dialect, Style, Transaction, plain
+from .state import State, state_of
 
 __all__ = ["DjangoTransaction"]
 
@@ -24,6 +25,7 @@ _VENDORS: Final[dict[str, Dialect]] = {
 
 class DjangoTransaction(Transaction):
     style: Style = "%s"  # Django's, whatever the driver
+    remedy = "use `with transaction.atomic():`"
 
     def __init__(self, connection: Any) -> None:
         if isinstance(connection, str):
@@ -37,13 +39,28 @@ class DjangoTransaction(Transaction):
         self.dialect = _VENDORS[vendor]
         self._connection = connection
 
-    def check(self) -> None:
+    def look(self, heard: bool = False) -> State:
+        """Django must say that the caller commits, and the server that a transaction is there."""
         connection = self._connection
-        if connection.in_atomic_block:
-            if connection.needs_rollback:
-                raise self.failed()
-        elif connection.get_autocommit():
-            raise self.refuse("use `with transaction.atomic():`")
+        if not connection.in_atomic_block:
+            if connection.get_autocommit():
+                return State.COMMITS
+        elif connection.needs_rollback:
+            return State.FAILED
+        connection.ensure_connection()
+        driver = connection.connection
+        state = state_of(self.dialect, driver, heard)
+        if (
+            state is State.OPEN
+            and self.dialect == "sqlite"
+            and connection.in_atomic_block
+            and driver.isolation_level is not None
+        ):
+            raise UsageError(
+                "with AUTOCOMMIT off, atomic() on SQLite is a SAVEPOINT that may have no BEGIN before "
+                "it: its end would commit the record apart from the rest; leave AUTOCOMMIT on"
+            )
+        return state
 
     def execute(self, statement: Query | Change) -> Any:
         with self._connection.cursor() as cursor:

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UsageError
 from ..stores.sql import Change, Query
 from .base import AsyncTransaction, Described, Dialect, Style, Transaction
+from .state import State, state_of
 
-__all__ = ["AiomysqlTransaction", "AsyncmyTransaction", "PymysqlTransaction"]
-
-_REMEDY = "say connection.begin() first, or connect without autocommit"
-_IN_TRANSACTION = 1
-"""In the status that the server sends with every answer."""
+__all__ = ["AiomysqlTransaction", "AsyncmyTransaction", "PymysqlTransaction", "with_hex"]
 
 
 class _Looked(Described):
     dialect: Dialect = "mysql"
     style: Style = "%s"
+    remedy = "say connection.begin() first, or connect without autocommit"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def _problem(self, is_open: bool) -> UsageError | None:
-        if is_open or not self._connection.get_autocommit():
-            return None
-        return self.refuse(_REMEDY)
+    def look(self, heard: bool = False) -> State:
+        return state_of(self.dialect, self._connection, heard)
 
 
 class PymysqlTransaction(_Looked, Transaction):
-    def check(self) -> None:
-        problem = self._problem(bool(self._connection.server_status & _IN_TRANSACTION))
-        if problem is not None:
-            raise problem
-
     def execute(self, statement: Query | Change) -> Any:
         from pymysql.cursors import Cursor
 
@@ -43,11 +33,6 @@ class PymysqlTransaction(_Looked, Transaction):
 
 
 class AsyncmyTransaction(_Looked, AsyncTransaction):
-    async def check(self) -> None:
-        problem = self._problem(self._connection.get_transaction_status())
-        if problem is not None:
-            raise problem
-
     def _cursor(self) -> Any:
         from asyncmy.cursors import Cursor
 
@@ -70,15 +55,20 @@ class AiomysqlTransaction(AsyncmyTransaction):
         return self._connection.cursor(Cursor)
 
     async def execute(self, statement: Query | Change) -> Any:
-        head, *rest = statement.sql.split("%s")
-        args: list[Any] = []
-        for part, value in zip(rest, statement.args, strict=True):
-            if isinstance(value, bytes):
-                head += f"x'{value.hex()}'{part}"
-            else:
-                head += f"%s{part}"
-                args.append(value)
-        return await super().execute(type(statement)(head, tuple(args)))
+        return await super().execute(with_hex(statement))
+
+
+def with_hex(statement: Query | Change) -> Query | Change:
+    """The same statement with its bytes written out."""
+    head, *rest = statement.sql.split("%s")
+    args: list[Any] = []
+    for part, value in zip(rest, statement.args, strict=True):
+        if isinstance(value, bytes):
+            head += f"x'{value.hex()}'{part}"
+        else:
+            head += f"%s{part}"
+            args.append(value)
+    return type(statement)(head, tuple(args))
 
 
 def _rows(cursor: Any, rows: Any) -> list[Any]:

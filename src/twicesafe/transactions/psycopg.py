@@ -4,39 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UsageError
 from ..stores.sql import Change, Query
 from .base import AsyncTransaction, Described, Dialect, Style, Transaction
+from .state import State, state_of
 
 __all__ = ["AsyncPsycopgTransaction", "PsycopgTransaction"]
-
-_REMEDY = "use `with connection.transaction():`, or connect without autocommit=True"
-_IDLE, _FAILED = 0, 3
 
 
 class _Looked(Described):
     dialect: Dialect = "postgresql"
     style: Style = "%s"
+    remedy = "use `with connection.transaction():`, or connect without autocommit=True"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def _problem(self) -> UsageError | None:
-        connection: Any = self._connection
-        status = int(connection.pgconn.transaction_status)
-        if status == _FAILED:
-            return self.failed()
-        if status == _IDLE and connection.autocommit:
-            return self.refuse(_REMEDY)
-        return None
+    def look(self, heard: bool = False) -> State:
+        return state_of(self.dialect, self._connection, heard)
 
 
 class PsycopgTransaction(_Looked, Transaction):
-    def check(self) -> None:
-        problem = self._problem()
-        if problem is not None:
-            raise problem
-
     def execute(self, statement: Query | Change) -> Any:
         import psycopg
         from psycopg.rows import tuple_row
@@ -48,11 +35,6 @@ class PsycopgTransaction(_Looked, Transaction):
 
 
 class AsyncPsycopgTransaction(_Looked, AsyncTransaction):
-    async def check(self) -> None:
-        problem = self._problem()
-        if problem is not None:
-            raise problem
-
     async def execute(self, statement: Query | Change) -> Any:
         import psycopg
         from psycopg.rows import tuple_row

@@ -10,34 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 from ..stores.sql import Change, Query
-from .base import AsyncTransaction, Dialect, Style, Transaction
+from .base import AsyncTransaction, Described, Dialect, Style, Transaction
+from .state import State, state_of
 
-__all__ = ["AiosqliteTransaction", "SqliteTransaction", "begins_by_itself"]
-
-_REMEDY = "say BEGIN IMMEDIATE first, or connect without isolation_level=None"
-
-
-def begins_by_itself(connection: Any) -> bool:
-    """Is there a transaction, or will the next write begin one?"""
-    if connection.in_transaction:
-        return True
-    autocommit = getattr(connection, "autocommit", -1)  # Python 3.12: -1 is "as ever"
-    if autocommit is True or autocommit is False:
-        return not autocommit
-    return connection.isolation_level is not None
+__all__ = ["AiosqliteTransaction", "SqliteTransaction"]
 
 
-class SqliteTransaction(Transaction):
+class _Looked(Described):
     dialect: Dialect = "sqlite"
     style: Style = "?"
+    remedy = "say BEGIN IMMEDIATE first, or connect without isolation_level=None"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def check(self) -> None:
-        if not begins_by_itself(self._connection):
-            raise self.refuse(_REMEDY)
+    def look(self, heard: bool = False) -> State:
+        return state_of(self.dialect, self._connection, heard)
 
+
+class SqliteTransaction(_Looked, Transaction):
     def execute(self, statement: Query | Change) -> Any:
         cursor = self._connection.cursor()
         cursor.row_factory = None  # the caller's rows may be dicts
@@ -45,17 +36,7 @@ class SqliteTransaction(Transaction):
         return cursor.fetchall() if type(statement) is Query else cursor.rowcount
 
 
-class AiosqliteTransaction(AsyncTransaction):
-    dialect: Dialect = "sqlite"
-    style: Style = "?"
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def check(self) -> None:
-        if not begins_by_itself(self._connection._conn):
-            raise self.refuse(_REMEDY)
-
+class AiosqliteTransaction(_Looked, AsyncTransaction):
     async def execute(self, statement: Query | Change) -> Any:
         cursor = await self._connection.cursor()
         try:
