@@ -1,7 +1,10 @@
 """A paused worker wakes up too late. The fence keeps its effect out of a resource that checks it.
 
 The lease protects the *record*: a late worker cannot write it. The world outside knows nothing of
-leases. Hand it the fence, and let it refuse a smaller one than it has seen.
+leases. Hand it the fence, and let it take each fence once and no smaller one after it.
+
+"Once" matters in an inbox: a run that is rolled back leaves no trace, so the next run has the same
+fence. A resource that refuses smaller fences only would take both.
 """
 
 import threading
@@ -10,7 +13,7 @@ from twicesafe import LeaseLostError, Policy, Receiver, current_claim
 
 
 class Ledger:
-    """Any resource with one compare: accept a write only if its fence is not an old one."""
+    """Any resource with one compare: accept a write only if its fence is larger than all before."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, str]] = []
@@ -19,7 +22,7 @@ class Ledger:
 
     def post(self, account: str, fence: int, text: str) -> bool:
         with self._lock:
-            if fence < self._seen.get(account, 0):
+            if fence <= self._seen.get(account, 0):
                 return False
             self._seen[account] = fence
             self.entries.append((fence, text))

@@ -1,6 +1,7 @@
 """Context: what a running handler may ask about the claim it runs under.
 
-`current_claim()` gives the key, the fence to hand to resources that refuse smaller ones, the
+`current_claim()` gives the key, the fence to hand to resources that take each fence once and none
+smaller after it (in an inbox it numbers committed records: a run that is rolled back has none), the
 attempt and its cause, and `lost`, which turns true *before* the store lets the claim go: when the
 lease runs out, and when the attempt ends without an answer, for what it left running.
 `key_scope()` names tenant and operation once for all plain keys made inside it.
