@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.core.handlers.wsgi import WSGIRequest
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
+from django.http import StreamingHttpResponse
 from django.test import RequestFactory, override_settings
 
 from tests.http import django_site
@@ -327,6 +331,96 @@ async def test_asgi_a_stream_that_nobody_takes_to_its_end_ends_its_key(
         gc.collect()
         await asyncio.sleep(0)
     assert again.status_code == (200 if is_closed and not taken else 500)
+
+
+@pytest.mark.item("E5", "E7", "T1")
+@pytest.mark.parametrize(
+    "is_closed, taken, then", [(True, 0, 200), (True, 1, 200), (False, 0, 500)]
+)
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+async def test_asgi_a_blocking_stream_ends_its_key_too(
+    is_closed: bool, taken: int, then: int, tmp_path: Path
+):
+    async def view(request: Any) -> Any:
+        return django_site.stream(request, "whole")
+
+    async def asked() -> Any:
+        return await layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+
+    with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}"}):
+        layer = IdempotencyMiddleware(view)
+    response = await asked()
+    assert not response.is_async
+    for _ in range(taken):
+        assert next(iter(response)) == b"1"  # on the loop: it waits for nothing there
+    if is_closed:
+        await asyncio.to_thread(response.close)
+    del response
+    while (again := await asked()).status_code == 409:
+        gc.collect()
+        await asyncio.sleep(0)
+    assert again.status_code == then
+    if then == 200:
+        assert again.content == b"12"
+
+
+@pytest.mark.item("R8", "T1")
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_a_compressed_stream_is_one_member_with_the_layer_as_without(edge: str, tmp_path: Path):
+    """A blocking stream that became async was compressed part by part: many members, hardly smaller."""
+    site = Site(edge, tmp_path)
+    layers = [
+        "django.middleware.gzip.GZipMiddleware",
+        "twicesafe.integrations.django.IdempotencyMiddleware",
+    ]
+    with override_settings(MIDDLEWARE=layers, TWICESAFE={"store": site.url}):
+        site.stage.server.app = ASGIHandler() if edge == "asgi" else WSGIHandler()
+    for key in (None, "k", "k"):
+        reply = site.send(key, "/stream/long", ("Accept-Encoding", "gzip"))
+        if reply["content-encoding"] == "gzip":  # a replay is too short to be worth it
+            first = zlib.decompressobj(31)
+            assert (first.decompress(reply.body), first.unused_data) == (b"1abc2", b"")
+        else:
+            assert (reply.replayed, reply.body) == (True, b"1abc2")
+    assert seen == ["long", "long"]
+    site.close()
+
+
+@pytest.mark.item("E7", "T1")
+async def test_asgi_a_view_that_ends_its_cut_stream_politely_is_not_recorded_as_whole(
+    tmp_path: Path,
+):
+    never = asyncio.Event()
+
+    async def view(request: Any) -> Any:
+        async def rows() -> Any:
+            yield b"row 1"
+            try:
+                await never.wait()
+            except asyncio.CancelledError:
+                yield b"the client left"
+
+        return StreamingHttpResponse(rows())
+
+    async def asked() -> Any:
+        return await layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+
+    async def serve() -> None:
+        async for part in await asked():
+            taken.append(part)
+            begun.set()
+
+    taken: list[bytes] = []
+    begun = asyncio.Event()
+    with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}"}):
+        layer = IdempotencyMiddleware(view)
+    serving = asyncio.ensure_future(serve())
+    await begun.wait()
+    serving.cancel()  # what Django does when the client is gone
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    assert taken[0] == b"row 1"
+    assert (await asked()).status_code == 500
 
 
 @pytest.mark.item("E9")

@@ -19,7 +19,7 @@ from ...http_guard import Guard
 from .exchange import Exchange
 from .messages import fields_of, request_of, response_of
 from .settings import configured
-from .streams import AsyncStream, Stream
+from .streams import AsyncStream, BlockingStream, Stream
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -114,10 +114,7 @@ class IdempotencyMiddleware:
             raise
         if exchange.begin(response):
             exchange.claim._step_out()  # a stream may be taken, and closed, in another context
-            response.streaming_content = Stream(self, exchange, iter(response))
-            closers = response._resource_closers
-            closers.insert(0, closers.pop())  # the view's own would end the stream before ours
-            return response
+            return _streaming(response, Stream(self, exchange, iter(response)))
         self.end(exchange)
         return exchange.answer(response)
 
@@ -190,9 +187,12 @@ class IdempotencyMiddleware:
             await self.end_async(exchange)
             raise
         if exchange.begin(response):
-            exchange.stream = AsyncStream(self, exchange, response)
-            response.streaming_content = exchange.stream
-            return response
+            if response.is_async:
+                exchange.stream = response.streaming_content = AsyncStream(self, exchange, response)
+                return response
+            parts = response.streaming_content
+            exchange.stream = BlockingStream(self, exchange, parts)
+            return _streaming(response, exchange.stream)
         await self.end_async(exchange)
         return exchange.answer(response)
 
@@ -211,6 +211,13 @@ class IdempotencyMiddleware:
             await self.tell_async(exchange)
         finally:
             await exchange.claim.__aexit__(None, exchange.failure, None)
+
+
+def _streaming(response: Any, stream: Stream) -> Any:
+    response.streaming_content = stream
+    closers = response._resource_closers
+    closers.insert(0, closers.pop())  # the view's own would end the stream before ours
+    return response
 
 
 def _hides_its_body(request: DjangoRequest) -> bool:

@@ -1,8 +1,11 @@
 """The body of a streaming response, recorded while the server takes it.
 
 A client that goes away ends the server's interest. Under WSGI the rest is taken all the same, as long
-as it can be kept and comes in time. Under ASGI a stream that was begun is cut with its client; one that
-nobody began to take is taken here. So the key ends in any case.
+as it can be kept and comes in time. Under ASGI an async stream that was begun is cut with its client; one
+that nobody began to take is taken here. So the key ends in any case.
+
+A stream stays what it was, blocking or async: layers outside treat the two differently (Django's GZip makes
+one member of a blocking stream, and one for each part of an async one).
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from .exchange import Exchange
 if TYPE_CHECKING:
     from .middleware import IdempotencyMiddleware
 
-__all__ = ["AsyncStream", "Stream"]
+__all__ = ["AsyncStream", "BlockingStream", "Stream"]
 
 _log = logging.getLogger("twicesafe")
 
 
 class Stream:
-    """Under WSGI."""
+    """A blocking one, under WSGI."""
 
     def __init__(
         self, layer: IdempotencyMiddleware, exchange: Exchange, parts: Iterator[bytes]
@@ -51,8 +54,11 @@ class Stream:
             self._end()
             raise
         if self._exchange.feed(part):
-            self._layer.tell(self._exchange)
+            self._tell()
         return part
+
+    def _tell(self) -> None:
+        self._layer.tell(self._exchange)
 
     def close(self) -> None:
         """The server is done with it. A client that went away loses nothing: take the rest, as
@@ -67,16 +73,60 @@ class Stream:
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._layer.end(self._exchange)
+            self._end_exchange()
+
+    def _end_exchange(self) -> None:
+        self._layer.end(self._exchange)
+
+
+class BlockingStream(Stream):
+    """A blocking one, under ASGI: Django takes all of it in a thread, and the store is on the loop."""
+
+    def __init__(
+        self, layer: IdempotencyMiddleware, exchange: Exchange, parts: Iterator[bytes]
+    ) -> None:
+        super().__init__(layer, exchange, parts)
+        self._loop = asyncio.get_running_loop()
+
+    def _tell(self) -> None:
+        if not self._is_on_the_loop():  # there it would wait for itself; the end comes soon
+            self._wait_for(self._layer.tell_async)
+
+    def _end_exchange(self) -> None:
+        if self._is_on_the_loop():
+            self._layer.start(self._layer.end_async(self._exchange))
+        else:
+            self._wait_for(self._layer.end_async)
+
+    def _wait_for(self, act: Callable[[Exchange], Coroutine[Any, Any, None]]) -> None:
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(act(self._exchange), self._loop).result()
+
+    def _is_on_the_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def close(self) -> None:
+        if self._is_on_the_loop():  # Django loses the response of a view whose client left before
+            self._layer.start(sync_to_async(super().close)())
+        else:
+            super().close()
+
+    def __del__(self) -> None:
+        if not self._ended and not self._loop.is_closed():  # what its parts were is not known
+            layer, exchange = self._layer, self._exchange
+            self._loop.call_soon_threadsafe(lambda: layer.start(layer.end_async(exchange)))
 
 
 class AsyncStream:
-    """Under ASGI. Django loses the response of a view whose client left before it was sent."""
+    """An async one, under ASGI."""
 
     def __init__(self, layer: IdempotencyMiddleware, exchange: Exchange, response: Any) -> None:
         self._layer, self._exchange = layer, exchange
         self._loop = asyncio.get_running_loop()
-        self._passing = _passing(layer, exchange, _parts(response))
+        self._passing = _passing(layer, exchange, response.streaming_content)
         self._is_taken = self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -115,12 +165,19 @@ async def _passing(
             if exchange.feed(part):
                 await layer.tell_async(exchange)
             yield part
+        if _was_cancelled():
+            raise asyncio.CancelledError  # the view took it, and ended its stream before the end
         exchange.passed()
     except BaseException as error:
         exchange.noticed(error)
         raise
     finally:
         await layer.end_async(exchange)
+
+
+def _was_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _rest(
@@ -134,18 +191,3 @@ async def _rest(
                     break
     except Exception as error:
         _log.error("a stream failed after its client was gone", exc_info=error)
-
-
-def _parts(response: Any) -> AsyncIterator[bytes]:
-    """The parts of a stream. A blocking one is read beside the loop, as Django does."""
-    if response.is_async:
-        return response.streaming_content  # type: ignore[no-any-return]
-    return _beside(response.streaming_content)
-
-
-async def _beside(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    def taken() -> list[bytes]:
-        return list(parts)
-
-    for part in await sync_to_async(taken)():
-        yield part
