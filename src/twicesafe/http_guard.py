@@ -27,7 +27,13 @@ class Guard:
 
     __slots__ = ("_holding", "_rerunning", "policy", "rules")
 
-    def __init__(self, receiver: Receiver | AsyncReceiver, policy: HttpPolicy | None) -> None:
+    def __init__(
+        self,
+        receiver: Receiver | AsyncReceiver,
+        policy: HttpPolicy | None,
+        *,
+        is_test: bool = False,
+    ) -> None:
         if policy is not None and not isinstance(policy, HttpPolicy):
             raise ConfigurationError(f"policy={policy!r} makes no sense: use an HttpPolicy(…)")
         self.policy = policy or HttpPolicy()
@@ -36,8 +42,11 @@ class Guard:
             receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
             for rerun in (False, True)
         )
-        if not receiver.store.capabilities.shared:
-            _log.warning("%s knows the keys of this one process only", receiver.store.url)
+        if not receiver.store.capabilities.shared and not is_test:
+            _log.warning(
+                "the store %s is not shared between processes: each one has keys of its own",
+                receiver.store.url,
+            )
 
     def claim(self, admission: Admission) -> Any:
         """Of the receiver's colour, and not entered yet."""

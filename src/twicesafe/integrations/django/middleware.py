@@ -18,7 +18,7 @@ from ...errors import ResultError, TwicesafeError
 from ...http_guard import Guard
 from .exchange import Exchange
 from .messages import fields_of, request_of, response_of
-from .settings import configured
+from .settings import configured, is_tested
 from .streams import AsyncStream, BlockingStream, Stream
 
 __all__ = ["IdempotencyMiddleware"]
@@ -38,7 +38,7 @@ class IdempotencyMiddleware:
         if self._awaits:
             markcoroutinefunction(self)
         self.policy, self.receiver = configured(awaits=self._awaits)
-        self._guard = Guard(self.receiver, self.policy)
+        self._guard = Guard(self.receiver, self.policy, is_test=is_tested())
         self._rules = self._guard.rules
         self._running: set[asyncio.Task[Any]] = set()
 

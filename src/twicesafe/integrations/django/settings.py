@@ -1,4 +1,8 @@
-"""The setting TWICESAFE, read once for each handler, and whose a key is in Django."""
+"""The setting TWICESAFE, read once for each handler, and whose a key is in Django.
+
+In tests the real store is left alone, as Django leaves the real databases and mailboxes alone: the keys of
+each test client are in memory, so that no test finds the keys of another; or in `test_store`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.test import utils
 
 from ... import AsyncReceiver, Receiver
 from ...core.http.message import HttpRequest
 from ...core.http.policy import DEFAULT_SCOPE, HttpPolicy
 from ...core.http.rules import credentials
 
-__all__ = ["configured"]
+__all__ = ["configured", "is_tested"]
 
 
 def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
@@ -24,14 +29,22 @@ def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
             'twicesafe needs the setting TWICESAFE = {"store": "sqlite:///keys.db"}: the URL of a '
             "store, and if need be a policy, a dict of HTTP settings or an HttpPolicy"
         )
-    unknown = sorted(set(found) - {"store", "policy"})
+    unknown = sorted(set(found) - {"store", "policy", "test_store"})
     if unknown:
-        raise ImproperlyConfigured(f"TWICESAFE knows no {unknown[0]!r}, only store and policy")
+        raise ImproperlyConfigured(
+            f"TWICESAFE knows no {unknown[0]!r}, only store, policy and test_store"
+        )
     given = found.get("policy", {})
     policy = given if isinstance(given, HttpPolicy) else HttpPolicy().but(**given)
     if policy.scope is DEFAULT_SCOPE:
         policy = policy.but(scope=_user_or_client(policy.scope_secret))
-    return policy, (AsyncReceiver if awaits else Receiver).open(found["store"])
+    store = found.get("test_store", "memory://") if is_tested() else found["store"]
+    return policy, (AsyncReceiver if awaits else Receiver).open(store)
+
+
+def is_tested() -> bool:
+    """Was `setup_test_environment` called? Django's test runner does, and pytest-django."""
+    return hasattr(utils._TestState, "saved_data")  # what Django itself asks
 
 
 def _user_or_client(secret: bytes) -> Callable[[HttpRequest], tuple[str, str, str]]:
