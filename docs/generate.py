@@ -137,7 +137,8 @@ setting and the fix.
 A policy is taken whole: the decorator's if it has one, else the receiver's, else the default. Nothing is merged: a
 `Policy(takeover="hold")` on a decorator has the default `retention`, whatever the receiver's is. To change one setting and keep the
 rest: `receiver.policy.but(takeover="hold")`. `process` takes no policy per call: `receiver.options(policy=…)`. The HTTP layers
-obey [HttpPolicy](http.md#settings) only: a `Policy` of their receiver does not count for requests.
+obey [HttpPolicy](http.md#settings). Without one, `lease`, `max_lease`, `retention` and `max_waiters` of their receiver's `Policy` count for
+requests; what does not count is logged as a warning, and a codec that would not be used is a `ConfigurationError`.
 
 {table("setting", "default", "type", "meaning", rows=rows(policy.Policy))}
 `policy.but(lease=5)` is the same policy with one setting changed. `receiver.options(policy=…)` is a receiver with

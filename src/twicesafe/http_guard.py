@@ -1,25 +1,65 @@
-"""What every HTTP edge does about a key, whatever its protocol and colour: ASGI, WSGI, Django.
+"""What every HTTP edge does about a key, blocking or async: ASGI, WSGI, Django.
 
 A `Guard` joins a receiver with an `HttpPolicy`: the rules that read requests, the claim that an admitted
 one makes (held on an unknown outcome, or run again where the policy allows it), and what is said when
 the claim itself fails. How requests are read and responses recorded is each edge's own.
+
+Policies are taken whole. Where no `HttpPolicy` is given, the receiver's `Policy` decides what both of them
+know (`lease`, `max_lease`, `retention`, `max_waiters`). What of it does not count for requests is logged as
+a warning when the edge is made, with the name of the HTTP setting; a codec that would be left out is an error,
+because it may be what encrypts the records.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from dataclasses import fields
+from typing import Any, Final
 
 from . import events
 from .core.http.message import HttpRequest, StoredResponse
 from .core.http.policy import HttpPolicy
 from .core.http.rules import Admission, Rules
+from .core.http.stored import RESPONSE_CODEC
 from .errors import ConfigurationError, CorruptRecordError, StoreUnavailableError, TwicesafeError
+from .policy import Policy
 from .receiver import AsyncReceiver, Receiver
 
 __all__ = ["Guard"]
 
 _log = logging.getLogger("twicesafe")
+
+_SHARED: Final = ("lease", "max_lease", "retention", "max_waiters")
+_HTTP_NAMES: Final = {
+    **{name: name for name in _SHARED},
+    "in_flight": "wait",
+    "wait": "wait",
+    "takeover": "on_unknown",
+    "outage": "fail_open",
+    "max_result_bytes": "max_result",
+}
+"""Settings of a `Policy`, and where `HttpPolicy` says the same."""
+
+
+def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
+    """Which settings of the receiver's policy do not count for requests?"""
+    if given.codec is not None and policy.codec is RESPONSE_CODEC:
+        raise ConfigurationError(
+            "the receiver's Policy has a codec, which is not used for responses: they would be "
+            "stored without it; say HttpPolicy(codec=…), or give the middleware a receiver without one"
+        )
+    used, default = policy.receiver_policy(rerun=policy.on_unknown == "rerun"), Policy()
+    used = used.but(outage="run" if policy.fail_open else "refuse")
+    unused = [
+        f"{name} (say HttpPolicy({_HTTP_NAMES[name]}=…))" if name in _HTTP_NAMES else name
+        for name in (field.name for field in fields(Policy))
+        if name != "codec"
+        and getattr(given, name) not in (getattr(default, name), getattr(used, name))
+    ]
+    if unused:
+        _log.warning(
+            "settings of the receiver's Policy are not used for requests: %s", ", ".join(unused)
+        )
 
 
 class Guard:
@@ -36,7 +76,10 @@ class Guard:
     ) -> None:
         if policy is not None and not isinstance(policy, HttpPolicy):
             raise ConfigurationError(f"policy={policy!r} makes no sense: use an HttpPolicy(…)")
-        self.policy = policy or HttpPolicy()
+        self.policy = policy or HttpPolicy(
+            **{name: getattr(receiver.policy, name) for name in _SHARED}
+        )
+        _tell_unused(receiver.policy, self.policy)
         self.rules = Rules(self.policy, receiver.scope)
         self._holding, self._rerunning = (
             receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
@@ -49,7 +92,7 @@ class Guard:
             )
 
     def claim(self, admission: Admission) -> Any:
-        """Of the receiver's colour, and not entered yet."""
+        """Blocking or async, as the receiver is; not entered yet."""
         return self._receiver(admission).claim(
             admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
         )

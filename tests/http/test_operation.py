@@ -47,7 +47,7 @@ def test_a_store_of_one_process_says_so(edge: str, tmp_path, caplog: pytest.LogC
     layer.IdempotencyMiddleware(None, receiver=kind.open(f"sqlite:///{tmp_path}/k.db"))
     assert caplog.text == ""
     layer.IdempotencyMiddleware(None, receiver=kind.open("memory://"))
-    assert "one process" in caplog.text
+    assert "not shared between processes" in caplog.text
 
 
 @pytest.mark.item("O3")

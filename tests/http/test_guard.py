@@ -1,0 +1,63 @@
+"""One receiver, one HTTP policy: what of the receiver's own policy counts for requests, and what is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twicesafe import Policy, Receiver
+from twicesafe.errors import ConfigurationError
+from twicesafe.http import HttpPolicy
+from twicesafe.http_guard import Guard
+
+
+class Encrypting:
+    def encode(self, value: object, declared: object = None) -> bytes:
+        return b""
+
+    def decode(self, payload: bytes, declared: object = None) -> object:
+        return None
+
+
+def guarded(given: Policy, policy: HttpPolicy | None = None) -> HttpPolicy:
+    return Guard(Receiver.open("memory://", policy=given), policy).policy
+
+
+def test_without_an_http_policy_the_receivers_own_decides_what_both_know(caplog: Any):
+    given = Policy(lease=5, max_lease=50, retention=7 * 86400, max_waiters=7)
+    policy = guarded(given)
+    assert (policy.lease, policy.max_lease, policy.retention) == (5, 50, 7 * 86400)
+    assert policy.max_waiters == 7
+    assert "not used" not in caplog.text
+    assert guarded(Policy()) == HttpPolicy()
+
+
+@pytest.mark.parametrize(
+    "given, policy, told",
+    [
+        (Policy(), HttpPolicy(retention=5), ""),
+        (Policy(retention=9), HttpPolicy(retention=9), ""),
+        (Policy(retention=9), HttpPolicy(), "retention (say HttpPolicy(retention=…))"),
+        (Policy(outage="run"), None, "outage (say HttpPolicy(fail_open=…))"),
+        (Policy(outage="run"), HttpPolicy(fail_open=True), ""),
+        (Policy(in_flight="reject"), None, ""),
+        (Policy(wait=5), None, "wait (say HttpPolicy(wait=…))"),
+        (Policy(wait=5), HttpPolicy(wait=5), ""),
+        (Policy(takeover="hold"), None, ""),
+        (Policy(takeover="hold"), HttpPolicy(on_unknown="rerun"), "takeover (say HttpPolicy(on_unknown=…))"),
+        (Policy(timeout=3, max_attempts=2), None, "max_attempts, timeout"),
+    ],
+)  # fmt: skip
+def test_settings_of_the_receiver_that_do_not_count_are_told(
+    given: Policy, policy: HttpPolicy | None, told: str, caplog: Any
+):
+    guarded(given, policy)
+    said = [line.partition("requests: ")[2] for line in caplog.messages if "not used" in line]
+    assert said == ([told] if told else [])
+
+
+def test_a_codec_that_would_be_left_out_is_an_error():
+    with pytest.raises(ConfigurationError, match=r"HttpPolicy\(codec="):
+        guarded(Policy(codec=Encrypting()))
+    guarded(Policy(codec=Encrypting()), HttpPolicy(codec=Encrypting()))
