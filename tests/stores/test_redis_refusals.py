@@ -18,7 +18,17 @@ from twicesafe import (
     StoreError,
     StoreUnavailableError,
 )
-from twicesafe.core.protocol import Ack, Claim, Complete, Forget, History, Release, Resolve, Verdict
+from twicesafe.core.protocol import (
+    Ack,
+    Browse,
+    Claim,
+    Complete,
+    Forget,
+    History,
+    Release,
+    Resolve,
+    Verdict,
+)
 from twicesafe.records import State
 from twicesafe.stores.redis import RedisStore
 from twicesafe.stores.redis.awaited import AsyncRedisStore
@@ -232,3 +242,26 @@ def test_the_doctor_asks_what_stops_a_replaced_primary(valkey_sentinel: Any):
         assert level() == ["ok"]
     finally:
         client.config_set("min-replicas-to-write", "0")
+
+
+# --- results stay where they are ----------------------------------------------------------------
+
+
+def test_walks_over_all_keys_do_not_carry_results(own_server: Callable[..., Any]):
+    server = own_server("valkey")
+    with Receiver.open(server.url) as receiver:
+        for number in range(40):
+            receiver.process(f"k{number}", lambda: "x" * 100_000)
+
+        def carried(act: Callable[[], Any]) -> int:
+            before = server.client().info("stats")["total_net_output_bytes"]
+            act()
+            return int(server.client().info("stats")["total_net_output_bytes"] - before)
+
+        assert carried(receiver.stats) < 100_000
+        assert carried(receiver.sweep) < 100_000
+        store = receiver._runtime.store
+        assert carried(lambda: store.perform(Browse(1))) < 300_000, "one is shown, one is carried"
+        (row,) = store.perform(Browse(1)).rows
+        assert len(row.result) > 100_000
+        assert receiver.stats().by_state == {State.COMPLETED: 40}

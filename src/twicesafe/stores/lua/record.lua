@@ -39,6 +39,7 @@ local function parse(text)
   if bit.band(flags, SCOPE) ~= 0 then row.scope, at = struct.unpack('<I2c0', text, at) end
   if bit.band(flags, FINGERPRINT) ~= 0 then row.fingerprint, at = struct.unpack('<Bc0', text, at) end
   if bit.band(flags, ERROR) ~= 0 then row.error, at = struct.unpack('<I2c0', text, at) end
+  row.size = at - 1 -- of all but the result
   if bit.band(flags, RESULT) ~= 0 then
     row.result = string.sub(text, at)
   elseif at ~= #text + 1 then

@@ -305,7 +305,15 @@ class RedisPrograms:
         shown = heapq.nlargest(ask.limit + 1, newest.items(), key=_by_place)
         page = [row for _, row in shown[: ask.limit]]
         after = f"{page[-1].created_at}.{page[-1].id.hex()}" if len(shown) > ask.limit else ""
-        return Page(page, after)
+        whole = {row.id: row for _, row in _rows(*(yield from self._read_all(page)))}
+        return Page([whole.get(row.id, row) for row in page], after)
+
+    def _read_all(self, page: list[Row]) -> Program[tuple[list[bytes], list[Any]]]:
+        """What is shown is read in full; what is only passed by is not."""
+        ids = [row.id for row in page if row.result is not None]
+        if not ids:
+            return [], []
+        return ids, (yield [Call(self.scripts.read, (self.key(id_),), ()) for id_ in ids])
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
         """One bite of what a TTL should have removed by now. ``after``: node, cursor, skip."""
@@ -344,7 +352,7 @@ class RedisPrograms:
 
 
 class _Walk:
-    """All unexpired rows, a step at a time. A row that cannot be read is passed over."""
+    """All unexpired rows without their results, a step at a time."""
 
     def __init__(self, programs: RedisPrograms) -> None:
         self._programs = programs
@@ -360,7 +368,7 @@ class _Walk:
             self._node += 1
         if not ids:
             return []
-        replies = yield [Call(programs.scripts.read, (programs.key(id_),), ()) for id_ in ids]
+        replies = yield [Call(programs.scripts.peek, (programs.key(id_),), ()) for id_ in ids]
         return list(_rows(ids, replies))
 
 

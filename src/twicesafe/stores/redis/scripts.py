@@ -25,6 +25,7 @@ SCRIPTS: Final = {
     "forget": "allow-oom",
     "note": "allow-oom",
     "read": "allow-oom",
+    "peek": "allow-oom",
     "awaits": "allow-oom",
     "sweep": "allow-oom",
 }
@@ -68,6 +69,7 @@ class Scripts:
     forget: Script
     note: Script
     read: Script
+    peek: Script
     awaits: Script
     sweep: Script
 
