@@ -260,9 +260,7 @@ class AsyncClaim(_Claim):
     _trip: EventLoopTrip | None
 
     async def __aenter__(self) -> Self:
-        from .runtime.event_loop import EventLoopTrip
-
-        trip = self._trip = EventLoopTrip(self._receiver._runtime)
+        trip = self._trip = await self._receiver._runtime.trip()
         try:
             self._admitted(await drive_async(admit(self._call), trip.perform), trip)
         except BaseException as error:

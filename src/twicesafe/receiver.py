@@ -26,7 +26,7 @@ from .core import operations
 from .core.batch import exchange_many
 from .core.exchange import exchange
 from .deliveries import Deliveries, merged, unswept, value_or_raise, whole
-from .errors import UsageError
+from .errors import StoreUnavailableError, UsageError
 from .keys import KeyLike
 from .maintenance import AsyncMaintenance, Maintenance
 from .outcomes import Failure, Outcome
@@ -499,6 +499,10 @@ class AsyncReceiver(Deliveries):
         await self.store.close()
 
     async def __aenter__(self) -> Self:
+        """Connects. A store that is away is no reason to fail yet: the first call meets it."""
+        refused = await self._runtime.connect()
+        if refused is not None and not isinstance(refused, StoreUnavailableError):
+            raise refused
         return self
 
     async def __aexit__(self, *exc: object) -> None:

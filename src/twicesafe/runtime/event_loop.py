@@ -9,6 +9,7 @@ cancelled at once, and its claim is released, or held, before the caller sees th
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ from ..core.commands import (
 from ..core.driving import drive_async
 from ..core.protocol import Claim
 from ..core.settling import RELEASE_PATIENCE
-from ..errors import LeaseLostError
+from ..errors import LeaseLostError, TwicesafeError
 from . import shared
 from .jobs import TaskJobs
 from .shared import Shared
@@ -52,6 +53,7 @@ class EventLoopRuntime(Shared):
         super().__init__(self._beside, **shared)
         self.store = store
         self._blocking: Any = None
+        self._warm: _Warm | None = None
 
     def _beside(self, requests: Any) -> list[Any]:
         """The keeper's own way to the store: not through an event loop that may be blocked."""
@@ -59,8 +61,36 @@ class EventLoopRuntime(Shared):
             self._blocking = self.store.beside()
         return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
 
+    async def trip(self) -> EventLoopTrip:
+        """A trip whose store is connected. If it cannot be, its first request gets to know."""
+        return EventLoopTrip(self, await self.connect())
+
+    async def connect(self) -> Exception | None:
+        """Connect on this loop before any lease counts; what went wrong, if it did."""
+        loop, warm = asyncio.get_running_loop(), self._warm
+        if warm is None or warm.loop() is not loop:
+            warm = self._warm = _Warm(loop)
+        if warm.is_done() or self.store.immediate:
+            return None
+        tries = warm.tries
+        async with warm.turn:
+            if warm.is_done():  # meanwhile
+                return None
+            if warm.tries == tries:
+                warm.tries += 1
+                try:
+                    await self.store.ready()
+                except Exception as error:
+                    warm.error = error
+                else:
+                    warm.done = True
+                    return None
+            # All who waited for this try share its end: each with a try of its own would take for ever.
+            why = warm.error
+            return why.again() if isinstance(why, TwicesafeError) else why
+
     async def run(self, flow: Flow[T]) -> T:
-        trip = EventLoopTrip(self)
+        trip = await self.trip()
         try:
             result = await drive_async(flow, trip.perform)
         except BaseException as error:
@@ -74,20 +104,39 @@ class EventLoopRuntime(Shared):
         return result
 
 
+class _Warm:
+    """Is the store connected on this loop?"""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = weakref.ref(loop)
+        self.turn = asyncio.Lock()
+        self.tries = 0
+        self.done = False
+        self.error: Exception | None = None
+
+    def is_done(self) -> bool:
+        return self.done
+
+
 class EventLoopTrip(Trip):
     """One flow in the caller's own task."""
 
-    __slots__ = ("_immediate",)
+    __slots__ = ("_immediate", "_refused")
 
     _jobs: TaskJobs | None
 
-    def __init__(self, runtime: EventLoopRuntime) -> None:
+    def __init__(self, runtime: EventLoopRuntime, refused: Exception | None = None) -> None:
         super().__init__(runtime)
         self._immediate = runtime.store.immediate
+        self._refused = refused
+        """Why the store could not be connected to: the answer to the first request."""
 
     def perform(self, command: Any) -> Any:
         """The answer, or a coroutine that gives it."""
         kind = type(command)
+        if self._refused is not None and (kind is PerformMany or kind not in _ACTS):
+            refused, self._refused = self._refused, None
+            raise refused
         if kind is Claim:
             self._asked = command  # until it is held, or whatever else becomes of it
             return self._perform(command)

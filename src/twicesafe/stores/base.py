@@ -135,6 +135,12 @@ class AsyncStore(_Described, abc.ABC):
     def open(cls, url: str) -> Self:
         """A plain call; nothing is connected yet."""
 
+    async def ready(self) -> None:
+        """Connect on the running loop, if that is still to be done.
+
+        Awaited before a claim's lease begins to count: what connecting takes is not the claim's time.
+        """
+
     @abc.abstractmethod
     async def perform(self, request: Request) -> Any: ...
 

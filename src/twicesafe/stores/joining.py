@@ -213,6 +213,12 @@ class ThreadedStore(AsyncStore):
                 self._opened = self._make()
             return self._opened
 
+    async def ready(self) -> None:
+        if self._opened is None:  # an errand without requests: the worker opens the store
+            opened = asyncio.get_running_loop().create_future()
+            self._send(_Errand((), opened))
+            await opened
+
     async def perform(self, request: Request) -> Any:
         answer = asyncio.get_running_loop().create_future()
         self._send(_Errand((request,), answer, alone=True))
@@ -281,7 +287,7 @@ class _Worker:
 
     def _run(self, errands: list[_Errand]) -> None:
         requests = [request for errand in errands for request in errand.requests]
-        if not requests:
+        if not errands:
             return
         try:
             beside = self._store()
@@ -289,9 +295,14 @@ class _Worker:
                 return  # nobody waits any more
             store = beside()
             alone = len(requests) == 1
-            answers = [store.perform(requests[0])] if alone else store.perform_many(requests)
+            answers = [store.perform(requests[0])] if alone else []
+            if len(requests) > 1:
+                answers = store.perform_many(requests)
         except Exception as error:
             answers = _for_each(error, len(requests))
+            for errand in errands:
+                if not errand.requests:
+                    errand.broken = error
         except BaseException as error:  # no answer to anything: it breaks every caller's wait
             answers = [None] * len(requests)
             for errand in errands:

@@ -74,6 +74,9 @@ class _AwaitedStore(AsyncStore):
             self._beside = PostgresStore(self.settings, self._now)
         return self._beside
 
+    async def ready(self) -> None:
+        await self._lanes.here().connect()
+
     async def perform(self, request: Request) -> Any:
         return await self._lanes.here().perform(request)
 
@@ -168,6 +171,14 @@ class _Lane:
         finally:
             self._lock.release()
 
+    async def connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._store.settings.timeout), self._lock:
+                if self._wire is None:
+                    self._wire = await self._opened()
+        except TimeoutError as error:
+            raise self._late() from error
+
     def _late(self) -> StoreUnavailableError:
         store = self._store
         return StoreUnavailableError(
@@ -232,6 +243,10 @@ class _Lanes:
             lambda requests: lane.run(programs.perform_all(requests)),
             BATCH,
         )
+
+    async def connect(self) -> None:
+        for lane in (self._claims, self._ends):
+            await lane.connect()
 
     async def perform(self, request: Request) -> Any:
         store = self._store

@@ -22,7 +22,7 @@ from .blocking import BATCH, CAPABILITIES, QUICK, RedisStore, pauses, scripts_fo
 from .doctor import examine
 from .explaining import explain
 from .programs import RedisPrograms
-from .routing import Flight, Router, may_repeat
+from .routing import Flight, Router, Tell, may_repeat
 from .scripts import Scripts
 from .settings import Address, Settings
 from .stream import Link
@@ -54,6 +54,9 @@ class AsyncRedisStore(AsyncStore):
         if self._blocking is None:
             self._blocking = RedisStore(self.settings, self.programs.scripts, self.router.servers)
         return self._blocking
+
+    async def ready(self) -> None:
+        await self._lanes.here().connect()
 
     async def perform(self, request: Request) -> Any:
         return await self._lanes.here().perform(request)
@@ -141,6 +144,10 @@ class _Lanes:
             lane.perform, lambda requests: lane.run(programs.perform_all(requests)), BATCH
         )
 
+    async def connect(self) -> None:
+        for lane in (self._claims, self._ends):
+            await lane.connect()
+
     async def perform(self, request: Request) -> Any:
         joined = self._joined.get(request.op)
         if joined is not None:
@@ -173,6 +180,19 @@ class _Lane:
         self._store = store
         self._links: dict[Address, Link] = {}
         self._turn = asyncio.Lock()
+
+    async def connect(self) -> None:
+        """To every server; not seen by `_tap`, as nothing is asked of a record."""
+        async with self._turn:
+            node = 0
+            while True:
+                trip = self._store.router.trip([Tell((b"PING",), node=node)])
+                (reply,) = await drive_async(trip, self._fly)
+                if isinstance(reply, Exception):
+                    raise reply
+                if reply is None:
+                    return
+                node += 1
 
     async def perform(self, request: Request) -> Any:
         """The lean way: one call, one server. Whatever is not plain goes the long way."""

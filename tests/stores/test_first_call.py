@@ -1,0 +1,169 @@
+"""The first awaited call: the driver is there, and what connecting takes is not the claim's time.
+
+A lease counts from the first send (P7). A connection that takes longer than the lease must not make
+the first claim of a process a refused one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from twicesafe import AsyncReceiver, ConfigurationError, Policy, StoreUnavailableError
+from twicesafe.stores import joining
+from twicesafe.stores.postgresql import awaited as postgresql
+from twicesafe.stores.redis import stream
+
+SLOW, LEASE = 2.5, 2.0
+
+
+@pytest.fixture(params=["valkey", "valkey_cluster", "postgres", "asyncpg", "mariadb", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'keys.db'}"
+    if request.param == "asyncpg":
+        plain: str = request.getfixturevalue("postgres_url")
+        return plain.replace("postgresql:", "postgresql+asyncpg:", 1)
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections take longer than a lease."""
+    connect, opened, beside = (
+        stream.Link.connect,
+        postgresql._Lane._opened,
+        joining.ThreadedStore.beside,
+    )
+
+    async def slow_connect(self: Any) -> None:
+        await asyncio.sleep(SLOW)
+        await connect(self)
+
+    async def slow_opened(self: Any) -> Any:
+        await asyncio.sleep(SLOW)
+        return await opened(self)
+
+    def slow_beside(self: Any) -> Any:
+        if self._opened is None:
+            time.sleep(SLOW)
+        return beside(self)
+
+    monkeypatch.setattr(stream.Link, "connect", slow_connect)
+    monkeypatch.setattr(postgresql._Lane, "_opened", slow_opened)
+    monkeypatch.setattr(joining.ThreadedStore, "beside", slow_beside)
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_slow_connection_is_not_the_claim_s_time(url: str):
+    receiver = AsyncReceiver.open(url, policy=Policy(lease=LEASE))
+    outcomes = await asyncio.gather(*(receiver.process(f"k{n}", double, n) for n in range(5)))
+    assert [outcome.value for outcome in outcomes] == [0, 2, 4, 6, 8]
+    assert [outcome.attempt for outcome in outcomes] == [1] * 5
+    await receiver.close()
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_manual_claim_too(valkey_url: str):
+    receiver = AsyncReceiver.open(valkey_url, policy=Policy(lease=LEASE))
+    async with receiver.claim("k") as claim:
+        assert claim.is_new
+        await claim.complete(1)
+    await receiver.close()
+
+
+async def test_the_block_connects_and_the_first_call_does_not(url: str):
+    async with AsyncReceiver.open(url) as receiver:
+        tries: list[int] = []
+
+        async def ready() -> None:
+            tries.append(1)
+
+        receiver.store.ready = ready  # type: ignore[method-assign]
+        assert (await receiver.process("k", double, 2)).value == 4
+        assert tries == []
+
+
+LOADS = """
+import asyncio, sys
+from twicesafe import AsyncReceiver, StoreUnavailableError
+receiver = AsyncReceiver.open(sys.argv[1])
+before = set(sys.modules)
+
+async def first():
+    try:
+        await receiver.process("k", None or (lambda: None))
+    except Exception:
+        pass
+    await receiver.close()
+
+asyncio.run(first())
+drivers = ("redis", "hiredis", "psycopg", "psycopg_binary", "asyncpg", "pymysql", "sqlite3")
+print(sorted(n for n in set(sys.modules) - before if n in drivers))
+"""
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:1/0",
+        "redis+sentinel://127.0.0.1:1/main",
+        "postgresql://127.0.0.1:1/x",
+        "postgresql+asyncpg://127.0.0.1:1/x",
+        "mysql://127.0.0.1:1/x",
+        "sqlite:///first.db",
+    ],
+)
+def test_the_driver_is_imported_by_open(url: str, tmp_path: Any):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, url],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+async def test_a_store_that_is_away_is_met_by_the_first_call_and_once():
+    """A hundred callers share one try to connect; each gets an error of its own."""
+    async with AsyncReceiver.open("redis://127.0.0.1:1/0", policy=Policy(lease=5)) as receiver:
+        answers = await asyncio.gather(
+            *(receiver.process(f"k{n}", double, n) for n in range(10)), return_exceptions=True
+        )
+    assert {type(answer) for answer in answers} == {StoreUnavailableError}
+    assert len({id(answer) for answer in answers}) == 10
+
+
+async def test_a_store_that_is_away_may_be_run_without():
+    policy = Policy(lease=5, outage="run")
+    async with AsyncReceiver.open("redis://127.0.0.1:1/0", policy=policy) as receiver:
+        assert (await receiver.process("k", double, 2)).value == 4
+
+
+async def test_a_wrong_setting_is_met_by_the_block(valkey: Any):
+    url = f"redis://app:hush@127.0.0.1:{valkey.port}/0"
+    with pytest.raises(ConfigurationError, match="password"):
+        async with AsyncReceiver.open(url):
+            raise AssertionError("not reached")
+
+
+async def test_a_store_that_comes_back_is_connected_to(own_server: Any):
+    server = own_server("valkey")
+    server.kill()
+    receiver = AsyncReceiver.open(server.url, policy=Policy(lease=5))
+    with pytest.raises(StoreUnavailableError):
+        await receiver.process("k", double, 2)
+    server.start()
+    assert (await receiver.process("k", double, 2)).value == 4
+    await receiver.close()
