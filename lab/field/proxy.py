@@ -70,6 +70,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self._serving = threading.Event()
         self.faults = 0
         """That happened."""
         self.held = False
@@ -102,6 +103,7 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        self._serving.wait()  # a stop before it serves would not be heard
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,6 +115,7 @@ class Proxy:
         serving = self._loop.run_until_complete(
             asyncio.start_server(self._accept, sock=self._listener)
         )
+        self._loop.call_soon(self._serving.set)
         self._loop.run_forever()
         serving.close()
         for link in list(self._links):
@@ -120,6 +123,7 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.sleep(0.01))  # transports close one turn later
         self._loop.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

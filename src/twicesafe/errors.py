@@ -32,7 +32,7 @@ eight hex digits of its identity, the same digits that logs, metrics and the CLI
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -278,10 +278,25 @@ class AtomicityBrokenError(TwicesafeError):
 
 
 class BrokerUnavailableError(TwicesafeError):
-    """A broker cannot be reached, or takes nothing just now; messages wait in the outbox."""
+    """A broker cannot be reached, or takes nothing just now; messages wait in the outbox.
+
+    `blames`: when it repeats for one message, may that message be the cause? ``"none"``: never, the
+    broker itself says that it is away or busy. ``"compared"``: if others are taken meanwhile.
+    ``"alone"``: also if nothing else waits, and the broker can be used again at once (it hung up).
+    """
 
     retryable = True
     http_status = 503
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: Key | None = None,
+        blames: Literal["none", "compared", "alone"] = "compared",
+    ) -> None:
+        super().__init__(message, key=key)
+        self.blames = blames
 
 
 class VersionConflictError(TwicesafeError):

@@ -49,6 +49,15 @@ MAX_BYTES: Final = 1_000_000
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}", re.ASCII)
 _ID: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_FRAMING: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te",
+     "trailer", "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Header names that belong to a connection, not to a message: no web hook may carry them."""
+
+MAX_HEADER_BYTES: Final = 32_768
+"""Of all headers together: one frame of AMQP, one request head of HTTP."""
+
 _FIELDS: Final = frozenset({"topic", "body", "key", "headers", "id"})
 
 
@@ -314,7 +323,7 @@ def _body(given: object) -> tuple[bytes, str]:
 
 
 def _headers(given: object) -> dict[str, str]:
-    """Names without case; nothing that could end a header line."""
+    """Names without case; nothing that could end a header line, or that a connection would believe."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -325,7 +334,13 @@ def _headers(given: object) -> dict[str, str]:
             raise UsageError("a header's name must be 1 to 100 letters, digits and !#$%&'*+-.^_`|~")
         if not isinstance(value, str) or not value.isprintable() or len(value) > 4096:
             raise UsageError(f"the header {name} must be printable text of at most 4096 characters")
+        if value != value.strip():
+            raise UsageError(f"the header {name} must not begin or end with a space")
+        if name.lower() in _FRAMING:
+            raise UsageError(f"the header {name} belongs to a connection, not to a message")
         headers[name.lower()] = value
+    if sum(len(name) + len(value.encode()) for name, value in headers.items()) > MAX_HEADER_BYTES:
+        raise UsageError(f"the headers together must be at most {MAX_HEADER_BYTES} bytes")
     return headers
 
 

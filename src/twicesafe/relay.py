@@ -76,8 +76,10 @@ class _Relay:
 
     def _drained(self, before: int) -> int:
         """How many went since; or why it ended with more to go."""
-        if self._desk is not None and self._desk.outage is not None:
-            raise self._desk.outage
+        if self._desk is not None:
+            trouble = self._desk.outage or self._desk.not_now
+            if trouble is not None:
+                raise trouble
         return self.published - before
 
     def _new_desk(self, wake: bool, until_empty: bool) -> Desk:
@@ -92,6 +94,7 @@ class _Relay:
             wake=wake,
             clock=since_boot,
             notify=self._notify,
+            checks=callable(getattr(self.publisher, "check", None)),
         )
         desk.until_empty = until_empty
         return desk
@@ -148,7 +151,8 @@ class OutboxRelay(_Relay):
         """Publish in this thread what may go now; how many messages that were.
 
         Lanes that rest or are parked, and what other relays have in hand, are left. If the broker or
-        the store does not answer, it ends what is under way and raises what was said.
+        the store does not answer, it ends what is under way and raises what was said; the same if
+        messages could not go for want of their stream or queue.
         """
         before = self.published
         carriage = self._prepared(until_empty=True)
@@ -242,7 +246,8 @@ class AsyncOutboxRelay(_Relay):
         """Publish what may go now; how many messages that were.
 
         Lanes that rest or are parked, and what other relays have in hand, are left. If the broker or
-        the store does not answer, it ends what is under way and raises what was said.
+        the store does not answer, it ends what is under way and raises what was said; the same if
+        messages could not go for want of their stream or queue.
         """
         before = self.published
         carriage = await self._prepared(until_empty=True)

@@ -48,7 +48,7 @@ def test_status(line: Line, parked: str):
     assert ran.status == 1
     assert (ran.data["pending"], ran.data["parked"], ran.data["parked_lanes"]) == (1, 2, 1)
     assert ran.data["oldest_age"] >= 0
-    assert "2 in 1 lanes" in line("outbox", "status").out
+    assert "2 in 1 lane" in line("outbox", "status").out
 
 
 def test_status_without_trouble(line: Line):
@@ -96,6 +96,27 @@ def test_relay_once(line: Line, valkey_url: str):
     ran = line("relay", "--to", f"{broker}?prefix={prefix}", "--once", "--json")
     assert ran.data["published"] == 2
     assert line("outbox", "status", "--json").data["pending"] == 0
+
+
+@pytest.mark.parametrize(
+    "bodies, says", [("1", "1 message published"), ("12", "2 messages published")]
+)
+def test_relay_says_how_many(line: Line, valkey_url: str, bodies: str, says: str):
+    put(line, *bodies)
+    broker, _, prefix = valkey_url.partition("?prefix=")
+    ran = line("relay", "--to", f"{broker}?prefix={prefix}", "--once")
+    assert says in ran.out + ran.err
+
+
+def test_relay_without_its_driver_touches_no_lane(line: Line, monkeypatch: pytest.MonkeyPatch):
+    """It parked lanes, counted attempts, and ended with status 0."""
+    put(line, "1")
+    monkeypatch.setitem(sys.modules, "nats", None)
+    ran = line("relay", "--to", "nats://127.0.0.1:1", "--once", "--max-attempts", "1", "--json")
+    assert (ran.status, ran.fault["type"]) == (2, "ConfigurationError")
+    assert "pip install 'twicesafe[nats]'" in ran.fault["message"]
+    status = line("outbox", "status", "--json").data
+    assert (status["pending"], status["parked"], status["resting_lanes"]) == (1, 0, 0)
 
 
 def test_relay_once_ends_when_the_broker_is_away(line: Line):

@@ -27,7 +27,8 @@ class Hidden:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Hidden())
-from twicesafe import AsyncInbox, AsyncReceiver, ConfigurationError, Inbox, Outbox, Receiver
+from twicesafe import AsyncInbox, AsyncReceiver, ConfigurationError, Inbox, Outbox, OutboxRelay, Receiver
+from twicesafe.publishers import open_publisher
 try:
     {statement}
 except ConfigurationError as error:
@@ -48,6 +49,12 @@ CASES = [
     ("asyncpg", "AsyncReceiver.open('postgresql+asyncpg://127.0.0.1:1/x')"),
     ("pymysql", "Receiver.open('mysql://127.0.0.1:1/x')"),
     ("pymysql", "AsyncReceiver.open('mariadb://127.0.0.1:1/x')"),
+    ("redis", "open_publisher('redis://127.0.0.1:1/0')"),
+    ("nats", "open_publisher('nats://127.0.0.1:1')"),
+    ("aio_pika", "open_publisher('amqp://127.0.0.1:1/')"),
+    ("confluent_kafka", "open_publisher('kafka://127.0.0.1:1')"),
+    ("httpx", "open_publisher('http://127.0.0.1:1/')"),
+    ("nats", "OutboxRelay('sqlite:///no/such/folder/x.db', 'nats://127.0.0.1:1')"),
     ("httpx", "import twicesafe.client.httpx"),
     ("requests", "import twicesafe.client.requests"),
     ("aiohttp", "import twicesafe.client.aiohttp"),

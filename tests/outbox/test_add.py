@@ -189,6 +189,9 @@ def test_nothing_to_add(outbox: Outbox, caller: Callable[[], Any]):
         ({"headers": {"a\r\nb": "c"}}, "header's name"),
         ({"headers": {"a": "b\r\nset-cookie: c"}}, "header a"),
         ({"headers": [("a", "b")]}, "mapping"),
+        ({"headers": {"a": " b"}}, "begin or end with a space"),
+        ({"headers": {"Content-Length": "1"}}, "belongs to a connection"),
+        ({"headers": {f"a{n}": "b" * 4000 for n in range(9)}}, "at most 32768 bytes"),
         ({"spare": 1}, "spare"),
     ],
 )

@@ -19,6 +19,9 @@ from tests.servers.process import NoServerError, Server, find_program, free_port
 REMEDY = "apt install rabbitmq-server"
 
 
+LARGEST = 2_000_000
+"""Bytes of a message: the broker closes the channel of whoever sends a larger one."""
+
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
@@ -52,6 +55,7 @@ class RabbitMQ(Server):
             "RABBITMQ_LOG_BASE": folder / "logs",
             "RABBITMQ_ENABLED_PLUGINS_FILE": folder / "plugins",
             "RABBITMQ_PID_FILE": folder / "pid",
+            "RABBITMQ_CONFIG_FILE": folder / "rabbitmq.conf",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none"
             ),
@@ -59,6 +63,8 @@ class RabbitMQ(Server):
         return ["env", *(f"{name}={value}" for name, value in settings.items()), str(SCRIPT)]
 
     def start(self) -> None:
+        # The default is 128 MiB, which a test would have to send to be refused.
+        (self.folder / "rabbitmq.conf").write_text(f"max_message_size = {LARGEST}\n")
         environment = os.environ | {"ERL_EPMD_ADDRESS": "127.0.0.1"}
         self._mapper = subprocess.Popen(
             [self._epmd, "-port", str(self._ports[0])],

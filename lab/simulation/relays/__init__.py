@@ -29,6 +29,7 @@ __all__ = ["STUDY"]
 _OUTCOMES: Final = (
     "published", "repeated", "refused, and rests", "refusal not noted", "parked", "committed late",
     "rolled back", "woken", "wake-up lost", "taken over", "gave back", "left", "died", "stopped",
+    "hung up", "checked, and away", "checked, and there",
 )  # fmt: skip
 
 STUDY: Final = Study(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twicesafe.core.publishing import NOT_TRIED
-from twicesafe.core.relaying import Publish
+from twicesafe.core.relaying import Check, Publish
 from twicesafe.errors import BrokerUnavailableError
 
 from ..plans import Fault
@@ -30,7 +30,9 @@ class Call:
 
     __slots__ = ("acknowledged", "answers", "letters", "relay", "sent", "stopped", "ticket")
 
-    def __init__(self, relay: Relay, command: Publish, letters: list[Letter], sent: float) -> None:
+    def __init__(
+        self, relay: Relay, command: Publish | Check, letters: list[Letter], sent: float
+    ) -> None:
         self.relay = relay
         self.ticket = command.ticket
         self.letters = letters
@@ -76,6 +78,15 @@ class Broker:
         _MISHAPS[mishap.kind](self, call, mishap.seconds)
         return call
 
+    def check(self, relay: Relay, command: Check) -> Call:
+        """Is it there?"""
+        world = self._world
+        call = Call(relay, command, [], world.now)
+        away = world.now < self.away_until
+        world.seen["outcome", "checked, and away" if away else "checked, and there"] += 1
+        self._answer(call, BrokerUnavailableError("away", blames="none") if away else None, 0.0)
+        return call
+
     # -- taking and answering -------------------------------------------------------------------
 
     def _take(self, call: Call, letters: Sequence[Letter]) -> None:
@@ -116,13 +127,19 @@ class Broker:
         world.after(world.latency() + seconds, call.relay, call.relay.answered, call, answers)
 
     def _take_all(self, call: Call, late: float) -> None:
-        self._take(call, call.letters)
+        for letter in call.letters:
+            if letter.post.chokes and letter.lane not in call.stopped and self._refuses(letter):
+                letter.refused += 1
+                self._world.seen["outcome", "hung up"] += 1
+                self._answer(call, BrokerUnavailableError("hung up", blames="alone"), late)
+                return
+            self._take(call, [letter])
         self._answer(call, call.answers, late)
 
     # -- mishaps --------------------------------------------------------------------------------
 
     def _away(self, call: Call, seconds: float) -> None:
-        self._answer(call, BrokerUnavailableError("the broker is away"), 0.0)
+        self._answer(call, BrokerUnavailableError("the broker is away", blames="none"), 0.0)
 
     def _answer_lost(self, call: Call, seconds: float) -> None:
         self._take(call, call.letters)

@@ -54,6 +54,8 @@ class Post(msgspec.Struct, frozen=True):
     """So often the broker refuses it."""
     unheard: bool = False
     """The wake-up that announces it is lost."""
+    chokes: bool = False
+    """The broker does not say that it refuses it: it hangs up, as if it were away."""
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -92,6 +94,8 @@ class Plan(msgspec.Struct, frozen=True):
     """So long after a lane was parked an operator looks; 0: nobody does before the end."""
     skips: bool = False
     """What he says then: skip, or retry."""
+    checks: bool = False
+    """Can the publisher ask whether the broker is there?"""
 
 
 def draw(seed: int) -> Plan:
@@ -105,6 +109,7 @@ def draw(seed: int) -> Plan:
     poison = pick((0.0, 0.0, 0.1, 0.3))
     late = pick((0.0, 0.3))
     keys = pick((1, 2, 4))
+    checks = chance() < 0.6
     moments = [uniform(0, 1.8) for _ in range(pick((1, 2, 3)))]
 
     def moment() -> float:
@@ -122,6 +127,7 @@ def draw(seed: int) -> Plan:
             chance() < 0.05,
             pick((1, 2, POISON, POISON)) if chance() < poison else 0,
             chance() < 0.2 * trouble,
+            checks and chance() < 0.5,
         )
 
     seats = tuple(
@@ -176,4 +182,5 @@ def draw(seed: int) -> Plan:
         tuple(sorted(incidents, key=lambda one: one.at)),
         pick((0.0, 0.01, 0.1, 0.5)) if trouble else 0.0,
         chance() < 0.5,
+        checks,
     )

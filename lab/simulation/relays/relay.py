@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twicesafe import Backoff
 from twicesafe.core import carrying, relaying
 from twicesafe.core.outbox import Held, Settle
-from twicesafe.core.relaying import Collect, Desk, Listen, Pause, Publish
+from twicesafe.core.relaying import Check, Collect, Desk, Listen, Pause, Publish
 from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
 
 from ..virtual import Actor
@@ -63,6 +63,7 @@ class Relay(Actor):
             wake=plan.wakes,
             clock=self.clock,
             notify=lambda event: None,
+            checks=plan.checks,
         )
         self._inline = seat.threads and seat.concurrency == 1
         self._keeper = _Hand(relaying.keep(self.desk))
@@ -114,7 +115,7 @@ class Relay(Actor):
                     command = hand.flow.send(reply)
                 if type(command) is Collect and self._landed:
                     reply = self._hand_over()
-                elif type(command) is Publish and not self._inline:
+                elif type(command) in (Publish, Check) and not self._inline:
                     self._publish(command)
                     if not self.alive:
                         return
@@ -125,7 +126,7 @@ class Relay(Actor):
             self._ends(hand)
             return
         hand.waits = type(command)
-        if hand.waits is Publish:
+        if hand.waits in (Publish, Check):
             self._publish(command)
         elif hand.waits in (Collect, Pause):
             self._later(hand, hand.turn, command.seconds)
@@ -157,15 +158,19 @@ class Relay(Actor):
 
     # -- the broker -------------------------------------------------------------------------------
 
-    def _publish(self, command: Publish) -> None:
-        self.flying[command.ticket] = self.world.broker.call(self, command)
+    def _publish(self, command: Publish | Check) -> None:
+        broker = self.world.broker
+        if isinstance(command, Check):
+            self.flying[command.ticket] = broker.check(self, command)
+        else:
+            self.flying[command.ticket] = broker.call(self, command)
 
     def answered(self, call: Call, answers: Any) -> None:
         """A call has ended: its answers lie there until the carrier collects them."""
         self._landed.append(call)
         self._answers[call.ticket] = answers
         waits = self._carrier.waits
-        if waits is Publish:
+        if waits in (Publish, Check):
             self._go(self._carrier, None)
         elif waits is Collect:
             self._collected()
@@ -184,8 +189,11 @@ class Relay(Actor):
         return ended
 
     def _note(self, call: Call, answers: Any) -> None:
+        if not call.letters:
+            return  # a check
         if isinstance(answers, Exception):
-            if len(call.letters) == 1 and not isinstance(answers, BrokerUnavailableError):
+            said = isinstance(answers, BrokerUnavailableError) and answers.blames == "none"
+            if len(call.letters) == 1 and not said:
                 call.letters[0].refusals += 1
             return
         for letter, answer in zip(call.letters, answers, strict=True):

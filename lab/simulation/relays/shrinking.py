@@ -35,6 +35,7 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 def _plainer(post: Post) -> Iterator[Post]:
     yield Post(post.at, post.key)
     yield Post(post.at, post.key, refused=post.refused)
+    yield Post(post.at, post.key, refused=post.refused, chokes=post.chokes)
     yield Post(post.at, post.key, post.lasts, post.rolled_back)
 
 
@@ -66,6 +67,8 @@ def _troubles(post: Post) -> str:
         found.append("rolled back")
     if post.refused:
         found.append("poison" if post.refused >= POISON else f"refused {post.refused} times")
+    if post.chokes:
+        found.append("the broker hangs up on it")
     if post.unheard:
         found.append("its bell is not heard")
     return "".join(f"; {one}" for one in found)

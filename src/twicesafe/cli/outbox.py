@@ -24,7 +24,7 @@ from ..stores.urls import mask
 from .config import existing, settle
 from .exits import NO, Ended
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, flag
-from .output import Screen, ago, shortened, table, visible
+from .output import Screen, ago, counted, shortened, table, visible
 from .upkeep import interruptible
 
 __all__ = ["parked", "relay", "retry", "skip", "status"]
@@ -90,7 +90,7 @@ def relay(
     seconds = time.monotonic() - began
     if json:
         screen.data({"published": made.published, "seconds": round(seconds, 3)})
-    screen.say(Text("✓", "green"), f"{made.published:,} messages published")
+    screen.say(Text("✓", "green"), f"{counted(made.published, 'message')} published")
 
 
 def status(
@@ -110,7 +110,7 @@ def status(
         made = table("messages", "")
         made.add_row("waiting", f"{depth.pending:,}")
         made.add_row("oldest", f"{depth.oldest_age:.1f} s" if depth.pending else "–")
-        made.add_row("parked", f"{depth.parked:,} in {depth.parked_lanes:,} lanes")
+        made.add_row("parked", f"{depth.parked:,} in {counted(depth.parked_lanes, 'lane')}")
         made.add_row("resting lanes", f"{depth.resting_lanes:,}")
         made.add_row("relays", f"{depth.relays:,}")
         screen.out.print(made)

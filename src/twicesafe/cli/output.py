@@ -27,6 +27,7 @@ __all__ = [
     "Screen",
     "ago",
     "audit_data",
+    "counted",
     "record_data",
     "shortened",
     "state_text",
@@ -69,6 +70,11 @@ def _visible_character(character: str) -> str:
     if number < 0x100:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def counted(number: int, thing: str) -> str:
+    """1 message, 2 messages."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def shortened(text: str, most: int) -> str:

@@ -1,13 +1,19 @@
 """The carrier: which rows go next, in which order, and what becomes of those that fail.
 
-Of a lane at most one group is under way, so its order holds. What was refused makes its lane rest, and
-parks it in the end; a broker that takes nothing is nobody's fault. `relaying` says what a death at
-each point leaves behind.
+Of a lane at most one group is under way, and all of it has one topic: so its order holds on brokers that
+take a group in parts, too. What was refused makes its lane rest, and parks it in the end.
+
+Outage or refusal? A broker that takes nothing is no message's fault, and nothing is counted. But a
+message that the broker hangs up on looks like an outage each time, and would make all lanes wait for ever.
+So when it repeats, messages go one by one; one that fails alone again is to blame if, since the last
+outage, the broker took another message or (where `blames` allows it) answered a check.
+
+`relaying` says what a death at each point leaves behind.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,8 +22,8 @@ from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
 from ..tokens import chance
 from .commands import Flow
 from .outbox import BELL, Fetch, Fetched, Pending, Rise, Setback, Settle
-from .publishing import NOT_TRIED
-from .relaying import DEAF_POLL, REST, Collect, Desk, Listen, Publish
+from .publishing import NOT_TRIED, NotNow
+from .relaying import DEAF_POLL, REST, Check, Collect, Desk, Listen, Publish
 
 __all__ = ["carry"]
 
@@ -26,6 +32,12 @@ GATHER: Final = 0.005
 
 TOGETHER: Final = 0.25
 """Seconds that what was published may wait to be settled with what comes next."""
+
+OUTAGES: Final = 3
+"""Failures in a row after which `drain` takes it for an outage and ends."""
+
+NOT_COUNTED: Final = 4
+"""A message that is not to blame rests as if it had been refused so often."""
 
 
 def carry(desk: Desk) -> Flow[None]:
@@ -54,6 +66,12 @@ class _Carrier:
         self.down_until = 0.0
         self.alone = 0
         """So many messages go one by one: a group of them failed, and one may be to blame."""
+        self.suspects: Counter[bytes] = Counter()
+        """Lanes whose first message met outages: how many since the broker last took one of it."""
+        self.took = self.answered = False
+        """Since the last outage: the broker took a message; it answered a check."""
+        self.doubt = False
+        """An outage was met: ask whether the broker is there before sending more."""
         self.asleep = False
         self.known: object = None
 
@@ -87,6 +105,7 @@ class _Carrier:
         for lane, rows in list(self.lanes.items()):
             if not _is_ours(rows[0], usable) and lane not in flying:
                 del self.lanes[lane]
+                self.suspects.pop(lane, None)
         self.ready = deque(lane for lane in self.ready if lane in self.lanes)
         busy = {row.slot for rows in self.flying.values() for row in rows}
         desk.drained = (unwanted, unwanted - busy - self.owed)
@@ -140,6 +159,10 @@ class _Carrier:
             room = min(1 if self.alone else desk.group, self._room())
             if room <= 0 or desk.clock() < self.down_until:
                 return
+            if self.doubt and desk.checks:
+                if not self.flying:
+                    yield from self._ask_broker()
+                return
             rows = self._group(room, desk.usable())
             if not rows:
                 return
@@ -157,8 +180,17 @@ class _Carrier:
             if not _is_ours(rows[0], usable):
                 del self.lanes[lane]
                 continue
-            chosen += [rows[place] for place in range(min(len(rows), room - len(chosen)))]
+            topic = rows[0].message.topic
+            for place in range(min(len(rows), room - len(chosen))):
+                if rows[place].message.topic != topic:
+                    break
+                chosen.append(rows[place])
         return chosen
+
+    def _ask_broker(self) -> Flow[None]:
+        self.tickets += 1
+        self.flying[self.tickets] = []
+        yield Check(self.tickets)
 
     def _wait(self) -> Flow[None]:
         """For an answer, if any is out; else for new rows."""
@@ -195,22 +227,61 @@ class _Carrier:
     def _land(self, ended: Sequence[tuple[int, Any]]) -> None:
         for ticket, answers in ended:
             rows = self.flying.pop(ticket)
+            if not rows:
+                self._broker_answered(answers)
+                continue
             self.in_flight -= len(rows)
             if isinstance(answers, Exception):
-                if len(rows) > 1 or isinstance(answers, BrokerUnavailableError):
+                if len(rows) > 1:
                     self._broker_failed(rows, answers)
+                    self._make_ready(rows)
                     continue
-                answers = [answers]  # noqa: PLW2901 - alone, it is to blame
-            self.alone = max(0, self.alone - len(rows))
-            stopped: set[bytes] = set()
-            for row, answer in zip(rows, answers, strict=True):
-                if answer is None and row.lane not in stopped:
-                    self._published(row)
-                elif answer is not None and row.lane not in stopped:
-                    stopped.add(row.lane)
-                    if answer is not NOT_TRIED:
-                        self._refused(row, answer)
+                answers = [answers]  # noqa: PLW2901 - alone, it may be to blame
+            self._sort_out(rows, answers)
             self._make_ready(rows)
+
+    def _sort_out(self, rows: Sequence[Pending], answers: Sequence[Any]) -> None:
+        stopped: set[bytes] = set()
+        away: list[Pending] = []
+        outage: BrokerUnavailableError | None = None
+        for row, answer in zip(rows, answers, strict=True):
+            if row.lane in stopped:
+                continue
+            if answer is None:
+                self._published(row)
+                continue
+            stopped.add(row.lane)
+            if isinstance(answer, BrokerUnavailableError):
+                away.append(row)
+                outage = outage or answer
+            elif answer is not NOT_TRIED:
+                self._refused(row, answer, counts=not isinstance(answer, NotNow))
+        if outage is None:
+            self.alone = max(0, self.alone - len(rows))
+        elif len(rows) == 1 and self._is_to_blame(rows[0], outage):
+            self.alone = max(0, self.alone - 1)
+            self.took = self.answered = False
+            self._refused(rows[0], outage)
+        else:
+            self._broker_failed(away, outage)
+
+    def _is_to_blame(self, row: Pending, error: BrokerUnavailableError) -> bool:
+        """It failed before, and fails alone again, although the broker is there."""
+        if error.blames == "none" or not self.suspects[row.lane]:
+            return False
+        return self.took or (self.answered and error.blames == "alone")
+
+    def _broker_answered(self, error: Exception | None) -> None:
+        """A check has ended."""
+        if error is None:
+            self.doubt, self.answered = False, True
+        else:
+            self.desk.outage = (
+                error
+                if isinstance(error, TwicesafeError)
+                else BrokerUnavailableError(f"the broker cannot be checked: {_named(error)}")
+            )
+            self._rest(0, error)
 
     def _make_ready(self, rows: Sequence[Pending]) -> None:
         for lane in dict.fromkeys(row.lane for row in rows):
@@ -222,18 +293,33 @@ class _Carrier:
     def _broker_failed(self, rows: Sequence[Pending], error: Exception) -> None:
         """No message is known to be to blame, so no attempt is counted: rest, then try again."""
         desk = self.desk
-        if not isinstance(error, BrokerUnavailableError):
-            self.alone = len(rows)
+        self.took = self.answered = False
+        if isinstance(error, BrokerUnavailableError):
+            self.doubt = True
+            if error.blames == "none":
+                self.suspects.clear()
+            else:
+                lanes = {row.lane for row in rows}
+                self.suspects.update(lanes)
+                if any(self.suspects[lane] > 1 for lane in lanes):
+                    self.alone = max(self.alone, len(rows))
+            if error.blames == "none" or self.outages + 1 >= OUTAGES:
+                desk.outage = error
         else:
-            desk.outage = error
+            self.alone = len(rows)
+        self._rest(len(rows), error)
+
+    def _rest(self, count: int, error: Exception) -> None:
+        desk = self.desk
         self.outages += 1
         delay = REST.delay(self.outages, chance(desk.owner, self.outages))
         self.down_until = desk.clock() + delay
-        desk.notify(events.BrokerFailed(len(rows), _named(error), delay))
-        self._make_ready(rows)
+        desk.notify(events.BrokerFailed(count, _named(error), delay))
 
     def _published(self, row: Pending) -> None:
         self.outages = 0
+        self.took, self.doubt = True, False
+        self.suspects.pop(row.lane, None)
         waiting = self.lanes.get(row.lane)
         if waiting and waiting[0].n == row.n:
             waiting.popleft()
@@ -244,17 +330,23 @@ class _Carrier:
         if row.last:
             self.todo.cured[row.lane] = row.n
 
-    def _refused(self, row: Pending, error: Exception) -> None:
+    def _refused(self, row: Pending, error: Exception, counts: bool = True) -> None:
         """The lane rests, or is parked with all of it that we have; other lanes go on."""
-        desk, attempts = self.desk, row.attempts + 1
+        desk, attempts = self.desk, row.attempts + counts
+        self.suspects.pop(row.lane, None)
         mine = self.lanes.pop(row.lane, deque((row,)))
-        park = attempts >= desk.max_attempts
-        rest = round(1000 * desk.backoff.delay(attempts, chance(desk.owner, row.n)))
+        park = counts and attempts >= desk.max_attempts
+        rest = desk.backoff.delay(attempts if counts else NOT_COUNTED, chance(desk.owner, row.n))
         where = (row.slot, row.fence, row.lane, row.n)
-        self.todo.setbacks.append(Setback(*where, attempts, rest, _said(error), park))
+        said = Setback(*where, attempts, round(1000 * rest), _said(error), park, counts)
+        self.todo.setbacks.append(said)
         self.owed.add(row.slot)
         if park:
             self.todo.aside.setdefault(row.lane, []).extend(other.n for other in mine)
+        if not counts:
+            desk.not_now = BrokerUnavailableError(text_of(error), blames="none")
+            desk.notify(events.BrokerFailed(1, text_of(error), rest))
+            return
         message = row.message
         kind = events.LaneParked if park else events.PublishFailed
         desk.notify(kind(message.id, message.topic, attempts, _named(error)))

@@ -23,13 +23,13 @@ from typing import Final
 import msgspec
 
 from .. import events
-from ..errors import StoreError, TwicesafeError
+from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
 from ..policy import Backoff
 from ..tokens import chance, new_owner
 from .commands import Flow
 from .outbox import Held, Hold, Message
 
-__all__ = ["Collect", "Desk", "Listen", "Pause", "Publish", "keep"]
+__all__ = ["Check", "Collect", "Desk", "Listen", "Pause", "Publish", "keep"]
 
 MARGIN: Final = 0.1
 """Of the lease: a relay stops this much before the store lets go."""
@@ -54,11 +54,17 @@ class Publish(msgspec.Struct, gc=False):
     messages: list[Message]
 
 
+class Check(msgspec.Struct, gc=False):
+    """Ask the publisher whether the broker can be used now; do not wait for it."""
+
+    ticket: int
+
+
 class Collect(msgspec.Struct, gc=False):
-    """Wait until a publish has ended, somebody says stop, or `seconds` are over.
+    """Wait until a publish or a check has ended, stop is called, or `seconds` are over.
 
     Reply: pairs of a ticket and its answers: a list with None or an exception for each message, or
-    one exception if the broker as a whole did not take them.
+    one exception if the broker as a whole did not take them. Of a check: None or an exception.
     """
 
     seconds: float
@@ -95,6 +101,7 @@ class Desk:
         wake: bool,
         clock: Callable[[], float],
         notify: Callable[[events.Event], None],
+        checks: bool = False,
     ) -> None:
         self.owner = new_owner()
         self.lease = lease
@@ -107,6 +114,8 @@ class Desk:
         self.wake = wake
         self.clock = clock
         self.notify = notify
+        self.checks = checks
+        """The publisher can say whether the broker can be used now."""
         self.stopping = False
         """Set by whoever wants it to end: nothing new is started."""
         self.until_empty = False
@@ -127,6 +136,8 @@ class Desk:
         """The carrier has ended."""
         self.outage: TwicesafeError | None = None
         """Why nothing could go: the broker as a whole, or the store, did not answer."""
+        self.not_now: BrokerUnavailableError | None = None
+        """Why a lane rests although its message is not to blame: what it needs is not there."""
         self.published = 0
 
     def usable(self) -> dict[int, int]:

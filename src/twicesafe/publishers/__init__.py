@@ -1,4 +1,4 @@
-"""Publishers: where a relay takes messages. One file per kind; drivers are imported on first use.
+"""Publishers: where a relay takes messages. One file per kind; `open` imports its driver.
 
     callable_   a function of yours, plain or async
     webhook     http(s)://…     signed POST, Idempotency-Key set
@@ -11,16 +11,18 @@
 """
 
 from ..core.outbox import Message
-from ..core.publishing import NOT_TRIED, Answer, Publisher
+from ..core.publishing import NOT_TRIED, Answer, Answers, NotNow, Publisher
 from .callable_ import AsyncCallablePublisher, CallablePublisher
 from .urls import open_publisher
 
 __all__ = [
     "NOT_TRIED",
     "Answer",
+    "Answers",
     "AsyncCallablePublisher",
     "CallablePublisher",
     "Message",
+    "NotNow",
     "Publisher",
     "open_publisher",
 ]

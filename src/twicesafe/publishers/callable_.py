@@ -1,8 +1,8 @@
 """A function as a publisher: called once per message, in order per key.
 
 It returns when the message is safe where it should be; whatever it raises is that message's failure.
-If nobody's message is to blame (the other side is down), it raises `BrokerUnavailableError`; what was
-sent before stays sent.
+If no message is to blame (the other side is down), it raises `BrokerUnavailableError`; what was sent
+before stays sent. `NotNow` is for one message that cannot go yet, while others can.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ..core.outbox import Message
-from ..core.publishing import NOT_TRIED, Answer, lanes_of
+from ..core.publishing import Answer, Answers, lanes_of
 from ..errors import BrokerUnavailableError, ConfigurationError
 
 __all__ = ["CallablePublisher", "publisher_of"]
@@ -29,25 +29,20 @@ class CallablePublisher:
         self.concurrency = concurrency
 
     def publish(self, messages: Sequence[Message]) -> list[Answer]:
-        answers: list[Answer] = []
-        stopped: set[str] = set()
-        for message in messages:
-            if message.key in stopped:
-                answers.append(NOT_TRIED)
+        answers = Answers(messages)
+        for place, message in enumerate(messages):
+            if not answers.may_go(place):
                 continue
             try:
                 self._send(message)
-            except BrokerUnavailableError:
-                if None not in answers:
-                    raise
-                return answers + [NOT_TRIED] * (len(messages) - len(answers))
+            except BrokerUnavailableError as error:
+                answers.failed(place, error)
+                break  # each further one could take as long to fail
             except Exception as error:
-                answers.append(error)
-                if message.key is not None:
-                    stopped.add(message.key)
+                answers.failed(place, error)
             else:
-                answers.append(None)
-        return answers
+                answers.took(place)
+        return answers.ended()
 
     def close(self) -> None:
         """A function has nothing to close."""
@@ -70,24 +65,22 @@ class AsyncCallablePublisher:
     async def publish(self, messages: Sequence[Message]) -> list[Answer]:
         import asyncio
 
-        answers: list[Answer] = [NOT_TRIED] * len(messages)
+        answers = Answers(messages)
 
         async def lane(places: list[int]) -> None:
             for place in places:
                 try:
                     await self._send(messages[place])
-                except BrokerUnavailableError:
-                    raise
                 except Exception as error:
-                    answers[place] = error
+                    answers.failed(place, error)
                     return
-                answers[place] = None
+                answers.took(place)
 
         ends = await asyncio.gather(*map(lane, lanes_of(messages)), return_exceptions=True)
         for end in ends:
-            if end is not None and None not in answers:
+            if end is not None and None not in answers.all:
                 raise end
-        return answers
+        return answers.ended()
 
     async def close(self) -> None:
         """A function has nothing to close."""

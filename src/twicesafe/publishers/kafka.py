@@ -4,7 +4,8 @@
 
 The topic is the message's, with ``prefix=`` in front; the record's key is the ordering key, so a key
 stays in one partition; the id travels as the header ``id``. Whatever else stands in the query goes
-to librdkafka (``security.protocol``, ``sasl.username`` …).
+to librdkafka (``security.protocol``, ``sasl.username`` …). While a topic does not exist, its messages
+wait: their lanes rest, and nothing is counted.
 
 The producer retries by itself and keeps the order of a partition (``acks=all``, idempotence). If it
 must give a message up, it gives up those behind it too (``enable.gapless.guarantee``); then it is
@@ -18,7 +19,8 @@ from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from ..core.outbox import Message
-from ..core.publishing import NOT_TRIED, Answer
+from ..core.publishing import Answer, Answers, NotNow
+from ..drivers import require
 from ..errors import BrokerUnavailableError, ConfigurationError
 from .urls import driver_url
 
@@ -28,10 +30,13 @@ OPTIONS: Final = {"prefix": "", "batch": 500, "timeout": 10.0}
 
 _TO_BLAME: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE", "INVALID_RECORD", "POLICY_VIOLATION",
-     "TOPIC_EXCEPTION", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_AUTHORIZATION_FAILED",
-     "RECORD_LIST_TOO_LARGE"}
+     "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED", "RECORD_LIST_TOO_LARGE"}
 )  # fmt: skip
 """Errors that are about this message or its topic, not about the cluster."""
+
+_NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
+
+_AWAY: Final = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "_RESOLVE", "_SSL", "_TRANSPORT"})
 
 
 class KafkaPublisher:
@@ -63,6 +68,7 @@ class KafkaPublisher:
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("confluent_kafka")
         servers = urlsplit(url).netloc
         if not servers or "@" in servers:
             raise ConfigurationError(
@@ -83,9 +89,10 @@ class KafkaPublisher:
 
             return reported
 
-        answers = _AnswerSheet(messages)
+        answers = Answers(messages)
+        produced: list[int] = []
         for place, message in enumerate(messages):
-            if answers.is_stopped(message):
+            if not answers.may_go(place):
                 continue
             try:
                 producer.produce(
@@ -96,26 +103,42 @@ class KafkaPublisher:
                     on_delivery=report_to(place),
                 )
             except BufferError as error:
-                producer.purge()
+                self._renew()
                 raise BrokerUnavailableError("the producer's queue is full") from error
             except Exception as error:
-                answers.refuse(place, self._blamed(error))
+                answers.failed(place, self._blamed(error))
+            else:
+                produced.append(place)
         producer.flush(self._timeout + 1)
-        failed = [one for one in reports if one is not None and one is not _UNREPORTED]
-        for place, report in enumerate(reports):
-            if not answers.is_open(place) or report is _UNREPORTED:
-                continue
-            if report is None:
-                answers.take(place)
-            elif report.name() in _TO_BLAME:
-                answers.refuse(place, RuntimeError(f"Kafka refuses it: {report.name()}"))
-        if not answers.settled_any():
+        for place in produced:
+            if reports[place] is None:
+                answers.took(place)
+            elif answers.may_go(place):
+                answers.failed(place, self._meaning(reports[place], messages[place]))
+        if any(reports[place] is not None for place in produced):
             self._renew()
-            named = failed[0].name() if failed else "no report in time"
-            raise BrokerUnavailableError(f"Kafka took none of {len(messages)}: {named}")
-        if failed:
-            self._renew()
-        return answers.answers
+        return answers.ended()
+
+    def _meaning(self, report: Any, message: Message) -> Exception:
+        """Of a message that was not delivered."""
+        if report is _UNREPORTED:
+            return BrokerUnavailableError("Kafka did not confirm in time")
+        name = report.name()
+        if name in _TO_BLAME:
+            return RuntimeError(f"Kafka refuses it: {name}")
+        if name in _NO_TOPIC:
+            return NotNow(f"Kafka has no topic {self._prefix}{message.topic}: create it")
+        return BrokerUnavailableError(
+            f"Kafka did not take it: {name}", blames="none" if name in _AWAY else "compared"
+        )
+
+    def check(self) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._connected().list_topics(timeout=self._timeout)
+        except KafkaException as error:
+            raise BrokerUnavailableError("Kafka cannot be reached", blames="none") from error
 
     def _connected(self) -> Any:
         if self._producer is None:
@@ -150,33 +173,6 @@ class KafkaPublisher:
 
 
 _UNREPORTED: Final = object()
-
-
-class _AnswerSheet:
-    """One answer per message; behind one that failed, a key's messages were not published."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.answers: list[Answer] = [NOT_TRIED] * len(messages)
-        self._messages = messages
-        self._stopped: set[str] = set()
-
-    def is_stopped(self, message: Message) -> bool:
-        return message.key is not None and message.key in self._stopped
-
-    def is_open(self, place: int) -> bool:
-        return self.answers[place] is NOT_TRIED
-
-    def take(self, place: int) -> None:
-        self.answers[place] = None
-
-    def refuse(self, place: int, error: Exception) -> None:
-        self.answers[place] = error
-        key = self._messages[place].key
-        if key is not None:
-            self._stopped.add(key)
-
-    def settled_any(self) -> bool:
-        return any(answer is not NOT_TRIED for answer in self.answers)
 
 
 def _headers(message: Message) -> list[tuple[str, bytes]]:

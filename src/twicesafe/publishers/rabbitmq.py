@@ -5,15 +5,21 @@
 The routing key is the topic; without ``exchange=`` the default exchange takes it to the queue of that
 name. ``message_id`` is the id, the ordering key goes along as the header ``twicesafe-key``. A message
 that no queue wants comes back and counts as refused (``mandatory=false`` lets it vanish).
+
+Whatever goes wrong but for such a refusal, connection and channel are dropped and made anew: the broker
+closes them for reasons of its own, and a time-out does not tell whether they still work.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from ..core.outbox import Message
 from ..core.publishing import Answer
+from ..drivers import require
 from ..errors import BrokerUnavailableError
 from .callable_ import AsyncCallablePublisher
 from .urls import driver_url
@@ -21,6 +27,9 @@ from .urls import driver_url
 __all__ = ["RabbitPublisher"]
 
 OPTIONS: Final = {"exchange": "", "mandatory": True, "batch": 200, "timeout": 5.0}
+
+SHORT_TEXT: Final = 255
+"""Bytes of a routing key and its like in AMQP; aiormq cuts or breaks what is longer."""
 
 
 class RabbitPublisher(AsyncCallablePublisher):
@@ -39,35 +48,53 @@ class RabbitPublisher(AsyncCallablePublisher):
         self._url, self._named = url, exchange
         self._mandatory, self._timeout = mandatory, timeout
         self._connection: Any = None
+        self._channel: Any = None
         self._exchange: Any = None
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("aio_pika")
         theirs, options = driver_url(url, OPTIONS)
         return cls(theirs, **options)
 
     async def publish(self, messages: Sequence[Message]) -> list[Answer]:
         await self._connected()
-        return await super().publish(messages)
+        try:
+            answers = await super().publish(messages)
+        except BrokerUnavailableError:
+            await self._drop()
+            raise
+        if any(isinstance(answer, BrokerUnavailableError) for answer in answers):
+            await self._drop()
+        return answers
+
+    async def check(self) -> None:
+        await self._drop()
+        await self._connected()
 
     async def _connected(self) -> None:
         import aio_pika
         from aio_pika.exceptions import AMQPError
 
-        if self._connection is not None and not self._connection.is_closed:
-            return
+        if self._channel is not None:
+            if not self._connection.is_closed and not self._channel.is_closed:
+                return
+            await self._drop()
         try:
-            self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
-            channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
-            self._exchange = (
-                await channel.get_exchange(self._named, ensure=True)
-                if self._named
-                else channel.default_exchange
-            )
-        except (AMQPError, OSError, TimeoutError) as error:
-            await self.close()
+            async with asyncio.timeout(self._timeout):
+                self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
+                self._channel = await self._connection.channel(
+                    publisher_confirms=True, on_return_raises=True
+                )
+                self._exchange = (
+                    await self._channel.get_exchange(self._named, ensure=True)
+                    if self._named
+                    else self._channel.default_exchange
+                )
+        except (AMQPError, OSError, TimeoutError, RuntimeError) as error:
+            await self._drop()
             raise BrokerUnavailableError(
-                f"RabbitMQ cannot be used: {type(error).__name__}"
+                f"RabbitMQ cannot be used: {type(error).__name__}", blames="none"
             ) from error
 
     async def _publish_one(self, message: Message) -> None:
@@ -80,23 +107,37 @@ class RabbitPublisher(AsyncCallablePublisher):
         carried = aio_pika.Message(
             message.body,
             message_id=message.id,
-            content_type=message.headers.get("content-type"),
-            type=message.headers.get("type"),
+            content_type=_short(message.headers.get("content-type"), "content-type"),
+            type=_short(message.headers.get("type"), "type"),
             headers=headers,
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         )
         try:
-            await self._exchange.publish(
-                carried, message.topic, mandatory=self._mandatory, timeout=self._timeout
-            )
+            async with asyncio.timeout(self._timeout):
+                await self._exchange.publish(
+                    carried, message.topic, mandatory=self._mandatory, timeout=None
+                )
         except DeliveryError:
             raise  # it came back, or was refused: this message
-        except (AMQPError, OSError, TimeoutError, RuntimeError) as error:
+        except TimeoutError as error:
+            raise BrokerUnavailableError("RabbitMQ did not confirm in time") from error
+        except (AMQPError, OSError, RuntimeError) as error:
             raise BrokerUnavailableError(
-                f"RabbitMQ did not confirm: {type(error).__name__}"
+                f"RabbitMQ did not confirm: {type(error).__name__}", blames="alone"
             ) from error
 
-    async def close(self) -> None:
-        connection, self._connection = self._connection, None
+    async def _drop(self) -> None:
+        connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
-            await connection.close()
+            with contextlib.suppress(Exception):  # it is gone: that is why we drop it
+                async with asyncio.timeout(self._timeout):
+                    await connection.close()
+
+    async def close(self) -> None:
+        await self._drop()
+
+
+def _short(text: str | None, what: str) -> str | None:
+    if text is not None and len(text.encode()) > SHORT_TEXT:
+        raise ValueError(f"the header {what} is longer than AMQP carries ({SHORT_TEXT} bytes)")
+    return text

@@ -2,8 +2,9 @@
 
     https://example.com/hook?secret_env=HOOK_SECRET
 
-The receiver answers 2xx when it has kept the message. 429, 503 and silence mean that it is away:
-nothing is counted. Any other answer is this message's failure.
+The receiver answers 2xx when it has kept the message. 429, 503 and no connection mean that it is away:
+nothing is counted. Silence, a broken connection, 502 and 504 mean the same, unless they repeat for one
+message while others are taken. Any other answer is this message's failure.
 
 With a secret each delivery is signed (`signature`), and `verify_signature` checks it. The secret is read from
 the environment variable that ``secret_env=`` names, so that no URL and no process list has it; while it is
@@ -13,15 +14,17 @@ replaced, ``secret_env=NEW,OLD`` signs with both.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
-from urllib.parse import quote
 
 from ..core.outbox import Message
 from ..core.publishing import Answer
+from ..drivers import require
 from ..errors import BrokerUnavailableError, ConfigurationError
 from .callable_ import CallablePublisher
+from .header_lines import line_of
 from .signature import Secrets, as_secrets, sign, verify_signature
 from .urls import driver_url
 
@@ -29,7 +32,16 @@ __all__ = ["WebhookPublisher", "verify_signature"]
 
 OPTIONS: Final = {"secret_env": "", "timeout": 10.0, "concurrency": 16}
 
-AWAY: Final = frozenset({408, 425, 429, 502, 503, 504})
+BUSY: Final = frozenset({425, 429, 503})
+"""It says itself that it takes nothing now."""
+AWAY: Final = frozenset({408, 502, 504})
+"""What is behind it did not answer: to this message, or to any."""
+
+FRAMING: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer",
+     "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Fields that say where a request ends and who answers it: a message's own would be believed."""
 
 
 class WebhookPublisher(CallablePublisher):
@@ -50,10 +62,12 @@ class WebhookPublisher(CallablePublisher):
         self._secrets = () if secret is None else as_secrets(secret)
         self._timeout = timeout
         self._client = client
+        self._making = threading.Lock()
         self._clock = clock
 
     @classmethod
     def open(cls, url: str) -> Self:
+        require("httpx")
         theirs, options = driver_url(url, OPTIONS)
         secrets = []
         for name in filter(None, options.pop("secret_env").split(",")):
@@ -67,28 +81,42 @@ class WebhookPublisher(CallablePublisher):
     def _post(self, message: Message) -> None:
         import httpx
 
-        if self._client is None:
-            self._client = httpx.Client(timeout=self._timeout)
+        with self._making:  # the relay calls from many threads: one client, or the others leak
+            if self._client is None:
+                self._client = httpx.Client(timeout=self._timeout)
         try:
             answer = self._client.post(
                 self._url, content=message.body, headers=self._headers(message)
             )
+        except httpx.LocalProtocolError:
+            raise  # httpx itself refuses it: this message
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise BrokerUnavailableError(
+                f"the web hook cannot be reached: {type(error).__name__}", blames="none"
+            ) from error
         except httpx.HTTPError as error:
             raise BrokerUnavailableError(
-                f"the web hook cannot be reached: {type(error).__name__}"
+                f"the web hook did not answer: {type(error).__name__}"
             ) from error
+        if answer.status_code in BUSY:
+            raise BrokerUnavailableError(
+                f"the web hook is away: it answers {answer.status_code}", blames="none"
+            )
         if answer.status_code in AWAY:
             raise BrokerUnavailableError(f"the web hook is away: it answers {answer.status_code}")
         if not answer.is_success:
             raise RuntimeError(f"the web hook answers {answer.status_code}")
 
     def _headers(self, message: Message) -> dict[str, str]:
-        headers = {name.lower(): _ascii(value) for name, value in message.headers.items()}
+        headers = {name.lower(): line_of(value) for name, value in message.headers.items()}
+        framing = FRAMING & headers.keys()
+        if framing:
+            raise ValueError(f"a web hook cannot carry the header {min(framing)}")
         headers.setdefault("idempotency-key", message.id)
         headers["twicesafe-id"] = message.id
-        headers["twicesafe-topic"] = _ascii(message.topic)
+        headers["twicesafe-topic"] = line_of(message.topic)
         if message.key is not None:
-            headers["twicesafe-key"] = _ascii(message.key)
+            headers["twicesafe-key"] = line_of(message.key)
         if self._secrets:
             at, key = int(self._clock()), headers["idempotency-key"]
             headers["twicesafe-signature"] = sign(self._secrets, at, key, message.body)
@@ -100,8 +128,3 @@ class WebhookPublisher(CallablePublisher):
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
-
-
-def _ascii(text: str) -> str:
-    """Header lines are ASCII: what is not goes as %XX."""
-    return text if text.isascii() else quote(text, safe=" !#$&'()*+,/:;=?@[]<>{}|^`\"")

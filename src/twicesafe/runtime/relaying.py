@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ..core.carrying import carry
 from ..core.driving import drive, drive_async
-from ..core.relaying import Collect, Desk, Listen, Pause, Publish, keep
+from ..core.relaying import Check, Collect, Desk, Listen, Pause, Publish, keep
 from ..errors import BrokerUnavailableError
 
 __all__ = ["AsyncCarriage", "Carriage", "awaited", "blocking"]
@@ -44,7 +44,7 @@ class Carriage:
         self._watch = watch
         self._ended: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._over = threading.Event()
-        self._publish = publisher.publish
+        self._publisher = publisher
         self._pool = (
             ThreadPoolExecutor(desk.concurrency, "twicesafe-publish")
             if desk.concurrency > 1
@@ -73,7 +73,7 @@ class Carriage:
 
     def _do(self, command: Any) -> Any:
         kind = type(command)
-        if kind is Publish:
+        if kind is Publish or kind is Check:
             if self._pool is None:
                 self._take(command)
             else:
@@ -89,10 +89,13 @@ class Carriage:
             return None
         return self._perform(command)
 
-    def _take(self, command: Publish) -> None:
+    def _take(self, command: Publish | Check) -> None:
         answers: Any
         try:
-            answers = _checked(self._publish(command.messages), command)
+            if type(command) is Publish:
+                answers = _checked(self._publisher.publish(command.messages), command)
+            else:
+                answers = self._publisher.check()
         except BaseException as error:
             answers = _told(error)
             if not isinstance(error, Exception):
@@ -123,7 +126,7 @@ class AsyncCarriage:
         self._desk = desk
         self._perform = perform
         self._watch = watch
-        self._publish: Callable[[Sequence[Any]], Any] = publisher.publish
+        self._publisher = publisher
         self._flying: set[asyncio.Task[Any]] = set()
         self._ended: list[tuple[int, Any]] = []
         self._news = asyncio.Event()
@@ -148,7 +151,7 @@ class AsyncCarriage:
 
     def _do(self, command: Any) -> Any:
         kind = type(command)
-        if kind is Publish:
+        if kind is Publish or kind is Check:
             task = asyncio.create_task(self._take(command))
             self._flying.add(task)
             task.add_done_callback(lambda ended: self._land(command.ticket, ended))
@@ -164,8 +167,10 @@ class AsyncCarriage:
     async def _ask(self, request: Any) -> Any:
         return await self._perform(request)
 
-    async def _take(self, command: Publish) -> Any:
-        return _checked(await self._publish(command.messages), command)
+    async def _take(self, command: Publish | Check) -> Any:
+        if type(command) is Publish:
+            return _checked(await self._publisher.publish(command.messages), command)
+        return await self._publisher.check()
 
     def _land(self, ticket: int, task: asyncio.Task[Any]) -> None:
         self._flying.discard(task)
@@ -252,6 +257,9 @@ class _OnOwnLoop:
     def publish(self, messages: Sequence[Any]) -> Any:
         return self._run(self._publisher.publish(messages))
 
+    def check(self) -> None:
+        self._run(self._publisher.check())
+
     def close(self) -> None:
         try:
             self._run(self._publisher.close())
@@ -272,6 +280,9 @@ class _InThreads:
 
     async def publish(self, messages: Sequence[Any]) -> Any:
         return await asyncio.to_thread(self._publisher.publish, messages)
+
+    async def check(self) -> None:
+        await asyncio.to_thread(self._publisher.check)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._publisher.close)

@@ -1,4 +1,5 @@
-"""The proof kit, shipped with the package: for authors of stores, and for users with handlers.
+"""The proof kit, shipped with the package: for authors of stores and publishers, and for users with
+handlers.
 
 Names are loaded when asked for, since some of them need pytest and Hypothesis, which the package
 itself does not.
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from .idempotence import assert_idempotent_async as assert_idempotent_async
     from .matrix import crash_matrix as crash_matrix
     from .model import StoreModel as StoreModel
+    from .publishers import PublisherConformance as PublisherConformance
+    from .publishers import PublisherUnderTest as PublisherUnderTest
     from .repeating import Delivered as Delivered
     from .repeating import assert_idempotent_for as assert_idempotent_for
     from .repeating import deliver_at_least_once as deliver_at_least_once
@@ -36,6 +39,8 @@ _HOMES: Final[dict[str, str]] = {
     "Life": "crash",
     "Matrix": "report",
     "Place": "conformance",
+    "PublisherConformance": "publishers",
+    "PublisherUnderTest": "publishers",
     "StoreConformance": "conformance",
     "StoreModel": "model",
     "StoreUnderTest": "conformance",

@@ -1,0 +1,252 @@
+"""Outage or refusal? A message that the broker hangs up on is found out; an outage counts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.outbox.stage import AsyncBroker, Broker, Colours
+from tests.patience import until
+from twicesafe import Backoff, BrokerUnavailableError
+from twicesafe.core.carrying import carry
+from twicesafe.core.outbox import Fetch, Fetched, Message, Pending, Settle
+from twicesafe.core.publishing import NOT_TRIED, Answers, NotNow
+from twicesafe.core.relaying import Check, Collect, Desk, Publish
+from twicesafe.events import BrokerFailed, Event, PublishFailed
+from twicesafe.outbox import Outbox
+from twicesafe.publishers.header_lines import line_of
+
+Put = Callable[..., list[str]]
+
+AT_ONCE = Backoff(first=0, jitter=0)
+
+
+class Choking(Broker):
+    """Hangs up on a certain body, and takes what stands before it in the call."""
+
+    blames: Any = "compared"
+
+    def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+        for place, message in enumerate(messages):
+            if message.body in (b"bad", b"worse"):
+                self.tried.append(message.body.decode())
+                super().publish(messages[:place])
+                raise BrokerUnavailableError("hung up", blames=self.blames)
+        return super().publish(messages)
+
+
+class Checked(Choking):
+    blames = "alone"
+    checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+        if self.away is not None:
+            raise self.away
+
+
+def test_a_message_that_the_broker_hangs_up_on_parks_its_lane(
+    colours: Colours, outbox: Outbox, put: Put
+):
+    broker = Choking()
+    for number in range(6):
+        put("bad" if number == 3 else f"{number}", key=f"k{number}")
+    relay = colours.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
+    number = 6
+
+    def parked() -> Any:
+        nonlocal number
+        put(f"{number}", key="others")
+        number += 1
+        return outbox.parked()
+
+    until(parked, 60)
+    until(lambda: len(set(broker.bodies)) == number - 1, 60)  # some were sent twice
+    relay.stop()
+    assert [lane.key for lane in outbox.parked()] == ["k3"]
+    others = [body for body in dict.fromkeys(broker.bodies) if int(body) >= 6]
+    assert others == [f"{n}" for n in range(6, number)]
+
+
+def test_alone_it_is_found_out_by_a_check(colours: Colours, outbox: Outbox, put: Put):
+    broker = Checked()
+    put("bad", key="k")
+    relay = colours.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
+    until(outbox.parked, 60)
+    relay.stop()
+    assert broker.checks
+
+
+def test_draining_finds_it_out_and_goes_on(colours: Colours, outbox: Outbox, put: Put):
+    """From cron, the same message would end every run before the others are sent."""
+    broker = Checked()
+    put("bad", key="k1")
+    put("2", "3", key="k2")
+    relay = colours.relay(broker, max_attempts=1)
+    assert relay.drain() == 2
+    assert [lane.key for lane in outbox.parked()] == ["k1"]
+
+
+@pytest.mark.parametrize("kind", [Choking, Checked])
+def test_an_outage_is_never_blamed_on_a_message(
+    kind: type[Broker], colours: Colours, outbox: Outbox, put: Put
+):
+    broker = kind()
+    broker.away = BrokerUnavailableError("busy", blames="none")
+    failures: list[Event] = []
+    put("1", key="k1")
+    put("2", key="k2")
+    relay = colours.relay(broker, max_attempts=1, observers=[failures.append]).start()
+    until(lambda: sum(isinstance(event, BrokerFailed) for event in failures) > 3, 60)
+    assert outbox.parked() == []
+    broker.away = None
+    broker.wait_for(2, 60)
+    relay.stop()
+    assert not any(isinstance(event, PublishFailed) for event in failures)
+
+
+def test_what_is_missing_over_there_is_no_messages_fault(
+    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+):
+    broker.refuses, broker.why = {"bad"}, NotNow("no stream listens to orders: create it")
+    put("bad", "behind", key="k1")
+    put("other", key="k2")
+    relay = colours.relay(broker, max_attempts=1, backoff=Backoff(first=3600))
+    with pytest.raises(BrokerUnavailableError, match="create it"):
+        relay.drain()  # when all that can go has gone
+    assert broker.bodies == ["other"]
+    depth = outbox.depth()
+    assert (depth.pending, depth.resting_lanes, depth.parked) == (2, 1, 0)
+
+
+# --- the carrier, by hand ----------------------------------------------------------------------------
+
+
+class Carrier:
+    """One relay's carrier with these rows, and nothing behind it but this test."""
+
+    def __init__(self, *rows: tuple[str, str], checks: bool = False) -> None:
+        self.now = 0.0
+        self.desk = Desk(
+            lease=5, batch=10, group=10, concurrency=1, max_attempts=3, backoff=AT_ONCE, wake=False,
+            clock=lambda: self.now, notify=lambda event: None, checks=checks,
+        )  # fmt: skip
+        self.desk.slots, self.desk.deadline = {0: 1}, 1e9
+        self.rows = [
+            Pending(n, key.encode(), 0, 0, False, 0, Message(f"m{n}", topic, b"", key))
+            for n, (key, topic) in enumerate(rows, 1)
+        ]
+        self.flow = carry(self.desk)
+        self.command: Any = self.flow.send(None)
+
+    def until(self, kind: type, reply: Any = None) -> Any:
+        """Answer the command that it waits for, and then all others, until it yields one of these."""
+        self.command = self.flow.send(reply)
+        while type(self.command) is not kind:
+            self.now += 20
+            answers: dict[type, Any] = {Fetch: Fetched([]), Collect: [], Settle: 0, Check: None}
+            self.command = self.flow.send(answers[type(self.command)])
+        return self.command
+
+
+def outage(blames: Any = "compared") -> BrokerUnavailableError:
+    return BrokerUnavailableError("gone", blames=blames)
+
+
+def test_a_call_has_one_topic_of_a_key():
+    """EXEC takes a message although one before it failed, if they are of two streams."""
+    carrier = Carrier(("k", "a"), ("k", "a"), ("k", "b"), ("k", "a"), ("other", "b"))
+    first = carrier.until(Publish, Fetched(carrier.rows))
+    assert [message.id for message in first.messages] == ["m1", "m2", "m5"]
+    carrier.until(Collect)
+    second = carrier.until(Publish, [(first.ticket, [None] * 3)])
+    assert [message.id for message in second.messages] == ["m3"]
+
+
+def test_one_outage_is_not_enough_to_blame_a_message():
+    carrier = Carrier(("k", "a"), checks=True)
+    first = carrier.until(Publish, Fetched(carrier.rows))
+    carrier.until(Collect)
+    check = carrier.until(Check, [(first.ticket, outage("alone"))])
+    carrier.until(Collect)
+    again = carrier.until(Publish, [(check.ticket, None)])
+    carrier.until(Collect)
+    settled = carrier.until(Settle, [(again.ticket, outage("alone"))])
+    assert [setback.attempts for setback in settled.setbacks] == [1]
+
+
+def test_a_broker_that_answers_a_check_but_no_message_is_slow_and_nobody_is_to_blame():
+    carrier = Carrier(("k", "a"), checks=True)
+    command = carrier.until(Publish, Fetched(carrier.rows))
+    for _ in range(5):
+        carrier.until(Collect)
+        check = carrier.until(Check, [(command.ticket, outage("compared"))])
+        carrier.until(Collect)
+        command = carrier.until(Publish, [(check.ticket, None)])
+    assert carrier.desk.outage is not None
+
+
+def test_a_check_that_fails_is_an_outage():
+    carrier = Carrier(("k", "a"), checks=True)
+    first = carrier.until(Publish, Fetched(carrier.rows))
+    carrier.until(Collect)
+    check = carrier.until(Check, [(first.ticket, outage("alone"))])
+    carrier.until(Collect)
+    assert carrier.desk.outage is None
+    carrier.until(Check, [(check.ticket, OSError("no route"))])
+    assert "cannot be checked: OSError" in str(carrier.desk.outage)
+
+
+def test_answers_stop_a_key_where_it_failed():
+    messages = [Message(f"{n}", "t", b"", key) for n, key in enumerate(["a", "a", "b", None, None])]
+    answers = Answers(messages)
+    answers.failed(0, ValueError("no"))
+    answers.failed(3, ValueError("no"))
+    assert [answers.may_go(place) for place in range(5)] == [False, False, True, True, True]
+    answers.took(2)
+    assert answers.ended()[1] is NOT_TRIED
+    assert answers.ended()[2] is None
+
+
+def test_answers_that_are_all_outages_are_one():
+    answers = Answers([Message(f"{n}", "t", b"", "a") for n in range(2)])
+    answers.failed(0, outage())
+    with pytest.raises(BrokerUnavailableError, match="gone"):
+        answers.ended()
+    answers.took(1)
+    assert answers.ended()[1] is None
+
+
+def test_an_async_publisher_is_checked_by_both_relays(colours: Colours, outbox: Outbox, put: Put):
+    class AsyncChecked(AsyncBroker):
+        checks = 0
+
+        async def check(self) -> None:
+            self.checks += 1
+            self.away = None
+
+    broker = AsyncChecked()
+    broker.away = BrokerUnavailableError("gone")
+    put("1", key="k")
+    relay = colours.relay(broker).start()
+    broker.wait_for(1, 60)
+    relay.stop()
+    assert broker.checks
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("plain text", "plain text"),
+        ("", ""),
+        (" both ends ", "%20both ends%20"),
+        ("  ", "%20%20"),
+        ("ünï", "%C3%BCn%C3%AF"),
+        (" ü ", "%20%C3%BC%20"),
+        ("a\u00a0", "a%C2%A0"),
+    ],
+)
+def test_any_text_can_be_a_header_line(text: str, line: str):
+    assert line_of(text) == line
