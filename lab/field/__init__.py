@@ -13,6 +13,7 @@ mixed         receivers and inboxes on the same keys, while others sweep (C9)
 histories     concurrent clients, recorded (C10); linearity: the judge
 points        deaths before and after every statement (C4)
 models        the shipped model at full size (C11)
+refusals      a store that says no to one result, or never gets it (C5)
 resources     what runs out: memory, room, the right to write (C15); soaker, filler: who uses it up
 restarts      servers that die and come back, or are replaced (C6); slow_disk: with a write under way
 rolling       two versions on one database (C16); roller: a worker of either
@@ -27,6 +28,7 @@ from . import (  # noqa: F401
     mixed,
     models,
     points,
+    refusals,
     resources,
     restarts,
     rolling,

@@ -4,7 +4,8 @@
         proxy.arm(Fault("reply", after=17, act="close"))   # the next reply ends after 17 bytes
 
 A fault happens once, on whichever connection speaks first, and is then gone: whoever connects anew
-gets through. Without a fault every byte passes.
+gets through. Without a fault every byte passes; but with `largest` set, a request above that many bytes
+ends its connection, each time it is sent.
 
     close        both ends are told (FIN)                    reset    they are told rudely (RST)
     half-close   the client is told, its words still pass    silence  nobody is told, nothing passes
@@ -47,6 +48,8 @@ class _Link:
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client, self.server = client, server
         self.silent = False
+        self.asked = 0
+        """Bytes of the request that is not answered yet."""
 
     def end(self, rudely: bool = False) -> None:
         for writer in (self.client, self.server):
@@ -73,6 +76,8 @@ class Proxy:
         self._serving = threading.Event()
         self.faults = 0
         """That happened."""
+        self.largest: int | None = None
+        """Bytes that a request may have."""
         self.held = False
         """Bytes are taken and not passed on, in both ways, until this is False again."""
 
@@ -156,6 +161,11 @@ class Proxy:
             while data := await reader.read(65536):
                 while self.held:  # noqa: ASYNC110 - let go by another thread
                     await asyncio.sleep(0.002)
+                link.asked = 0 if way == "reply" else link.asked + len(data)
+                if self.largest is not None and link.asked > self.largest:
+                    self.faults += 1
+                    link.end(rudely=True)
+                    return
                 fault = self._fault
                 if fault is not None and fault.way == way:
                     data = await self._through(link, fault, data, writer)

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from twicesafe.context import ActiveClaim
+from twicesafe.core import recording
 from twicesafe.core.commands import Invoke, Land, Sleep
 from twicesafe.core.exchange import exchange
 from twicesafe.core.protocol import Abandon, Ack, Claim, Claimed, Complete, Fail, Verdict
@@ -154,3 +155,64 @@ def one_failed_renewal(patch: Patch) -> None:
         postpone(self, claim, at)
 
     patch(LeaseKeeper, "_postpone", give_up)
+
+
+@mutant("a result that the store refuses is sent again and again, as after a cut")
+def refusal_is_an_outage(patch: Patch) -> None:
+    def never(self: Any, *when: float) -> bool:
+        return False
+
+    def waits(self: Any, then: float) -> bool:
+        return isinstance(self.reply, Exception) and then < self.claim.expires
+
+    patch(recording.Recording, "_is_to_be_lightened", never)
+    patch(recording.Recording, "_waits", waits)
+
+
+@mutant("a result that the store refuses is an error, and its claim is left to its lease")
+def refusal_is_left_to_the_lease(patch: Patch) -> None:
+    judge = recording.Recording._is_to_be_lightened
+
+    def outages_only(self: Any, *when: float) -> bool:
+        return isinstance(self.reply, StoreUnavailableError) and judge(self, *when)
+
+    patch(recording.Recording, "_is_to_be_lightened", outages_only)
+
+
+@mutant("a result that never gets through is tried until its lease is over")
+def stuck_for_ever(patch: Patch) -> None:
+    judge = recording.Recording._is_to_be_lightened
+
+    def refusals_only(self: Any, *when: float) -> bool:
+        return not isinstance(self.reply, StoreUnavailableError) and judge(self, *when)
+
+    patch(recording.Recording, "_is_to_be_lightened", refusals_only)
+
+
+@mutant("after some tries a result is dropped, although nothing else gets through either")
+def outage_drops_results(patch: Patch) -> None:
+    def all_of_them(recordings: Any) -> Any:
+        yield from ()
+        return recordings
+
+    patch(recording, "_reached", all_of_them)
+    patch(recording, "AT_LEAST", 0.0)  # no outage of the lab lasts that long within a lease
+
+
+@mutant("the first unanswered try drops the result")
+def one_cut_drops_the_result(patch: Patch) -> None:
+    patch(recording, "ALONE", 0)
+    patch(recording, "AT_LEAST", 0.0)
+
+
+@mutant("what fails in company is dropped, although only its neighbour is to blame")
+def company_is_to_blame(patch: Patch) -> None:
+    send = recording._send
+
+    def counted(recordings: Any) -> Any:
+        yield from send(recordings)
+        for one in recordings:
+            one.alone += 3 * (len(recordings) > 1)
+
+    patch(recording, "_send", counted)
+    patch(recording, "AT_LEAST", 0.0)

@@ -22,8 +22,9 @@ from .core.commands import Flow, Raised, Returned, Sleep
 from .core.driving import drive, drive_async
 from .core.exchange import admit
 from .core.protocol import Abandon, Ack, Claimed, Fail
+from .core.recording import without_payload
 from .core.settling import settle
-from .errors import LeaseLostError, StoreUnavailableError, UsageError
+from .errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
 from .events import Held, StoreFailed
 from .fingerprint import field_names, stated
 
@@ -200,7 +201,14 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     ask = Fail(claim.key.id, claim.owner, claim.fence, 0, terms.max_attempts, terms.retention_ms)
     ask.error, ask.hold = why, True
     claim.over = True
-    ack = yield from _told(call, ask)
+    try:
+        ack = yield from _told(call, ask)
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        ack = yield from _told(
+            call, without_payload(ask)
+        )  # better held without its reason than not
     claim.settled = True
     if ack is not Ack.OK:
         raise LeaseLostError("the claim was taken over before it could be held", key=claim.key)

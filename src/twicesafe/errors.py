@@ -260,7 +260,7 @@ class ResultError(TwicesafeError):
 
 
 class NotStorableError(ResultError):
-    """The handler's value is of a type that cannot be stored; ``value`` still holds it."""
+    """The handler's value cannot be stored, or the store refuses it; ``value`` still holds it."""
 
 
 class TooLargeError(ResultError):

@@ -112,7 +112,7 @@ class RenewalFailed(Event, frozen=True):
 
 
 class ResultNotKept(Event, frozen=True):
-    """Done, but the result was too large or not storable."""
+    """Done, but the result was too large, not storable, or refused by the store."""
 
     key: Key
     reason: str

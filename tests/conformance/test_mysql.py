@@ -57,10 +57,18 @@ class Mariadb(StoreUnderTest):
             f"UPDATE {self._table(place)}_records SET state = 99 WHERE id = x'{id.hex()}'"
         )
 
+    def refuse(self, place: Place) -> bytes:
+        self._execute(
+            f"ALTER TABLE {self._table(place)}_records"
+            " ADD CONSTRAINT quota CHECK (OCTET_LENGTH(result) < 100000)"
+        )
+        return b"R" * 200_000
+
     def tidy(self, place: Place) -> None:
         table = self._taken.pop(place.name, None)
         if table is not None:
             self._execute(
+                f"ALTER TABLE {table}_records DROP CONSTRAINT IF EXISTS quota",
                 f"DELETE FROM {table}_records",
                 f"DELETE FROM {table}_audit",
                 f"UPDATE {table}_meta SET floor = 0",

@@ -31,6 +31,7 @@ class Postgres(StoreUnderTest):
     engine: ClassVar[str] = "postgres"
     awaited: ClassVar[Any] = AsyncPostgresStore
     parts: ClassVar[tuple[str, ...]] = ("records", "meta", "audit", "clock")
+    holder: ClassVar[str] = "records"
 
     def _settings(self, place: Place) -> Settings:
         return Settings.of(f"{shared(self.engine).url}?table={place.name}&pool=20")
@@ -60,6 +61,12 @@ class Postgres(StoreUnderTest):
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
         self.hand.execute(f"UPDATE {place.name}_records SET state = 99 WHERE id = %s", (id,))
+
+    def refuse(self, place: Place) -> bytes:
+        self.hand.execute(
+            f"ALTER TABLE {place.name}_{self.holder} ADD CHECK (octet_length(result) < 100000)"
+        )
+        return b"R" * 200_000
 
     def tidy(self, place: Place) -> None:
         parts = ", ".join(f"{place.name}_{part}" for part in self.parts)

@@ -33,6 +33,7 @@ ALWAYS = 0.0001
 
 class Generations(Postgres):
     parts = ("generations", "closed", "meta", "audit", "clock")
+    holder = "generations"
 
     def _settings(self, place: Place) -> Settings:
         return replace(super()._settings(place), generations=ALWAYS)

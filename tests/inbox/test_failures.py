@@ -84,6 +84,47 @@ def test_a_result_that_cannot_be_stored_is_refused_before_the_commit(
         shop.process("m-1", shop.credit(), inbox=optional)
 
 
+QUOTAS = {
+    "sqlite": "CREATE TRIGGER quota BEFORE INSERT ON twicesafe_results WHEN length(NEW.body) > 100000"
+    " BEGIN SELECT RAISE(ABORT, 'over the quota'); END",
+    "postgresql": "ALTER TABLE twicesafe_records ADD CHECK (octet_length(result) < 100000)",
+    "mysql": "ALTER TABLE twicesafe_records ADD CONSTRAINT quota CHECK (OCTET_LENGTH(result) < 100000)",
+}
+"""How a database says no to a large result, and to nothing else."""
+
+
+@pytest.mark.parametrize("results", ["required", "optional"])
+def test_a_result_that_the_database_refuses_is_an_error_and_no_effect(
+    lean_shop: Shop, results: str
+):
+    shop = lean_shop
+    inbox = shop.make(policy=Policy(max_attempts=2, max_result_bytes=10**6), results=results)
+    with shop.door.transaction():
+        shop.process("m-0", shop.credit(5), inbox=inbox)  # the tables are there now
+    with shop.door.transaction():
+        shop.door.sql(QUOTAS[shop.url.partition(":")[0].partition("+")[0]])
+    credit = shop.credit(1)
+
+    def heavy(*_: Any) -> Any:
+        done = credit()
+        if not shop.door.awaited:
+            return "x" * 200_000
+
+        async def work() -> str:
+            await done
+            return "x" * 200_000
+
+        return work()
+
+    for _ in range(2):
+        with pytest.raises(NotStorableError, match="refused"), shop.door.transaction():
+            shop.process("m-1", heavy, inbox=inbox)
+    with pytest.raises(ParkedError), shop.door.transaction():
+        shop.process("m-1", heavy, inbox=inbox)
+    assert shop.credits == [5]
+    assert shop.noted("m-1", inbox).state is State.PARKED
+
+
 def test_what_a_failed_attempt_left_running_is_told_to_stop(lean_shop: Shop):
     shop = lean_shop
     claims: list[Any] = []

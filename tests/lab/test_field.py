@@ -32,6 +32,15 @@ def test_a_trial_on_valkey_is_sound(name: str, valkey: Any):
     assert done.tried > 1
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "valkey", "mariadb"])
+def test_a_payload_that_a_store_refuses_ends_its_key(engine: str, request: pytest.FixtureRequest):
+    if engine != "sqlite":
+        request.getfixturevalue(engine)
+    done = run_trial("refused payloads", engine, seed=1, full=False)
+    assert done.broken == []
+    assert done.tried > 10
+
+
 def test_the_inbox_on_a_cut_connection_is_sound(postgres: Any):
     done = run_trial("cut commits", "postgres", seed=1, full=False)
     assert done.broken == []

@@ -38,6 +38,8 @@ INBOX: Final[dict[str, Cell]] = {
     "store-down-at-claim": Cell("an error of the store; nothing runs",
         (f"{STORE}::test_a_store_that_is_gone_before_the_claim_runs_nothing", SESSIONS)),
     "store-down-at-complete": Cell("the transaction is gone, no effect", (GONE, SESSIONS)),
+    "store-refuses": Cell("an error, no effect; counted as an attempt",
+        (f"{FAILS}::test_a_result_that_the_database_refuses_is_an_error_and_no_effect",)),
     "store-slow": Cell("time-outs, no effect",
         (f"{STORE}::test_a_store_that_does_not_answer_in_time_runs_nothing",
          f"{TIME}::test_the_wait_for_a_key_is_bounded")),

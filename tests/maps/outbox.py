@@ -27,6 +27,7 @@ OUTBOX: Final[dict[str, Cell]] = {
     "kill-after-complete": Cell("gone: not published again", (ONCE, KILLS)),
     "store-down-at-claim": Cell("no message, no effect; the relay waits and goes on", (ENDED, GONE)),
     "store-down-at-complete": Cell("published again under the same id; none lost", (GONE,)),
+    "store-refuses": NONE,
     "store-slow": Cell("slots that are lost are another's: nothing is noted about them", (LOST, EARLY)),
     "store-restart": Cell("no message is lost",
         (f"{FAULTS}::test_a_server_that_is_killed_and_restarted_loses_no_message",)),

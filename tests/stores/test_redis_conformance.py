@@ -58,6 +58,20 @@ class Redis(StoreUnderTest):
         key = place.name.encode() + b":{." + id + b"}"
         self._client(key).setrange(key, 0, b"\x1f")  # no such state
 
+    def refuse(self, place: Place) -> bytes:
+        self._limit("1mb")
+        return b"R" * 1_200_000
+
+    def tidy(self, place: Place) -> None:
+        self._limit("512mb")
+
+    def _limit(self, most: str) -> None:
+        server = shared(self.engine)
+        nodes = server.nodes if self.engine == "valkey_cluster" else [self._client(b"")]
+        for node in nodes:
+            client = node.client() if hasattr(node, "client") else node
+            client.config_set("proto-max-bulk-len", most)
+
     def _client(self, key: bytes) -> Any:
         server = shared(self.engine)
         if self.engine == "valkey_cluster":

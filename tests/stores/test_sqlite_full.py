@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from twicesafe import Key, Policy, Receiver, StoreUnavailableError
+from twicesafe import (
+    Key,
+    NotStorableError,
+    Policy,
+    Receiver,
+    ResultUnavailableError,
+    StoreUnavailableError,
+)
 from twicesafe.core.protocol import Claim
 from twicesafe.records import State
 from twicesafe.stores.sqlite import SqliteStore
@@ -71,11 +78,11 @@ def test_a_full_disk_refuses_claims_and_keeps_what_it_has(full: Path):
 
 
 def test_a_disk_that_fills_up_under_a_handler(full: Path):
-    """The effect is there and its record cannot be: told, not hidden, and taken over with a cause."""
+    """The effect is there and its result has no room: done without it, and not run again."""
     with Receiver(Small(full), policy=Policy(lease=0.5)) as receiver:
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(NotStorableError, match="disk is full") as caught:
             receiver.process("big", lambda: "x" * 200_000)
-        assert receiver.record("big").state is State.IN_PROGRESS
-    with Receiver(SqliteStore(full)) as receiver:
-        outcome = receiver.process("big", lambda: "y")
-        assert (outcome.value, outcome.attempt) == ("y", 2)
+        assert caught.value.value == "x" * 200_000
+        assert receiver.record("big").state is State.COMPLETED
+    with Receiver(SqliteStore(full)) as receiver, pytest.raises(ResultUnavailableError):
+        receiver.process("big", lambda: "y")

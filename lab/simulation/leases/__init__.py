@@ -48,6 +48,7 @@ STUDY: Final = Study(
         *(f"verdict: {verdict.name.lower()}" for verdict in Verdict),
         *(f"fault: {kind}" for kind in FAULTS),
         *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel")),
+        *(f"result: not kept: {end}" for end in ("refused", "stuck", "remember stuck")),
         # The simulated store loses nothing, so it never has to say that it did.
         *(f"cause: {cause}" for cause in (None, *Cause) if cause is not Cause.RECORD_LOST),
     ),
@@ -59,5 +60,6 @@ STUDY: Final = Study(
         "transition": "transitions",
         "answer": "answers to callers",
         "effect": "effects",
+        "result": "results",
     },
 )

@@ -39,6 +39,8 @@ INVARIANTS: Final = Rules(
         "answers are recorded": "what a caller gets as the answer was recorded before",
         "fenced effects": "a resource that compares fences never refuses the one live claim",
         "fail closed": "without an answer of the store the handler does not start, unless told so (P9)",
+        "refused is done": "what the store refuses, or never gets, ends its key without it, and soon",
+        "results are kept": "an outage alone never costs a result that the store would have taken",
         # over the whole schedule
         "callers are answered": "no caller that lives is left waiting for ever",
         "every key ends": "once faults stop, a retried key ends within lease + handler time + 1 s",

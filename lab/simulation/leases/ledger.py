@@ -7,18 +7,19 @@ smaller ones: it must never refuse the claim that is live, and no two starts may
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twicesafe.context import ActiveClaim
 from twicesafe.core.calls import Call
 from twicesafe.core.commands import Raised
+from twicesafe.core.protocol import Complete
 from twicesafe.core.terms import Terms
 from twicesafe.outcomes import Outcome
 from twicesafe.records import State
 
 from .invariants import broken
 from .monitor import Monitor
-from .plan import Plan
+from .plan import Behaviour, Plan
 from .terms import MAX_LEASE
 
 if TYPE_CHECKING:
@@ -33,7 +34,23 @@ def _renewals_get_through(plan: Plan) -> bool:
     return (
         len(faults) <= 1
         and set(faults) <= {"request lost", "refused", "reply lost"}
-        and not any(incident.kind in ("pause", "jump") for incident in plan.incidents)
+        and not any(incident.kind in ("pause", "jump", "outage") for incident in plan.incidents)
+    )
+
+
+_TIMELY: Final = 0.5
+"""Seconds of a handler that leave enough of `max_lease` for all tries to record."""
+
+_UNKEPT: Final = ("unstorable", "large", "refused", "stuck", "remember refused", "remember stuck")
+"""Ends of handlers whose results cannot be kept, for a reason."""
+
+
+def _is_calm(plan: Plan) -> bool:
+    """Nothing goes wrong but what handlers do."""
+    return not (
+        plan.renewals
+        or plan.incidents
+        or any(one.faults or one.cancelled for one in plan.deliveries)
     )
 
 
@@ -51,6 +68,8 @@ class Ledger:
         self._fences: dict[bytes, int] = {}
         self._late: set[tuple[bytes, int]] = set()
         """(key, fence) of handlers that started when a renewal was due already."""
+        self._ends: dict[tuple[bytes, int], tuple[Process, Behaviour]] = {}
+        """(key, fence) → where and how its handler ended."""
 
     def start(self, claim: ActiveClaim, terms: Terms, worker_now: float) -> None:
         past = self._monitor.past(claim.key.id)
@@ -76,8 +95,24 @@ class Ledger:
             broken("fail closed", "a handler started without a claim")
         self._seen["handler", "unprotected"] += 1
 
+    def ended(self, process: Process, claim: ActiveClaim, how: Behaviour) -> None:
+        self._ends[claim.key.id, claim.fence] = process, how
+
+    def recorded(self, ask: Complete) -> None:
+        """An end is in the store. Without its result, there must be a reason."""
+        _, how = self._ends.get((ask.id, ask.fence), (None, None))
+        if ask.result is not None or how is None:
+            return
+        self._seen["result", f"not kept: {how.end}"] += 1
+        if how.end not in _UNKEPT:
+            broken("results are kept", f"a handler's {how.end} was recorded without it")
+
     def taken_over(self, id: bytes, fence: int, plan: Plan) -> None:  # noqa: A002
         """A lease ran out. In a calm plan the only excuse is that nobody was there to renew it."""
+        where, how = self._ends.get((id, fence), (None, Behaviour()))
+        unkept = where is not None and where.alive and how.end in _UNKEPT
+        if unkept and how.seconds < _TIMELY and _is_calm(plan):
+            broken("refused is done", f"its {how.end} was not recorded, and it runs again")
         process, claim = self.running.get((id, fence), (None, None))
         if process is None or claim is None or not process.alive:
             return

@@ -3,6 +3,9 @@
 A message holds one request, or the many of a batch. Whatever goes wrong, the worker sees one of
 two things: an answer, perhaps late, or `StoreUnavailableError`. What the store saw is another
 matter: the request may have been applied, twice, later, or after newer ones.
+
+Some results the store refuses, with an error that says so; and some never get through, whatever they
+travel with. Both for good: another try meets the same end. In an outage nothing gets through.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from twicesafe.core.protocol import Ack, Sweep
-from twicesafe.errors import StoreUnavailableError
+from twicesafe.errors import StoreError, StoreUnavailableError
 from twicesafe.records import Cause
 
 from .terms import MAX_LEASE
@@ -37,6 +40,8 @@ class Network:
         self._world = world
         self._latency = cycle(world.plan.latencies)
         self.faulty = True
+        self.down_until = 0.0
+        """An outage: until then nothing gets through."""
         self.watchers: dict[bytes, list[Callable[[], None]]] = {}
 
     def carry(
@@ -44,6 +49,11 @@ class Network:
     ) -> None:
         """Take requests to the store and the answers back; None = the store is unavailable."""
         world = self._world
+        if (world.now < self.down_until and self.faulty) or any(
+            _marked(ask, b"!stuck") for ask in asks
+        ):
+            self._refused(process, who, asks, 0.0, arrived)
+            return
         if fault is not None and self.faulty:
             kind = fault.kind
             if kind != "part lost" or len(asks) > 1:
@@ -75,6 +85,8 @@ class Network:
                 if id_ not in rows:
                     world.monitor.swept(row, now)
             return answer
+        if _marked(ask, b"!refused"):
+            return StoreError("the lab's store says no to this payload")
         id_ = ask.id
         before = rows.get(id_)
         answer = world.store.perform(ask)
@@ -87,6 +99,8 @@ class Network:
         taken = before is not after and getattr(answer, "cause", None) is Cause.LEASE_EXPIRED
         if before is not None and taken:
             world.ledger.taken_over(id_, before.fence, world.plan)
+        if ask.op == "complete" and before is not after:
+            world.ledger.recorded(ask)
         if ask.op == "abandon" and answer is Ack.OK:
             world.ledger.abandon(id_, ask.owner)
         if before is not after and id_ in self.watchers:
@@ -152,6 +166,10 @@ class Network:
     ) -> None:
         die = partial(_die, self._world, process)
         self._later(next(self._latency), process, who, asks, self._world.now, die)
+
+
+def _marked(ask: Any, mark: bytes) -> bool:
+    return mark in (getattr(ask, "result", None) or b"")
 
 
 def _die(world: World, process: Process, answers: list[Any] | None) -> None:

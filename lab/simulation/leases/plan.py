@@ -36,7 +36,7 @@ FAULTS: Final = (
     "part lost", "crash before", "crash after", "crash at reply",
 )  # fmt: skip
 INCIDENTS: Final = (
-    "sweep", "pause", "crash", "jump", "release", "force", "resolve", "forget", "read",
+    "sweep", "pause", "crash", "jump", "release", "force", "resolve", "forget", "read", "outage",
 )  # fmt: skip
 
 
@@ -47,7 +47,8 @@ class Behaviour(msgspec.Struct, frozen=True):
     effect: float = 0.5
     """The share of its time after which the effect happens."""
     end: str = "return"
-    """return, fail, remember, cancel, unstorable, large, crash."""
+    """return, fail, remember, cancel, unstorable, large, crash; or with what the store does not take:
+    refused, stuck (it never gets through), remember refused, remember stuck."""
     careful: bool = False
     """Asks its claim before the effect, as handlers should."""
 
@@ -86,6 +87,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 _ENDS: Final = (
     *["return"] * 12, *["fail"] * 4, *["remember"] * 2, "cancel", "unstorable", "large", "crash",
+    "refused", "stuck", "remember refused", "remember stuck",
 )  # fmt: skip
 
 

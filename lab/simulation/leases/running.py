@@ -90,9 +90,16 @@ class Run:
             return
         process, key = self._errand.process, self._errand.key
         value = f"{key.value}#{self._number}"
-        match self._errand.behaviour.end:
+        how = self._errand.behaviour
+        if self.claim is not None:
+            process.world.ledger.ended(process, self.claim, how)
+        match how.end:
             case "return":
                 reply: Reply = Returned(value)
+            case "refused" | "stuck":
+                reply = Returned(f"{value}!{how.end}")
+            case "remember refused" | "remember stuck":
+                reply = Raised(RefusedError(f"{value}!{how.end.partition(' ')[2]}"))
             case "fail":
                 reply = Raised(RuntimeError("try again"))
             case "remember":

@@ -164,7 +164,10 @@ class Trip:
         else:
             if self._waits == "claim":
                 self._unanswered, self.asked = None, []
-            resume(answers[0])
+            if isinstance(answers[0], Exception):
+                resume(None, answers[0])
+            else:
+                resume(answers[0])
 
     def _within(self, command: Within) -> Any:
         resume = self._later("within")

@@ -92,6 +92,8 @@ class World(VirtualWorld):
         elif kind == "jump":
             self.offset += round(incident.seconds * 1000)
             self._furthest = max(self._furthest, self.offset)
+        elif kind == "outage":
+            self.network.down_until = max(self.network.down_until, self.now + incident.seconds)
         elif kind == "sweep":
             self.operator(operations.sweep(None))
         else:

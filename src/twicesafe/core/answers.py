@@ -40,8 +40,13 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
     if call.observed:
         call.notify(ev.Replayed(call.key, answer.age / 1000, cached))
     if answer.state is State.FAILED:
+        if answer.result is None:
+            raise RememberedFailureError(
+                "the first delivery failed for good; the store refused to keep how it failed",
+                key=call.key,
+            )
         try:
-            failure = msgspec.json.decode(answer.result or b"{}", type=dict[str, str])
+            failure = msgspec.json.decode(answer.result, type=dict[str, str])
         except (ValueError, msgspec.MsgspecError) as error:
             raise CorruptRecordError(
                 "the stored failure is not what was written; the work is not run again",
@@ -56,8 +61,8 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
         )
     if answer.result is None:
         raise ResultUnavailableError(
-            "the work of this key is done, but its result was not kept (too large or not "
-            "storable); it is not run again",
+            "the work of this key is done, but its result was not kept (too large, not storable, or "
+            "refused by the store); it is not run again",
             key=call.key,
         )
     try:

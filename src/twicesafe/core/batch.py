@@ -30,8 +30,9 @@ from .commands import (
     Sleep,
 )
 from .exchange import exchange, finish, granted
-from .protocol import Abandon, Ack, Claim, Claimed, Complete, Verdict
-from .settling import RELEASE_PATIENCE, conclude, pause_after, prepare, unrecorded
+from .protocol import Abandon, Claim, Claimed, Verdict
+from .recording import Recording, see_through
+from .settling import RELEASE_PATIENCE, conclude, prepare
 
 __all__ = ["LINGER", "exchange_many"]
 
@@ -153,19 +154,13 @@ def _answer_without_running(
 
 def _settle_all(calls: list[Call], done: list[Done], answers: dict[int, Answer]) -> Flow[None]:
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
-    acks = yield from _record_all([ask for ask, _ in prepared], done, calls[0].clock)
-    for (index, claim, reply), (ask, problem), ack in zip(done, prepared, acks, strict=True):
+    recordings = yield from _record_all([ask for ask, _ in prepared], done, calls[0].clock)
+    for (index, claim, reply), (_, unkept), one in zip(done, prepared, recordings, strict=True):
         claim.settled = True
         call = calls[index]
         try:
-            if isinstance(ack, Exception) and isinstance(ask, Complete):
-                if isinstance(ack, StoreUnavailableError):
-                    raise unrecorded(call, ack) from ack
-                raise ack.about(call.key) if isinstance(ack, TwicesafeError) else ack
-            if isinstance(ack, StoreUnavailableError):
-                call.notify(ev.StoreFailed(call.key, "fail", cause_of(ack)))
-            known = ack if isinstance(ack, Ack) else None
-            answers[index] = conclude(call, claim, reply, ask, known, problem)
+            ack, problem = one.answer(call), unkept or one.problem(call, reply)
+            answers[index] = conclude(call, claim, reply, one.ask, ack, problem)
         except Exception as error:
             answers[index] = Raised(error)
 
@@ -194,29 +189,21 @@ def _ask_all(asks: list[Claim]) -> Flow[list[Any]]:
     return replies
 
 
-def _record_all(asks: list[Any], done: list[Done], clock: WorkerClock) -> Flow[list[Any]]:
-    """P10, as for a single record: the same words again while the claims last, which are renewed."""
+def _record_all(asks: list[Any], done: list[Done], clock: WorkerClock) -> Flow[list[Recording]]:
+    """All in one trip; what is refused or unanswered is seen through as a single record is."""
     began = clock()
     replies: list[Any] = yield PerformMany(asks)
-    tries = 0
-    while True:
-        pause = pause_after(tries)
-        open_: list[int] = []
-        for i, (_, claim, reply) in enumerate(done):
-            if not isinstance(replies[i], StoreUnavailableError):
-                claim.settled = True
-            elif not claim.gone and clock() + pause < _until(claim, reply, began):
-                open_.append(i)
-        if not open_:
-            return replies
-        tries += 1
-        yield Sleep(pause, firm=True)
-        yield from _once_more(asks, open_, replies)
+    recordings = [
+        Recording(claim, ask, answer, began, _until(reply, began))
+        for (_, claim, reply), ask, answer in zip(done, asks, replies, strict=True)
+    ]
+    yield from see_through(recordings, clock)
+    return recordings
 
 
-def _until(claim: ActiveClaim, reply: Reply, began: float) -> float:
+def _until(reply: Reply, began: float) -> float | None:
     """An interrupt does not wait for a lease: what it leaves is given back soon, or by itself."""
-    return claim.expires if _stop_of(reply) is None else began + RELEASE_PATIENCE
+    return None if _stop_of(reply) is None else began + RELEASE_PATIENCE
 
 
 def _once_more(asks: list[Any], open_: list[int], replies: list[Any]) -> Flow[None]:

@@ -18,7 +18,7 @@ import msgspec
 
 from .. import events as ev
 from ..context import ActiveClaim
-from ..errors import AtomicityBrokenError, ResultError
+from ..errors import AtomicityBrokenError, NotStorableError, ResultError, StoreError
 from ..keys import Key
 from ..outcomes import Outcome
 from ..records import Row
@@ -26,7 +26,7 @@ from ..tokens import new_owner
 from . import lifecycle
 from .answers import outcome_of, refusal, refuse_mismatch, refuse_own_wait
 from .calls import Call
-from .commands import Flow, Invoke, Raised, Reply
+from .commands import Flow, Invoke, Raised, Reply, Returned
 from .protocol import Claim, Claimed, Complete, Fail, Verdict
 from .settling import prepare
 
@@ -152,6 +152,11 @@ def receive(
         recorded = yield Leave(end, entered.mark)
     except AtomicityBrokenError as error:
         raise _broken(call.key, error.message) from error.__cause__
+    except StoreError as error:
+        if error.retryable:
+            raise
+        refused = _refused(call.key, reply, error)
+        return (yield from _raised(call, claim, Raised(refused), _failed(call, end)))
     if not recorded:
         raise _broken(call.key)
     claim.settled = True
@@ -215,6 +220,18 @@ def _undone(problem: ResultError) -> ResultError:
         '(results="optional" commits such work without its result)'
     )
     problem.args = (problem.message,)
+    return problem
+
+
+def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
+    """The statement that records failed, and the transaction with it: `optional` cannot help here."""
+    problem = NotStorableError(
+        f"the database refused the result ({error.message}); nothing was recorded: roll back, and "
+        "nothing is applied either",
+        key=key,
+        value=reply.value,
+    )
+    problem.__cause__ = error
     return problem
 
 

@@ -130,6 +130,8 @@ class Complete(msgspec.Struct, gc=False):
     """None: done, but the result could not be kept."""
     state: State = State.COMPLETED
     error: str = ""
+    alone: bool = False
+    """Not to be joined with other requests: if it fails, none of them is to blame, and none is hit."""
 
 
 class Fail(msgspec.Struct, gc=False):
@@ -145,6 +147,8 @@ class Fail(msgspec.Struct, gc=False):
     error: str = ""
     hold: bool = False
     """The outcome is unknown and the policy is at most once: hold instead of release."""
+    alone: bool = False
+    """As of `Complete`."""
 
 
 class Abandon(msgspec.Struct, gc=False):

@@ -5,8 +5,8 @@
     fail        released for the next delivery, after a rest; or parked
     hold        nobody knows how far it came, and the policy is at most once
 
-The value is encoded before the record says done. An unanswered record is sent again, in the same
-words, until the store answers or the claim is surely over (P10).
+The value is encoded before the record says done. What the store does not answer, or refuses, is
+seen through by `recording`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from ..tokens import chance
 from .calls import Call, cause_of
 from .commands import Flow, Land, Raised, Reply, Returned, Sleep, Within
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
+from .recording import Recording, see_through, without_payload
 
-__all__ = ["conclude", "pause_after", "prepare", "settle", "unrecorded"]
+__all__ = ["conclude", "prepare", "settle"]
 
 _OK, _REPLAY = Ack.OK, Verdict.REPLAY
 
@@ -48,8 +49,11 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
     if isinstance(ask, Complete):
         try:
             ack = yield ask
-        except StoreUnavailableError as error:
-            ack = yield from _record_again(call, claim, ask, error)
+        except Exception as error:
+            recording = Recording(claim, ask, error, sent)
+            yield from see_through([recording], call.clock)
+            ask, ack = recording.ask, recording.answer(call)
+            problem = problem or recording.problem(call, reply)
     else:
         ack = yield from _give_back(call, ask, reply)
     claim.settled = True
@@ -122,6 +126,8 @@ def conclude(
             call.notify(ev.Failed(call.key, ask.error, claim.attempt, remembered))
         if ack is not Ack.OK and ack is not None:
             call.notify(ev.LeaseLost(call.key))
+        elif problem is not None:
+            call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
         elif isinstance(ask, Fail) and ask.hold:
             call.notify(ev.Held(call.key, ask.error))
         elif isinstance(ask, Fail) and claim.attempt >= ask.max_attempts:
@@ -144,49 +150,19 @@ def conclude(
     return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
 
 
-def _record_again(
-    call: Call, claim: ActiveClaim, ask: Complete, error: StoreUnavailableError
-) -> Flow[Ack]:
-    """P10: the same words again until the store answers or the claim is surely over."""
-    tries = 0
-    while True:
-        pause = pause_after(tries)
-        if claim.gone or call.clock() + pause >= claim.expires:
-            raise unrecorded(call, error) from error
-        tries += 1
-        yield Sleep(pause, firm=True)
-        try:
-            return (yield ask)  # type: ignore[no-any-return]
-        except StoreUnavailableError as again:
-            error = again
-
-
-def pause_after(tries: int) -> float:
-    """Pauses between two tries to record grow from 20 ms to a second."""
-    return 0.02 * 2**tries if tries < 6 else 1.0
-
-
-def unrecorded(call: Call, error: StoreUnavailableError) -> StoreUnavailableError:
-    """What a caller is told whose result met an outage that outlasted the claim."""
-    call.notify(ev.StoreFailed(call.key, "complete", cause_of(error)))
-    return StoreUnavailableError(
-        "the handler finished, but the store did not answer while the claim lasted: "
-        "whether the result was recorded is unknown; deliver again to find out",
-        key=call.key,
-    )
-
-
 def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
     """Release at once, so that nobody waits for a lease; but the caller's own error comes first."""
     patient = isinstance(reply, Raised) and isinstance(reply.error, Exception)
     for pause in (0.05, 0.2, None) if patient else (None,):
         try:
             return (yield ask if patient else Within(ask, RELEASE_PATIENCE))  # type: ignore[no-any-return]
-        except StoreUnavailableError as trouble:
+        except Exception as trouble:
             if pause is None:
                 call.notify(ev.StoreFailed(call.key, "fail", cause_of(trouble)))
-            else:
+            elif isinstance(trouble, StoreUnavailableError):
                 yield Sleep(pause)
+            else:
+                ask = without_payload(ask)
     return None
 
 

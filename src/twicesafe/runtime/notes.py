@@ -18,7 +18,8 @@ from typing import Final
 
 from ..clocks import WorkerClock, since_boot
 from ..core.inbox import Note
-from ..errors import TwicesafeError
+from ..core.recording import without_payload
+from ..errors import StoreError, TwicesafeError
 
 __all__ = ["Notes"]
 
@@ -97,9 +98,11 @@ class Notes:
         while True:
             try:
                 self._write(note)
-            except TwicesafeError:
+            except TwicesafeError as error:
                 if self._clock() > until:
                     raise
+                if isinstance(error, StoreError) and not error.retryable:
+                    note.end = without_payload(note.end)  # a failure without words still counts
             else:
                 return
             self._sleep(pause)

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from ..context import ActiveClaim
 from ..core.commands import Board, Land, Launch, PerformMany, Ride
-from ..core.protocol import Abandon, Claim, Complete, Fail
+from ..core.protocol import Abandon, Claim, Complete, Fail, Renew
 from . import shared
 from .flights import Flight, Flights
 
 __all__ = ["RECORDING", "Trip"]
 
-RECORDING: Final = frozenset({Complete, Fail, Abandon})
-"""What records: no cancellation and no interrupt breaks it off."""
+RECORDING: Final = frozenset({Complete, Fail, Abandon, Renew})
+"""What records, or asks whether it can: no cancellation and no interrupt breaks it off."""
 
 
 class Trip:

@@ -91,7 +91,8 @@ class Store(_Described, abc.ABC):
 
     @abc.abstractmethod
     def perform(self, request: Request) -> Any:
-        """Do one request atomically. Driver errors come out as `StoreUnavailableError`."""
+        """Do one request atomically. Driver errors come out as `StoreUnavailableError`; as a plain
+        `StoreError` if the engine refuses a value of the request, whenever it is asked."""
 
     @abc.abstractmethod
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:

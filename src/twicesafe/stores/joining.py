@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 from ..core.protocol import Request
 from ..errors import StoreUnavailableError, TwicesafeError
 from .base import AsyncStore, Finding, Store
+from .lane import goes_alone
 
 __all__ = ["AsyncLane", "PerLoop", "ThreadedStore", "Unbroken", "unbroken"]
 
@@ -103,8 +104,8 @@ class AsyncLane:
     async def _fly(self) -> None:
         try:
             while self._gathered:
-                count = min(len(self._gathered), self._most)
-                batch = [self._gathered.popleft() for _ in range(count)]
+                batch = self._next()
+                count = len(batch)
                 try:
                     if count == 1:
                         answers = [await self._one(batch[0][0])]
@@ -127,6 +128,16 @@ class AsyncLane:
         finally:
             self._flying = False
             self._take_off()
+
+    def _next(self) -> list[tuple[Any, asyncio.Future[Any]]]:
+        """What flies together: all that has gathered, but for what must be alone."""
+        batch = [self._gathered.popleft()]
+        if not goes_alone(batch[0][0]):
+            while (
+                self._gathered and len(batch) < self._most and not goes_alone(self._gathered[0][0])
+            ):
+                batch.append(self._gathered.popleft())
+        return batch
 
 
 def _break(batch: list[tuple[Any, asyncio.Future[Any]]], error: BaseException) -> None:
@@ -281,7 +292,13 @@ class _Worker:
         while True:
             errands = [self._errands.get()]
             errands += [self._errands.get() for _ in range(self._errands.qsize())]
-            self._run([errand for errand in errands if errand is not None])
+            together: list[_Errand] = []
+            for errand in errands:
+                if errand is not None and errand.alone and goes_alone(errand.requests[0]):
+                    self._run([errand])
+                elif errand is not None:
+                    together.append(errand)
+            self._run(together)
             if None in errands:
                 return
 

@@ -19,12 +19,17 @@ from typing import Any, Final, TypeVar
 
 from ..core.protocol import Request
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "goes_alone"]
 
 T = TypeVar("T")
 
 PATIENCE: Final = 0.05
 _UNANSWERED: Final = object()
+
+
+def goes_alone(request: Any) -> bool:
+    """Is this request not to be joined with others? It failed in company, perhaps by its own fault."""
+    return getattr(request, "alone", False)
 
 
 class _Ticket:
@@ -120,11 +125,25 @@ class Lane:
         if len(tickets) == 1:
             mine.answer = self._perform_one(mine.request)
             return
-        answers = self._perform_all([each.request for each in tickets])
-        for each, answer in zip(tickets, answers, strict=True):
-            each.answer = answer
-            if each is not mine:
-                each.ring()
+        together = [each for each in tickets if not goes_alone(each.request)]
+        if together:
+            answers = self._perform_all([each.request for each in together])
+            for each, answer in zip(together, answers, strict=True):
+                self._answer(each, answer, mine)
+        for each in tickets:
+            if each not in together:
+                self._answer(each, self._answer_to(each.request), mine)
+
+    def _answer_to(self, request: Request) -> Any:
+        try:
+            return self._perform_one(request)
+        except Exception as error:
+            return error
+
+    def _answer(self, ticket: _Ticket, answer: Any, mine: _Ticket) -> None:
+        ticket.answer = answer
+        if ticket is not mine:
+            ticket.ring()
 
     def _ring(self) -> None:
         """The lane is free: the first in line may lead, if no newcomer has taken it along."""

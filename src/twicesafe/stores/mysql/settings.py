@@ -40,7 +40,6 @@ _LOST: Final = frozenset(
         1079,
         1080,
         1152,
-        1153,
         1158,
         1159,
         1160,
@@ -53,6 +52,25 @@ _LOST: Final = frozenset(
         4031,  # MySQL: idle for too long
     }
 )
+_REFUSED: Final = frozenset(
+    {
+        1048,
+        1118,  # the row is too large for a page
+        1153,  # larger than max_allowed_packet; then the server hangs up
+        1162,
+        1197,  # larger than max_binlog_cache_size
+        1264,
+        1301,
+        1366,
+        1406,  # too long for its column
+        1644,  # a trigger of the owner's says no (SIGNAL)
+        1690,
+        1705,
+        4025,  # MariaDB: a CHECK constraint
+        3819,  # MySQL: the same
+    }
+)
+"""The server understood the statement and says no to what is in it: asking again does not help."""
 _READ_ONLY: Final = frozenset({1290, 1792, 1836, 3100})
 _NO_ENTRY: Final = frozenset({1045, 1698, 1862, 1820, 1130, 1251, 2059})
 _NO_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
@@ -154,6 +172,8 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
         )
     if code == 2026:
         return ConfigurationError(f"{where}: no TLS as ssl= and ssl_ca= demand it: {text}")
+    if code in _REFUSED:
+        return StoreError(f"{where} refuses a value ({code}): {text}")
     if code in RIVALRY:
         return StoreUnavailableError(f"{where}: another session held the row too long ({text})")
     return StoreUnavailableError(f"{where} did not answer ({code}): {text}")

@@ -109,7 +109,8 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
     if getattr(error, "_pgconn", None) is not None:
         error._pgconn = None  # type: ignore[attr-defined]  # psycopg keeps the password in there
     code = getattr(error, "sqlstate", None) or ""
-    text = " ".join(str(error).split())[:300]
+    # What PostgreSQL adds as DETAIL may hold the row: a result must not end up in a log.
+    text = " ".join(str(error).split()).partition(" DETAIL:")[0][:300]
     if code[:2] == "28" or "password authentication failed" in text:
         return ConfigurationError(f"{where} refuses the user or password: {text}")
     if code == "3D000" or ('database "' in text and "does not exist" in text):
@@ -141,7 +142,10 @@ def pooler_met(where: str) -> ConfigurationError:
 
 
 def _is_our_fault(error: Exception, code: str) -> bool:
-    """The server, or the driver before it, understood the statement and refuses what is in it."""
-    return code[:2] in ("22", "23", "42") or (
+    """The server, or the driver before it, understood the statement and refuses what is in it.
+
+    54: a limit of the server's. 44 and P0: a view or a trigger of the owner's says no.
+    """
+    return code[:2] in ("22", "23", "42", "44", "54", "P0") or (
         not code and type(error).__name__ in ("DataError", "ProgrammingError", "NotSupportedError")
     )

@@ -67,6 +67,13 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
     ),
     "OLD": (ConfigurationError, "{where} is too old: Redis 7 or Valkey is needed"),
     "DATABASE": (ConfigurationError, "{where} has no database of that number"),
+    "SIZE": (
+        StoreError,
+        (
+            "{where} refuses a value of this size ({text}); raise proto-max-bulk-len there, or lower "
+            "max_result_bytes"
+        ),
+    ),
     "READONLY": (
         StoreUnavailableError,
         "{where} is a replica or was demoted; nothing was written; connect to the primary",
@@ -120,6 +127,8 @@ def _reason(error: BaseException, text: str) -> str:
         return "OLD"
     if code == "WRONGTYPE" or text.removeprefix("ERR ").startswith("user_script:"):
         return "CORRUPT"  # Lua itself stopped: the bytes are not what they should be
+    if "invalid bulk length" in text or "query buffer" in text:
+        return "SIZE"
     if "out of range" in text and "DB" in text:
         return "DATABASE"
     return ""

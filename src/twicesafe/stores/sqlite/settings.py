@@ -73,7 +73,13 @@ class DatabaseFile:
 
     def trouble(self, error: sqlite3.Error) -> StoreError:
         """Only what another try may cure is told as an outage."""
-        hopeless = (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError)
+        hopeless = (
+            sqlite3.DataError,  # SQLITE_TOOBIG
+            sqlite3.IntegrityError,
+            sqlite3.InterfaceError,
+            sqlite3.NotSupportedError,
+            sqlite3.ProgrammingError,
+        )
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         kind = StoreError if isinstance(error, hopeless) else StoreUnavailableError
         return kind(f"SQLite says {name} on {self.path}: {error}")

@@ -41,6 +41,7 @@ TOPICS: Final = (
     "joining",
     "leases",
     "operators",
+    "refusals",
     "retention",
     "transitions",
     "values",
@@ -61,6 +62,7 @@ from .hooks import Place, StoreUnderTest  # noqa: E402
 from .joining import JoiningRules  # noqa: E402
 from .leases import LeaseRules  # noqa: E402
 from .operators import OperatorRules  # noqa: E402
+from .refusals import RefusalRules  # noqa: E402
 from .retention import RetentionRules  # noqa: E402
 from .rules import Rule, rules_of  # noqa: E402
 from .transitions import TransitionRules  # noqa: E402
@@ -84,6 +86,7 @@ class StoreConformance(
     CompletionRules,
     FailureRules,
     OperatorRules,
+    RefusalRules,
     RetentionRules,
     BrowsingRules,
     BatchRules,

@@ -30,6 +30,7 @@ __all__ = [
     "Beside",
     "Corrupt",
     "Elsewhere",
+    "Refuse",
     "Reopen",
     "Script",
     "Watched",
@@ -98,6 +99,11 @@ class Corrupt:
     id: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """From now on the store says no to one payload. Reply: that payload."""
+
+
 class Bench:
     """One place, its store, and the commands above; blocking."""
 
@@ -139,6 +145,8 @@ class Bench:
                     return time.monotonic() - began
             case Corrupt(id_):
                 return self.hooks.corrupt(self.place, id_)
+            case Refuse():
+                return self.hooks.refuse(self.place)
             case Beside(request):
                 return self.store.perform(request)
         return self.store.perform(command)
@@ -205,6 +213,8 @@ class AsyncBench:
                 return time.monotonic() - began
             case Corrupt(id_):
                 return self.hooks.corrupt(self.place, id_)
+            case Refuse():
+                return self.hooks.refuse(self.place)
             case Beside(request):
                 return await asyncio.to_thread(lambda: self.store.beside().perform(request))
         return await self.store.perform(command)

@@ -60,5 +60,12 @@ class StoreUnderTest:
         """Optional: damage this key's row so that it cannot be understood."""
         raise NotImplementedError
 
+    def refuse(self, place: Place) -> bytes:
+        """Optional: from now on the store of this place says no to this payload, and to no other request.
+
+        By a limit of its server, a trigger, a quota: whatever its users may meet. Undone by `tidy`.
+        """
+        raise NotImplementedError
+
     def tidy(self, place: Place) -> None:
         """Optional: remove what a test leaves on a server."""

@@ -7,8 +7,8 @@
             assert (yield claim(A)) == first
 
 `rule` names the protocol rules that the test stands for, the capability that it asks of the store
-(a missing one is a skip that says so), and whether it needs a clock that can be set, or a way to
-damage a record.
+(a missing one is a skip that says so), and whether it needs a clock that can be set, a way to damage a
+record, or a payload that the store refuses.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Rule:
     needs: str
     exact_time: bool
     damages: bool
+    refuses: bool
     cases: Mapping[str, Any] = field(default_factory=dict)
 
     def reason_to_skip(self, hooks: StoreUnderTest, capabilities: Capabilities) -> str:
@@ -48,6 +49,8 @@ class Rule:
             return "the store's clock cannot be set (real_clock), so it cannot be read to the ms"
         if self.damages and type(hooks).corrupt is StoreUnderTest.corrupt:
             return "the store's hooks do not say how to damage a record (corrupt)"
+        if self.refuses and type(hooks).refuse is StoreUnderTest.refuse:
+            return "the store's hooks do not say which payload it refuses (refuse)"
         return ""
 
 
@@ -86,12 +89,13 @@ def rule(
     needs: str = "",
     exact_time: bool = False,
     damages: bool = False,
+    refuses: bool = False,
     cases: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Script[None]]], Callable[..., None]]:
     """A generator method as a test. With `cases` it is called once for each, as its argument."""
 
     def make(script: Callable[..., Script[None]]) -> Callable[..., None]:
-        about = Rule(script.__name__, protocol, needs, exact_time, damages, cases or {})
+        about = Rule(script.__name__, protocol, needs, exact_time, damages, refuses, cases or {})
 
         def test(self: Rules, bench: Bench | AsyncBench, **case: Any) -> None:
             __tracebackhide__ = True
