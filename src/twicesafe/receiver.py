@@ -87,7 +87,7 @@ class Receiver(Deliveries):
         no round trip.
         """
         return cls(
-            open_store(url or default_url()),
+            open_store(default_url() if url is None else url),
             policy=policy,
             scope=scope,
             fingerprint=fingerprint,
@@ -312,7 +312,7 @@ class AsyncReceiver(Deliveries):
         no round trip.
         """
         return cls(
-            open_async_store(url or default_url()),
+            open_async_store(default_url() if url is None else url),
             policy=policy,
             scope=scope,
             fingerprint=fingerprint,

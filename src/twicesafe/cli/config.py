@@ -64,7 +64,11 @@ def settle(store: str | None, config: Path | None) -> Settings:
         (VARIABLE, os.environ.get(VARIABLE)),
         (str(config or FILE), file_url),
     ):
-        if url:
+        if url is not None:
+            if not url:
+                raise ConfigurationError(
+                    f"{source} names an empty store URL; is the variable that should hold it not set?"
+                )
             return Settings(url, source, policy)
     return Settings(default_url(), "default", policy)
 

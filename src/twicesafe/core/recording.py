@@ -28,7 +28,7 @@ from .calls import Call, cause_of
 from .commands import Flow, PerformMany, Reply, Returned, Sleep
 from .protocol import Ack, Complete, Fail, Renew
 
-A = TypeVar("A", Complete, Fail)
+A = TypeVar("A", bound=Complete | Fail)
 
 __all__ = ["ALONE", "Recording", "pause_after", "see_through", "without_payload"]
 
@@ -160,12 +160,10 @@ def pause_after(tries: int) -> float:
 
 def without_payload(ask: A) -> A:
     """The same end, without what only its sender knows the size and the form of."""
-    name = ask.error[:200].encode("ascii", "replace").decode()
-    return (
-        replace(ask, result=None, error=name)
-        if isinstance(ask, Complete)
-        else replace(ask, error=name)
-    )
+    changes: dict[str, object] = {"error": ask.error[:200].encode("ascii", "replace").decode()}
+    if isinstance(ask, Complete):
+        changes["result"] = None
+    return replace(ask, **changes)
 
 
 def _send(recordings: Sequence[Recording]) -> Flow[None]:

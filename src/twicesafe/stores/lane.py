@@ -86,6 +86,14 @@ class Lane:
         finally:
             self._ring()
 
+    def hold(self, patience: float) -> bool:
+        """Take the lane and keep it, before a fork. False: it was not free in time."""
+        return self._taken.acquire(timeout=patience)
+
+    def let_go(self) -> None:
+        self._taken.release()
+        self._ring()
+
     def _in_company(self, ticket: _Ticket) -> Any:
         self._line.append(ticket)
         patient = True

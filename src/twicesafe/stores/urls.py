@@ -87,7 +87,7 @@ def default_url() -> str:
     """SQLite in the user's data folder."""
     try:
         folder = _data_folder() / "twicesafe"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows a home
         raise ConfigurationError(
             f"there is no data folder for the default store ({error}); name a store by its URL"
@@ -193,6 +193,8 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     if colon and scheme in added:
         return added[scheme]
     named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
+    if not url:
+        named = "an empty URL (is the variable that should hold it not set?)"
     raise ConfigurationError(
         f"no {what} for {named}: a {what} URL starts with one of "
         f"{', '.join(f'{name}:' for name in [*schemes, *added])}"

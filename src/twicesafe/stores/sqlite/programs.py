@@ -51,8 +51,8 @@ class SqlitePrograms(SqlPrograms):
         self._start = (
             f"INSERT INTO {self.records} (id, state, fence, attempt, owner, lease_until,"
             " created_at, changed_at, expires_at, hold, cause, scope, value, error, fingerprint)"
-            f" VALUES (?1, 0, (SELECT floor + 1 FROM {self.meta}), 1, ?2, ?3, ?4, ?4, 0, ?5, 0,"
-            " ?6, ?7, '', ?8) ON CONFLICT (id) DO NOTHING RETURNING fence"
+            f" VALUES (?, 0, (SELECT floor + 1 FROM {self.meta}), 1, ?, ?, ?, ?, 0, ?, 0,"
+            " ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING fence"
         )
         self._complete = (
             f"UPDATE {self.records} SET state=?, result=?, error=?, lease_until=0, changed_at=?,"
@@ -108,6 +108,7 @@ class SqlitePrograms(SqlPrograms):
                 key.id,
                 ask.owner,
                 now + ask.lease,
+                now,
                 now,
                 ask.hold,
                 scope_text(key.scope),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -23,14 +25,25 @@ class DatabaseFile:
         if synchronous.lower() not in ("full", "normal"):
             raise ConfigurationError(f"synchronous={synchronous[:20]!r}: use full or normal")
         self.path = Path(path).absolute()
+        self._name = str(self.path)
         self.synchronous = synchronous.lower()
-        self._timeout = timeout
+        self.timeout = timeout
+        self._identity: tuple[int, int] | None = None
+        """Device and number of the file that we opened first. No other file is ever written to."""
+        self._is_told = False
 
     def connect(self) -> sqlite3.Connection:
+        """A new connection; the first one makes the file, if there is none."""
+        first = self._identity is None
+        if first:
+            self._make()
+        else:
+            self.check()
         try:
             connection = sqlite3.connect(
-                self.path,
-                timeout=self._timeout,
+                self._name if first else f"{self.path.as_uri()}?mode=rw",
+                uri=not first,
+                timeout=self.timeout,
                 isolation_level=None,  # we say BEGIN ourselves
                 check_same_thread=False,  # the lane and the pool see to that
             )
@@ -42,14 +55,63 @@ class DatabaseFile:
             with self.errors():  # the first words that touch the file itself
                 self._into_wal(connection)
                 connection.execute(f"PRAGMA synchronous={self.synchronous}")
+            self.check()
         except BaseException:
             connection.close()
             raise
         return connection
 
+    def _make(self) -> None:
+        """For its owner alone: it holds results. SQLite gives -wal and -shm the same mode.
+
+        A file that is there is not even opened here: closing it would end SQLite's locks on it.
+        """
+        if not self.path.exists():
+            with suppress(
+                OSError
+            ):  # made by another process just now; or SQLite says what is wrong
+                new = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+                os.close(os.open(os.path.realpath(self.path), new, 0o600))
+
+    def check(self) -> None:
+        """Is the file at our path the one that we opened? Asked before every answer.
+
+        SQLite goes on in a file that was removed, and other processes make a new one: a key would run
+        in both.
+        """
+        try:
+            found = os.stat(self._name)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise StoreUnavailableError(f"cannot look at {self.path}: {error}") from error
+            raise self._gone("removed") from error
+        here = found.st_dev, found.st_ino
+        if self._identity is None:
+            self._identity = here
+            if hasattr(os, "O_PATH"):
+                # Its number is not given to another file while we hold it. This is no descriptor for
+                # reading: closing it does not end SQLite's locks.
+                weakref.finalize(self, os.close, os.open(self._name, os.O_PATH | os.O_CLOEXEC))
+        elif self._identity != here:
+            raise self._gone("replaced by another file")
+
+    def _gone(self, how: str) -> StoreError:
+        error = StoreError(
+            f"{self.path} was {how} while it was open; nothing is run or answered, because keys could "
+            "run a second time; stop all its processes, put the right file there, and start them again"
+        )
+        if not self._is_told:
+            self._is_told = True
+            logging.getLogger("twicesafe").error("%s", error)
+        return error
+
+    def is_private(self) -> bool:
+        """May nobody but its owner read it?"""
+        return os.name != "posix" or not os.stat(self._name).st_mode & 0o077
+
     def _into_wal(self, connection: sqlite3.Connection) -> None:
         """SQLite does not wait for others while it changes the journal mode; so we do."""
-        until = time.monotonic() + max(self._timeout, 5.0)
+        until = time.monotonic() + max(self.timeout, 5.0)
         while True:
             try:
                 mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]

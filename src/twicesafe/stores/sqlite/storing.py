@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,7 +15,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from ...clocks import boot_id, since_boot, wall_clock
 from ...core.driving import drive
 from ...core.protocol import Claim, Claimed, Request, Verdict
-from ...errors import StoreUnavailableError
+from ...errors import StoreError, StoreUnavailableError
 from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
 from ..joining import ThreadedStore
@@ -31,6 +33,7 @@ from .settings import OPTIONS, DatabaseFile, path_of
 __all__ = ["AsyncSqliteStore", "SqliteStore"]
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 COME_BACK: Final = 500
 """Milliseconds after which to ask again for a file that a writer keeps."""
@@ -38,6 +41,20 @@ COME_BACK: Final = 500
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _left_to_parent: list[object] = []
 """Connections that a forked child inherited: closing them there could harm the parent's."""
+
+FORK_PATIENCE: Final = 5.0
+"""Seconds, besides the store's time-out, that a fork waits for the store's threads."""
+
+
+class Fork:
+    """One fork, while the store stands still for it."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.holds = False
+        """We hold the write lane."""
+        self.clean = False
+        """No connection is open."""
 
 
 class SqliteStore(Store):
@@ -66,6 +83,8 @@ class SqliteStore(Store):
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         self._writer: sqlite3.Connection | None = None
+        self._fork: Fork | None = None
+        self._is_lost = False
         self._fresh()
         _open_stores.add(self)
         with self._file.errors():
@@ -130,9 +149,9 @@ class SqliteStore(Store):
             yield Change(f"UPDATE {self._table}_meta SET boot = ?, clock = ?", (boot, offset))
             return offset
 
-        offset = self._alone(agreed())  # by far most often: nobody who is writing is waited for
+        offset = self._writing(agreed())  # by far most often: nobody who is writing is waited for
         if offset is None:
-            offset = self._alone(atomically(agree(), SqlitePrograms.begin))
+            offset = self._writing(atomically(agree(), SqlitePrograms.begin))
         self._offset = offset
 
     # -- performing ---------------------------------------------------------------------------
@@ -177,7 +196,7 @@ class SqliteStore(Store):
                 written = self._lane.alone(lambda: self._write_all(batch))
                 for index, answer in zip(writes, written, strict=True):
                     answers[index] = answer
-        except StoreUnavailableError as error:
+        except StoreError as error:
             answers = [error.again() if answer is _TO_WRITE else answer for answer in answers]
         return answers
 
@@ -193,21 +212,37 @@ class SqliteStore(Store):
         return _TO_WRITE
 
     def _reading(self, program: Program[T]) -> T:
-        """On a connection of its own: readers wait for nobody."""
+        """On a connection of its own: readers wait for nobody, but for a fork."""
+        me = object()
+        connection: sqlite3.Connection | None = None
         try:
-            connection = self._readers.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
+            self._reading_now[me] = None
+            while (
+                fork := self._fork
+            ) is not None:  # entered first, so one of us two sees the other
+                del self._reading_now[me]
+                fork.over.wait(self._file.timeout + FORK_PATIENCE)
+                self._reading_now[me] = None
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = self._connect()
             answer = drive(program, self._executor(connection))
+            self._file.check()
+            self._readers.append(connection)
         except sqlite3.Error as error:
-            connection.close()
-            raise self._file.trouble(error) from error
-        except BaseException:
-            connection.close()
+            raise self._ended(connection, self._file.trouble(error)) from error
+        except BaseException as error:
+            self._ended(connection, error)
             raise
-        self._readers.append(connection)
+        finally:
+            self._reading_now.pop(me, None)
         return answer
+
+    def _ended(self, connection: sqlite3.Connection | None, error: E) -> E:
+        if connection is not None:
+            connection.close()
+        return error
 
     def _write_one(self, request: Any) -> Any:
         """A lone call looks and writes on the writer: its pages are warm, a reader's are not."""
@@ -261,18 +296,24 @@ class SqliteStore(Store):
         if self._writer is None:
             self._writer = self._connect()
         try:
-            return drive(program, self._executor(self._writer))
+            answer = drive(program, self._executor(self._writer))
+            self._file.check()
         except BaseException:
             # Whatever it was, no half-done transaction stays behind on our connection.
             self._writer.close()
             self._writer = None
             raise
+        return answer
 
     def _executor(self, connection: sqlite3.Connection) -> Callable[[Any], Any]:
         run = connection.execute
         tap = self._tap
 
         def execute(command: Any) -> Any:
+            if command.sql == "ROLLBACK" and not connection.in_transaction:
+                return (
+                    0  # a full disk rolls back by itself: the error that matters is the first one
+                )
             if tap is not None:
                 tap("before", command)
             cursor = run(command.sql, command.args)
@@ -288,13 +329,44 @@ class SqliteStore(Store):
     def _fresh(self) -> None:
         self._lane = Lane(self._write_one, self._write_all)
         self._readers: deque[sqlite3.Connection] = deque()
+        self._reading_now: dict[object, None] = {}
         self._writer = None
 
     def _connect(self) -> sqlite3.Connection:
+        if self._is_lost:
+            raise StoreError(
+                "this process was forked while another thread was using the store, and SQLite's locks in "
+                "it cannot be told from its parent's; fork before the store is used, or use spawn"
+            )
         return self._file.connect()
 
-    def _after_fork(self) -> None:
-        _left_to_parent.append((self._writer, self._readers))
+    # -- forks: SQLite counts its locks per process, and a child would inherit those of our threads ----
+
+    def _before_fork(self) -> None:
+        """Nobody reads, nobody writes, and nothing is open; so the child inherits no lock."""
+        fork = Fork()
+        patience = self._file.timeout + FORK_PATIENCE
+        until = time.monotonic() + patience
+        fork.holds = self._lane.hold(patience)  # before readers wait: who writes may have to read
+        self._fork = fork
+        while self._reading_now and time.monotonic() < until:
+            time.sleep(0.0005)
+        if fork.holds and not self._reading_now:
+            self._disconnect()
+            fork.clean = True
+
+    def _after_fork_in_parent(self) -> None:
+        fork, self._fork = self._fork, None
+        if fork is not None:
+            if fork.holds:
+                self._lane.let_go()
+            fork.over.set()
+
+    def _after_fork_in_child(self) -> None:
+        fork, self._fork = self._fork, None
+        if fork is None or not fork.clean:
+            self._is_lost = True
+            _left_to_parent.append((self._writer, self._readers))
         self._fresh()
 
     # -- upkeep -------------------------------------------------------------------------------
@@ -304,7 +376,7 @@ class SqliteStore(Store):
             return self._writing(migrate(self._schema, SqlitePrograms.begin))
 
     def _check_schema(self) -> None:
-        check(self._schema, self._alone(self._schema.version()), str(self.path))
+        check(self._schema, self._writing(self._schema.version()), str(self.path))
 
     def doctor(self) -> list[Finding]:
         kind = self._file.filesystem()
@@ -321,6 +393,13 @@ class SqliteStore(Store):
             if normal
             else Finding("ok", "WAL with synchronous=full"),
             Finding("ok" if check == "ok" else "refuse", f"integrity: {check}"),
+            Finding("ok", "readable by its owner only")
+            if self._file.is_private()
+            else Finding(
+                "warn",
+                "other users of this machine may read the file, and results are in it",
+                f"chmod 600 {self.path}*, if no other user's process needs it",
+            ),
             Finding("ok", f"SQLite {version}, schema {self._schema.newest}"),
         ]
 
@@ -360,10 +439,17 @@ def _pragma(name: str) -> Program[Any]:
     return (yield Query(f"PRAGMA {name}"))[0][0]
 
 
-def _after_fork() -> None:
-    for store in list(_open_stores):
-        store._after_fork()
+def _each(method: str) -> Callable[[], None]:
+    def do() -> None:
+        for store in list(_open_stores):
+            getattr(store, method)()
+
+    return do
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_each("_before_fork"),
+        after_in_parent=_each("_after_fork_in_parent"),
+        after_in_child=_each("_after_fork_in_child"),
+    )
