@@ -9,6 +9,7 @@ zombies       workers that stand still past their lease, and wake (C7); zombie: 
 clocks        clocks that jump (C8); clockwork: who is at work meanwhile; preload: what it takes
 crowds        workers killed by the hundred, a thousand callers on one key (C3, C9)
 commits       workers killed in a transaction (C3), relays killed (C13)
+lane_order    the order of an outbox's keys under refusals, operators and a backlog (C13)
 mixed         receivers and inboxes on the same keys, while others sweep (C9)
 histories     concurrent clients, recorded (C10); linearity: the judge
 points        deaths before and after every statement (C4)
@@ -25,6 +26,7 @@ from . import (  # noqa: F401
     crowds,
     cuts,
     histories,
+    lane_order,
     mixed,
     models,
     points,

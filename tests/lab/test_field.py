@@ -13,6 +13,7 @@ from lab.field import TRIALS, Trial, run_trial
 from lab.field.page import field_page
 from lab.field.running import told
 from twicesafe.core.protocol import Claimed, Verdict
+from twicesafe.stores.outbox import OutboxPrograms
 from twicesafe.stores.sqlite import SqliteStore
 
 QUICK = ("linearisable histories", "crash points")
@@ -45,6 +46,25 @@ def test_the_inbox_on_a_cut_connection_is_sound(postgres: Any):
     done = run_trial("cut commits", "postgres", seed=1, full=False)
     assert done.broken == []
     assert done.tried > 30
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_lanes_are_in_order(engine: str, request: pytest.FixtureRequest):
+    if engine != "sqlite":
+        request.getfixturevalue(engine)
+    done = run_trial("lane order", engine, seed=1, full=False)
+    assert done.broken == []
+    assert done.tried > 1000
+    assert done.counts["refusals"]
+
+
+def test_lanes_that_are_out_of_order_are_found(monkeypatch: pytest.MonkeyPatch):
+    """Rows behind the refused one are fetched, as if their lane were in no trouble."""
+    may_go = OutboxPrograms.may_go
+    monkeypatch.setattr(
+        OutboxPrograms, "may_go", lambda self: may_go(self).replace("o.n <= t.n AND", "")
+    )
+    assert run_trial("lane order", "sqlite", seed=1, full=False).broken
 
 
 def _every_claim_wins(answer: Any) -> Any:

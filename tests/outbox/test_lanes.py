@@ -48,6 +48,36 @@ def test_a_clock_that_goes_on_inside_a_statement_passes_over_no_row(postgres_url
             assert rows[0].n == first
 
 
+def test_the_clock_is_read_once_for_all_rows(postgres_url: str):
+    import psycopg
+
+    from twicesafe.stores.postgresql.blocking import PostgresStore
+    from twicesafe.stores.urls import open_store
+
+    opened: Any = open_store(postgres_url)
+    store = PostgresStore(opened.settings, now="nextval('ticks')")
+    opened.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE SEQUENCE ticks")
+        with Outbox(store) as outbox:
+            perform: Any = store.perform
+            slots = perform(Hold(b"me", 1_000_000)).slots
+            with connection.transaction():
+                keys = [{"topic": "t", "body": "", "key": f"k{n}"} for n in range(5)]
+                outbox.add_many(connection, keys)
+            rows = perform(Fetch(list(slots), 10, [])).rows
+            assert len({row.created_at for row in rows}) == 1
+            refusals = [
+                Setback(row.slot, slots[row.slot], row.lane, row.n, 1, 0, "no") for row in rows
+            ]
+            perform(Settle(b"me", [], {}, refusals, {}))
+            before = connection.execute("SELECT last_value FROM ticks").fetchone()
+            assert len(perform(Fetch(list(slots), 10, [])).rows) == 5
+            after = connection.execute("SELECT last_value FROM ticks").fetchone()
+            assert before is not None
+            assert after == (before[0] + 1,)
+
+
 def numbers(connection: Any, table: str) -> int:
     begin(connection)
     cursor = connection.cursor()

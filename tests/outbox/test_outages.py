@@ -127,10 +127,11 @@ def test_what_is_missing_over_there_is_no_messages_fault(
 class Carrier:
     """One relay's carrier with these rows, and nothing behind it but this test."""
 
-    def __init__(self, *rows: tuple[str, str], checks: bool = False) -> None:
+    def __init__(self, *rows: tuple[str, str], checks: bool = False, group: int = 10) -> None:
         self.now = 0.0
+        self.setbacks: list[Any] = []
         self.desk = Desk(
-            lease=5, batch=10, group=10, concurrency=1, max_attempts=3, backoff=AT_ONCE, wake=False,
+            lease=5, batch=10, group=group, concurrency=1, max_attempts=3, backoff=AT_ONCE, wake=False,
             clock=lambda: self.now, notify=lambda event: None, checks=checks,
         )  # fmt: skip
         self.desk.slots, self.desk.deadline = {0: 1}, 1e9
@@ -144,11 +145,15 @@ class Carrier:
     def until(self, kind: type, reply: Any = None) -> Any:
         """Answer the command that it waits for, and then all others, until it yields one of these."""
         self.command = self.flow.send(reply)
-        while type(self.command) is not kind:
+        for _ in range(50):
+            if type(self.command) is Settle:
+                self.setbacks += self.command.setbacks
+            if type(self.command) is kind:
+                return self.command
             self.now += 20
             answers: dict[type, Any] = {Fetch: Fetched([]), Collect: [], Settle: 0, Check: None}
             self.command = self.flow.send(answers[type(self.command)])
-        return self.command
+        raise AssertionError(f"it never yields {kind.__name__}")
 
 
 def outage(blames: Any = "compared") -> BrokerUnavailableError:
@@ -175,6 +180,31 @@ def test_one_outage_is_not_enough_to_blame_a_message():
     carrier.until(Collect)
     settled = carrier.until(Settle, [(again.ticket, outage("alone"))])
     assert [setback.attempts for setback in settled.setbacks] == [1]
+
+
+@pytest.mark.parametrize("blames, counted", [("none", []), ("compared", [1]), ("alone", [1])])
+def test_what_fails_alone_again_while_others_are_taken_is_to_blame(blames: Any, counted: list[int]):
+    carrier = Carrier(("k", "a"), ("other", "a"), group=1)
+    first = carrier.until(Publish, Fetched(carrier.rows))
+    carrier.until(Collect)
+    second = carrier.until(Publish, [(first.ticket, outage(blames))])
+    assert second.messages[0].id == "m2"
+    carrier.until(Collect)
+    third = carrier.until(Publish, [(second.ticket, [None])])
+    assert third.messages[0].id == "m1"
+    carrier.until(Collect)
+    carrier.until(Fetch if counted else Publish, [(third.ticket, outage(blames))])
+    assert [setback.attempts for setback in carrier.setbacks] == counted
+
+
+def test_the_first_outage_of_a_message_is_not_its_fault_though_others_were_taken():
+    carrier = Carrier(("other", "a"), ("k", "a"), group=1)
+    first = carrier.until(Publish, Fetched(carrier.rows))
+    carrier.until(Collect)
+    second = carrier.until(Publish, [(first.ticket, [None])])
+    carrier.until(Collect)
+    carrier.until(Publish, [(second.ticket, outage("alone"))])
+    assert carrier.setbacks == []
 
 
 def test_a_broker_that_answers_a_check_but_no_message_is_slow_and_nobody_is_to_blame():

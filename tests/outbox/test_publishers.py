@@ -101,6 +101,24 @@ async def test_jetstream_without_a_stream_says_which_one_is_missing(nats_url: st
     assert "behind" in str(behind)
 
 
+@pytest.mark.parametrize("topic", ["with a space", "with.*", "with.>", "with..nothing", "ends."])
+async def test_jetstream_refuses_topics_that_are_no_subjects(nats_url: str, topic: str):
+    """The server hangs up on a space, and takes the others for wild cards."""
+    publisher: Any = open_publisher(nats_url)
+    (answer,) = await publisher.publish([message("1", topic=topic)])
+    await publisher.close()
+    assert "cannot carry this topic" in str(answer)
+
+
+async def test_jetstream_counts_headers_as_the_server_does(nats_url: str):
+    """nats-py counts the body alone; the server hung up on the whole."""
+    publisher: Any = open_publisher(nats_url)
+    large = Message("1", "orders", b"x" * 1_048_500, "k", {"x": "x" * 100})
+    (answer,) = await publisher.publish([large])
+    await publisher.close()
+    assert type(answer).__name__ == "MaxPayloadError"
+
+
 async def test_nats_away_and_back(own_server: Any):
     server = own_server("nats")
     publisher: Any = open_publisher(f"{server.url}?timeout=1")
@@ -274,6 +292,20 @@ def test_a_web_hook_that_refuses_a_message(hook: Hook):
     (answer,) = publisher.publish([message("1")])
     assert "answers 400" in str(answer)
     publisher.close()
+
+
+def test_what_httpx_refuses_is_that_messages_failure(hook: Hook):
+    """It was called an outage, and stopped the whole relay."""
+    publisher: Any = open_publisher(hook.url)
+    for headers in ({"no name": "x"}, {"content-length": "1"}):
+        (answer,) = publisher.publish([Message("1", "orders", b"", "k", headers)])
+        assert answer is not None
+        assert not isinstance(answer, BrokerUnavailableError)
+    padded = Message("2", " t ", b"", " k ", {"x": " y "})
+    assert publisher.publish([padded]) == [None]
+    publisher.close()
+    headers, _ = hook.got[0]
+    assert (headers["twicesafe-topic"], headers["twicesafe-key"]) == ("%20t%20", "%20k%20")
 
 
 def test_a_web_hook_that_is_not_there():
