@@ -6,6 +6,7 @@ What the twins share, in one place and without I/O.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CoroutineType
@@ -76,8 +77,13 @@ class Letters(Deliveries):
                 "sqlite:///…, postgresql://… or mysql://…; for other stores use a Receiver"
             )
         self._store = store
-        ours = store.inside("?" if store.url.startswith("sqlite:") else "%s")
-        self._notes = Notes(lambda note: store.apart(lambda: ours.note(note)))
+
+        @functools.cache  # not before the first note: a store may open late
+        def ours() -> Inside:
+            inside: Inside = store.inside("?" if store.url.startswith("sqlite:") else "%s")
+            return inside
+
+        self._notes = Notes(lambda note: store.apart(lambda: ours().note(note)))
 
     def _is_ready(self) -> bool:
         return self._notes is not None

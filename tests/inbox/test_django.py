@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from twicesafe import Inbox, Outbox, SchemaVersionError
+
 ENGINES = {"postgres": "postgresql", "mariadb": "mysql", "sqlite": "sqlite3"}
 
 
@@ -30,25 +32,73 @@ def entry(engine: str, url: str, folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_project_passes_its_own_tests(
-    request: pytest.FixtureRequest, tmp_path: Path, engine: str
-):
+class Project:
+    """The small project on one of its databases; ``manage.py`` is a process, as ever."""
+
+    def __init__(self, engine: str, url: str, folder: Path) -> None:
+        self.url = f"sqlite:///{folder / 'shop.db'}" if engine == "sqlite" else url
+        self._environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.inbox.project.settings",
+            "DATABASE": json.dumps(entry(engine, url, folder)),
+            "DATABASE_DRIVER": "pymysql" if engine == "mariadb" else "",
+            "PYTHONWARNINGS": "default",
+        }
+
+    def manage(self, *words: str) -> str:
+        return self._run("django", *words)
+
+    def twicesafe(self, *words: str) -> str:
+        return self._run("twicesafe", *words, "--store", self.url)
+
+    def _run(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            env=self._environment,
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(params=ENGINES)
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
+    engine = request.param
     url = "" if engine == "sqlite" else request.getfixturevalue(f"{engine}_url")
-    environment = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "tests.inbox.project.settings",
-        "DATABASE": json.dumps(entry(engine, url, tmp_path)),
-        "DATABASE_DRIVER": "pymysql" if engine == "mariadb" else "",
-        "PYTHONWARNINGS": "default",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "django", "test", "tests.inbox.project.payments.tests", "--noinput"],
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert "Ran 7 tests" in done.stderr
+    return Project(engine, url, tmp_path)
+
+
+def test_the_project_passes_its_own_tests(project: Project):
+    """With an inbox at the top of a module; and the test database can be dropped afterwards."""
+    said = project.manage("test", "tests.inbox.project.payments.tests", "--noinput")
+    assert "Ran 12 tests" in said
+    assert "being accessed by other users" not in said
+
+
+def test_a_fresh_database_is_checked_and_migrated(project: Project):
+    """The module with the inbox is the URLconf: every command loads it before there are tables."""
+    project.manage("check")
+    project.manage("makemigrations", "--check", "--dry-run")
+    project.manage("migrate")
+    with Inbox.open(f"{project.url}?migrate=false"), Outbox.open(f"{project.url}?migrate=false"):
+        pass  # they know the schema
+    project.manage("migrate", "twicesafe", "zero")
+    with pytest.raises(SchemaVersionError):
+        Inbox.open(f"{project.url}?migrate=false")
+
+
+@pytest.mark.parametrize("first", ["django", "twicesafe"])
+def test_both_may_migrate_in_either_order(project: Project, first: str):
+    steps = [
+        lambda: project.manage("migrate"),
+        lambda: project.twicesafe("migrate", "--outbox"),
+    ]
+    for step in steps if first == "django" else reversed(steps):
+        step()
+    with Inbox.open(f"{project.url}?migrate=false"), Outbox.open(f"{project.url}?migrate=false"):
+        pass
+    assert "No migrations to apply" in project.manage("migrate")
+    assert "up to date" in project.twicesafe("migrate", "--outbox")

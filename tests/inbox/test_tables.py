@@ -12,10 +12,16 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
 from tests.inbox.conftest import Shop
-from twicesafe import ConfigurationError, Inbox, SchemaVersionError
-from twicesafe.integrations.alembic import create_tables, drop_tables, leave_alone
+from twicesafe import ConfigurationError, Inbox, Outbox, SchemaVersionError
+from twicesafe.integrations.alembic import (
+    create_outbox_tables,
+    create_tables,
+    drop_outbox_tables,
+    drop_tables,
+    leave_alone,
+)
 from twicesafe.stores.migrating import files_of, first_steps
-from twicesafe.stores.urls import script_of
+from twicesafe.stores.urls import outbox_script_of, script_of
 
 DRIVERS = {
     "sqlite3": "sqlite",
@@ -54,15 +60,27 @@ def test_a_revision_makes_the_same_tables(shop_of: Callable[[str], Shop], kind: 
         with engine.begin() as connection:
             op = Operations(MigrationContext.configure(connection))
             create_tables(op, table="other")
+            create_outbox_tables(op, table="other")
         with engine.connect() as connection:
             by_alembic = described(connection)
-        with Inbox.open(f"{url}?table=other&migrate=false"):
-            pass  # it knows the schema
+        ours = f"{url}?table=other&migrate=false"
+        with Inbox.open(ours), Outbox.open(ours):
+            pass  # they know the schema
+        with engine.begin() as connection:
+            op = Operations(MigrationContext.configure(connection))
+            drop_outbox_tables(op, table="other")
+        with Inbox.open(ours), pytest.raises(SchemaVersionError):
+            Outbox.open(ours)
         with engine.begin() as connection:
             drop_tables(Operations(MigrationContext.configure(connection)), table="other")
+            assert described(connection) == {}
         with pytest.raises(SchemaVersionError):
-            Inbox.open(f"{url}?table=other&migrate=false")
-        Inbox.open(f"{url}?table=other").close()
+            Inbox.open(ours)
+        Outbox.open(f"{url}?table=other").close()
+        with engine.begin() as connection:  # what is there is kept
+            op = Operations(MigrationContext.configure(connection))
+            create_tables(op, table="other")
+            create_outbox_tables(op, table="other")
         with engine.connect() as connection:
             assert described(connection) == by_alembic
     finally:
@@ -76,7 +94,8 @@ def test_offline_it_writes_what_migrate_writes(engine: str):
         dialect_name=engine, opts={"as_sql": True, "output_buffer": paper}
     )
     create_tables(Operations(context))
-    wanted = script_of(URLS[engine])
+    create_outbox_tables(Operations(context))
+    wanted = script_of(URLS[engine]) + outbox_script_of(URLS[engine])
     bare = "".join(line for line in wanted.splitlines() if not line.startswith("--"))
     assert "".join(paper.getvalue().split()) == "".join(bare.split())
 
@@ -86,7 +105,7 @@ def test_every_version_of_the_schema_has_its_migration():
     from twicesafe.integrations import alembic
 
     for engine in URLS:
-        assert len(files_of(engine)) == alembic.NEWEST
+        assert len(files_of(engine)) == len(files_of(f"{engine}_outbox")) == alembic.NEWEST
         assert first_steps(engine, "t", alembic.NEWEST)[-1].endswith(f"= {alembic.NEWEST}")
 
 

@@ -1,4 +1,4 @@
-"""Alembic: the tables of records as a revision of yours.
+"""Alembic: the tables of records, and those of the outbox, as a revision of yours.
 
     from alembic import op
     from twicesafe.integrations.alembic import create_tables, drop_tables
@@ -9,7 +9,8 @@
     def downgrade():
         drop_tables(op)
 
-They are the tables of ``twicesafe migrate``, in the same words, also with ``--sql``. Open the inbox
+They are the tables of ``twicesafe migrate``, in the same words, also with ``--sql``; `create_outbox_tables`
+and `drop_outbox_tables` are for the outbox. Open the inbox and the outbox
 with ``?migrate=false`` then, so that only Alembic changes the schema. In `env.py`, pass
 ``include_name=leave_alone`` to `context.configure`: autogenerate would propose to drop what your
 metadata does not know.
@@ -23,16 +24,21 @@ from ..errors import ConfigurationError
 from ..stores.migrating import first_steps
 from ..stores.urls import identifier
 
-__all__ = ["create_tables", "drop_tables", "leave_alone"]
+__all__ = [
+    "create_outbox_tables",
+    "create_tables",
+    "drop_outbox_tables",
+    "drop_tables",
+    "leave_alone",
+]
 
 NEWEST = 1
 """The schema that these tables have; a later one is a later revision of yours."""
 
 
 def create_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
-    """Make the tables; `op` is Alembic's."""
-    for statement in first_steps(_engine(op), _name(table, schema), NEWEST):
-        op.execute(statement.replace(":", r"\:"))
+    """Make the tables of records; `op` is Alembic's. Those that are there already are kept."""
+    _create(op, _engine(op), _name(table, schema))
 
 
 def drop_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
@@ -40,6 +46,39 @@ def drop_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
     engine, name = _engine(op), _name(table, schema)
     for part in ("records", "audit", "meta", *(("results",) if engine == "sqlite" else ())):
         op.execute(f"DROP TABLE {name}_{part}")
+
+
+def create_outbox_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
+    """Make the tables of the outbox."""
+    _create(op, f"{_engine(op)}_outbox", f"{_name(table, schema)}_outbox")
+
+
+def drop_outbox_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
+    """Drop them, and with them every message that was not published yet."""
+    engine, name = _engine(op), f"{_name(table, schema)}_outbox"
+    gates = ("_gates",) if engine == "mysql" else ()
+    for part in ("", "_slots", *gates, "_relays", "_troubles", "_parked", "_meta"):
+        op.execute(f"DROP TABLE {name}{part}")
+
+
+def _create(op: Any, engine: str, name: str) -> None:
+    for statement in first_steps(engine, name, NEWEST, _present(op, engine, name)):
+        op.execute(statement.replace(":", r"\:"))
+
+
+def _present(op: Any, engine: str, name: str) -> int:
+    """The schema that is there, perhaps by ``twicesafe migrate``; on paper: none."""
+    if op.get_context().as_sql:
+        return 0
+    from sqlalchemy import inspect, text
+
+    schema, _, bare = name.rpartition(".")
+    bind = op.get_bind()
+    if not inspect(bind).has_table(f"{bare}_meta", schema=schema or None):
+        return 0
+    number = "`schema`" if engine.startswith("mysql") else "schema"
+    query = f"SELECT {number} FROM {name}_meta"  # noqa: S608 - checked by `identifier`
+    return int(bind.execute(text(query)).scalar() or 0)
 
 
 def leave_alone(name: str | None, type_: str, parents: Any) -> bool:

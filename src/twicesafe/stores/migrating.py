@@ -92,11 +92,14 @@ def migrate(schema: Schema, begin: str) -> Program[list[str]]:
     return done
 
 
-def first_steps(engine: str, table: str, version: int) -> list[str]:
-    """The statements that make this version out of nothing, for whoever migrates by other means."""
-    number = "`schema`" if engine == "mysql" else "schema"
+def first_steps(engine: str, table: str, version: int, present: int = 0) -> list[str]:
+    """The statements that make this version out of the present one (0: out of nothing), for those who
+    migrate by other means. An outbox has an engine and a table of its own: ``sqlite_outbox``, ``t_outbox``."""
+    if present >= version:
+        return []
+    number = "`schema`" if engine.startswith("mysql") else "schema"
     bare = table.rpartition(".")[2]
-    text = "".join(file.read_text() for file in files_of(engine)[:version])
+    text = "".join(file.read_text() for file in files_of(engine)[present:version])
     steps = _statements(text.replace("{t}", table).replace("{bare}", bare))
     return [*steps, f"UPDATE {table}_meta SET {number} = {version:d}"]
 

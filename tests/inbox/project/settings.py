@@ -14,5 +14,7 @@ if os.environ.get("DATABASE_DRIVER") == "pymysql":
 SECRET_KEY = "only for tests"
 USE_TZ = True
 INSTALLED_APPS = ["twicesafe.integrations.django_inbox", "tests.inbox.project.payments"]
-DATABASES = {"default": json.loads(os.environ["DATABASE"])}
+DATABASES = {"default": {"ATOMIC_REQUESTS": True, **json.loads(os.environ["DATABASE"])}}
+ROOT_URLCONF = "tests.inbox.project.payments.handling"
+ALLOWED_HOSTS = ["*"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -1,4 +1,4 @@
-"""From an entry in DATABASES to an inbox in that database."""
+"""From an entry in DATABASES to an inbox or an outbox in that database."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ from urllib.parse import quote
 
 from django.db import connections
 
-from ... import Inbox
+from ... import Inbox, Outbox
 from ...errors import ConfigurationError
+from .database import DjangoDatabase
 
-__all__ = ["open_inbox", "url_of"]
+__all__ = ["open_inbox", "open_outbox", "url_of"]
 
 
 def open_inbox(alias: str = "default", **settings: Any) -> Inbox:
-    """An `Inbox` in this database; its tables come from ``manage.py migrate``."""
-    return Inbox.open(f"{url_of(alias)}?migrate=false", **settings)
+    """An `Inbox` in this database; its tables come from ``manage.py migrate``.
+
+    Nothing is connected before its first use, so it may stand in a module of yours.
+    """
+    return Inbox(_database(alias), **settings)
+
+
+def open_outbox(alias: str = "default", **settings: Any) -> Outbox:
+    """An `Outbox` in this database; its tables come from ``manage.py migrate``. As `open_inbox`."""
+    return Outbox(_database(alias), **settings)
+
+
+def _database(alias: str) -> Any:
+    return DjangoDatabase(alias, lambda: f"{url_of(alias)}?migrate=false")
 
 
 def url_of(alias: str) -> str:
@@ -26,8 +39,8 @@ def url_of(alias: str) -> str:
     if vendor == "sqlite":
         if name == ":memory:" or "mode=memory" in name:
             raise ConfigurationError(
-                f"the database {alias!r} is in memory, where nobody else can see it: use a file; for "
-                'tests say DATABASES["default"]["TEST"] = {"NAME": BASE_DIR / "test.sqlite3"}'
+                f"the database {alias!r} is in memory, where no other connection can see it: use a "
+                'file; for tests say DATABASES["default"]["TEST"] = {"NAME": BASE_DIR / "test.sqlite3"}'
             )
         return f"sqlite:///{name}"
     if vendor not in ("postgresql", "mysql"):

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import connection, connections, transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import Client, TestCase, TransactionTestCase
 
+from tests.inbox.project.payments import handling
 from tests.inbox.project.payments.models import Payment
 from twicesafe import AtomicityBrokenError, StillInProgressError, UsageError
-from twicesafe.integrations.django_inbox import open_inbox
+from twicesafe.integrations.django_inbox import open_inbox, open_outbox
 from twicesafe.integrations.django_inbox.models import Record
 
 
@@ -56,6 +57,16 @@ class InABlockOfTheTestCase(TestCase):  # type: ignore[misc]
             assert self.inbox.process(connection, "m-1", pay).replayed
         assert [payment.amount for payment in Payment.objects.all()] == [1]
 
+    def test_a_module_of_the_project_has_an_inbox_and_an_outbox(self) -> None:
+        """Made when the module was loaded: before there was a test database."""
+        Payment.objects.create(amount=7)  # on SQLite this connection has the one lock by now
+        for _ in range(2):
+            handling.receive({"id": "m-7", "amount": 8})
+        assert [payment.amount for payment in Payment.objects.all()] == [7, 8]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT aggregatetype FROM twicesafe_outbox")
+            assert list(cursor.fetchall()) == [("payments",)]
+
     def test_migrations_are_complete(self) -> None:
         call_command("makemigrations", "twicesafe", "--check", "--dry-run", verbosity=0)
 
@@ -66,6 +77,34 @@ class WithRealCommits(TransactionTestCase):  # type: ignore[misc]
         self.addCleanup(self.inbox.close)
         with connection.cursor() as cursor:  # not managed, so the test case does not empty it
             cursor.execute("DELETE FROM twicesafe_records")
+
+    def test_a_failed_attempt_is_noted_in_the_test_database(self) -> None:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            handling.inbox.process(connection, "m-9", lambda: 1 // 0)
+        noted = handling.inbox.key("m-9").id
+        handling.inbox._notes.wait(noted, 60)
+        assert [record.attempt for record in Record.objects.filter(id=noted)] == [1]
+
+    def test_what_waits_is_counted(self) -> None:
+        outbox = open_outbox()
+        with transaction.atomic():
+            outbox.add(connection, topic="t", body=b"")
+        assert outbox.depth().pending == 1
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM twicesafe_outbox")
+
+    def test_after_the_commit_there_is_no_transaction(self) -> None:
+        """`on_commit` runs in autocommit again."""
+        with pytest.raises(UsageError, match="atomic"), transaction.atomic():
+            transaction.on_commit(lambda: self.inbox.accept(connection, "m-1") and None)
+        assert Record.objects.count() == 0
+
+    def test_a_request_is_a_transaction_if_django_makes_it_one(self) -> None:
+        for url, status in (("/plain", 200), ("/fails", 500), ("/on-its-own", 500)):
+            response = Client(raise_request_exception=False).post(url)
+            assert response.status_code == status, response.content
+        assert [payment.amount for payment in Payment.objects.all()] == [1]
+        assert Record.objects.count() == 1
 
     def test_without_a_block_it_is_refused(self) -> None:
         with pytest.raises(UsageError, match="atomic"):

@@ -6,26 +6,22 @@ from typing import Any, ClassVar
 
 from django.db import migrations, models
 
-from twicesafe.stores.migrating import first_steps
+from twicesafe.integrations.django_inbox.making import make, unmake
 
 
 def _make(apps: Any, schema_editor: Any) -> None:
-    vendor = schema_editor.connection.vendor
-    for statement in first_steps(vendor, "twicesafe", 1):
-        schema_editor.execute(statement, params=None)
+    make(schema_editor, "records", 1)
 
 
-def _drop(apps: Any, schema_editor: Any) -> None:
-    vendor = schema_editor.connection.vendor
-    for table in ("records", "audit", "meta", *(("results",) if vendor == "sqlite" else ())):
-        schema_editor.execute(f"DROP TABLE twicesafe_{table}", params=None)
+def _unmake(apps: Any, schema_editor: Any) -> None:
+    unmake(schema_editor, "records")
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]
     initial = True
     dependencies: ClassVar[list[tuple[str, str]]] = []
     operations: ClassVar[list[Any]] = [
-        migrations.RunPython(_make, _drop, atomic=False),  # MySQL: DDL in no block
+        migrations.RunPython(_make, _unmake, atomic=False),  # MySQL: DDL in no block
         migrations.CreateModel(
             name="Record",
             fields=[

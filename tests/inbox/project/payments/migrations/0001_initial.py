@@ -12,7 +12,12 @@ class Migration(migrations.Migration):  # type: ignore[misc]
         migrations.CreateModel(
             name="Payment",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("amount", models.IntegerField()),
             ],
         ),
