@@ -112,3 +112,21 @@ def test_a_note_is_written_whatever_comes_in_between(shop: Shop):
             break
         gaps += 1
     assert gaps >= 3
+
+
+def test_a_note_after_a_sweep_has_a_higher_fence(shop: Shop):
+    """The key's record is gone, and its fence lives on in the floor alone."""
+    for _ in range(3):
+        with shop.door.transaction():
+            fence = shop.process("m-1", lambda: 1).fence
+        expire(shop)
+    assert shop.receiver.sweep().removed == 1
+    key, owner = shop.inbox.key("m-1"), new_owner()
+    note = Note(
+        Claim(key, owner, 5000, 5, False, None), Fail(key.id, owner, 0, 0, 5, 86_400_000, "no")
+    )
+    store = shop.receiver.store
+    store.apart(lambda: store.inside("%s").note(note))
+    record = shop.receiver.record("m-1")
+    assert record is not None
+    assert record.fence > fence

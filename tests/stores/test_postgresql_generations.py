@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
+from tests.stores.doors import KINDS, Door
 from twicesafe import Key
 from twicesafe.core.driving import drive
 from twicesafe.core.protocol import (
@@ -303,6 +304,29 @@ def test_fences_go_on_after_a_drop(store: PostgresStore):
     store.perform(Complete(key.id, A, mine.fence, 0, b"x"))
     assert store.perform(Sweep(500))[0].removed == 1
     assert store.perform(Claim(Key("another"), A, HOUR)).fence > mine.fence
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_that_was_not_told_hears_of_generations_and_not_of_migrate(kind: str, url: str):
+    """It is at work when the others begin to keep generations: its table is gone."""
+    with Door(kind, url) as door:
+        assert door.process("k", str, 1).value == "1"
+        PostgresStore.open(f"{url}?generations=6h").close()
+        with pytest.raises(ConfigurationError, match="generations="):
+            door.process("k", str, 1)
+
+
+def test_the_floor_of_a_drop_is_as_high_as_its_highest_fence(store: PostgresStore):
+    """Records of few and of many attempts in one generation: none of their fences comes back."""
+    key = Key("busy")
+    for _ in range(5):
+        mine = store.perform(Claim(key, A, HOUR, 99))
+        store.perform(Fail(key.id, A, mine.fence, 0, 99, HOUR))
+    mine = store.perform(Claim(key, A, HOUR, 99))
+    store.perform(Complete(key.id, A, mine.fence, 0, b"x"))
+    completed(store, "quick", 0)
+    assert store.perform(Sweep(500))[0].removed == 2
+    assert store.perform(Claim(key, A, HOUR)).fence > mine.fence
 
 
 def test_what_is_claimed_after_the_look_is_not_dropped(store: PostgresStore):

@@ -23,6 +23,7 @@ from twicesafe import (
     SchemaVersionError,
     StoreUnavailableError,
 )
+from twicesafe.stores.migrating import first_steps
 
 SECRET = "hunter2-%40-x"
 SHOWN = ("hunter2", SECRET)
@@ -218,3 +219,14 @@ def test_what_is_not_ours_goes_to_the_driver(scheme: str, postgres_url: str):
             found = connection.execute(sql).fetchone()
     assert found is not None
     assert found[0] >= 1
+
+
+def test_a_migration_by_hand_that_stopped_half_way_says_so(kind: str, postgres_url: str):
+    """The tables are there and nothing says that they are whole."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for statement in first_steps("postgresql", "twicesafe", 1)[:-1]:
+            connection.execute(statement)  # type: ignore[arg-type]
+    error = met(kind, postgres_url)
+    assert isinstance(error, SchemaVersionError)
+    assert "says schema 0" in str(error)
+    assert "drop the tables" in str(error)

@@ -78,6 +78,34 @@ def test_a_pooler_that_nobody_spoke_of_is_refused(kind: str, pooled_url: str):
         door.process("k", str, 1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pooler_by_transaction_is_refused_although_told_to_prepare(kind: str, pooled_url: str):
+    """``prepare=true`` is for poolers that keep what a client prepared: this one does not."""
+    with (
+        pytest.raises(ConfigurationError, match=r"stands a pooler.*prepare=false&wake=false"),
+        Door(kind, f"{pooled_url}?prepare=true") as door,
+    ):
+        door.process("k", str, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pooler_by_session_is_let_in_when_told_to_prepare(
+    kind: str, postgres: Any, postgres_url: str
+):
+    try:
+        server = PgBouncer(postgres, pool=20, mode="session")
+        server.start()
+    except NoServerError as reason:
+        pytest.skip(f"pgbouncer: {reason}")
+    try:
+        url = server.url_of(postgres_url.rpartition("/")[2])
+        with Door(kind, f"{url}?prepare=true") as door:
+            assert door.process("k", str, 1).value == "1"
+            assert door.process("k", str, 1).replayed
+    finally:
+        server.remove()
+
+
 def test_a_lost_prepared_statement_says_what_to_do(postgres_url: str):
     with Receiver.open(f"{postgres_url}?pool=1") as receiver:
         receiver.process("k", str, 1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from twicesafe import ConfigurationError
+from twicesafe import ConfigurationError, SchemaVersionError
+from twicesafe.stores.migrating import first_steps
+from twicesafe.stores.sqlite import SqliteStore
 from twicesafe.stores.urls import open_store
 
 
@@ -29,3 +32,14 @@ def test_the_doctor_follows_links(linked: str, tmp_path: Path, monkeypatch: pyte
     with closing(open_store(f"sqlite:///{path}")) as store:
         monkeypatch.setattr(Path, "read_text", lambda _: mounts)
         assert store.doctor()[0].level == "refuse"
+
+
+def test_a_migration_by_hand_that_stopped_half_way_says_so(tmp_path: Path):
+    """The tables are there and nothing says that they are whole."""
+    path = tmp_path / "keys.db"
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in first_steps("sqlite", "twicesafe", 1)[:-1]:
+            connection.execute(statement)
+        connection.commit()
+    with pytest.raises(SchemaVersionError, match=r"says schema 0.*by hand.*drop the tables"):
+        SqliteStore(path)

@@ -23,7 +23,7 @@ library; a new file is entered in the imports below.
 
 from __future__ import annotations
 
-from . import values
+from . import mysql, postgresql, values
 from .registry import SOURCE_MUTANTS, SourceMutant, break_source
 from .running import Kill, check_form, kill_all, sample
 
@@ -34,6 +34,8 @@ __all__ = [
     "break_source",
     "check_form",
     "kill_all",
+    "mysql",
+    "postgresql",
     "sample",
     "values",
 ]

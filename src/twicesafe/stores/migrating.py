@@ -29,6 +29,8 @@ class Schema(abc.ABC):
 
     number: ClassVar[str] = "schema"
     """The column that holds the version, as this engine writes it."""
+    repeatable: ClassVar[bool] = False
+    """A step that stopped half-way may be run again: it makes only what is missing."""
 
     def __init__(self, engine: str, table: str) -> None:
         self.table = table
@@ -71,6 +73,12 @@ class Schema(abc.ABC):
         version = yield from self.version()
         if version >= self.newest:
             return None
+        if not version and not self.repeatable and (yield from self.exists()):
+            raise SchemaVersionError(
+                f"the table {self.table}_meta is there and says schema 0: a migration by hand did not "
+                "come to its end; go on with the script where it stopped, up to its UPDATE of "
+                f"{self.table}_meta, or drop the tables {self.table}_… and run: twicesafe migrate"
+            )
         after = self.after(version)
         for statement in _statements(self.sql(after)):
             yield Change(statement)

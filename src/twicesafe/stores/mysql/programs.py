@@ -56,6 +56,7 @@ _RENEW: Final = ("id", "owner", "fence", "lease")
 
 class MysqlSchema(Schema):
     number: ClassVar[str] = "`schema`"
+    repeatable: ClassVar[bool] = True
 
     def exists(self) -> Program[bool]:
         meta = f"{self.table}_meta"

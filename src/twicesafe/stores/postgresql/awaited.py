@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from ...core.protocol import Request
 from ...drivers import require
-from ...errors import StoreError, StoreUnavailableError
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ..base import AsyncStore, Capabilities, Finding, Program
 from ..joining import AsyncLane, PerLoop, unbroken
 from ..migrating import check, migrate
@@ -62,6 +62,7 @@ class _AwaitedStore(AsyncStore):
         )
         self._tap: Callable[[str, Any], None] | None = None
         self._checked = False
+        self._prepares = False
         self._beside: PostgresStore | None = None
         self._lanes = PerLoop(lambda: _Lanes(self))
 
@@ -110,14 +111,30 @@ class _AwaitedStore(AsyncStore):
         """Nobody stands between us and the server. Once per store: the schema is there, and ours."""
         settings = self.settings
         direct = await wire.drive(self.programs.greet(wire.pid, settings.prepare, self.url))
-        if settings.prepare and not direct and not settings.told:
-            raise pooler_met(self.url)
+        if settings.prepare and not direct:
+            if not settings.told:
+                raise pooler_met(self.url)
+            await self._try_prepared(wire)
         if self._checked:
             return
         if self.settings.migrate:
             await wire.drive(migrate(self._schema, PostgresPrograms.begin))
         check(self._schema, await wire.drive(self._schema.version()), self.url)
         self._checked = True
+
+    async def _try_prepared(self, wire: Wire) -> None:
+        """As `PostgresStore._try_prepared`."""
+        if self._prepares:
+            return
+        other = self.wire()
+        await other.open()
+        try:
+            await wire.drive(self.programs.clock())
+            await other.drive(_begun())
+            await wire.drive(self.programs.clock())
+        finally:
+            other.drop()
+        self._prepares = True
 
     @abc.abstractmethod
     def mark(self, sql: str) -> str:
@@ -126,6 +143,11 @@ class _AwaitedStore(AsyncStore):
     @abc.abstractmethod
     def wire(self) -> Wire:
         """A connection that is not opened yet."""
+
+
+def _begun() -> Program[None]:
+    yield Change(PostgresPrograms.begin)
+    yield Query("SELECT 1")
 
 
 class _Lane:
@@ -137,6 +159,14 @@ class _Lane:
         self._lock = asyncio.Lock()
 
     async def run(self, program: Program[T]) -> T:
+        try:
+            return await self._run(program)
+        except SchemaVersionError:
+            if self._store._checked:  # they were there; do they keep generations by now?
+                await self._run(self._store._schema.version())
+            raise
+
+    async def _run(self, program: Program[T]) -> T:
         patience = self._store.settings.timeout
         loop = asyncio.get_running_loop()
         until = loop.time() + patience

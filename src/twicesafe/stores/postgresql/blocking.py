@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from ...core.driving import drive
 from ...core.protocol import Request
 from ...drivers import require
-from ...errors import StoreError
+from ...errors import SchemaVersionError, StoreError
 from ..base import Capabilities, Finding, Program, Store
 from ..inside import Inside
 from ..migrating import check, migrate
@@ -60,6 +60,7 @@ class PostgresStore(Store):
             self._connect, settings.pool, settings.timeout
         )
         self._listener = Listener(self._connect_listener)
+        self._prepares = False
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         try:
@@ -135,8 +136,13 @@ class PostgresStore(Store):
     # -- running programs ---------------------------------------------------------------------
 
     def _run(self, program: Program[T]) -> T:
-        with self._pool.connection() as connection:
-            return drive(program, self._executor(connection))
+        try:
+            with self._pool.connection() as connection:
+                return drive(program, self._executor(connection))
+        except SchemaVersionError:
+            with self._pool.connection() as connection:  # or do they keep generations by now?
+                drive(self._schema.version(), self._executor(connection))
+            raise
 
     def _executor(self, connection: Any) -> Callable[[Any], Any]:
         import psycopg
@@ -170,12 +176,31 @@ class PostgresStore(Store):
             pid = connection.info.backend_pid
             greeting = self.programs.greet(pid, settings.prepare, self.url)
             direct = drive(greeting, self._executor(connection))
-            if settings.prepare and not direct and not settings.told:
-                raise pooler_met(self.url)
+            if settings.prepare and not direct:
+                if not settings.told:
+                    raise pooler_met(self.url)
+                self._try_prepared(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _try_prepared(self, connection: psycopg.Connection[Any]) -> None:
+        """Is what we prepared still known while another client is at work? Tried once.
+
+        A pooler by transaction gives that one the session that we have just used, and us another.
+        """
+        if self._prepares:
+            return
+        with self._connected(type(connection)) as other:
+            mine, theirs = self._executor(connection), self._executor(other)
+            drive(self.programs.clock(), mine)
+            drive(atomically(self._meanwhile(mine), PostgresPrograms.begin), theirs)
+        self._prepares = True
+
+    def _meanwhile(self, mine: Callable[[Any], Any]) -> Program[None]:
+        yield Query("SELECT 1")
+        drive(self.programs.clock(), mine)
 
     def _connect_listener(self) -> psycopg.Connection[Any]:
         import psycopg

@@ -1,0 +1,124 @@
+"""Source mutants of MariaDB and MySQL: statements, floors, sweeps, and the inbox inside a transaction."""
+
+from __future__ import annotations
+
+from .registry import break_source
+
+MIXED = "tests/stores/test_mixed_modes.py"
+MEET = "tests/inbox/test_meeting.py"
+RIVALS = "tests/stores/test_mysql_rivals.py"
+MY = "tests/conformance/test_mysql.py::TestMariadb"
+MYSQL = "tests/stores/test_mysql.py"
+
+break_source(
+    "mysql: the highest floor counts",
+    bug="a record goes although a transaction has read a lower floor",
+    file="stores/mysql/sweeping.py",
+    old="SELECT MIN(floor) FROM",
+    new="SELECT MAX(floor) FROM",
+    tests=[f"{RIVALS}::test_a_floor_that_a_transaction_reads_holds_back_what_lies_above_it"],
+)
+break_source(
+    "mysql: a sweep ignores the floor",
+    bug="a record goes whatever the floor is",
+    file="stores/mysql/sweeping.py",
+    old=' AND fence <= {floor:d}"',
+    new='"',
+    tests=[f"{RIVALS}::test_a_floor_that_a_transaction_reads_holds_back_what_lies_above_it"],
+)
+break_source(
+    "mysql: a sweep waits for who works on a record",
+    bug="the rows of a bite are waited for",
+    file="stores/mysql/sweeping.py",
+    old="AND {still} FOR UPDATE SKIP LOCKED",
+    new="AND {still} FOR UPDATE",
+    tests=[f"{RIVALS}::test_a_sweep_waits_for_nobody_who_works_on_a_record"],
+)
+break_source(
+    "mysql: the floor is read without a lock",
+    bug="MySQL: a sweep may raise the floor and delete while a claim that knows the old one inserts",
+    file="stores/mysql/programs.py",
+    old="WHERE one = 1 AND floor = %s LOCK IN SHARE MODE{self._or_look}",
+    new="WHERE one = 1 AND floor = %s{self._or_look}",
+    tests=[f"{RIVALS}::test_a_claim_during_a_sweep_reads_the_new_floor[MySQL]"],
+)
+break_source(
+    "mysql: new floors begin at nothing",
+    bug="floors that are made later are lower than the first",
+    file="stores/mysql/sweeping.py",
+    old="{schema:d}, {floor:d})",
+    new="{schema:d}, 0)",
+    tests=[f"{RIVALS}::test_without_the_right_to_migrate_the_first_floor_serves_all"],
+)
+break_source(
+    "mysql: a held key is an outage",
+    bug="a claim of a key that a transaction holds fails",
+    file="stores/mysql/storing.py",
+    old="            if code_of(error.__cause__) != LOCK_WAIT:\n                raise\n            held",
+    new="            if code_of(error.__cause__) == LOCK_WAIT:\n                raise\n            held",
+    tests=[f"{MIXED}::test_a_key_that_a_transaction_holds_is_in_progress[mysql-reject]"],
+)
+break_source(
+    "mysql: a held key does not say so",
+    bug="a held key looks like one with a lease",
+    file="stores/mysql/storing.py",
+    old="wait=COME_BACK, locked=True)",
+    new="wait=COME_BACK)",
+    tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[mysql]"],
+)
+break_source(
+    "mysql: a changed record is the caller's fault",
+    bug="with snapshot isolation a late duplicate is told that a try again is no use",
+    file="transactions/base.py",
+    old='"mysql": {1205, 1213, 1020}',
+    new='"mysql": {1205, 1213}',
+    tests=[f"{RIVALS}::test_snapshot_isolation_tells_a_late_duplicate_to_come_again"],
+)
+break_source(
+    "mysql: a lost insert is an error",
+    bug="who inserts second is told of an outage",
+    file="stores/mysql/settings.py",
+    old="frozenset({DUPLICATE, LOCK_WAIT, DEADLOCK, NO_NUMBER})",
+    new="frozenset({LOCK_WAIT, DEADLOCK, NO_NUMBER})",
+    tests=[f"{RIVALS}::test_a_lost_insert_finds_the_winner"],
+)
+break_source(
+    "mysql: an owner's old fence is enough",
+    bug="renew, complete and fail do not compare the fence",
+    file="stores/mysql/programs.py",
+    old='"r.owner = {owner} AND r.fence = {fence} AND "',
+    new='"r.owner = {owner} AND {fence} > 0 AND "',
+    tests=[f"{MY}::test_the_owner_alone_is_not_enough"],
+)
+break_source(
+    "mysql: a renewal shortens",
+    bug="a renewal with a shorter lease takes time away",
+    file="stores/mysql/programs.py",
+    old="GREATEST(r.lease_until, {now} + {{lease}})",
+    new="{now} + {{lease}}",
+    tests=[f"{MY}::test_renewal_never_shortens"],
+)
+break_source(
+    "mysql: a key fails for ever",
+    bug="a key that failed too often is released again, never parked",
+    file="stores/mysql/programs.py",
+    old="IF({released}, 3, 5))",
+    new="IF({released}, 3, 3))",
+    tests=[f"{MY}::test_a_key_that_fails_too_often_is_parked"],
+)
+break_source(
+    "mysql: an unfinished inbox record is free",
+    bug="a record that a handler committed by itself is taken over",
+    file="stores/mysql/inside.py",
+    old="f\" {now}, {now}, 1, 0, '')\"",
+    new="f\" {now}, {now}, 0, 0, '')\"",
+    tests=[f"{MEET}::test_a_receiver_finds_an_unfinished_record_of_an_inbox_held[pymysql]"],
+)
+break_source(
+    "mysql: a session of any kind",
+    bug="sessions take what does not fit and cut it",
+    file="stores/mysql/connecting.py",
+    old="STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
+    new="NO_ENGINE_SUBSTITUTION",
+    tests=[f"{MYSQL}::test_what_does_not_fit_is_an_error_and_never_cut"],
+)
