@@ -16,12 +16,13 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
-from django.http import StreamingHttpResponse
-from django.test import RequestFactory, override_settings
+from django.http import HttpResponse, StreamingHttpResponse
+from django.test import RequestFactory, override_settings, utils
 
 from tests.http import django_site
 from tests.http.django_site import Site, entered, gate, seen, tokens
 from tests.servers import launch
+from twicesafe import current_key
 from twicesafe.http import HeaderField, HttpPolicy, HttpRequest, StoredResponse
 from twicesafe.integrations.django import IdempotencyMiddleware
 
@@ -449,6 +450,45 @@ async def test_of_two_layers_on_one_store_the_outer_one_claims(edge: str, tmp_pa
         assert response.status_code == 201
         assert ("Idempotent-Replayed" in response) == is_replayed
     assert len(seen) == 1
+
+
+@pytest.mark.item("E4", "E7")
+async def test_a_response_that_cannot_be_sent_leaves_no_key_behind(edge: str, tmp_path: Path):
+    """The next request of this thread would run under it."""
+
+    def view(request: Any) -> HttpResponse:
+        response = HttpResponse("done")
+        response.set_cookie("c", "\u0142")  # no field can carry it
+        return response
+
+    async def awaited(request: Any) -> HttpResponse:
+        return view(request)
+
+    with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}"}):
+        layer = IdempotencyMiddleware(awaited if edge == "asgi" else view)
+
+    async def asked() -> Any:
+        answer = layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+        return await answer if edge == "asgi" else answer
+
+    with pytest.raises(UnicodeEncodeError):
+        await asked()
+    assert current_key() is None
+    assert (await asked()).status_code == 500  # held: the view has run
+
+
+def test_in_tests_the_store_is_another_one(tmp_path: Path):
+    def store(**more: str) -> str:
+        with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}", **more}):
+            return str(IdempotencyMiddleware(lambda _: None).receiver.store.url)
+
+    utils.setup_test_environment()
+    try:
+        assert store() == "memory://"
+        assert store(test_store="memory://named") == "memory://named"
+    finally:
+        utils.teardown_test_environment()
+    assert store(test_store="memory://named").startswith("sqlite:")
 
 
 @pytest.mark.parametrize(

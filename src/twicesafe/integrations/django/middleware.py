@@ -108,11 +108,12 @@ class IdempotencyMiddleware:
     def _work(self, request: DjangoRequest, exchange: Exchange) -> Any:
         try:
             response = self.get_response(request)
+            streams = exchange.begin(response)
         except BaseException as error:
             exchange.noticed(error)
             self.end(exchange)
             raise
-        if exchange.begin(response):
+        if streams:
             exchange.claim._step_out()  # a stream may be taken, and closed, in another context
             return _streaming(response, Stream(self, exchange, iter(response)))
         self.end(exchange)
@@ -182,11 +183,12 @@ class IdempotencyMiddleware:
     async def _work_async(self, request: DjangoRequest, exchange: Exchange) -> Any:
         try:
             response = await self.get_response(request)
+            streams = exchange.begin(response)
         except BaseException as error:
             exchange.noticed(error)
             await self.end_async(exchange)
             raise
-        if exchange.begin(response):
+        if streams:
             if response.is_async:
                 exchange.stream = response.streaming_content = AsyncStream(self, exchange, response)
                 return response
