@@ -1,0 +1,249 @@
+"""Source mutants of the web edges: keys that leak, cut messages taken for whole, fields and routes lost."""
+
+from __future__ import annotations
+
+from .registry import break_source
+
+ASGI = "tests/http/test_asgi.py"
+CONTEXTS = "tests/http/test_contexts.py"
+STREAMING = "tests/http/test_streaming.py"
+STARLETTE = "tests/http/test_starlette.py"
+DJANGO = "tests/http/test_django.py"
+FASTAPI = "tests/http/test_fastapi.py"
+OUTCOMES = "tests/http/test_outcomes.py"
+GUARD = "tests/http/test_guard.py"
+
+SERVER_CALLS = f"{CONTEXTS}::test_what_belongs_to_the_server_is_called_without_the_key"
+
+break_source(
+    "the server's send runs under the key",
+    bug="the next pipelined request starts from send, and inherits the key of this one",
+    file="asgi/client.py",
+    old="await call_in(self._context, self._send, message)",
+    new="await self._send(message)",
+    tests=[SERVER_CALLS],
+)
+break_source(
+    "the server's receive runs under the key",
+    bug="the callback that reads the connection is registered under the key",
+    file="asgi/client.py",
+    old="await call_in(self._context, self._receive)",
+    new="await self._receive()",
+    tests=[SERVER_CALLS],
+)
+break_source(
+    "only the first step is in the server's context",
+    bug="a send that had to wait goes on under the key",
+    file="server_context.py",
+    old="            act, given = work.send, (yield awaited)",
+    new="            act, given = work.send, (yield awaited)\n            run = lambda step, *words: step(*words)",
+    tests=[SERVER_CALLS],
+)
+break_source(
+    "the claim stays in the server's context",
+    bug="the task of the server goes on under the key of a request that it has answered",
+    file="asgi/middleware.py",
+    old="        exchange.claim._step_out()  # the claim goes on in the task's own context\n",
+    new="",
+    tests=[SERVER_CALLS],
+)
+break_source(
+    "start_response runs under the key",
+    bug="a WSGI server's start_response and write are called in the claim's context",
+    file="wsgi/exchange.py",
+    old="self._own.run(self._respond, status, headers, *more)",
+    new="self._respond(status, headers, *more)",
+    tests=[f"{CONTEXTS}::test_a_wsgi_server_is_called_without_the_key_and_gets_every_field"],
+)
+break_source(
+    "fields of a generator are read once",
+    bug="the record takes the fields of the response, and the first client gets none",
+    file="asgi/exchange.py",
+    old='await self._client.send({**message, "headers": fields})',
+    new="await self._client.send(message)",
+    tests=[f"{ASGI}::test_the_fields_of_a_response_may_be_any_iterable"],
+)
+break_source(
+    "a polite end is a whole response",
+    bug="an application that knows that its client is gone ends early, and that is recorded as all of it",
+    file="asgi/exchange.py",
+    old="        if not self._settled:\n            self._settled = True\n",
+    new="        if self._settled:\n",
+    tests=[
+        f"{ASGI}::test_a_stream_that_ends_politely_once_it_knows_is_not_recorded_as_whole",
+    ],
+)
+break_source(
+    "an idle event stream keeps its key",
+    bug="a stream that has sent nothing yet is taken for a handler that computes",
+    file="asgi/exchange.py",
+    old="self._impatient and self._streams",
+    new="self._impatient and recording.size",
+    tests=[f"{ASGI}::test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same"],
+)
+break_source(
+    "the client of a stream is not watched",
+    bug="a stream that never asks for its client keeps its key for ever",
+    file="asgi/exchange.py",
+    old="        if not self._settled:\n            self._client.watch()",
+    new="        if not self._settled:\n            pass",
+    tests=[f"{ASGI}::test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same"],
+)
+break_source(
+    "a handler that computes is told to stop",
+    bug="after linger a handler that has not begun to answer is written off, and its answer is lost",
+    file="asgi/exchange.py",
+    old="(self._impatient and self._streams)",
+    new="self._impatient",
+    tests=[f"{ASGI}::test_a_handler_that_has_not_begun_to_answer_is_left_to_its_end"],
+)
+break_source(
+    "an exchange lives until its alarm",
+    bug="a client that left keeps its request and response in memory for the linger time",
+    file="asgi/exchange.py",
+    old="            self._alarm.cancel()  #",
+    new="            pass  #",
+    tests=[
+        f"{ASGI}::test_a_client_that_left_keeps_nothing_in_memory_once_its_handler_has_ended",
+    ],
+)
+break_source(
+    "routes stay inside",
+    bug="metrics and traces outside of the layer see no route of a request with a key",
+    file="asgi/messages.py",
+    old="self._known[name] = self._outer[name] = value",
+    new="self._known[name] = value",
+    tests=[f"{STARLETTE}::test_layers_outside_see_the_route_of_a_request"],
+)
+break_source(
+    "files are sent around the recording",
+    bug="the handler is offered a way to send a body that never passes the layer",
+    file="asgi/messages.py",
+    old="for name, each in extensions.items() if name not in _BY_FILE}",
+    new="for name, each in extensions.items()}",
+    tests=[f"{ASGI}::test_ways_to_send_that_cannot_be_recorded_are_not_offered"],
+)
+break_source(
+    "a cut ASGI upload is whole",
+    bug="what arrived before the client left is run as the request",
+    file="asgi/messages.py",
+    old='        if message["type"] == "http.disconnect":\n            return None',
+    new='        if message["type"] == "http.disconnect":\n            return b"".join(chunks)',
+    tests=[f"{OUTCOMES}::test_an_incomplete_upload_is_not_run_and_leaves_the_key_unused"],
+)
+break_source(
+    "every WSGI server tells a cut",
+    bug="a chunked upload that Granian ended where it was cut is run",
+    file="wsgi/environ.py",
+    old='_TELLS_A_CUT: Final = ("gunicorn", "werkzeug")',
+    new='_TELLS_A_CUT: Final = ("",)',
+    tests=[f"{STREAMING}::test_wsgi_a_body_whose_end_the_server_does_not_tell_is_refused"],
+)
+break_source(
+    "a short WSGI upload is whole",
+    bug="a body that is shorter than announced is run",
+    file="wsgi/environ.py",
+    old='            raise Refused(Problem("request-incomplete"))',
+    new="            break",
+    tests=[
+        f"{STREAMING}::test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end",
+    ],
+)
+break_source(
+    "the rest of a WSGI response is not taken",
+    bug="a client that left makes the outcome unknown, although the response is whole",
+    file="wsgi/exchange.py",
+    old="                self._drain()\n",
+    new="                pass\n",
+    tests=[f"{STREAMING}::test_wsgi_a_response_that_nobody_takes_is_recorded_all_the_same"],
+)
+break_source(
+    "WSGI knows POST in capitals only",
+    bug="post with a key passes unprotected",
+    file="wsgi/middleware.py",
+    old='environ["REQUEST_METHOD"].upper() not in rules.methods',
+    new='environ["REQUEST_METHOD"] not in rules.methods',
+    tests=["tests/http/test_requests.py::test_a_method_in_other_letters_is_protected_too"],
+)
+break_source(
+    "a Django view that takes its cancellation is whole",
+    bug="a stream that was cut with its client and ended politely is recorded as all of it",
+    file="integrations/django/streams.py",
+    old="    return task is not None and task.cancelling() > 0",
+    new="    return task is None",
+    tests=[
+        f"{DJANGO}::test_asgi_a_view_that_ends_its_cut_stream_politely_is_not_recorded_as_whole",
+    ],
+)
+break_source(
+    "Django's unread bodies are empty bodies",
+    bug="under WSGI any two chunked requests with one key are the same request",
+    file="integrations/django/middleware.py",
+    old="if not announced.isdigit() and _hides_its_body(request):",
+    new="if announced and _hides_its_body(request):",
+    tests=[f"{DJANGO}::test_a_body_in_chunks_is_whole_or_refused"],
+)
+break_source(
+    "Django's own closers come first",
+    bug="the view's stream is closed before the layer has taken the rest of it",
+    file="integrations/django/middleware.py",
+    old="    closers.insert(0, closers.pop())",
+    new="    closers.append(closers.pop())",
+    tests=[f"{DJANGO}::test_wsgi_a_stream_that_its_server_closes_early_is_recorded_whole"],
+)
+break_source(
+    "Django's tests write to the real store",
+    bug="a user's tests leave keys in the store of the settings",
+    file="integrations/django/settings.py",
+    old='found.get("test_store", "memory://") if is_tested() else found["store"]',
+    new='found["store"]',
+    tests=[f"{DJANGO}::test_in_tests_the_store_is_another_one"],
+)
+break_source(
+    "OpenAPI tells the key twice",
+    bug="a handler that declares the header itself has it twice in the document",
+    file="integrations/fastapi.py",
+    old='each["name"].lower() != header.lower()',
+    new='each["name"] != header',
+    tests=[f"{FASTAPI}::test_openapi_says_what_the_policy_does"],
+)
+break_source(
+    "OpenAPI says that every key may be missing",
+    bug="operations that need no key document the refusal of a request without one",
+    file="integrations/fastapi.py",
+    old='if name != "key-missing" or required:',
+    new="if name:",
+    tests=[f"{FASTAPI}::test_openapi_says_what_the_policy_does"],
+)
+break_source(
+    "the receiver's codec is left out",
+    bug="responses are stored without the codec that encrypts everything else",
+    file="http_guard.py",
+    old="if given.codec is not None and policy.codec is RESPONSE_CODEC:",
+    new="if given.codec is not None and policy.codec is None:",
+    tests=[f"{GUARD}::test_a_codec_that_would_be_left_out_is_an_error"],
+)
+break_source(
+    "the receiver's policy is ignored in silence",
+    bug="without an HttpPolicy the retention of the receiver does not count",
+    file="http_guard.py",
+    old="**{name: getattr(receiver.policy, name) for name in _SHARED}",
+    new="**{name: getattr(Policy(), name) for name in _SHARED}",
+    tests=[f"{GUARD}::test_without_an_http_policy_the_receivers_own_decides_what_both_know"],
+)
+break_source(
+    "an outage of the claim is silent",
+    bug="a store that is away behind a middleware or a claim by hand is told to nobody",
+    file="core/exchange.py",
+    old='        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))\n        raise',
+    new="        raise",
+    tests=["tests/receiver/test_outage_events.py::test_a_claim_by_hand"],
+)
+break_source(
+    "an outage of a release is silent",
+    bug="a claim that could not be given back or held is told to nobody",
+    file="claims.py",
+    old="                call.notify(StoreFailed(call.key, ask.op, cause_of(error)))\n",
+    new="",
+    tests=["tests/receiver/test_outage_events.py::test_a_claim_by_hand"],
+)
