@@ -62,14 +62,15 @@ class QueryParameter(msgspec.Struct, frozen=True):
     reads_body: ClassVar[bool] = False
 
     def __call__(self, request: HttpRequest) -> str | None:
-        found = [
-            _decoded(value)
-            for name, _, value in (part.partition(b"=") for part in request.query.split(b"&"))
-            if _decoded(name) == self.name
-        ]
+        folded = self.name.casefold()
+        parts = (part.partition(b"=") for part in request.query.split(b"&"))
+        pairs = [(_decoded(name), value) for name, _, value in parts]
+        found = [(name, value) for name, value in pairs if name.casefold() == folded]
+        if all(name != self.name for name, _ in found):
+            return None
         if len(found) > 1:
-            raise BadKey("the parameter must be given once, and was given more than once")
-        return found[0] if found else None
+            raise BadKey("the parameter is there more than once, perhaps in another case")
+        return _decoded(found[0][1])
 
 
 class JsonMember(msgspec.Struct, frozen=True):
