@@ -21,7 +21,7 @@ from twicesafe.core.http.routes import Routes
 from twicesafe.core.http.rules import Looked, Rules
 from twicesafe.core.http.stored import NOT_KEPT, ResponseCodec
 from twicesafe.errors import ConfigurationError, CorruptRecordError, NotStorableError, TooLargeError
-from twicesafe.http import BodyHash, HttpRequest, QueryParameter, StoredResponse
+from twicesafe.http import BodyHash, HeaderField, HttpRequest, QueryParameter, StoredResponse
 
 
 def request(
@@ -222,6 +222,7 @@ MULTI = "multipart/form-data; boundary="
         (request(b"x", "", "POST", b"/a", b"", GZIP, BR), request(b"x", "", "POST", b"/a", b"", BR, GZIP)),
         (request(b"--a\n\n1\n--b\n\n2", MULTI + "a"), request(b"--a\n\n1\n--b\n\n2", MULTI + "b")),
         (request(b"x", MULTI + "a; boundary=b"), request(b"x", MULTI + "b; boundary=a")),
+        (request(b"x", MULTI + "a; boundary=b"), request(b"x", MULTI + "c; boundary=b")),
         (request(b"x", "multipart/x; boundary*=a"), request(b"x", "multipart/x; boundary*=b")),
         # the same parts, but to a reader of bare LF only one of them has a part inside
         (request(b"--a\r\nA: 1\r\n\r\n1\n--a\n\n2\r\n--a--", MULTI + "a"),
@@ -337,6 +338,14 @@ def test_a_key_of_the_body_itself():
     assert first == other
     assert first != BodyHash()(request(b'{"a":1}'))
     assert QueryParameter("a b")(request(query=b"x&a+b=%C3%A9")) == "é"
+
+
+@pytest.mark.item("O4")
+def test_blanks_around_an_id_are_no_part_of_it():
+    """Servers differ in what they leave of them."""
+    for value in (b"e-1", b" e-1", b"e-1\t ", b"\te-1"):
+        asked = request(b"", "", "POST", b"/", b"", (b"x-id", value))
+        assert HeaderField("X-Id")(asked) == "e-1"
 
 
 # --- stored responses --------------------------------------------------------------------------

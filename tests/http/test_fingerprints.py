@@ -61,6 +61,7 @@ def test_keys_per_operation_are_a_setting(play: Play):
         stage.send("k", target=target)
     assert [seen.path for seen in stage.seen] == ["/a", "/b"]
     assert stage.send("k", b"other", target="/a").problem == "key-reused"
+    assert stage.send("k", method="PATCH", target="/a").status == 201
 
 
 @pytest.mark.item("F2")

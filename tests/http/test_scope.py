@@ -42,6 +42,7 @@ def test_every_line_of_a_credential_counts(play: Play, name: str):
     behind = {"trusted": ["127.0.0.1"]}
     stage = play(scope=(name,), upstream=behind)
     principals = [["a"], ["b"], ["a", "b"], ["b", "a"], ["a", "a"], ["a", ""], ["a", "b", "c"]]
+    principals += [["a", "bc"], ["ab", "c"]]  # lines do not run together
     for _ in range(2):
         for lines in principals:
             ask(stage, "k", *((name, line) for line in lines))

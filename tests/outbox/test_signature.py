@@ -71,6 +71,13 @@ def test_a_time_that_is_given_twice_is_refused():
         assert not fits(twice)
 
 
+def test_a_signature_from_another_time_is_refused():
+    for late in (-301, 301, -10_000, 10_000):
+        assert not fits(header(at=NOW + late))
+    for in_time in (-300, -1, 1, 300):
+        assert fits(header(at=NOW + in_time))
+
+
 def test_one_of_several_signatures_is_enough():
     good = header("new")
     time, _, made = good.partition(",")

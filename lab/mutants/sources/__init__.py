@@ -23,7 +23,7 @@ library; a new file is entered in the imports below.
 
 from __future__ import annotations
 
-from . import edges, mysql, postgresql, values
+from . import clients, edges, http_rules, mysql, postgresql, values
 from .registry import SOURCE_MUTANTS, SourceMutant, break_source
 from .running import Kill, check_form, kill_all, sample
 
@@ -33,7 +33,9 @@ __all__ = [
     "SourceMutant",
     "break_source",
     "check_form",
+    "clients",
     "edges",
+    "http_rules",
     "kill_all",
     "mysql",
     "postgresql",
