@@ -16,7 +16,8 @@ points        deaths before and after every statement (C4)
 models        the shipped model at full size (C11)
 refusals      a store that says no to one result, or never gets it (C5)
 resources     what runs out: memory, room, the right to write (C15); soaker, filler: who uses it up
-restarts      servers that die and come back, or are replaced (C6); slow_disk: with a write under way
+restarts      servers that die and come back, or are replaced (C6); slow_disk: with a write under way;
+              silence: replaced while they are stopped
 rolling       two versions on one database (C16); roller: a worker of either
 """
 
@@ -34,6 +35,7 @@ from . import (  # noqa: F401
     resources,
     restarts,
     rolling,
+    silence,
     slow_disk,
     transactions,
     zombies,

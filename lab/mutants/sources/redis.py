@@ -1,0 +1,285 @@
+"""Source mutants of the Redis store: its scripts, what it believes about servers, its trips and its errors.
+
+The scripts are killed by the conformance suite on a real server; what concerns servers is killed by
+tests/stores/test_redis_servers.py, which needs none.
+"""
+
+from __future__ import annotations
+
+from .registry import break_source
+
+RULES = "tests/stores/test_redis_conformance.py::TestValkey"
+SERVERS = "tests/stores/test_redis_servers.py"
+REFUSALS = "tests/stores/test_redis_refusals.py"
+STORE = "tests/stores/test_redis.py"
+
+LUA = "stores/lua"
+REDIS = "stores/redis"
+
+# --- the scripts ---------------------------------------------------------------------------------
+
+break_source(
+    "redis: a takeover keeps the fence",
+    bug="the next claim of a key has the fence of the last one",
+    file=f"{LUA}/record.lua",
+    old="return math.max(row.fence + 1, us)",
+    new="return row.fence",
+    tests=[f"{RULES}::test_a_takeover_is_a_new_attempt_with_a_higher_fence"],
+)
+break_source(
+    "redis: the fence alone owns",
+    bug="who has the fence may end the claim, whatever its token",
+    file=f"{LUA}/record.lua",
+    old="return row.owner == owner and row.fence == fence",
+    new="return row.fence == fence",
+    tests=[f"{RULES}::test_the_fence_alone_is_not_enough"],
+)
+break_source(
+    "redis: a quick completion does not look at the fence",
+    bug="the usual completion compares the owner only",
+    file=f"{LUA}/complete.lua",
+    old="flags < 128 and known == fence and ARGV[5]",
+    new="flags < 128 and ARGV[5]",
+    tests=[f"{RULES}::test_the_owner_alone_is_not_enough"],
+)
+break_source(
+    "redis: a quick completion does not look at the owner",
+    bug="the usual completion compares the fence only",
+    file=f"{LUA}/complete.lua",
+    old="string.sub(text, 31, 30 + string.byte(text, 30)) == owner",
+    new="true",
+    tests=[f"{RULES}::test_the_fence_alone_is_not_enough"],
+)
+break_source(
+    "redis: expired records answer",
+    bug="a finished record is replayed after its retention",
+    file=f"{LUA}/record.lua",
+    old="return row.expires > 0 and row.expires <= now",
+    new="return false",
+    tests=[
+        f"{RULES}::test_every_later_start_has_its_cause",
+        f"{RULES}::test_retention_ends_to_the_millisecond",
+    ],
+)
+break_source(
+    "redis: the quick duplicate does not look at the time",
+    bug="the quick way replays what expired, if Redis has not removed it yet",
+    file=f"{LUA}/claim.lua",
+    old="and struct.unpack('<I6', text, 24) > now then",
+    new="then",
+    tests=[f"{RULES}::test_retention_ends_to_the_millisecond"],
+)
+break_source(
+    "redis: a lost claim is not held",
+    bug="takeover=hold is forgotten: the next claimer runs",
+    file=f"{LUA}/claim.lua",
+    old="local held = lapsed and old.hold",
+    new="local held = false",
+    tests=[f"{RULES}::test_a_lost_claim_is_held_if_its_owner_said_so"],
+)
+break_source(
+    "redis: another content takes over",
+    bug="a claim with another fingerprint takes over a lapsed one",
+    file=f"{LUA}/claim.lua",
+    old="if (differs and not mine) or not (lapsed or rested)",
+    new="if not (lapsed or rested)",
+    tests=[f"{RULES}::test_another_fingerprint_does_not_take_over"],
+)
+break_source(
+    "redis: a key is never parked",
+    bug="max_attempts is not compared at a claim",
+    file=f"{LUA}/claim.lua",
+    old="if held or old.attempt >= tonumber(ARGV[3]) then",
+    new="if held then",
+    tests=[f"{RULES}::test_a_key_that_kills_its_worker_too_often_is_parked"],
+)
+break_source(
+    "redis: renewals shorten",
+    bug="a renewal replaces the lease by a shorter one",
+    file=f"{LUA}/renew.lua",
+    old="row.lease = math.max(row.lease, now + tonumber(ARGV[3]))",
+    new="row.lease = now + tonumber(ARGV[3])",
+    tests=[f"{RULES}::test_renewal_never_shortens"],
+)
+break_source(
+    "redis: an abandoned claim counts",
+    bug="a claim that was given back stays counted as an attempt",
+    file=f"{LUA}/abandon.lua",
+    old="now, row.attempt - 1",
+    new="now, row.attempt",
+    tests=[f"{RULES}::test_an_abandoned_claim_never_happened_but_for_its_fence"],
+)
+break_source(
+    "redis: work in progress expires",
+    bug="every record gets a time to live, so that Redis removes live claims",
+    file=f"{LUA}/record.lua",
+    old="  if mortal(row.state) then\n    redis.call('SET'",
+    new="  if true then\n    redis.call('SET'",
+    tests=[f"{STORE}::test_only_what_is_over_has_a_ttl"],
+)
+break_source(
+    "redis: a sweep removes all",
+    bug="the sweep does not compare the retention",
+    file=f"{LUA}/sweep.lua",
+    old="if not row or not expired(row) then return 0 end",
+    new="if not row then return 0 end",
+    tests=[f"{RULES}::test_a_sweep_leaves_what_is_within_its_retention"],
+)
+break_source(
+    "redis: a tombstone keeps the result",
+    bug="forget leaves the result in the record",
+    file=f"{LUA}/forget.lua",
+    old="row.result, row.error = '', '', nil, nil, ''",
+    new="row.error = '', '', nil, ''",
+    tests=[f"{RULES}::test_forgetting_erases_the_data_and_keeps_the_tombstone"],
+)
+break_source(
+    "redis: an act has no entry",
+    bug="what an operator did is not kept",
+    file=f"{LUA}/record.lua",
+    old="  note(trail, now, action, by, why, before, retention)\n",
+    new="",
+    tests=[f"{RULES}::test_names_and_reasons_are_kept_to_the_letter"],
+)
+break_source(
+    "redis: walks carry results",
+    bug="a walk over all keys transfers every result",
+    file=f"{LUA}/peek.lua",
+    old="string.sub(text, 1, row.size)",
+    new="text",
+    tests=[f"{REFUSALS}::test_walks_over_all_keys_do_not_carry_results"],
+)
+break_source(
+    "redis: nothing is announced",
+    bug="waiters elsewhere are not woken by a completion",
+    file=f"{LUA}/first.lua",
+    old="if PUBLISH ~= '' then",
+    new="if false then",
+    tests=[f"{RULES}::test_a_watcher_hears_of_the_end"],
+)
+
+# --- what is believed about servers --------------------------------------------------------------
+
+break_source(
+    "redis: a time-out is forgotten",
+    bug="a time-out does not end the word of a sentinel",
+    file=f"{REDIS}/routing.py",
+    old="        if isinstance(reply, Exception):\n            self.servers.doubt()\n",
+    new="        if isinstance(reply, Exception):\n",
+    tests=[f"{SERVERS}::test_a_time_out_on_the_lean_way_ends_a_word"],
+)
+break_source(
+    "redis: a word is good for ever",
+    bug="the sentinels are asked once",
+    file=f"{REDIS}/servers.py",
+    old="word is not None and self.clock() < word.until else None",
+    new="word is not None else None",
+    tests=[f"{SERVERS}::test_a_word_is_asked_for_once_and_again_when_it_is_old"],
+)
+break_source(
+    "redis: late answers count",
+    bug="the answer of a primary that was replaced meanwhile is believed",
+    file=f"{REDIS}/servers.py",
+    old="            home = yield from self._ask()\n        return home == address",
+    new="            return True\n        return home == address",
+    tests=[f"{SERVERS}::test_a_late_answer_of_a_replaced_primary_does_not_count"],
+)
+break_source(
+    "redis: an act is repeated",
+    bug="an operator's act that a replaced primary answered is sent to the next one",
+    file=f"{REDIS}/routing.py",
+    old="                        if not fresh:\n                            todo[index] = None\n                        continue",
+    new="                        todo[index] = None\n                        continue",
+    tests=[f"{SERVERS}::test_an_act_that_a_replaced_primary_answered_is_not_repeated"],
+)
+break_source(
+    "redis: replicas are let in",
+    bug="a new connection does not look at the role",
+    file=f"{REDIS}/servers.py",
+    old='if fields.get("role") != "master":',
+    new='if fields.get("role") == "sentinel":',
+    tests=[f"{SERVERS}::test_a_replica_is_refused_at_the_door"],
+)
+break_source(
+    "redis: a restart goes unnoticed",
+    bug="another run id at the address changes nothing",
+    file=f"{REDIS}/servers.py",
+    old='until = word.until if word.run in ("", run) else 0.0',
+    new="until = word.until",
+    tests=[f"{SERVERS}::test_another_process_at_the_address_ends_the_word"],
+)
+break_source(
+    "redis: old sentinels are believed",
+    bug="a sentinel that missed a failover leads back to the replaced primary",
+    file=f"{REDIS}/servers.py",
+    old="if known is None or word.epoch >= known.epoch:",
+    new="if True:",
+    tests=[f"{SERVERS}::test_a_sentinel_that_missed_a_failover_is_not_believed"],
+)
+break_source(
+    "redis: a silent sentinel is asked first, always",
+    bug="each question waits for the time-out of a sentinel that is down",
+    file=f"{REDIS}/servers.py",
+    old="best, self._order = word, _first(sentinel, self._order)",
+    new="best = word",
+    tests=[f"{SERVERS}::test_a_silent_sentinel_is_met_once"],
+)
+break_source(
+    "redis: a hole stays a hole",
+    bug="a slot without a node is not looked up again",
+    file=f"{REDIS}/servers.py",
+    old="if not self._slots or (self._slots[slot] is None and self._learnt < since):",
+    new="if not self._slots:",
+    tests=[f"{SERVERS}::test_a_hole_in_the_map_is_learnt_again"],
+)
+break_source(
+    "redis: the first map wins",
+    bug="a node that was taken out of the Cluster empties the map",
+    file=f"{REDIS}/servers.py",
+    old="            if None not in slots:\n                break",
+    new="            break",
+    tests=[f"{SERVERS}::test_a_node_that_was_taken_out_does_not_empty_the_map"],
+)
+break_source(
+    "redis: a slow node is asked about itself",
+    bug="a Cluster node that was silent vouches for itself",
+    file=f"{REDIS}/servers.py",
+    old="            yield from self.learn(address)\n",
+    new="            yield from self.learn()\n",
+    tests=[f"{SERVERS}::test_a_node_that_was_silent_and_replaced_does_not_count"],
+)
+break_source(
+    "redis: READONLY is final",
+    bug="a write that a demoted primary refused is not sent to the new one",
+    file=f"{REDIS}/routing.py",
+    old='if code == "READONLY" and not turn:',
+    new='if code == "NEVER":',
+    tests=[f"{SERVERS}::test_a_refused_write_is_sent_to_the_new_primary_in_the_same_trip"],
+)
+
+# --- errors ---------------------------------------------------------------------------------------
+
+break_source(
+    "redis: a refusal is a corrupt record",
+    bug="every error that names the script blames the record",
+    file=f"{REDIS}/explaining.py",
+    old='text.removeprefix("ERR ").startswith("user_script:")',
+    new='"user_script" in text',
+    tests=[f"{SERVERS}::test_errors_in_our_words"],
+)
+break_source(
+    "redis: an error has no cause",
+    bug="the driver's error is dropped",
+    file=f"{REDIS}/explaining.py",
+    old="    ours.__cause__ = error\n",
+    new="",
+    tests=[f"{SERVERS}::test_errors_in_our_words"],
+)
+break_source(
+    "a driver is imported by the first call",
+    bug="open does not import the async driver",
+    file=f"{REDIS}/awaited.py",
+    old='        require("redis.connection", "redis.asyncio.connection", "hiredis")\n',
+    new="",
+    tests=["tests/house/test_drivers.py::test_a_missing_driver_is_one_error_that_names_the_extra"],
+)
