@@ -67,7 +67,7 @@ break_source(
     file=f"{LUA}/claim.lua",
     old="and struct.unpack('<I6', text, 24) > now then",
     new="then",
-    tests=[f"{RULES}::test_retention_ends_to_the_millisecond"],
+    tests=[f"{RULES}::test_a_storm_on_an_expired_record_has_one_winner"],
 )
 break_source(
     "redis: a lost claim is not held",

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ..urls import identifier, mask, options_of
 
-__all__ = ["LOCK_WAIT", "RIVALRY", "Settings", "code_of", "explain", "is_lost"]
+__all__ = ["LOCK_WAIT", "RIVALRY", "Settings", "code_of", "explain", "is_demoted", "is_lost"]
 
 OPTIONS: Final = {
     "table": "twicesafe",
@@ -136,6 +136,11 @@ def code_of(error: BaseException | None) -> int:
 def is_lost(error: BaseException | None) -> bool:
     """The connection is gone, and what was asked may or may not have been done."""
     return code_of(error) in _LOST
+
+
+def is_demoted(error: BaseException | None) -> bool:
+    """The server takes no writes any more: its other connections are of no use either."""
+    return code_of(error) in _READ_ONLY
 
 
 def explain(error: Exception, where: str) -> StoreError | ConfigurationError:

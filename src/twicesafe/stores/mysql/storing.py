@@ -27,7 +27,7 @@ from ..sql import Query, atomically
 from .connecting import Session, connect
 from .outbox import MysqlOutbox
 from .programs import NOW, MysqlPrograms, MysqlSchema
-from .settings import LOCK_WAIT, RIVALRY, Settings, code_of, explain, is_lost
+from .settings import LOCK_WAIT, RIVALRY, Settings, code_of, explain, is_demoted, is_lost
 from .sweeping import make_gates
 
 __all__ = ["AsyncMysqlStore", "MysqlStore"]
@@ -194,6 +194,8 @@ class MysqlStore(Store):
                 with self._pool.connection() as session:
                     return self._run_on(session, program, until, patience)
             except pymysql.Error as error:
+                if is_demoted(error):
+                    self._pool.close()
                 if is_lost(error):
                     self._pool.close()  # the others are as old, and as dead
                     if again and time.monotonic() < (began + until) / 2:
