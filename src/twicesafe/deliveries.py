@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from . import events
 from .calling import (
@@ -28,7 +28,7 @@ from .core.calls import Call
 from .core.commands import Flow, Raised
 from .core.protocol import Forget, Release, Resolve
 from .core.terms import Terms
-from .errors import ConfigurationError
+from .errors import ConfigurationError, stays_here
 from .keys import Key, KeyLike, as_key
 from .outcomes import Failure, Outcome
 from .policy import Duration, Policy, seconds
@@ -61,6 +61,14 @@ class Deliveries:
         self._fingerprint = check_setting(fingerprint)
         self._notify = notify
         self._observed = observed
+
+    def __reduce__(self) -> NoReturn:
+        raise stays_here(self)
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def options(
         self,

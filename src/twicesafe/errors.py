@@ -122,6 +122,14 @@ def text_of(error: BaseException) -> str:
     return text[:2000].encode(errors="replace").decode()
 
 
+def stays_here(thing: object) -> UsageError:
+    """What is raised when something that is open is pickled or deep-copied."""
+    return UsageError(
+        f"a {type(thing).__name__} cannot be pickled or deep-copied: it holds connections, locks and "
+        "threads of this process; open one from its URL in each process (in a pool: in its initializer)"
+    )
+
+
 # --- the calling code must change ------------------------------------------------------------
 
 

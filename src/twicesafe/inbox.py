@@ -349,6 +349,9 @@ class AsyncInbox(Letters):
         await self.close()
 
     async def _prepare(self) -> None:
+        from .runtime.event_loop import running_loop
+
+        running_loop()
         if not self._is_ready():
             await self._aside(self._open_beside)
 

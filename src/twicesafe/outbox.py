@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import msgspec
 
@@ -35,7 +35,7 @@ from .core.outbox import (
     Unpark,
     lane_of,
 )
-from .errors import UnsupportedByStoreError, UsageError
+from .errors import UnsupportedByStoreError, UsageError, stays_here
 from .propagation import numbered, outgoing_key
 from .stores.base import AsyncStore, Store
 from .stores.outbox import Added, OutboxPrograms
@@ -63,6 +63,9 @@ _FIELDS: Final = frozenset({"topic", "body", "key", "headers", "id"})
 
 class _Outbox:
     """What both twins do without asking anybody: check a message, and choose the statements."""
+
+    def __reduce__(self) -> NoReturn:
+        raise stays_here(self)
 
     def __init__(self, store: Any, ordered: bool, max_bytes: int) -> None:
         if not store.capabilities.outbox:
@@ -278,6 +281,9 @@ class AsyncOutbox(_Outbox):
         await self.close()
 
     async def _prepare(self) -> None:
+        from .runtime.event_loop import running_loop
+
+        running_loop()
         if not self._prepared:
             await self.store.perform(Prepare())  # type: ignore[arg-type]
             self._prepared = True

@@ -35,15 +35,26 @@ from ..core.commands import (
 from ..core.driving import drive_async
 from ..core.protocol import Claim
 from ..core.settling import RELEASE_PATIENCE
-from ..errors import LeaseLostError, TwicesafeError
+from ..errors import LeaseLostError, TwicesafeError, UsageError
 from . import shared
 from .jobs import TaskJobs
 from .shared import Shared
 from .trips import RECORDING, Trip
 
-__all__ = ["EventLoopRuntime", "EventLoopTrip"]
+__all__ = ["EventLoopRuntime", "EventLoopTrip", "running_loop"]
 
 T = TypeVar("T")
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that runs here. Loops of another kind are refused in words."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "no asyncio event loop runs here, and the async classes need one; under trio, call the "
+            "blocking ones in a thread: await trio.to_thread.run_sync(…)"
+        ) from None
 
 
 class EventLoopRuntime(Shared):
@@ -67,7 +78,7 @@ class EventLoopRuntime(Shared):
 
     async def connect(self) -> Exception | None:
         """Connect on this loop before any lease counts; what went wrong, if it did."""
-        loop, warm = asyncio.get_running_loop(), self._warm
+        loop, warm = running_loop(), self._warm
         if warm is None or warm.loop() is not loop:
             warm = self._warm = _Warm(loop)
         if warm.is_done() or self.store.immediate:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar
 
 from ..core.protocol import Request
+from ..errors import stays_here
 
 __all__ = ["AsyncStore", "Capabilities", "Finding", "Program", "Store"]
 
@@ -58,6 +59,9 @@ class _Described:
     capabilities: ClassVar[Capabilities]
     url: str
     """Where it is, without its password."""
+
+    def __reduce__(self) -> NoReturn:
+        raise stays_here(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
