@@ -268,7 +268,8 @@ class AsgiServer:
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = self.socket.getsockname()[1]
-        run = self._made().run
+        self.made = self._made()
+        run = self.made.run
         threading.Thread(target=run, args=([self.socket],), daemon=True).start()
 
     def _made(self) -> uvicorn.Server:

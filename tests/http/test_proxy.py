@@ -410,6 +410,14 @@ def test_an_upstream_may_have_a_path(play: Play, before: Before):
     assert service.requests[0].startswith(b"POST /api/charges?a=1 HTTP/1.1\r\n")
 
 
+@pytest.mark.item("A8")
+def test_an_asterisk_has_no_path_before_it(play: Play, before: Before):
+    _, service = before()
+    stage = play(upstream={"url": service.url + "/api"})
+    stage.send(None, b"", "OPTIONS", "*")
+    assert service.requests[0].startswith(b"OPTIONS * HTTP/1.1\r\n")
+
+
 @pytest.mark.item("H3")
 @pytest.mark.parametrize("key", ["k", None])
 def test_a_client_that_waits_for_100_gets_it(before: Before, key: str | None):
@@ -708,6 +716,24 @@ def test_a_client_that_takes_nothing_is_let_go(before: Before, key: str | None):
             while (reply := stage.send("k")).problem == "in-progress":
                 pass
             assert (reply.replayed, len(reply.body)) == (True, size)
+
+
+@pytest.mark.item("D11")
+@pytest.mark.parametrize("last", [True, False])
+def test_a_replay_that_is_not_taken_does_not_stay_in_memory(play: Play, last: bool):
+    """It is written in one piece: nothing waits for it any more, but the connection holds it."""
+    size = 20_000_000  # more than sockets hold
+    stage = play(max_result=2 * size)
+    stage.handler = lambda _: Answer(body=[b"x" * size])
+    assert len(stage.send("k").body) == size
+    stage.server = ProxyServer(patience=0.2)
+    stage.server.app = stage.middleware
+    request = stage.request("k")
+    with stage.connect() as connection:
+        connection.sendall(request if last else request.replace(b"Connection: close\r\n", b""))
+        assert connection.recv(10)
+        until(lambda: not list(stage.server.made.server_state.connections), 120)
+    assert len(stage.seen) == 1
 
 
 @pytest.mark.parametrize("scope, statuses", [((), [409, 409]), (("app",), [201, 201])])

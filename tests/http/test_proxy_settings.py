@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,13 @@ def test_profiles(profile: str):
         ("[proxy]\nadmin = '127.0.0.1:8080'", "public"),
         ("[proxy]\nupstream = 'http://127.0.0.1:8080'", "ask itself"),
         ("[proxy]\nupstream_ca = 'nowhere.pem'", "no such file"),
+        ("[proxy]\nworkers = 2\n[store]\nurl = 'memory://'", "one process only"),
+        ("[proxy]\nupstream = 'http://a/b c'", "upstream"),
+        ("[proxy]\nupstream = 'http://a:0'", "upstream"),
+        ("[proxy]\ntrusted = '10.0.0.0/8'", "use a list"),
+        ("[proxy]\ntrusted = [1]", "use a list"),
         ("proxy = 1", "is a section"),
+        ("store = 1", "is a section"),
         ("[proxy", "is not TOML"),
     ],
 )
@@ -154,3 +161,30 @@ def test_settings_travel_to_workers_as_they_are(file: Path):
 def test_every_setting_has_a_place():
     assert set(PROXY) | {"store", "http"} == {field.name for field in fields(ProxySettings)}
     assert set(HTTP) | HOOKS == {field.name for field in fields(HttpPolicy)} | {"profile"}
+
+
+WRONG = (
+    "1",
+    "-1",
+    "1.5",
+    "true",
+    "''",
+    "'x'",
+    "[]",
+    "[1]",
+    "['x']",
+    "[[1]]",
+    "{a=1}",
+    "2020-01-01",
+    "nan",
+)
+
+
+@pytest.mark.parametrize("name", [*(f"proxy.{n}" for n in PROXY), *(f"http.{n}" for n in HTTP), "store.url"])  # fmt: skip
+def test_a_value_of_any_kind_is_taken_or_refused_by_its_name(file: Path, name: str):
+    """Also at a reload, where anything but a refusal would be lost in a task."""
+    section, _, setting = name.partition(".")
+    for value in WRONG:
+        file.write_text(f"[{section}]\n{setting} = {value}\n")
+        with contextlib.suppress(ConfigurationError):
+            load(file, {} if setting == "upstream" else UP, {})

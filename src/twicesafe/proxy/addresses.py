@@ -35,7 +35,8 @@ class Origin(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"upstream={mask(url)!r} makes no sense: no host and port; {remedy}"
             ) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
+        plain = all("!" <= letter <= "~" for letter in url)  # what a request line can carry
+        if parts.scheme not in ("http", "https") or not parts.hostname or not plain or port == 0:
             raise ConfigurationError(f"upstream={mask(url)!r} makes no sense: {remedy}")
         if parts.query or parts.fragment or "@" in parts.netloc:
             raise ConfigurationError(

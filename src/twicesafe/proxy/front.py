@@ -133,9 +133,7 @@ class _Out:
                 date = formatdate(usegmt=True).encode()
                 own = [(b"date", date), (b"server", b"twicesafe")]
                 message = {**message, "headers": [*message["headers"], *own]}
-            if (
-                self.is_awaited
-            ):  # it may go on with the body or with another request: neither is read
+            if self.is_awaited:  # does it go on with its body, or with another request?
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         try:
             async with asyncio.timeout(self._patience):

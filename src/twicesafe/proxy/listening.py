@@ -84,6 +84,7 @@ class _Listening(H11Protocol):
         self.access_log = False
         self._guard = Guard(self.most)
         self._alarm: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
         self._refused = self._leaving = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -91,13 +92,15 @@ class _Listening(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._relax()
+        if self._writing is not None:
+            self._writing.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        self._unset_keepalive_if_required()
         guard = self._guard
         was_in_head = guard.in_head and not guard.rests
         try:
@@ -109,7 +112,6 @@ class _Listening(H11Protocol):
             self._relax()
         elif not (was_in_head and guard.in_head):  # a head has one time for all of it
             self._watch()
-        self._unset_keepalive_if_required()
         if judged:  # nothing at all would be the end of the connection
             super().data_received(judged)
         cycle: Any = self.cycle
@@ -121,6 +123,15 @@ class _Listening(H11Protocol):
 
     def on_response_complete(self) -> None:
         contextvars.Context().run(super().on_response_complete)
+        self._watch_writing()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch_writing()
 
     def send_400_response(self, msg: str) -> None:
         """The parser refuses what the guard has let pass: that must not happen, and is told."""
@@ -197,3 +208,21 @@ class _Listening(H11Protocol):
         if not self._guard.rests:
             _log.warning("%s did not finish its request in %g s", self._named(), self.patience)
         self.transport.close()
+
+    def _watch_writing(self) -> None:
+        """A response that is written is not yet taken: it waits in memory, also when all is closed."""
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+        left = self.transport.get_write_buffer_size()
+        if left:
+            self._writing = self.loop.call_later(
+                self.patience, self._not_taken, left, context=contextvars.Context()
+            )
+
+    def _not_taken(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            return self._watch_writing()
+        peer = self.client[0] if self.client else "unknown"
+        _log.warning("%s took nothing of its response for %g s, and is let go", peer, self.patience)
+        return self.transport.abort()

@@ -90,6 +90,11 @@ class ProxySettings:
     """The [http] section."""
 
     def __post_init__(self) -> None:
+        listed = isinstance(self.trusted, list | tuple)
+        _require(
+            listed and all(isinstance(one, str) for one in self.trusted),
+            "trusted", self.trusted, 'use a list like ["10.0.0.0/8"]',
+        )  # fmt: skip
         object.__setattr__(self, "trusted", tuple(self.trusted))
         for name, least in _DURATIONS.items():
             number = seconds(getattr(self, name), name)
@@ -162,11 +167,11 @@ def load(
 
 def check_sections(document: Mapping[str, Any]) -> None:
     """The sections [proxy] and [http] of a file, by the names of their settings."""
-    for section, known in (("proxy", PROXY), ("http", HTTP)):
-        found = document.get(section, {})
-        if not isinstance(found, dict):
+    for section in ("proxy", "http", "store"):
+        if not isinstance(document.get(section, {}), dict):
             raise ConfigurationError(f"{section} is a section: write [{section}] and its settings")
-        for name in found:
+    for section, known in (("proxy", PROXY), ("http", HTTP)):
+        for name in document.get(section, {}):
             if name in HOOKS and section == "http":
                 raise ConfigurationError(f"[http] {name} is a Python object: use the middleware")
             _known(name, known, f"setting in [{section}]")
@@ -224,6 +229,8 @@ _CONVERT: Final[dict[str, Callable[[Any], Any]]] = {
 def _listed(name: str, value: object) -> Iterable[Any]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigurationError(f"{name}={value!r} makes no sense: use a list, [{value!r}]")
+    if any(isinstance(one, list | dict) for one in value):
+        raise ConfigurationError(f"{name}={value!r} makes no sense: use a list of plain values")
     return value
 
 

@@ -69,7 +69,8 @@ class Upstream:
         fields = self._forwarding.outbound(
             scope["headers"], peer, scope["scheme"], version, self._host
         )
-        target = self._prefix + scope["raw_path"]
+        path = scope["raw_path"]
+        target = path if path == b"*" else self._prefix + path
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         head = h11.Request(method=scope["method"], target=target, headers=list(fields))

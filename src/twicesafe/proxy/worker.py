@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ..core.http.forwarding import Forwarding
-from ..errors import StoreError
+from ..errors import TwicesafeError
 from ..keys import Key
 from ..receiver import AsyncReceiver
 from .front import Front
@@ -95,7 +95,7 @@ class Worker:
         try:
             async with asyncio.timeout(2):
                 await self.receiver.record(_PROBE)
-        except (StoreError, TimeoutError):
+        except (TwicesafeError, TimeoutError):
             return Report(self.metrics.counts(), store=False)
         return Report(self.metrics.counts())
 
