@@ -283,3 +283,11 @@ break_source(
     new="",
     tests=["tests/house/test_drivers.py::test_a_missing_driver_is_one_error_that_names_the_extra"],
 )
+break_source(
+    "connecting is the claim's time",
+    bug="an async store connects inside the window of its first claim",
+    file="runtime/event_loop.py",
+    old="                    await self.store.ready()\n",
+    new="                    await asyncio.sleep(0)\n",
+    tests=["tests/stores/test_first_call.py::test_a_manual_claim_too"],
+)
