@@ -2,6 +2,7 @@
 
 trial         what a trial is, the list of them, and how one is run
 running       all of them, each engine in a process of its own; page: how they are published
+adapters      every way to hold a transaction, killed at every phase (C3); adapter: one delivery
 proxy         a TCP proxy that cuts, delays, throttles and swallows
 doors         a receiver in any colour, through any driver
 cuts          replies and requests that end after any number of bytes (C5); transactions: the inbox's
@@ -22,6 +23,7 @@ rolling       two versions on one database (C16); roller: a worker of either
 """
 
 from . import (  # noqa: F401
+    adapters,
     clocks,
     commits,
     crowds,

@@ -40,6 +40,13 @@ class Shop:
             each.close()
 
 
+def seen_in(shop: Shop, number: int) -> tuple[bool, int]:
+    """Is there a record, and how many effects, as others see them?"""
+    with shop.others.transaction():
+        effects = shop.others.sql(f"SELECT n FROM credits WHERE n = 1 AND amount = {number}")
+    return shop.receiver.record(f"m-{number}") is not None, len(effects)
+
+
 class Trial:
     """A door to the shop that is opened in some way, and used like that once or often."""
 

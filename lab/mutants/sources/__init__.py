@@ -23,7 +23,7 @@ library; a new file is entered in the imports below.
 
 from __future__ import annotations
 
-from . import clients, edges, http_rules, mysql, postgresql, proxy, redis, values
+from . import clients, edges, http_rules, mysql, postgresql, proxy, redis, transactions, values
 from .registry import SOURCE_MUTANTS, SourceMutant, break_source
 from .running import Kill, check_form, kill_all, sample
 
@@ -42,5 +42,6 @@ __all__ = [
     "proxy",
     "redis",
     "sample",
+    "transactions",
     "values",
 ]
