@@ -149,3 +149,10 @@ def test_a_lane_does_not_rest_for_what_is_gone(outbox: Outbox, holder: Holder):
     assert outbox.depth().resting_lanes == 1
     holder.settle(done=holder.numbers[:1])  # by a relay that had fetched it before it was refused
     assert outbox.depth().resting_lanes == 0
+
+
+def test_a_refusal_that_was_counted_before_counts_nothing_back(holder: Holder):
+    """A settlement whose answer was lost is said again, behind the next one."""
+    for attempts in (1, 2, 1):
+        assert holder.refused(attempts) == 0
+    assert holder.perform(Fetch([SLOT], 10, [])).rows[0].attempts == 2

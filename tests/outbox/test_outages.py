@@ -182,18 +182,29 @@ def test_one_outage_is_not_enough_to_blame_a_message():
     assert [setback.attempts for setback in settled.setbacks] == [1]
 
 
-@pytest.mark.parametrize("blames, counted", [("none", []), ("compared", [1]), ("alone", [1])])
-def test_what_fails_alone_again_while_others_are_taken_is_to_blame(blames: Any, counted: list[int]):
+@pytest.mark.parametrize(
+    "before, then, counted",
+    [
+        ("none", "none", []),
+        ("none", "compared", []),
+        ("compared", "none", []),
+        ("compared", "compared", [1]),
+        ("alone", "alone", [1]),
+    ],
+)
+def test_what_fails_alone_again_while_others_are_taken_is_to_blame(
+    before: Any, then: Any, counted: list[int]
+):
     carrier = Carrier(("k", "a"), ("other", "a"), group=1)
     first = carrier.until(Publish, Fetched(carrier.rows))
     carrier.until(Collect)
-    second = carrier.until(Publish, [(first.ticket, outage(blames))])
+    second = carrier.until(Publish, [(first.ticket, outage(before))])
     assert second.messages[0].id == "m2"
     carrier.until(Collect)
     third = carrier.until(Publish, [(second.ticket, [None])])
     assert third.messages[0].id == "m1"
     carrier.until(Collect)
-    carrier.until(Fetch if counted else Publish, [(third.ticket, outage(blames))])
+    carrier.until(Fetch if counted else Publish, [(third.ticket, outage(then))])
     assert [setback.attempts for setback in carrier.setbacks] == counted
 
 

@@ -23,7 +23,19 @@ library; a new file is entered in the imports below.
 
 from __future__ import annotations
 
-from . import clients, edges, http_rules, mysql, postgresql, proxy, redis, transactions, values
+from . import (
+    clients,
+    edges,
+    http_rules,
+    mysql,
+    outbox,
+    postgresql,
+    proxy,
+    publishers,
+    redis,
+    transactions,
+    values,
+)
 from .registry import SOURCE_MUTANTS, SourceMutant, break_source
 from .running import Kill, check_form, kill_all, sample
 
@@ -38,8 +50,10 @@ __all__ = [
     "http_rules",
     "kill_all",
     "mysql",
+    "outbox",
     "postgresql",
     "proxy",
+    "publishers",
     "redis",
     "sample",
     "transactions",
