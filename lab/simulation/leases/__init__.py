@@ -46,6 +46,7 @@ STUDY: Final = Study(
     wanted=(
         *(f"transition: {state}: {event}" for state, event in TRANSITIONS),
         *(f"verdict: {verdict.name.lower()}" for verdict in Verdict),
+        "verdict: locked",
         *(f"fault: {kind}" for kind in FAULTS),
         *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel")),
         *(f"result: not kept: {end}" for end in ("refused", "stuck", "remember stuck")),

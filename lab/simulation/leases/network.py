@@ -5,7 +5,8 @@ two things: an answer, perhaps late, or `StoreUnavailableError`. What the store 
 matter: the request may have been applied, twice, later, or after newer ones.
 
 Some results the store refuses, with an error that says so; and some never get through, whatever they
-travel with. Both for good: another try meets the same end. In an outage nothing gets through.
+travel with. Both for good: another try meets the same end. In an outage nothing gets through. A key that
+an open transaction of an inbox holds is busy, and nothing announces the end of that transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.core.protocol import Ack, Sweep
+from twicesafe.core.lifecycle import is_expired
+from twicesafe.core.protocol import Ack, Claimed, Sweep, Verdict
 from twicesafe.errors import StoreError, StoreUnavailableError
 from twicesafe.records import Cause
 
@@ -42,6 +44,8 @@ class Network:
         self.faulty = True
         self.down_until = 0.0
         """An outage: until then nothing gets through."""
+        self._held: dict[bytes, float] = {}
+        """Keys that an open transaction of an inbox holds, until when. It is rolled back then."""
         self.watchers: dict[bytes, list[Callable[[], None]]] = {}
 
     def carry(
@@ -73,6 +77,13 @@ class Network:
         if arrived is not None:
             world.after(next(self._latency) + late, process, arrived, answers)
 
+    def hold(self, id_: bytes, seconds: float) -> None:
+        """An inbox inserts this key, if nobody has it, and its caller's transaction stays open."""
+        world = self._world
+        row = world.store._rows.get(id_)
+        if row is None or is_expired(row, world.store_now()):
+            self._held[id_] = world.now + seconds
+
     def apply(self, ask: Any, who: str = "operator", transit: float = 0.0) -> Any:
         """One request, atomically, under the monitor's eyes."""
         world = self._world
@@ -85,6 +96,9 @@ class Network:
                 if id_ not in rows:
                     world.monitor.swept(row, now)
             return answer
+        if ask.op == "claim" and self.faulty and world.now < self._held.get(ask.id, 0.0):
+            world.seen["verdict", "locked"] += 1
+            return Claimed(Verdict.BUSY, wait=500, locked=True)
         if _marked(ask, b"!refused"):
             return StoreError("the lab's store says no to this payload")
         id_ = ask.id

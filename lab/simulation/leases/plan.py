@@ -37,6 +37,7 @@ FAULTS: Final = (
 )  # fmt: skip
 INCIDENTS: Final = (
     "sweep", "pause", "crash", "jump", "release", "force", "resolve", "forget", "read", "outage",
+    "transaction",
 )  # fmt: skip
 
 

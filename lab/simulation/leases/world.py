@@ -94,6 +94,8 @@ class World(VirtualWorld):
             self._furthest = max(self._furthest, self.offset)
         elif kind == "outage":
             self.network.down_until = max(self.network.down_until, self.now + incident.seconds)
+        elif kind == "transaction":
+            self.network.hold(KEYS[target].id, incident.seconds)
         elif kind == "sweep":
             self.operator(operations.sweep(None))
         else:
