@@ -24,17 +24,20 @@ KINDS = ["psycopg", "pymysql"]
 
 
 class Gap:
-    """Calls `meanwhile` before the statement with this number, once."""
+    """Calls each of these before the statement with its number, once."""
 
-    def __init__(self, number: int, meanwhile: Callable[[], None]) -> None:
-        self._number, self._meanwhile = number, meanwhile
+    def __init__(self, acts: dict[int, Callable[[], None]]) -> None:
+        self._acts = acts
         self._counted = itertools.count()
-        self.met = False
 
     def __call__(self) -> None:
-        if next(self._counted) == self._number:
-            self.met = True
-            self._meanwhile()
+        act = self._acts.pop(next(self._counted), None)
+        if act is not None:
+            act()
+
+    @property
+    def met(self) -> bool:
+        return not self._acts
 
 
 @pytest.fixture(params=KINDS)
@@ -52,19 +55,28 @@ def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done:
     hasty = shop.make(policy=Policy(in_flight="reject"))
     mine, others = shop.another(), shop.another()
     gaps = 0
-    for number in itertools.count():
-        name = f"m-{number}"
+    # MariaDB enters with its first statement, and what it has met it holds: a sweep comes before that.
+    last = 6 if shop.kind == "psycopg" else 1
+    pairs = [(first, then) for first in range(last) for then in range(first, 6)]
+    for swept, came in pairs:
+        name = f"m-{swept}-{came}"
         with others.transaction():
             assert shop.accept(name, others)
         expire(shop)
 
-        def meanwhile(name: str = name) -> None:
+        def sweep() -> None:
             shop.receiver.sweep()
+
+        def come(name: str = name) -> None:
             # Our own transaction may hold the key by now.
             with suppress(StillInProgressError), others.transaction():
                 shop.accept(name, others, hasty)
 
-        gap = Gap(number, meanwhile)
+        def both(come: Callable[[], None] = come) -> None:
+            sweep()
+            come()
+
+        gap = Gap({swept: both} if swept == came else {swept: sweep, came: come})
         mine.begin()
         transaction = of(mine.connection)
         inside = shop.inbox._inside(transaction)
@@ -78,9 +90,7 @@ def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done:
         assert entered.answer.verdict in (Verdict.WON, Verdict.REPLAY)
         assert mine.sql("SELECT 1") == [(1,)]  # it still takes statements
         mine.commit()
-        if not gap.met:
-            break
-        gaps += 1
+        gaps += gap.met
     assert gaps >= 1
 
 
@@ -96,7 +106,7 @@ def test_a_note_is_written_whatever_comes_in_between(shop: Shop):
             with suppress(StillInProgressError), others.transaction():
                 shop.accept(key, others, hasty)
 
-        gap = Gap(number, meanwhile)
+        gap = Gap({number: meanwhile})
         store._tap = lambda when, _, gap=gap: gap() if when == "before" else None  # type: ignore[attr-defined]
         owner = new_owner()
         note = Note(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import psycopg
@@ -221,12 +221,13 @@ class Stalled:
         return self.answer
 
 
+@pytest.mark.parametrize("lives", [1, 2])
 @pytest.mark.parametrize("generations", ["", "?generations=60s"])
 @pytest.mark.parametrize("level", ["", "REPEATABLE READ", "SERIALIZABLE"])
 def test_no_fence_is_given_out_twice_while_a_backend_stands_still(
-    connection: psycopg.Connection, postgres_url: str, generations: str, level: str
+    connection: psycopg.Connection, postgres_url: str, generations: str, level: str, lives: int
 ):
-    """Others claim the key, end, expire and are swept twice. Then the backend wakes and inserts."""
+    """Others claim the key, end, expire and are swept. Then the backend wakes and inserts."""
     if generations and level:
         pytest.skip("tables that keep generations refuse snapshots that outlive a statement")
     url = postgres_url + generations
@@ -237,7 +238,7 @@ def test_no_fence_is_given_out_twice_while_a_backend_stands_still(
         stalled = Stalled(url, key, connection, level)
         fences = []
         try:
-            for _ in range(2):
+            for _ in range(lives):
                 fences.append(receiver.process("k", str, 1).fence)
                 connection.execute(OLD.replace("twicesafe_records", table))  # type: ignore[arg-type]
                 if generations:
@@ -271,19 +272,29 @@ def test_the_floor_is_as_high_as_the_highest_fence_that_goes(
 def test_a_sweep_goes_on_although_transactions_overlap_without_end(
     receiver: Receiver, connection: psycopg.Connection, postgres_url: str
 ):
-    """Each floor is waited for until the transactions from before it are over, and no longer."""
+    """Two are always open, each over two sweeps, and every sweep meets a higher fence.
+
+    Each floor is waited for until the transactions from before it are over, and no longer.
+    """
     removed = 0
-    with psycopg.connect(postgres_url) as one, psycopg.connect(postgres_url) as two:
-        open_, other = one, two
-        open_.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        open_.execute("SELECT 1 FROM twicesafe_meta")
-        for turn in range(4):
+    with ExitStack() as stack:
+        open_ = [stack.enter_context(psycopg.connect(postgres_url)) for _ in range(2)]
+        for one in open_:
+            begin(one)
+        for turn in range(8):
             receiver.process(f"k{turn}", str, 1)
             connection.execute(OLD)
             removed += receiver.sweep().removed
-            other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            other.execute("SELECT 1 FROM twicesafe_meta")
-            open_.rollback()
-            open_, other = other, open_
-        open_.rollback()
-    assert removed >= 2
+            oldest = open_.pop(0)
+            oldest.rollback()
+            begin(oldest)
+            open_.append(oldest)
+        for one in open_:
+            one.rollback()
+    assert removed >= 3
+
+
+def begin(connection: psycopg.Connection) -> None:
+    """A transaction whose snapshot is as old as itself."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    connection.execute("SELECT 1 FROM twicesafe_meta")

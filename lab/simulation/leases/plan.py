@@ -149,7 +149,7 @@ def draw(seed: int) -> Plan:
         )
     incidents = []
     if trouble:
-        wanted = [kind for kind in INCIDENTS if chance() < 0.35]
+        wanted = [kind for kind in INCIDENTS if kind != "transaction" and chance() < 0.35]
         for _ in range(pick((0, 1, 2, 4, 6)) if wanted else 0):
             kind = pick(wanted)
             seconds = uniform(0.2, 2.8)
@@ -164,6 +164,10 @@ def draw(seed: int) -> Plan:
                     round(seconds, 4),
                 )
             )
+        apart = Random(f"transaction/{seed}")  # so that older seeds tell the same story
+        if apart.random() < 0.25:
+            at, seconds = round(apart.uniform(0, BUSY_UNTIL), 4), round(apart.uniform(0.2, 2.8), 4)
+            incidents.append(Incident(at, "transaction", apart.randrange(keys), seconds))
     return Plan(
         seed,
         keys,
