@@ -101,3 +101,25 @@ def test_an_answer_that_is_an_error_is_its_callers_alone():
     with pytest.raises(ValueError, match="1"):
         lane._in_company(module._Ticket(1))
     assert other.answer == 0
+
+
+class Alone:
+    alone = True
+
+
+def test_what_must_be_alone_is_not_taken_along():
+    lane = Lane(echo, lambda requests: [("all", len(requests)) for _ in requests])
+    others = [module._Ticket(0), module._Ticket(Alone()), module._Ticket(2)]
+    lane._line.extend(others)
+    assert lane._in_company(module._Ticket(3)) == ("all", 3)
+    assert [each.answer[0] for each in others] == ["all", "one", "all"]
+
+
+def test_an_error_of_what_is_alone_is_its_own():
+    def one(request: object) -> object:
+        raise ValueError("alone")
+
+    lane = Lane(one, echo_all)
+    lane._line.append(other := module._Ticket(Alone()))
+    assert lane._in_company(module._Ticket(1)) == ("all", 1)
+    assert isinstance(other.answer, ValueError)

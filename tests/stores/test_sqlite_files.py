@@ -228,3 +228,15 @@ def test_a_child_that_is_forked_while_threads_write_is_not_locked_out(tmp_path: 
     )
     assert (done.stdout.split(" ", 1)[0], done.returncode) == ("0", 0), done.stderr[-2000:]
     assert "True" in done.stdout
+
+
+def test_nothing_is_open_while_a_process_forks(tmp_path: Path):
+    """SQLite counts its locks per process: a connection that is open is a lock that a child inherits."""
+    with Receiver.open(f"sqlite:///{tmp_path / 'keys.db'}") as receiver:
+        receiver.process("k", lambda: 1)
+        store: Any = receiver.store
+        assert store._writer is not None
+        store._before_fork()
+        assert (store._writer, list(store._readers)) == (None, [])
+        store._after_fork_in_parent()
+        assert receiver.process("k", lambda: 2).value == 1

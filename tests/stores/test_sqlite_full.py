@@ -24,6 +24,7 @@ from twicesafe import (
 from twicesafe.core.protocol import Claim
 from twicesafe.records import State
 from twicesafe.stores.sqlite import SqliteStore
+from twicesafe.stores.sqlite.settings import DatabaseFile
 
 
 class Small(SqliteStore):
@@ -86,3 +87,11 @@ def test_a_disk_that_fills_up_under_a_handler(full: Path):
         assert receiver.record("big").state is State.COMPLETED
     with Receiver(SqliteStore(full)) as receiver, pytest.raises(ResultUnavailableError):
         receiver.process("big", lambda: "y")
+
+
+def test_a_constraint_is_a_refusal(tmp_path: Path):
+    """No other try would cure it."""
+    file = DatabaseFile(tmp_path / "keys.db", "full", 1.0)
+    for kind in (sqlite3.IntegrityError, sqlite3.DataError):
+        assert not file.trouble(kind("no")).retryable
+    assert file.trouble(sqlite3.OperationalError("database or disk is full")).retryable

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from . import (
     clients,
+    core,
     edges,
     http_rules,
     mysql,
@@ -33,6 +34,7 @@ from . import (
     proxy,
     publishers,
     redis,
+    sqlite,
     transactions,
     values,
 )
@@ -46,6 +48,7 @@ __all__ = [
     "break_source",
     "check_form",
     "clients",
+    "core",
     "edges",
     "http_rules",
     "kill_all",
@@ -56,6 +59,7 @@ __all__ = [
     "publishers",
     "redis",
     "sample",
+    "sqlite",
     "transactions",
     "values",
 ]
