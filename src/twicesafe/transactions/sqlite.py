@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..stores.sql import Change, Query
-from .base import AsyncTransaction, Described, Dialect, Style, Transaction
+from .base import AsyncTransaction, Described, Dialect, Style, Transaction, explain
 from .state import State, state_of
 
 __all__ = ["AiosqliteTransaction", "SqliteTransaction"]
@@ -37,6 +37,24 @@ class SqliteTransaction(_Looked, Transaction):
 
 
 class AiosqliteTransaction(_Looked, AsyncTransaction):
+    _state = State.UNKNOWN
+
+    async def check(self) -> None:
+        """From Python 3.12 on, only the connection's own thread may read all of its state."""
+        connection = self._connection
+        try:
+            self._state = (
+                State.OPEN
+                if connection.in_transaction
+                else await connection._execute(state_of, self.dialect, connection)
+            )
+        except Exception as error:
+            raise explain(self.dialect, error) from error
+        await super().check()
+
+    def look(self, heard: bool = False) -> State:
+        return self._state
+
     async def execute(self, statement: Query | Change) -> Any:
         cursor = await self._connection.cursor()
         try:
