@@ -55,7 +55,7 @@ def kill_all(names: Sequence[str], jobs: int) -> Iterator[Kill]:
     """Each of these; first their tests on the package as it is, which must pass."""
     mutants = [SOURCE_MUTANTS[name] for name in names]
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    healthy, told = _pytest(tests, PACKAGE.parent, patience=PATIENCE + 20 * len(tests))
+    healthy, told = _pytest(tests, PACKAGE.parent, patience=PATIENCE + 60 * len(tests))
     if healthy != 0:
         why = f"its tests do not pass on the package as it is: {_last_line(told)}"
         yield from (Kill(one.name, one.file, one.bug, "", why) for one in mutants)
@@ -75,11 +75,14 @@ def _kill(mutant: SourceMutant) -> Kill:
         for compiled in copy.glob(f"**/__pycache__/{Path(mutant.file).stem}.*"):
             compiled.unlink()
         status, told = _pytest(mutant.tests, Path(folder), patience=PATIENCE)
-    if status == FAILED:
-        return Kill(mutant.name, mutant.file, mutant.bug, _first_failure(told))
+    killer = _first_failure(told) if status == FAILED else ""
     if status is None:
-        return Kill(mutant.name, mutant.file, mutant.bug, "hangs")
-    why = "its tests pass" if status == 0 else f"pytest ended with {status}: {_last_line(told)}"
+        killer = "hangs"
+    if killer:
+        return Kill(mutant.name, mutant.file, mutant.bug, killer)
+    why = f"pytest ended with {status}: {_last_line(told)}"
+    if status == 0:
+        why = "its tests pass" if " passed" in told else "its tests are skipped"
     return Kill(mutant.name, mutant.file, mutant.bug, "", why)
 
 
@@ -104,8 +107,9 @@ def _pytest(tests: Sequence[str], package: Path, patience: float) -> tuple[int |
 
 
 def _first_failure(told: str) -> str:
+    """Empty: no test failed, whatever the status was (a missing pytest ends with 1 as well)."""
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", told, re.MULTILINE)
-    return found.group(1) if found else _last_line(told)
+    return found.group(1) if found else ""
 
 
 def _last_line(told: str) -> str:
