@@ -69,28 +69,12 @@ break_source(
     tests=[f"{MIXED}::test_a_key_that_a_transaction_holds_is_in_progress[postgresql-reject]"],
 )
 break_source(
-    "postgresql: a locked table is a busy key",
-    bug="VACUUM FULL or a change of the schema is told as work in progress",
-    file="stores/postgresql/programs.py",
-    old="if type(ask) is Claim and (yield from self._table_is_free()):",
-    new="if type(ask) is Claim:",
-    tests=[f"{MIXED}::test_a_locked_table_is_an_outage_and_not_a_busy_key"],
-)
-break_source(
     "postgresql: a held key does not say so",
     bug="a waiter waits for an announcement that no transaction of a caller makes",
     file="stores/postgresql/programs.py",
     old="wait=_COME_BACK, locked=True)",
     new="wait=_COME_BACK)",
     tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[postgresql]"],
-)
-break_source(
-    "postgresql: a take-over after a sweep inserts blindly",
-    bug="a unique violation aborts the caller's transaction",
-    file="stores/postgresql/inside.py",
-    old="answer = yield from self._take(ask)",
-    new="answer = yield from self._decide(ask)",
-    tests=[f"{SWEPT}::test_the_callers_transaction_survives_a_sweep_in_every_gap[psycopg-process]"],
 )
 break_source(
     "postgresql: a note inserts blindly",
