@@ -269,6 +269,7 @@ STRICTER: Final = frozenset(
         "expect is not `100-continue`",
         "expect is there twice",
         "a field that frames the message has a tab",
+        "content-length is not a number of at most 15 digits",
         "transfer-encoding is not plain `chunked`",
         "a chunk has no plain size",
         "a line has a control character, or ends in CR or LF alone",

@@ -98,7 +98,7 @@ class Guard(Follower):
         if length is None:
             return 0
         if _LENGTH.fullmatch(length) is None:
-            raise Ambiguous("content-length is not a number")
+            raise Ambiguous("content-length is not a number of at most 15 digits")
         return int(length)
 
     def _end(self) -> None:
