@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import Answer, Stage
+from tests.http.stage import Answer, Reply, Stage
 from twicesafe.http import HttpRequest
 
 Play = Callable[..., Stage]
@@ -171,11 +171,16 @@ def test_the_same_octets_under_another_label_are_another_request(stage: Stage):
 @pytest.mark.parametrize("edge", ["asgi", "proxy"])  # WSGI shows one: the application's, too
 def test_a_second_media_type_is_not_passed_over(play: Play):
     stage = play()
-    second = ("Content-Type", "application/x-www-form-urlencoded")
-    assert stage.send("k", b'{"a":1}').status == 201
-    assert stage.send("k", b'{"a":1}', "POST", "/charges", second).problem == "key-reused"
-    assert stage.send("two", b'{"a":1}', "POST", "/charges", second).status == 201
-    assert stage.send("two", b'{"a":1}', "POST", "/charges", second).replayed
+    json, form = ("Content-Type", "application/json"), ("Content-Type", FORM)
+
+    def send(key: str, *lines: tuple[str, str]) -> Reply:
+        return stage.send(key, b'{"a":1}', "POST", "/charges", *lines, kind=None)
+
+    assert send("k", json).status == 201
+    for two in ((json, form), (form, json), (json, json)):
+        assert send("k", *two).problem == "key-reused"
+    assert send("two", json, form).status == 201
+    assert send("two", json, form).replayed
     assert len(stage.seen) == 2
 
 
