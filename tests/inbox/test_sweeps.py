@@ -64,7 +64,7 @@ def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done:
             assert shop.accept(name, others)
         expire(shop)
         with shop.door.transaction():  # so that a sweep need not wait until ours is over
-            shop.door.sql("UPDATE twicesafe_meta SET floor = 1000")
+            shop.door.sql("UPDATE twicesafe_meta SET floor = floor + 10")
 
         def sweep() -> None:
             shop.receiver.sweep()

@@ -77,6 +77,14 @@ break_source(
     tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[postgresql]"],
 )
 break_source(
+    "postgresql: a take-over after a sweep inserts blindly",
+    bug="a unique violation aborts the caller's transaction",
+    file="stores/postgresql/inside.py",
+    old="answer = yield from self._take(ask)",
+    new="answer = yield from self._decide(ask)",
+    tests=[f"{SWEPT}::test_the_callers_transaction_survives_a_sweep_in_every_gap[psycopg-process]"],
+)
+break_source(
     "postgresql: a note inserts blindly",
     bug="a unique violation loses the note of a failed attempt",
     file="stores/postgresql/programs.py",
