@@ -6,7 +6,9 @@ adapter.py URL WAY NUMBER PHASE    says each phase that it reached, and waits fo
 from __future__ import annotations
 
 import faulthandler
+import os
 import sys
+import traceback
 
 from tests.transactions import ways, wrapped
 from tests.transactions.kinds import open_door
@@ -42,5 +44,9 @@ def deliver(url: str, name: str, number: str, last: str) -> None:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(300, exit=True)  # a worker that hangs says where
-    deliver(*sys.argv[1:])
+    faulthandler.dump_traceback_later(60, exit=True)  # a worker that hangs says where
+    try:
+        deliver(*sys.argv[1:])
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # threads of a driver would keep it alive

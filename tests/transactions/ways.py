@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable
@@ -54,11 +55,11 @@ class Way:
         return f"{self.kind}/{self.name}".replace(" ", "-")
 
 
-_numbers = itertools.count(1)
+_numbers = itertools.count(os.getpid() % 20_000 * 100_000)
 
 
 def number() -> int:
-    """Never the same: keys and amounts of one run."""
+    """Never the same, in this process or in its workers: keys, amounts and names of tables."""
     return next(_numbers)
 
 
