@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -12,7 +13,7 @@ from twicesafe.core.carrying import _Carrier
 from twicesafe.core.outbox import Settle
 from twicesafe.core.publishing import NOT_TRIED
 from twicesafe.core.relaying import Listen, Publish
-from twicesafe.errors import StoreError
+from twicesafe.errors import StoreError, StoreUnavailableError
 
 from .registry import Patch, mutant, tampered
 from .relaying import STUDY
@@ -72,8 +73,10 @@ def refused_is_passed_over(patch: Patch) -> None:
 @mutant("a row is settled before it is published, so a death in between loses it", STUDY)
 def settled_before_published(patch: Patch) -> None:
     def handle(carrier: Any, command: Any) -> Any:
-        rows = carrier.flying[command.ticket]
-        yield Settle(carrier.desk.owner, [row.n for row in rows], {}, [], {})
+        if isinstance(command, Publish):
+            rows = carrier.flying[command.ticket]
+            with contextlib.suppress(StoreUnavailableError):
+                yield Settle(carrier.desk.owner, [row.n for row in rows], {}, [], {})
         return (yield command)
 
     patch(_Carrier, "_take_off", tampered(_Carrier._take_off, handle))

@@ -15,7 +15,7 @@ class Fresh(Key):
     _of: Key
 
     def __init__(self, of: Key) -> None:
-        super().__init__(of.value, ("trial", Key.random().value))
+        super().__init__(of.value, ("trial", Key.random().value), absolute=True)
         object.__setattr__(self, "_of", of)
 
     def derive(self, step: str) -> Key:

@@ -218,7 +218,7 @@ def main() -> None:
             snapshot=_nothing, awaited=order.awaited,
         )  # fmt: skip
         stage = Stage(case, starts=life.starts)
-        stage.key = Key(*order.key)
+        stage.key = Key(*order.key, absolute=True)
         answer = stage.deliver(life)
     done = Done(life.passed, len(life.starts))
     if isinstance(answer, Exception):
