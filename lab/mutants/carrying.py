@@ -61,9 +61,9 @@ def remembers_the_last_number(patch: Patch) -> None:
 def refused_is_passed_over(patch: Patch) -> None:
     refused = _Carrier._refused
 
-    def passed(self: Any, row: Any, error: Exception) -> None:
+    def passed(self: Any, row: Any, *how: Any, **settings: Any) -> None:
         rest = deque(list(self.lanes.get(row.lane, ()))[1:])
-        refused(self, row, error)
+        refused(self, row, *how, **settings)
         if rest:
             self.lanes[row.lane] = rest
 
@@ -114,9 +114,9 @@ def outages_count(patch: Patch) -> None:
 def poison_never_parks(patch: Patch) -> None:
     refused = _Carrier._refused
 
-    def forgetful(self: Any, row: Any, error: Exception) -> None:
+    def forgetful(self: Any, row: Any, *how: Any, **settings: Any) -> None:
         self.desk.max_attempts = 1_000
-        refused(self, row, error)
+        refused(self, row, *how, **settings)
 
     patch(_Carrier, "_refused", forgetful)
 
