@@ -151,8 +151,10 @@ def test_a_newer_schema_is_refused(url: str, outbox: Outbox, caller: Caller):
     connection.commit()
     with pytest.raises(SchemaVersionError, match="upgrade twicesafe"):
         Outbox.open(url)
+    relay = OutboxRelay(url, Broker())
     with pytest.raises(SchemaVersionError, match="upgrade twicesafe"):
-        OutboxRelay(url, Broker()).drain()
+        relay.drain()
+    relay.close()
 
 
 # --- relaying --------------------------------------------------------------------------------------
