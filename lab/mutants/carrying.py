@@ -156,13 +156,16 @@ def stop_drops_calls(patch: Patch) -> None:
     def hasty(desk: Any) -> Any:
         flow = carry(desk)
         reply: Any = None
+        trouble: Exception | None = None
         while not desk.stopping:
             try:
-                reply = yield flow.send(reply)
+                command = flow.send(reply) if trouble is None else flow.throw(trouble)
             except StopIteration:
                 return
+            try:
+                reply, trouble = (yield command), None
             except Exception as error:
-                reply = yield flow.throw(error)
+                reply, trouble = None, error
         desk.carried = True
 
     patch(carrying, "carry", hasty)
