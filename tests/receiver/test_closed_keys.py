@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.receiver.colours import LEAVE, Bench, Counter
+from tests.receiver.faults import Outage
 from twicesafe import HeldError, Key, ParkedError
 from twicesafe import events as ev
 from twicesafe.core.protocol import Claim
@@ -95,3 +96,11 @@ def test_a_claim_that_is_held_by_hand(bench: Bench) -> None:
 
     bench.manual("k", body)
     assert closed(bench) == [ev.Held(Key("k"), "the bank did not answer")]
+
+
+def test_a_key_is_not_called_parked_if_the_store_was_never_told(bench: Bench) -> None:
+    bench.policy(max_attempts=1)
+    bench.store.before = Outage("fail")
+    with pytest.raises(ValueError, match="no luck"):
+        bench.process("k", Counter().failing)
+    assert closed(bench) == []

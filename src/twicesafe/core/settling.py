@@ -128,6 +128,8 @@ def conclude(
             call.notify(ev.LeaseLost(call.key))
         elif problem is not None:
             call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
+        elif ack is None:
+            return reply  # the store does not know: nothing is held or parked yet
         elif isinstance(ask, Fail) and ask.hold:
             call.notify(ev.Held(call.key, ask.error))
         elif isinstance(ask, Fail) and claim.attempt >= ask.max_attempts:
