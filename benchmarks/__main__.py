@@ -6,11 +6,13 @@
 --keys N         how many keys are weighed in each store; 200,000 unless told
 --out FILE       the numbers as JSON, and the page as Markdown beside them
 --publish        the numbers into benchmarks/results/, the page into docs/ (full runs only)
+--page           measure nothing: write the page again from the published numbers
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -37,6 +39,9 @@ PAGE = ROOT / "docs" / "explanation" / "performance.md"
 
 def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
+    if asked.page:
+        PAGE.write_text(published_page(), "utf-8")
+        return 0
     cases = [case for case in all_cases() if _wanted(case.id, asked.only)]
     servers = (f"size/{name}" for name in engines.ENGINES)
     extras = [
@@ -96,6 +101,12 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def published_page() -> str:
+    """The page of the published numbers, with the words of today."""
+    published = json.loads(PUBLISHED.read_text("utf-8"))
+    return as_markdown([Row(**row) for row in published["rows"]], published["about"])
+
+
 def _keep(asked: argparse.Namespace, rows: list[Row]) -> None:
     about = machine()
     if asked.out is not None:
@@ -138,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keys", type=int, default=0, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--publish", action="store_true")
+    parser.add_argument("--page", action="store_true")
     parser.add_argument("--list", action="store_true")
     return parser
 

@@ -12,6 +12,7 @@ import enum
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -36,6 +37,13 @@ from twicesafe.stores.base import Capabilities
 from twicesafe.stores.urls import SCHEMES
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT)]
+
+import drawing  # noqa: E402 - the folder beside this script
+from drawing.svg import box, document  # noqa: E402
+from drawing.svg import text as words  # noqa: E402
+
 NOTE = "<!-- Made by docs/generate.py from the code: change the code, then run it again. -->\n\n"
 
 
@@ -51,8 +59,22 @@ def pages() -> dict[str, str]:
         "reference/stores.md": NOTE + stores_page(),
         "reference/values.md": NOTE + values_page(),
         "reference/cli.md": NOTE + cli_page(),
+        "explanation/map.md": NOTE + map_page(),
         "reference/lifecycle.svg": lifecycle_svg(),
+        **{f"pictures/{name}.svg": picture for name, picture in pictures().items()},
     }
+
+
+def pictures() -> dict[str, str]:
+    """Every picture of docs/pictures, by its name: see docs/drawing."""
+    sources = HERE / "drawing" / "sources"
+    made = {path.stem: drawing.sequence(path.read_text("utf-8")) for path in sources.glob("*.seq")}
+    made |= {path.stem: drawing.tree(path.read_text("utf-8")) for path in sources.glob("*.tree")}
+    made["demo"] = drawing.demo((sources / "demo.json").read_text("utf-8"))
+    made["rooms"] = drawing.map_of_rooms(ROOT / "src" / "twicesafe")
+    results = ROOT / "benchmarks" / "results" / "published.json"
+    made |= drawing.plots(results.read_text("utf-8"))
+    return made
 
 
 # ------------------------------------------------------------------ reading the code
@@ -346,13 +368,43 @@ Rows are states, columns are events, cells are the next state. An empty cell cha
 `record.cause`, and `current_claim().cause` in a handler. The first start has none. A record that was swept or lost leaves no trace:
 the next start is a first one.
 
-{table("cause", "meaning", rows=_enum_rows(Cause))}
-## Everything, as a diagram
+{table("cause", "meaning", rows=_enum_rows(Cause))}"""
 
-```mermaid
-{_mermaid()}
-```
-"""
+
+def evidence() -> str:
+    """What the last published run of the lab found, in one sentence."""
+    proof = json.loads((ROOT / "lab" / "results" / "proof.json").read_text("utf-8"))
+    schedules = sum(study["schedules"] for study in proof["simulations"])
+    tried = [trial for trial in proof["field"] if not trial["skipped"]]
+    broken = sum(len(trial["broken"]) for trial in tried) + sum(
+        len(study["violations"]) for study in proof["simulations"]
+    )
+    found = sum(mutant["schedule"] is not None for mutant in proof["mutants"])
+    return (
+        f"{schedules:,} simulated schedules and {len(tried)} trials on real servers (killed, cut off, "
+        f"frozen, with wrong clocks) broke {broken or 'no'} promise{'s' if broken > 1 else ''}; the "
+        f"simulation caught {found} of {len(proof['mutants'])} bugs that were planted in the protocol."
+    )
+
+
+EVIDENCE = re.compile(r"(?<=<!-- evidence: made by docs/generate.py -->\n).*(?=\n)")
+
+
+def with_evidence(text: str) -> str:
+    """A page of ours with today's sentence after its mark."""
+    return EVIDENCE.sub(evidence(), text)
+
+
+def map_page() -> str:
+    return f"""# Map of the package
+
+![The layers of the package, from values at the top to testing at the bottom](../pictures/rooms.svg)
+
+A layer imports only the layers above it; `tests/house/test_layers.py` reads the imports and checks this. The core decides and does
+no I/O. Stores and runtime act, and never import each other. [Why generators](why-generators.md) explains how blocking and async code share
+one core.
+
+{drawing.table_of_rooms(ROOT / "src" / "twicesafe")}"""
 
 
 def _name(state: State | None) -> str:
@@ -393,16 +445,6 @@ def _merged(only: Callable[[Event], bool]) -> dict[tuple[State | None, State | N
     return {edge: ", ".join(labels) for edge, labels in edges.items()}
 
 
-def _mermaid() -> str:
-    def node(state: State | None) -> str:
-        return "[*]" if state is None else state.value
-
-    edges = _merged(lambda _: True).items()
-    return "\n".join(
-        ["stateDiagram-v2", *(f"    {node(a)} --> {node(b)}: {label}" for (a, b), label in edges)]
-    )
-
-
 # ------------------------------------------------------------------ the drawing
 
 _AT: dict[State | None, tuple[int, int]] = {
@@ -423,24 +465,20 @@ def lifecycle_svg() -> str:
     body = [_edge(a, b, label, edges) for (a, b), label in edges.items()]
     used = {state for edge in edges for state in edge}
     body += [_node(state) for state in _AT if state in used]
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 360" font-family="sans-serif" font-size="14">
-<title>The life of a record, as workers move it</title>
-<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse"><path d="M0,0 L8,4 L0,8 z" fill="#607d8b"/></marker></defs>
-<rect width="980" height="360" rx="8" fill="#ffffff"/>
-{chr(10).join(body)}
-</svg>
-"""
+    return document(980, 360, "The life of a record, as workers move it", body)
 
 
 def _node(state: State | None) -> str:
     x, y = _AT[state]
-    fill = "#ffffff" if state is None else "#e0f2f1"
-    dash = ' stroke-dasharray="4 3"' if state is None else ""
-    return (
-        f'<g><rect x="{x - _WIDE // 2}" y="{y - _HIGH // 2}" width="{_WIDE}" height="{_HIGH}" rx="8" '
-        f'fill="{fill}" stroke="#00796b"{dash}/>'
-        f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="#212121">{_name(state)}</text></g>'
+    shape = box(
+        x - _WIDE // 2,
+        y - _HIGH // 2,
+        _WIDE,
+        _HIGH,
+        "note" if state is None else "box",
+        dashed=state is None,
     )
+    return shape + words(x, y + 5, _name(state), anchor="middle")
 
 
 def _edge(a: State | None, b: State | None, label: str, edges: dict[Any, str]) -> str:
@@ -476,10 +514,8 @@ def _rim(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
 
 
 def _arrow(path: str, x: float, y: float, label: str) -> str:
-    return (
-        f'<path d="{path}" fill="none" stroke="#607d8b" stroke-width="1.5" marker-end="url(#end)"/>'
-        f'<text x="{x}" y="{y}" text-anchor="middle" fill="#37474f" font-size="13" stroke="#ffffff" '
-        f'stroke-width="4" paint-order="stroke">{label}</text>'
+    return f'<path class="edge" d="{path}" marker-end="url(#end)"/>' + words(
+        x, y, label, "quiet halo", "middle", 13
     )
 
 
@@ -797,6 +833,8 @@ def main() -> int:
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             sys.stdout.write(f"written: docs/{name}\n")
+    for path in (ROOT / "README.md", HERE / "index.md"):
+        path.write_text(with_evidence(path.read_text("utf-8")), "utf-8")
     return 0
 
 

@@ -35,6 +35,11 @@ def test_a_case_goes_from_contestants_to_report(tmp_path: Path):
     assert f"| {case.title} |" in as_markdown([row], about)
 
 
+def test_the_page_shows_the_published_numbers():
+    page = program.PAGE.read_text("utf-8")
+    assert page == program.published_page(), "run python -m benchmarks --page"
+
+
 def test_the_floor_keeps_the_protocol(tmp_path: Path):
     """A floor that cheats would make us look slow, or let a cheat of ours look normal."""
     sqlite = floors.SqliteFloor(tmp_path / "floor.db", "normal")

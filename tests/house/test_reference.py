@@ -21,7 +21,8 @@ def load() -> ModuleType:
     return module
 
 
-PAGES: dict[str, str] = load().pages()
+GENERATE = load()
+PAGES: dict[str, str] = GENERATE.pages()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -35,5 +36,24 @@ def test_every_setting_error_and_transition_is_shown():
         assert f"| `{name}` |" in PAGES["reference/policy.md"]
     for name in errors.__all__:
         assert f"| `{name}` |" in PAGES["reference/errors.md"]
-    moves = {(a, b) for (a, _), b in TRANSITIONS.items()}
-    assert PAGES["reference/states.md"].count(" --> ") == len(moves)
+    for (before, _), after in TRANSITIONS.items():
+        move = f"{GENERATE._name(before)} → {GENERATE._name(after)}"
+        assert move in PAGES["reference/states.md"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_evidence_is_that_of_the_last_published_run(page: str):
+    text = (ROOT / page).read_text("utf-8")
+    assert GENERATE.evidence() in text, "run python docs/generate.py and commit what it writes"
+
+
+def test_no_picture_is_left_that_nothing_draws():
+    kept = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert kept == {
+        page.removeprefix("pictures/") for page in PAGES if page.startswith("pictures/")
+    }
+
+
+def test_a_sequence_that_is_not_understood_is_refused():
+    with pytest.raises(ValueError, match="A >> B"):
+        GENERATE.drawing.sequence("title: t\nactors: A | B\nA >> B: hello\n")

@@ -28,6 +28,7 @@ def test_the_site_builds(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "site" / "reference" / "lifecycle.svg").exists()
     assert not (tmp_path / "site" / "generate.py").exists()
+    assert not (tmp_path / "site" / "drawing").exists()
 
 
 def test_a_dead_link_would_be_seen(tmp_path: Path):
