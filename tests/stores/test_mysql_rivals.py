@@ -13,7 +13,18 @@ from urllib.parse import urlsplit
 import pytest
 
 from twicesafe import Inbox, Key, StillInProgressError
-from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Release, Sweep, Verdict
+from twicesafe.core.protocol import (
+    Ack,
+    Claim,
+    Claimed,
+    Complete,
+    Fail,
+    Read,
+    Release,
+    Renew,
+    Sweep,
+    Verdict,
+)
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.stores.mysql import MysqlStore
 from twicesafe.stores.mysql.programs import MysqlPrograms
@@ -177,6 +188,52 @@ def test_a_sweep_waits_for_nobody_who_works_on_a_record(store: MysqlStore):
     assert report.removed == 1
     report, _ = store.perform(Sweep(100))
     assert report.removed == 1
+
+
+@pytest.mark.parametrize("held", [[2], [0, 7], [3, 4, 5]], ids=str)
+def test_a_sweep_steps_over_what_a_transaction_has_met(
+    store: MysqlStore, mariadb_url: str, held: list[int]
+):
+    """The server would read a small table through, and wait at each row that the transaction holds."""
+    names = [f"m-{number}" for number in range(8)]
+    with Inbox.open(mariadb_url) as inbox, connected(mariadb_url) as connection:
+        for name in names:
+            connection.begin()
+            assert inbox.accept(connection, name)
+            connection.commit()
+        cursor = connection.cursor()
+        cursor.execute(f"UPDATE {RECORDS} SET expires_at = 1")
+        cursor.execute(f"UPDATE {META} SET floor = floor + 10")
+        connection.commit()
+        connection.begin()
+        for number in held:
+            assert inbox.accept(connection, names[number])
+        asked: list[str] = []
+        store._tap = lambda when, command: asked.append(command.sql) if when == "before" else None
+        assert store.perform(Sweep(100))[0].removed == len(names) - len(held)
+        store._tap = None
+        assert len(asked) == len(set(asked)), "something was waited for, and asked again"
+        connection.rollback()
+    assert store.perform(Sweep(100))[0].removed == len(held)
+
+
+@pytest.mark.parametrize("change", ["complete", "fail", "renew"])
+def test_a_batch_does_not_wait_for_a_row_that_is_none_of_its_own(store: MysqlStore, change: str):
+    keys = [Key(f"k{number}") for number in range(8)]
+    won = [store.perform(Claim(key, A, HOUR)) for key in keys]
+    ends: dict[str, Callable[[Key, int], Any]] = {
+        "complete": lambda key, fence: Complete(key.id, A, fence, HOUR, b"v"),
+        "fail": lambda key, fence: Fail(key.id, A, fence, 0, 5, HOUR, "no"),
+        "renew": lambda key, fence: Renew(key.id, A, fence, HOUR),
+    }
+    asks = [ends[change](key, one.fence) for key, one in zip(keys, won, strict=True)]
+    with somebody_else(store) as worker:
+        worker.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (keys[3].id,))
+        asked: list[str] = []
+        store._tap = lambda when, command: asked.append(command.sql) if when == "before" else None
+        assert store.perform_many([*asks[:3], *asks[4:]]) == [Ack.OK] * 7
+        store._tap = None
+    assert len(asked) == 1, "something was waited for, and asked again"
 
 
 def test_fences_rise_under_sweeps_and_claims_at_once(store: MysqlStore):

@@ -30,9 +30,25 @@ break_source(
     "mysql: a sweep waits for who works on a record",
     bug="the rows of a bite are waited for",
     file="stores/mysql/sweeping.py",
-    old="AND {still} FOR UPDATE SKIP LOCKED",
-    new="AND {still} FOR UPDATE",
+    old="WHERE {still} FOR UPDATE SKIP LOCKED",
+    new="WHERE {still} FOR UPDATE",
     tests=[f"{RIVALS}::test_a_sweep_waits_for_nobody_who_works_on_a_record"],
+)
+break_source(
+    "mysql: a sweep reads the table through",
+    bug="a sweep waits at the rows that it has stepped over",
+    file="stores/mysql/sweeping.py",
+    old='return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")',
+    new='return Change(f"DELETE o FROM {table} o WHERE o.n IN (SELECT n FROM {numbered})")',
+    tests=[f"{RIVALS}::test_a_sweep_steps_over_what_a_transaction_has_met"],
+)
+break_source(
+    "mysql: a batch reads the table through",
+    bug="completions and renewals wait behind a row of another key that a transaction holds",
+    file="stores/mysql/programs.py",
+    old="AS a STRAIGHT_JOIN {records} r ON r.id = a.id",
+    new="AS a JOIN {records} r ON r.id = a.id",
+    tests=[f"{RIVALS}::test_a_batch_does_not_wait_for_a_row_that_is_none_of_its_own"],
 )
 break_source(
     "mysql: the floor is read without a lock",

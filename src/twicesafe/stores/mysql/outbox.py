@@ -4,8 +4,7 @@ That is a statement of its own for messages with a key: a number drawn in the sa
 be drawn before the gate is passed.
 
 Where rows are locked or deleted by their numbers, the numbers lead and the table follows
-(``STRAIGHT_JOIN``). Left to itself the server would rather read a small table through, and wait at
-every row that somebody has not committed yet.
+(`leading`).
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from ..outbox import (
     values_of,
 )
 from ..sql import Change, Query
+from .leading import these
 from .programs import NOW, MysqlPrograms, MysqlSchema
 
 __all__ = ["MysqlOutbox"]
@@ -65,13 +65,13 @@ class MysqlOutbox(OutboxPrograms):
         )
 
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
-        these = _these("n", numbers)
-        return Change(f"DELETE o FROM {these} STRAIGHT_JOIN {table} o ON o.n = these.n")
+        numbered = these("n", numbers)
+        return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")
 
     def copying(self, source: str, target: str, numbers: Sequence[int]) -> Change:
         columns = ", ".join(f"o.{name}" for name in COLUMNS.split(", "))
         return Change(
-            f"INSERT INTO {target} ({COLUMNS}) SELECT {columns} FROM {_these('n', numbers)}"
+            f"INSERT INTO {target} ({COLUMNS}) SELECT {columns} FROM {these('n', numbers)}"
             f" STRAIGHT_JOIN {source} o ON o.n = these.n"
         )
 
@@ -82,9 +82,9 @@ class MysqlOutbox(OutboxPrograms):
         """`created_at` is not used: the server tells the time."""
         gates = gates_of(added)
         if gates:
-            these = _these("gate", gates)
+            numbered = these("gate", gates)
             yield Query(
-                f"SELECT g.gate FROM {these} STRAIGHT_JOIN {self.t}_gates g ON g.gate = these.gate"
+                f"SELECT g.gate FROM {numbered} STRAIGHT_JOIN {self.t}_gates g ON g.gate = these.gate"
                 " FOR UPDATE"
             )
         for part in _parts(added):
@@ -95,13 +95,6 @@ class MysqlOutbox(OutboxPrograms):
                 ),
                 tuple(value for one in part for value in values_of(one)),
             )
-
-
-def _these(name: str, numbers: Sequence[int]) -> str:
-    """A table of numbers."""
-    first, *rest = numbers
-    others = "".join(f" UNION ALL SELECT {number:d}" for number in rest)
-    return f"(SELECT {first:d} AS {name}{others}) AS these"
 
 
 def _percents(sql: str) -> str:

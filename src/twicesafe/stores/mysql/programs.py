@@ -323,8 +323,11 @@ class _Update:
         self._one = one.format(**dict.fromkeys(names, "%s"))
         self._names = names
         theirs = {name: f"a.{name}" for name in names}
-        self._head = f"UPDATE {records} r JOIN ("
-        self._tail = f") AS a ON r.id = a.id SET {changes} WHERE {mine}".format(**theirs)
+        # The asks lead (`leading`): who waits at the row of another key delays all of them.
+        self._head = "UPDATE ("
+        self._tail = (
+            f") AS a STRAIGHT_JOIN {records} r ON r.id = a.id SET {changes} WHERE {mine}"
+        ).format(**theirs)
 
     def one(self, values: tuple[Any, ...]) -> Change:
         return Change(self._one, tuple(values[place] for place in self._order))

@@ -16,12 +16,13 @@ at or above its fence.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...core.protocol import Sweep
 from ...records import SweepReport
 from ..base import Program
 from ..sql import Change, Query, atomically
+from .leading import these
 
 if TYPE_CHECKING:
     from .programs import MysqlPrograms
@@ -83,9 +84,7 @@ class Sweeper:
             floor = yield from self._raise(max(fence for _, fence in due))
             # From here on no claim knows a lower floor.
             still = f"expires_at BETWEEN 1 AND {rows[0][3]:d} AND fence <= {floor:d}"
-            removed = yield from atomically(
-                self._remove(_list(n for n, _ in due), still), self._begin
-            )
+            removed = yield from atomically(self._remove([n for n, _ in due], still), self._begin)
         return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
 
     def _raise(self, to: int) -> Program[int]:
@@ -112,19 +111,29 @@ class Sweeper:
             ones = _list(one for (one,) in free)
             yield Change(f"UPDATE {self._meta} SET floor = {to:d} WHERE one IN {ones}")
 
-    def _remove(self, numbers: str, still: str) -> Program[int]:
-        """What was claimed since we looked stays; what somebody works on is not waited for."""
+    def _remove(self, numbers: list[int], still: str) -> Program[int]:
+        """What was claimed since we looked stays; what a session works on is not waited for.
+
+        Rows are reached by their numbers alone, and what belongs to them by those of the rows that
+        we have locked: a scan would wait at the rows that were stepped over.
+        """
         rows = yield Query(
-            f"SELECT n FROM {self._records} WHERE n IN {numbers} AND {still} FOR UPDATE SKIP LOCKED"
+            f"SELECT r.n, r.id FROM {these('n', numbers)} STRAIGHT_JOIN {self._records} r"
+            f" ON r.n = these.n WHERE {still} FOR UPDATE SKIP LOCKED"
         )
         if not rows:
             return 0
-        gone = _list(n for (n,) in rows)
-        yield Change(
-            f"DELETE FROM {self._audit} WHERE id IN"
-            f" (SELECT id FROM {self._records} WHERE n IN {gone})"
+        places = ", ".join(["%s"] * len(rows))
+        noted = yield Query(
+            f"SELECT n FROM {self._audit} WHERE id IN ({places})", tuple(id_ for _, id_ in rows)
         )
-        return (yield Change(f"DELETE FROM {self._records} WHERE n IN {gone}"))  # type: ignore[no-any-return]
+        if noted:
+            yield self._delete(self._audit, noted)
+        return (yield self._delete(self._records, rows))  # type: ignore[no-any-return]
+
+    def _delete(self, table: str, rows: Iterable[tuple[int, Any]]) -> Change:
+        numbered = these("n", (row[0] for row in rows))
+        return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")
 
 
 def _list(numbers: Iterable[int]) -> str:
