@@ -272,7 +272,8 @@ class NotStorableError(ResultError):
 
 
 class TooLargeError(ResultError):
-    """The handler's value is over ``max_result_bytes``; ``value`` still holds it."""
+    """The handler's value is over ``max_result_bytes``, or over the limit of the database; ``value``
+    still holds it."""
 
 
 class ResultUnavailableError(ResultError):

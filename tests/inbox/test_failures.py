@@ -125,6 +125,45 @@ def test_a_result_that_the_database_refuses_is_an_error_and_no_effect(
     assert shop.noted("m-1", inbox).state is State.PARKED
 
 
+@pytest.mark.parametrize("kind", ["pymysql", "asyncmy"])
+def test_a_result_that_is_more_than_a_packet_is_no_outage(
+    shop_of: Callable[[str], Shop], kind: str
+):
+    """The server would hang up in the middle of it, which looks like a server that went away."""
+    shop = shop_of(kind)
+    policy = Policy(max_attempts=2, max_result_bytes=10**9)
+    (most,) = shop.another("pymysql").sql("SELECT @@max_allowed_packet")[0]
+    required, optional = shop.make(policy=policy), shop.make(policy=policy, results="optional")
+
+    def returning(value: str) -> Callable[..., Any]:
+        credit = shop.credit(1)
+
+        def work(*_: Any) -> str:
+            credit()
+            return value
+
+        async def awaited(*_: Any) -> str:
+            await credit()
+            return value
+
+        return awaited if shop.door.awaited else work
+
+    heavy = returning("x" * (most + 1))
+    for _ in range(2):
+        with pytest.raises(TooLargeError, match="nothing was recorded"), shop.door.transaction():
+            shop.process("m-1", heavy, inbox=required)
+    with pytest.raises(ParkedError), shop.door.transaction():
+        shop.process("m-1", heavy, inbox=required)
+    assert shop.credits == []
+    with shop.door.transaction():
+        assert len(shop.process("m-2", heavy, inbox=optional).value) == most + 1
+    with pytest.raises(ResultUnavailableError), shop.door.transaction():
+        shop.process("m-2", heavy, inbox=optional)
+    with shop.door.transaction():
+        shop.process("m-3", returning("x" * 100_000), inbox=required)
+    assert shop.credits == [1, 1]
+
+
 def test_what_a_failed_attempt_left_running_is_told_to_stop(lean_shop: Shop):
     shop = lean_shop
     claims: list[Any] = []

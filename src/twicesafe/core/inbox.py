@@ -18,7 +18,13 @@ import msgspec
 
 from .. import events as ev
 from ..context import ActiveClaim
-from ..errors import AtomicityBrokenError, NotStorableError, ResultError, StoreError
+from ..errors import (
+    AtomicityBrokenError,
+    NotStorableError,
+    ResultError,
+    StoreError,
+    TooLargeError,
+)
 from ..keys import Key
 from ..outcomes import Outcome
 from ..records import Row
@@ -28,6 +34,7 @@ from .answers import outcome_of, refusal, refuse_mismatch, refuse_own_wait
 from .calls import Call
 from .commands import Flow, Invoke, Raised, Reply, Returned
 from .protocol import Claim, Claimed, Complete, Fail, Verdict
+from .recording import without_payload
 from .settling import prepare
 
 __all__ = ["Enter", "Entered", "Leave", "Note", "accept", "decide", "entry", "note", "receive"]
@@ -149,7 +156,15 @@ def receive(
     if problem is not None and must_keep:
         return (yield from _raised(call, claim, Raised(_undone(problem)), _failed(call, end)))
     try:
-        recorded = yield Leave(end, entered.mark)
+        try:
+            recorded = yield Leave(end, entered.mark)
+        except TooLargeError as error:  # nothing was sent: the transaction is as it was
+            problem = error.about(call.key)
+            problem.value = reply.value
+            if must_keep:
+                undone = Raised(_undone(problem))
+                return (yield from _raised(call, claim, undone, _failed(call, end)))
+            recorded = yield Leave(without_payload(end), entered.mark)
     except AtomicityBrokenError as error:
         raise _broken(call.key, error.message) from error.__cause__
     except StoreError as error:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ...core.inbox import Enter, Entered, Leave
 from ...core.protocol import Claimed, Verdict
-from ...errors import AtomicityBrokenError
+from ...errors import AtomicityBrokenError, TooLargeError
 from ...records import Row
 from ..base import Program
 from ..inside import Inside, look, savepoint
@@ -29,6 +29,9 @@ from .sweeping import GATE
 __all__ = ["UTC_NOW", "MysqlInside"]
 
 UTC_NOW: Final = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)"
+
+LARGE: Final = 256 * 1024
+"""Bytes of a statement from which on the server is asked whether it takes so many."""
 
 _ANSWER: Final = (
     "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
@@ -95,6 +98,7 @@ class MysqlInside(Inside):
 
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
+        yield from _fitting(end.result)
         values = (end.result, end.retention, end.id, end.owner, end.fence)
         release = f"RELEASE SAVEPOINT {ask.mark}"
         try:
@@ -105,6 +109,19 @@ class MysqlInside(Inside):
         except AtomicityBrokenError:
             return False
         return bool((yield Change(self._leave, values)))
+
+
+def _fitting(result: bytes | None) -> Program[None]:
+    """Raise `TooLargeError` before the server hangs up: that would look like an outage.
+
+    The limit is that of the caller's connection, so it is asked there, and only for what is large.
+    """
+    longest = 2 * len(result or b"") + 4096  # as drivers write bytes: escaped, or in hex
+    if longest > LARGE and longest > (most := (yield Query("SELECT @@max_allowed_packet"))[0][0]):
+        raise TooLargeError(
+            f"the work is done and recorded, but its result has {len(result or b'')} bytes and "
+            f"max_allowed_packet of the server is {most}; duplicates get ResultUnavailableError"
+        )
 
 
 def _values_of(ask: Enter) -> tuple[Any, ...]:
