@@ -101,6 +101,15 @@ def line(text: str | None) -> str:
     return " ".join((text or "").split()).replace("``", "`")
 
 
+def fitted(text: str, room: int = 96) -> str:
+    """A docstring for a text block: a line that is wider than the page's column is broken."""
+    rows = []
+    for row in text.strip().splitlines():
+        indent = " " * (len(row) - len(row.lstrip()))
+        rows += textwrap.wrap(row, room, subsequent_indent=indent) or [""]
+    return "\n".join(rows)
+
+
 def first_line(thing: Any) -> str:
     return line(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0])
 
@@ -309,7 +318,7 @@ cross process pools. None shows a key in full: they show the first eight hex dig
 An exception of your handler is not in this list. It reaches the caller as it was raised.
 
 ```text
-{textwrap.dedent(tree).strip()}
+{fitted(textwrap.dedent(tree))}
 ```
 
 {table("error", "is a", "HTTP", "retryable", "also has", "meaning", rows=rows)}"""
@@ -413,12 +422,11 @@ def _name(state: State | None) -> str:
 
 def _matrix() -> str:
     states: list[State | None] = [None, *State]
-    halves = (
-        [e for e in Event if e not in _OTHERS],
-        [e for e in Event if e in _OTHERS],
-    )
+    workers = [e for e in Event if e not in _OTHERS]
+    middle = (len(workers) + 1) // 2  # a table of all of them would be wider than its page
+    parts = (workers[:middle], workers[middle:], [e for e in Event if e in _OTHERS])
     blocks = []
-    for part in halves:
+    for part in parts:
         rows = [["", *(event.value for event in part)]]
         for state in states:
             cells = [TRANSITIONS.get((state, event), "") for event in part]
@@ -554,7 +562,7 @@ def stores_page() -> str:
         )
         sections.append(
             f"## {titles[cls]}\n\nURL: {', '.join(code(s + ':') for s in schemes)}\n\n"
-            f"```text\n{(homes[cls].__doc__ or '').strip()}\n```\n\n{known}"
+            f"```text\n{fitted(homes[cls].__doc__ or '')}\n```\n\n{known}"
         )
     return f"""# Stores
 
@@ -611,7 +619,7 @@ Exit status:
 ## Settings
 
 ```text
-{(config.__doc__ or "").strip()}
+{fitted(config.__doc__ or "")}
 ```
 
 {chr(10).join(section("twicesafe", get_command(app)))}
