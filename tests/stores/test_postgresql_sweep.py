@@ -187,6 +187,9 @@ CREATE TRIGGER stall BEFORE INSERT ON {{table}} FOR EACH ROW EXECUTE FUNCTION st
 
 STALLS = "options=-c%20test.stalls%3Dyes"
 
+LEASE_MS = 500
+"""Of the claim that stood still: the test ends with a takeover, which waits until this is over."""
+
 
 class Stalled:
     """A claim of the store that stands still between its snapshot and its insert."""
@@ -208,7 +211,7 @@ class Stalled:
                     self.answer = inbox.process(mine, key, str, 1)
             return
         with closing(PostgresStore.open(f"{url}{'&' if '?' in url else '?'}{STALLS}")) as store:
-            self.answer = store.perform(Claim(key, new_owner(), 30_000))
+            self.answer = store.perform(Claim(key, new_owner(), LEASE_MS))
 
     def _stands_still(self) -> bool:
         sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND backend_xmin IS NOT NULL"
