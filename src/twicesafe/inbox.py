@@ -17,7 +17,6 @@ or rolls back: you do. If `process` raises, roll back.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
@@ -28,6 +27,7 @@ from .core.commands import Invoke
 from .core.driving import drive, drive_async
 from .deliveries import value_or_raise
 from .errors import UsageError
+from .forking import RenewedLock
 from .keys import KeyLike
 from .letters import Letters, Results, claim_of, invoked, invoked_async
 from .outcomes import Outcome
@@ -224,7 +224,7 @@ class AsyncInbox(Letters):
     ) -> None:
         self._set_up(consumer, policy, scope, fingerprint, results, observers)
         self._awaited = store
-        self._opening = threading.Lock()
+        self._opening = RenewedLock()
         if store.url.startswith("sqlite:"):
             self._use(store.beside())
 
@@ -362,7 +362,7 @@ class AsyncInbox(Letters):
         await asyncio.to_thread(work, *args)
 
     def _open_beside(self) -> None:
-        with self._opening:  # one task of many opens it
+        with self._opening.now:  # one task of many opens it
             if not self._is_ready():
                 self._use(self._awaited.beside())
 

@@ -15,7 +15,6 @@ AMQP would carry: as text it could be another sender's key.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from itertools import count
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -26,6 +25,7 @@ from .context import ActiveClaim, current_claim, current_key
 from .core.http.key_field import BadKey, field_of, parse_key
 from .core.http.policy import HttpPolicy
 from .errors import InvalidKeyError
+from .forking import RenewedLock
 from .keys import MAX_KEY_BYTES, Key
 
 __all__ = ["extract", "inject", "numbered", "outgoing_key"]
@@ -81,7 +81,7 @@ def as_sent(key: Key, policy: HttpPolicy) -> str:
 
 
 _numbers: WeakKeyDictionary[ActiveClaim, dict[str, Iterator[int]]] = WeakKeyDictionary()
-_numbering = threading.Lock()
+_numbering = RenewedLock()
 
 
 def numbered(call: str) -> str:
@@ -95,7 +95,7 @@ def numbered(call: str) -> str:
         return call
     if len(call.encode("utf-8", "replace")) > MAX_KEY_BYTES - 16:
         call = "sha256:" + hashlib.sha256(call.encode("utf-8", "replace")).hexdigest()
-    with _numbering:
+    with _numbering.now:
         number = next(_numbers.setdefault(claim, {}).setdefault(call, count(1)))
     return f"{call} #{number}"
 

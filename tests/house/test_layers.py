@@ -19,7 +19,7 @@ from tests.house.repository import PACKAGE
 LAYERS: dict[str, set[str]] = {
     "values": {
         "_version", "errors", "keys", "fingerprint", "records", "policy", "codecs", "context",
-        "events", "outcomes", "clocks", "tokens", "canonical", "shapes", "drivers",
+        "events", "outcomes", "clocks", "tokens", "canonical", "shapes", "drivers", "forking",
     },
     "core": {"core"},
     "stores": {"stores"},

@@ -7,10 +7,10 @@ calls. One budget per server and process: share it between the clients of that s
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..forking import RenewedLock
 
 __all__ = ["Budget"]
 
@@ -36,7 +36,7 @@ class Budget:
         self.reserve = reserve
         """Retries at once, and what is there at the start."""
         self._tokens = float(reserve)
-        self._lock = threading.Lock()
+        self._lock = RenewedLock()
 
     @property
     def left(self) -> float:
@@ -45,12 +45,12 @@ class Budget:
 
     def earn(self) -> None:
         """A call begins."""
-        with self._lock:
+        with self._lock.now:
             self._tokens = min(self._tokens + self.ratio, float(self.reserve))
 
     def spend(self) -> bool:
         """May a retry be sent? Then it is counted."""
-        with self._lock:
+        with self._lock.now:
             if self._tokens < 1:
                 return False
             self._tokens -= 1

@@ -14,7 +14,6 @@ replaced, ``secret_env=NEW,OLD`` signs with both.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
@@ -23,6 +22,7 @@ from ..core.outbox import Message
 from ..core.publishing import Answer
 from ..drivers import require
 from ..errors import BrokerUnavailableError, ConfigurationError
+from ..forking import RenewedLock
 from .callable_ import CallablePublisher
 from .header_lines import line_of
 from .signature import Secrets, as_secrets, sign, verify_signature
@@ -62,7 +62,7 @@ class WebhookPublisher(CallablePublisher):
         self._secrets = () if secret is None else as_secrets(secret)
         self._timeout = timeout
         self._client = client
-        self._making = threading.Lock()
+        self._making = RenewedLock()
         self._clock = clock
 
     @classmethod
@@ -81,7 +81,7 @@ class WebhookPublisher(CallablePublisher):
     def _post(self, message: Message) -> None:
         import httpx
 
-        with self._making:  # the relay calls from many threads: one client, or the others leak
+        with self._making.now:  # the relay calls from many threads: one client, or the others leak
             if self._client is None:
                 self._client = httpx.Client(timeout=self._timeout)
         try:

@@ -7,11 +7,11 @@ which is why the cache is off unless asked for.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 
 from ..clocks import WorkerClock
 from ..core.protocol import Claimed
+from ..forking import RenewedLock
 
 __all__ = ["ReplayCache"]
 
@@ -20,7 +20,7 @@ class ReplayCache:
     def __init__(self, size: int, clock: WorkerClock) -> None:
         self._size = size
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = RenewedLock()
         self._kept: OrderedDict[bytes, tuple[float, Claimed]] = OrderedDict()
 
     def get(self, id: bytes) -> Claimed | None:  # noqa: A002
@@ -36,12 +36,12 @@ class ReplayCache:
     def put(self, id: bytes, answer: Claimed) -> None:  # noqa: A002
         # Counted from the answer's arrival, minus a little: never later than the store's own end.
         until = self._clock() + answer.expires_in / 1000 * 0.99
-        with self._lock:
+        with self._lock.now:
             self._kept[id] = (until, answer)
             self._kept.move_to_end(id)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
 
     def drop(self, id: bytes) -> None:  # noqa: A002
-        with self._lock:
+        with self._lock.now:
             self._kept.pop(id, None)

@@ -9,7 +9,6 @@ minute is given up, with a word in the log: the attempt is then not counted.
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 import time
@@ -20,6 +19,7 @@ from ..clocks import WorkerClock, since_boot
 from ..core.inbox import Note
 from ..core.recording import without_payload
 from ..errors import StoreError, TwicesafeError
+from ..forking import in_child
 
 __all__ = ["Notes"]
 
@@ -40,17 +40,15 @@ class Notes:
     ) -> None:
         self._write, self._clock, self._sleep = write, clock, sleep
         self._fresh()
+        in_child(self._fresh)  # thread and notes stay with the parent
 
     def _fresh(self) -> None:
-        self._pid = os.getpid()
         self._queue: queue.SimpleQueue[Note | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._unwritten: dict[bytes, list[Note]] = {}
         self._changed = threading.Condition()
 
     def add(self, note: Note) -> None:
-        if self._pid != os.getpid():  # forked: thread and notes stayed with the parent
-            self._fresh()
         with self._changed:
             self._unwritten.setdefault(note.claim.id, []).append(note)
             self._queue.put(note)
@@ -74,7 +72,7 @@ class Notes:
     def close(self, patience: float = 5.0) -> None:
         """Write what is left, for so many seconds."""
         thread = self._thread
-        if thread is not None and self._pid == os.getpid():
+        if thread is not None:
             self._queue.put(None)
             thread.join(patience)
             self._thread = None

@@ -12,7 +12,6 @@ threads that write through one connection, `lane` takes care.
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import threading
 import weakref
@@ -22,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from ..core.protocol import Request
 from ..errors import StoreUnavailableError, TwicesafeError
+from ..forking import RenewedLock, in_child
 from .base import AsyncStore, Finding, Store
 from .lane import goes_alone
 
@@ -215,11 +215,16 @@ class ThreadedStore(AsyncStore):
         self.url = url
         self._make = make
         self._opened: Store | None = None
-        self._opening = threading.Lock()
+        self._opening = RenewedLock()
         self._worker: _Worker | None = None
+        in_child(self._forget_worker)
+
+    def _forget_worker(self) -> None:
+        """Its thread stays with the parent."""
+        self._worker = None
 
     def beside(self) -> Store:
-        with self._opening:
+        with self._opening.now:
             if self._opened is None:
                 self._opened = self._make()
             return self._opened
@@ -249,7 +254,7 @@ class ThreadedStore(AsyncStore):
 
     def _send(self, errand: _Errand) -> None:
         worker = self._worker
-        if worker is None or worker.pid != os.getpid():
+        if worker is None:
             worker = self._worker = _Worker(weakref.WeakMethod(self.beside))
             weakref.finalize(self, worker.put, None).atexit = False
         worker.put(errand)
@@ -275,7 +280,6 @@ class _Worker:
     """
 
     def __init__(self, store: weakref.WeakMethod[Callable[[], Store]]) -> None:
-        self.pid = os.getpid()
         self._store = store
         self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="twicesafe-store", daemon=True)

@@ -9,7 +9,6 @@ else. Every operation is O(1) under one lock; nothing is ever evicted, only swep
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Self
@@ -34,6 +33,7 @@ from ..core.protocol import (
     Sweep,
 )
 from ..errors import ConfigurationError
+from ..forking import RenewedLock
 from ..records import AuditEntry, Row, State, Stats, SweepReport, moment
 from .base import AsyncStore, Capabilities, Finding, Store
 from .urls import options_of
@@ -53,7 +53,7 @@ class MemoryStore(Store):
         self._rows: dict[bytes, Row] = {}
         self._audit: dict[bytes, list[AuditEntry]] = {}
         self._floor = 0
-        self._lock = threading.Lock()
+        self._lock = RenewedLock()
         self._now = now or _steady_clock()
 
     @classmethod
@@ -69,7 +69,7 @@ class MemoryStore(Store):
         return found
 
     def perform(self, request: Request) -> Any:
-        with self._lock:
+        with self._lock.now:
             return getattr(self, request.op)(request)
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:

@@ -8,7 +8,6 @@ If the ear fails, all who wait are rung: they look for themselves.
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
 import threading
@@ -16,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ...forking import in_child
 from .settings import Address
 
 __all__ = ["Ear", "Waiter"]
@@ -45,9 +45,9 @@ class Ear:
             (b"SSUBSCRIBE", b"SUNSUBSCRIBE") if sharded else (b"SUBSCRIBE", b"UNSUBSCRIBE")
         )
         self._fresh()
+        in_child(self._fresh)  # the thread stays with the parent
 
     def _fresh(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._waiters: dict[bytes, set[Waiter]] = {}
         self._heard: set[bytes] = set()
@@ -60,8 +60,6 @@ class Ear:
     # -- for those who wait ---------------------------------------------------------------------
 
     def attend(self, waiter: Waiter) -> None:
-        if self._pid != os.getpid():
-            self._fresh()  # the thread stayed with the parent
         with self._lock:
             waiters = self._waiters.setdefault(waiter.channel, set())
             waiters.add(waiter)
@@ -85,7 +83,7 @@ class Ear:
     def restart(self) -> None:
         """A server took another one's place: all who wait are rung, and are heard anew."""
         with self._lock:
-            if self._thread is not None and self._pid == os.getpid():
+            if self._thread is not None:
                 self._put(None)
 
     def close(self) -> None:
@@ -93,7 +91,7 @@ class Ear:
             thread = self._thread
             if thread is not None:
                 self._put(None)
-        if thread is not None and self._pid == os.getpid():
+        if thread is not None:
             thread.join(2)
 
     def _put(self, job: bytes | None) -> None:
