@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from tests.house.repository import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-LOCKS = ["uv", "test", "bench"]
+LOCKS = ["uv", "test", "runtime", "bench"]
 
 
 def pins(lock: str) -> dict[str, set[str]]:
@@ -51,6 +51,12 @@ def test_every_wish_is_pinned(lock: str):
 def test_measuring_changes_no_pin_of_the_tests():
     tests, bench = pins("test"), pins("bench")
     assert {name: bench.get(name) for name in tests} == tests
+
+
+def test_an_installation_brings_what_the_tests_ran_with():
+    tests, runtime = pins("test"), pins("runtime")
+    assert set(runtime) == {Requirement(wish).name for wish in PROJECT["project"]["dependencies"]}
+    assert runtime == {name: tests[name] for name in runtime}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
