@@ -40,7 +40,12 @@ def double(message: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 50])
-def test_answers_come_in_order_in_two_trips(bench: Bench, concurrency: int) -> None:
+def test_answers_come_in_order_in_two_trips(
+    bench: Bench, concurrency: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "twicesafe.core.batch.LINGER", 60
+    )  # however slow the machine, ends go together
     batch = messages(*"abcdefghij")
     outcomes = bench.process_many(batch, double, key=by_id, concurrency=concurrency)
     assert [outcome.value for outcome in outcomes] == [m["id"] * 2 for m in batch]

@@ -194,7 +194,7 @@ def test_12_an_exception_bricks_no_key_and_none_is_no_success(bench: Bench) -> N
 def test_13_one_failed_renewal_does_not_end_renewing(bench: Bench) -> None:
     # exactly-once: one heartbeat error ended renewal for good; a store that never reconnected
     bench.store = bench.new_store()
-    bench.receiver = bench.new_receiver(bench.store, policy=Policy(lease=0.3))
+    bench.receiver = bench.new_receiver(bench.store, policy=Policy(lease=2))
     bench.store.before = Outage("renew", times=2)
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
