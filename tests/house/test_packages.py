@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -85,7 +86,8 @@ def test_the_archive_makes_the_same_wheel(built: Path, wheel: Path, tmp_path: Pa
         opened.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
     there = {path.name for path in source.iterdir()} - {"PKG-INFO", ".gitignore"}
-    assert there == {"src", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
+    files = {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md"}
+    assert there == files | {"src"}
     (again,) = build(source, tmp_path / "dist").glob("*.whl")
     assert again.read_bytes() == wheel.read_bytes()
 
@@ -95,6 +97,26 @@ def test_it_says_what_it_is(metadata: Message):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload().startswith("# twicesafe")  # type: ignore[union-attr]
+
+
+def test_an_index_gets_no_link_that_leads_nowhere_there(metadata: Message):
+    text = str(metadata.get_payload())
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert [
+        target for target in targets if not target.startswith(("http://", "https://", "#"))
+    ] == []
+    assert "what we cannot promise" in text  # the words stay
+    assert text.count("```") == (ROOT / "README.md").read_text("utf-8").count("```")
+
+
+def test_links_lead_to_the_site_when_there_is_one():
+    described = runpy.run_path(str(ROOT / "hatch_build.py"))["described"]
+    readme = "[a](docs/how-to/keys.md#limits) [b](docs/index.md) ![c](docs/pictures/demo.svg) [d](LICENSE)"
+    there = "https://docs.example"
+    assert described(readme, there + "/") == (
+        f"[a]({there}/how-to/keys/#limits) [b]({there}/) ![c]({there}/pictures/demo.svg) d"
+    )
+    assert described(readme) == "a b  d"
 
 
 def test_its_classifiers_are_true(metadata: Message):
