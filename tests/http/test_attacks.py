@@ -19,9 +19,9 @@ from twicesafe.http import HttpPolicy, HttpRequest, JsonMember, QueryParameter
 
 Play = Callable[..., Stage]
 MEBIBYTE = 1 << 20
-PATIENCE = 1.0
-"""Seconds of this process, however busy the machine is: hundreds of times what a linear reader needs,
-and a tiny part of what another would."""
+PATIENCE = 40.0
+"""Seconds of processor of this thread, however busy the machine is: fifty times what the slowest linear
+reader here needs, and a tiny part of what a quadratic one would for a mebibyte."""
 
 
 @pytest.mark.item("D5", "R5")
@@ -60,10 +60,10 @@ def test_a_stolen_key_is_a_key_of_ones_own(stage: Stage, body: bytes):
 def test_a_huge_key_is_refused_before_its_body_is_read(play: Play):
     rules = Rules(HttpPolicy())
     huge = HttpRequest("POST", "/", b"/", b"", [(b"idempotency-key", b"k" * 10 * MEBIBYTE)])
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(Refused) as refused:
         rules.look(huge)  # `look` sees no body
-    assert time.process_time() - began < PATIENCE
+    assert time.thread_time() - began < PATIENCE
     assert refused.value.problem.case == "key-invalid"
     stage = play()
     with stage.connect() as connection:
@@ -86,11 +86,11 @@ def test_a_hundred_thousand_fields_are_read_once():
     rules = Rules(HttpPolicy(scope=("Authorization", "cookie:s")))
     lines = [(b"authorization", b"x"), (b"cookie", b"a=b"), (b"x-%d", b"")] * 100_000
     request = HttpRequest("POST", "/", b"/", b"", [*lines, (b"idempotency-key", b"k")])
-    began = time.process_time()
+    began = time.thread_time()
     looked = rules.look(request)
     assert looked is not None
     assert rules.admit(request, looked) is not None
-    assert time.process_time() - began < 2 * PATIENCE
+    assert time.thread_time() - began < PATIENCE
 
 
 @pytest.mark.item("D11", "C2")
@@ -140,11 +140,11 @@ FIELDS = {
 @pytest.mark.item("D12", "K7", "K9")
 @pytest.mark.parametrize("value", FIELDS.values(), ids=FIELDS)
 def test_a_mebibyte_of_key_is_refused_unread_and_less_of_it_in_linear_time(value: bytes):
-    began = time.process_time()
+    began = time.thread_time()
     for octets in (value, value[:4000] + value[-1:]):
         with pytest.raises(BadKey):
             parse_key([octets], most=255)
-    assert time.process_time() - began < PATIENCE
+    assert time.thread_time() - began < PATIENCE
 
 
 BODIES = {
@@ -174,11 +174,11 @@ def test_a_mebibyte_of_body_is_read_in_linear_time_and_is_no_error(kind: str, bo
     query = filled(b"", b"%41&", b"")
     for fields in (headers, headers[:1]):  # the key in its field, or looked for in query and body
         request = HttpRequest("POST", "/" * MEBIBYTE, b"/", query, fields, body)
-        began = time.process_time()
+        began = time.thread_time()
         looked = rules.look(request)
         assert looked is not None
         admission = rules.admit(request, looked)
-        assert time.process_time() - began < 4 * PATIENCE
+        assert time.thread_time() - began < PATIENCE
         assert (admission is not None) is (fields is headers)
 
 

@@ -14,6 +14,8 @@ from lab.simulation.campaign import campaign, missing
 from lab.simulation.study import Study
 from tests.house.repository import ROOT
 
+pytestmark = pytest.mark.timeout(1800)  # half a minute of processor, on a machine of any load
+
 
 @pytest.fixture(params=STUDIES)
 def study(request: pytest.FixtureRequest) -> Study:
@@ -53,7 +55,7 @@ def told(study: Study, seed: int, hash_seed: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     ).stdout
 
 

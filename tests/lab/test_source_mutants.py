@@ -10,6 +10,8 @@ from lab.mutants.sources import SOURCE_MUTANTS, check_form, kill_all, sample
 
 GLUED = "scope parts are glued"
 
+pytestmark = pytest.mark.timeout(1800)  # each starts a pytest or two, which wait for the processor
+
 
 def test_every_one_fits_the_source():
     assert check_form() == []

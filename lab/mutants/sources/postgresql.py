@@ -188,3 +188,11 @@ break_source(
     new="            (SELECT before FROM patience)\n        FROM (SELECT max",
     tests=[f"{MEET}::test_the_callers_lock_timeout_is_as_it_was"],
 )
+break_source(
+    "postgresql: a locked table is a busy key",
+    bug="while the table is locked, a claim is told that its key is being worked on",
+    file="stores/postgresql/programs.py",
+    old="if type(ask) is Claim and (yield from self._table_is_free()):",
+    new="if type(ask) is Claim:",
+    tests=[f"{MIXED}::test_a_locked_table_is_an_outage_and_not_a_busy_key"],
+)

@@ -90,7 +90,7 @@ def _pytest(tests: Sequence[str], package: Path, patience: float) -> tuple[int |
     """Status and output; the package is imported from this folder. None: it took too long."""
     outside = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     cache = f"cache_dir={package / '.pytest' if package != PACKAGE.parent else '.dev/pytest'}"
-    words = ["-x", "-q", "--no-header", "--timeout=60", "-o", cache, "-rfE"]
+    words = ["-x", "-q", "--no-header", "--timeout=120", "-o", cache, "-rfE"]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words, *tests],
