@@ -37,6 +37,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@pytest.fixture
+def ends_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch records all its ends in one trip, however slow the machine is: trips can be counted."""
+    monkeypatch.setattr("twicesafe.core.batch.LINGER", 60)
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the developer's own store, settings or data folder."""

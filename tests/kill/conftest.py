@@ -44,7 +44,7 @@ def run_script() -> Callable[..., Any]:
 
     def run(name: str, *args: object) -> Any:
         command = [sys.executable, str(HERE / name), *map(str, args)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads(done.stdout)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from twicesafe import ParkedError, Policy, Receiver, current_claim
 
-POLICY = Policy(lease=0.1, max_attempts=3)
+POLICY = Policy(lease=2, max_attempts=3)
 
 
 def main(folder: Path, url: str) -> None:

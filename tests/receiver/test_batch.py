@@ -39,13 +39,9 @@ def double(message: dict[str, Any]) -> str:
     return message["id"] * 2
 
 
+@pytest.mark.usefixtures("ends_go_together")
 @pytest.mark.parametrize("concurrency", [1, 3, 50])
-def test_answers_come_in_order_in_two_trips(
-    bench: Bench, concurrency: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "twicesafe.core.batch.LINGER", 60
-    )  # however slow the machine, ends go together
+def test_answers_come_in_order_in_two_trips(bench: Bench, concurrency: int) -> None:
     batch = messages(*"abcdefghij")
     outcomes = bench.process_many(batch, double, key=by_id, concurrency=concurrency)
     assert [outcome.value for outcome in outcomes] == [m["id"] * 2 for m in batch]

@@ -56,6 +56,7 @@ class Trips:
 # --- round trips -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("ends_go_together")
 @pytest.mark.parametrize("returning, late", [(True, 1), (False, 2)], ids=["MariaDB", "MySQL"])
 def test_round_trips(store: MysqlStore, mariadb_url: str, returning: bool, late: int):
     store.programs = MysqlPrograms("twicesafe", returning)

@@ -60,12 +60,14 @@ def spent(count: Callable[[], int], door: Door) -> list[int]:
     return trips
 
 
+@pytest.mark.usefixtures("ends_go_together")
 def test_statements_two_for_a_first_call_one_for_a_duplicate_two_for_a_batch(door: Door):
     statements: list[str] = []
     door.store._tap = lambda when, _: statements.append(when)
     assert spent(lambda: statements.count("before"), door) == [2, 1, 2, 1]
 
 
+@pytest.mark.usefixtures("ends_go_together")
 def test_the_same_counted_on_the_wire(kind: str, postgres: Any, postgres_url: str):
     with Turns(postgres.port) as proxy:
         url = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
