@@ -71,6 +71,8 @@ def pictures() -> dict[str, str]:
     made = {path.stem: drawing.sequence(path.read_text("utf-8")) for path in sources.glob("*.seq")}
     made |= {path.stem: drawing.tree(path.read_text("utf-8")) for path in sources.glob("*.tree")}
     made["demo"] = drawing.demo((sources / "demo.json").read_text("utf-8"))
+    for path in sources.glob("*.ansi"):
+        made[path.stem] = drawing.screen(f"twicesafe: {path.stem}", path.read_text("utf-8"))
     made["rooms"] = drawing.map_of_rooms(ROOT / "src" / "twicesafe")
     results = ROOT / "benchmarks" / "results" / "published.json"
     made |= drawing.plots(results.read_text("utf-8"))
@@ -162,14 +164,14 @@ def policy_page() -> str:
 
     return f"""# Policy
 
-{own_doc(policy.Policy)} Durations are seconds or `timedelta`. Nonsense raises `ConfigurationError`, which names the
+{own_doc(policy.Policy)} Durations are seconds or `timedelta`. An invalid value raises `ConfigurationError`, which names the
 setting and the fix.
 
-A policy is taken whole: the decorator's if it has one, else the receiver's, else the default. Nothing is merged: a
+Policies are not merged: the decorator's policy applies if it has one, else the receiver's, else the default. So a
 `Policy(takeover="hold")` on a decorator has the default `retention`, whatever the receiver's is. To change one setting and keep the
-rest: `receiver.policy.but(takeover="hold")`. `process` takes no policy per call: `receiver.options(policy=…)`. The HTTP layers
-obey [HttpPolicy](http.md#settings). Without one, `lease`, `max_lease`, `retention` and `max_waiters` of their receiver's `Policy` count for
-requests; what does not count is logged as a warning, and a codec that would not be used is a `ConfigurationError`.
+rest: `receiver.policy.but(takeover="hold")`. For one call, use `receiver.options(policy=…).process(…)`. The HTTP middlewares
+use [HttpPolicy](http.md#settings). Without one, `lease`, `max_lease`, `retention` and `max_waiters` of the receiver's `Policy` apply to
+requests; other settings are logged as a warning, and a codec that would not be used raises `ConfigurationError`.
 
 {table("setting", "default", "type", "meaning", rows=rows(policy.Policy))}
 `policy.but(lease=5)` is the same policy with one setting changed. `receiver.options(policy=…)` is a receiver with
@@ -263,8 +265,8 @@ How to use it: [Protect a service in any language](../how-to/proxy.md). The comm
 
 ## Settings
 
-In `[proxy]` of `twicesafe.toml`, or in variables; durations in seconds. In a variable, several values are separated by commas.
-The command line says `upstream`, `listen`, `admin`, `workers` and the store, and goes first; a name that nobody knows is
+Set them in `[proxy]` of `twicesafe.toml`, or in environment variables. Durations are in seconds. In a variable, separate several
+values with commas. The options `--upstream`, `--listen`, `--admin`, `--workers` and `--store` override both. An unknown name is
 refused.
 
 {table("setting", "default", "variable", "meaning", rows=proxy)}
@@ -272,22 +274,22 @@ The store is `--store`, `TWICESAFE_STORE_URL`, or `url` in `[store]`.
 
 ## Settings of the HTTP layer
 
-In `[http]`, or in variables that begin with `{PREFIXES["http"]}`: `profile` (`draft`, `stripe`, `paypal`, `webhook:github` and its like),
-and what of [HttpPolicy](http.md#settings) is data: {http}. Here `unknown_status` is 502 by default. `key_from` is a list of
+Set them in `[http]`, or in variables that begin with `{PREFIXES["http"]}`: `profile` (`draft`, `stripe`, `paypal`, `webhook:github` and
+similar), and these settings of [HttpPolicy](http.md#settings): {http}. Here `unknown_status` is 502 by default. `key_from` is a list of
 `header:NAME`, `query:NAME`, `json:PATH` and `body`.
 
 ## Signals and exit
 
 | signal | what happens |
 |---|---|
-| SIGTERM, SIGINT | no new requests; running ones end within `grace`, then it ends with status 0 |
-| SIGHUP | the settings are read again; new workers take over; bad settings change nothing |
+| SIGTERM, SIGINT | it accepts no new requests, gives running ones `grace` seconds, and exits with status 0 |
+| SIGHUP | it reads the settings again, and new workers take over; invalid settings change nothing |
 
-Settings that cannot be used end it with status 2 before anything listens.
+With invalid settings it exits with status 2 before it listens.
 
 ## Metrics
 
-`/metrics` of the admin listener, all workers added up:
+`/metrics` of the admin listener shows the sum over all workers:
 
 {table("metric", "label", "meaning", rows=[(code(f"twicesafe_proxy_{n}" + ("_total" if k == "counter" else "")), label, text) for n, (k, label, text) in NAMED.items()])}"""
 
@@ -311,11 +313,11 @@ def errors_page() -> str:
         )
     return f"""# Errors
 
-Every error has `.key`, `.retryable` and `.http_status`, and its text says what happened, whose move it is and what to
-do next. `retryable`: may the same call succeed later, unchanged? All import from `twicesafe`. Errors pickle, so they
-cross process pools. None shows a key in full: they show the first eight hex digits of its identity.
+Every error has `.key`, `.retryable` and `.http_status`. Its text says what happened, who must act and what to do next. `retryable`
+means that the same call may succeed later, unchanged. Import all of them from `twicesafe`. Errors can be pickled, so they work with
+process pools. They never show a whole key, only the first eight hex digits of its identity.
 
-An exception of your handler is not in this list. It reaches the caller as it was raised.
+Exceptions of your handler are not in this list. They reach the caller unchanged.
 
 ```text
 {fitted(textwrap.dedent(tree))}
@@ -351,8 +353,8 @@ def states_page() -> str:
     ]
     return f"""# States and transitions
 
-One table in the code, `core.lifecycle.TRANSITIONS`, says what can happen to a record. This page is drawn from it. What is
-not here cannot happen. Every transition is one atomic conditional write of the store.
+One table in the code, `core.lifecycle.TRANSITIONS`, defines what can happen to a record, and this page is generated from it. Nothing
+else can happen. Every transition is one atomic conditional write of the store.
 
 ## States
 
@@ -374,8 +376,8 @@ Rows are states, columns are events, cells are the next state. An empty cell cha
 {table("event", "moves", "meaning", rows=event_rows)}
 ## Why a handler starts again
 
-`record.cause`, and `current_claim().cause` in a handler. The first start has none. A record that was swept or lost leaves no trace:
-the next start is a first one.
+The reason is in `record.cause`, and in `current_claim().cause` in a handler. The first start has none. A record that was swept or lost
+leaves no trace: the next start counts as the first.
 
 {table("cause", "meaning", rows=_enum_rows(Cause))}"""
 
@@ -573,10 +575,10 @@ store](../how-to/write-a-store.md).
 
 ## What each can do
 
-Declared in the code as `Capabilities`; the conformance suite holds a store to what it declares.
+Each store declares its `Capabilities` in the code, and the conformance suite tests what it declares.
 
 {table("capability", *titles.values(), "meaning", rows=can)}
-What each of them can *not* promise is in [what we cannot promise](../explanation/what-we-cannot-promise.md), and on the pages of the
+What each of them cannot guarantee is in [what we cannot promise](../explanation/what-we-cannot-promise.md), and on the pages of the
 servers: [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md).
 
 {chr(10).join(sections)}"""
@@ -605,8 +607,8 @@ def cli_page() -> str:
     status = inspect.cleandoc(twicesafe.cli.__doc__ or "").partition("everywhere:\n\n")[2]
     return f"""# Command line
 
-`pip install "twicesafe[cli]"` brings `twicesafe`; `python -m twicesafe` is the same. Every command takes `--json` and
-answers with one document on standard output (`sweep --every`: one per round); the field names are stable.
+`pip install "twicesafe[cli]"` installs `twicesafe`; `python -m twicesafe` is the same. With `--json`, every command prints one
+document to standard output (`sweep --every`: one per round). The field names are stable.
 
 Exit status:
 
@@ -717,7 +719,7 @@ def values_page() -> str:
     ]
     return f"""# Values: outcomes, records, events
 
-What the receiver hands out. All are immutable, except the claim, which lives.
+These are the values that a receiver returns. All are immutable, except the claim, which changes while it is held.
 
 {chr(10).join(parts)}
 ## Events
@@ -751,7 +753,7 @@ def _active_claim() -> str:
         (code("key"), "The key that this handler runs under."),
         (
             code("fence"),
-            "Strictly increasing per key: hand it to resources that refuse smaller ones.",
+            "Strictly increasing per key: pass it to resources that refuse smaller ones.",
         ),
         (code("attempt"), "1, or more with a `cause`."),
         (code("cause"), "Why the handler was started again; None on the first start."),
@@ -841,7 +843,7 @@ def main() -> int:
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             sys.stdout.write(f"written: docs/{name}\n")
-    for path in (ROOT / "README.md", HERE / "index.md"):
+    for path in (ROOT / "README.md", HERE / "index.md", HERE / "evidence.md"):
         path.write_text(with_evidence(path.read_text("utf-8")), "utf-8")
     return 0
 

@@ -3,6 +3,7 @@
     sources/*.seq    sequence diagrams, one line per message      sequences.py
     sources/*.tree   questions and answers, by indentation        trees.py
     sources/demo.json  one run of ``twicesafe demo --json``       terminal.py
+    sources/*.ansi     what other commands printed                terminal.py
     the package      its folders and their docstrings             rooms.py
     the benchmark    benchmarks/results/published.json            bars.py
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from .bars import plots
 from .rooms import map_of_rooms, table_of_rooms
 from .sequences import sequence
-from .terminal import demo
+from .terminal import demo, screen
 from .trees import tree
 
-__all__ = ["demo", "map_of_rooms", "plots", "sequence", "table_of_rooms", "tree"]
+__all__ = ["demo", "map_of_rooms", "plots", "screen", "sequence", "table_of_rooms", "tree"]

@@ -1,7 +1,7 @@
-"""The demo as a picture: what ``twicesafe demo`` printed in one run.
+"""What a terminal showed, as a picture. ``python docs/record.py`` records it.
 
-``twicesafe demo --seed 7 --json > docs/drawing/sources/demo.json`` records a run: its kills are real, so
-the numbers differ from run to run. The picture is drawn from that record by the demo's own report.
+The demo is recorded as data: its kills are real, so the numbers differ from run to run. The picture is drawn from
+that data by the demo's own report. Other sessions are recorded as the text that was printed, with its colours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twicesafe.demo import report, show
 from twicesafe.demo.plan import Plan
 from twicesafe.demo.tally import Tally
 
-__all__ = ["demo"]
+__all__ = ["demo", "screen"]
 
 # The format of rich names a font of another host; a picture must not ask anybody for anything.
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
@@ -35,6 +35,14 @@ def demo(recorded: str) -> str:
     console.print(Text.assemble(("$ ", "dim"), (again, "bold")))
     report.render(console, _show(data), again)
     return console.export_svg(title=again, code_format=FORMAT, unique_id="demo")
+
+
+def screen(title: str, printed: str, wide: int = 96) -> str:
+    console = Console(
+        record=True, width=wide, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(Text.from_ansi(printed), soft_wrap=True)
+    return console.export_svg(title=title, code_format=FORMAT, unique_id="screen")
 
 
 def _show(data: dict[str, object]) -> show.Show:

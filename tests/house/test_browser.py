@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from tests.house.browser import Browser, opened, served
+from tests.house.browser import opened, served
 from tests.house.repository import ROOT
 from tests.house.test_site import build
 
@@ -17,64 +16,39 @@ DESKTOP, PHONE = 1300, 400
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT / "mkdocs.yml", folder)
+def test_every_page_is_readable(tmp_path: Path):
+    """One test, so that the site is built and looked at once, whatever the number of workers."""
+    done = build(ROOT / "mkdocs.yml", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    pages = sorted(page.relative_to(tmp_path).as_posix() for page in tmp_path.rglob("*.html"))
+    assert len(pages) > 60
+    with served(tmp_path) as home, opened(home) as browser:
+        seen = {page: browser.look(page, DESKTOP, PHONE) for page in pages}
+    desktop = {page: at[0] for page, at in seen.items()}
+    problems = {
+        f"scrolls sideways at {DESKTOP} px": _with(desktop, "page"),
+        f"scrolls sideways at {PHONE} px": _with({p: at[1] for p, at in seen.items()}, "page"),
+        f"code is cut at {DESKTOP} px": _with(desktop, "code"),
+        "a picture is missing": _with(desktop, "pictures"),
+        "raw source instead of a picture": _with(desktop, "raw"),
+        "a link leads nowhere": dead_links(desktop, tmp_path, home),
+        "a request left the machine": browser.left,
+        "something was not found": browser.failed,
+    }
+    assert {what: where for what, where in problems.items() if where} == {}
 
 
-@pytest.fixture(scope="module")
-def home(site: Path) -> Iterator[str]:
-    with served(site) as url:
-        yield url
+def _with(looks: dict[str, dict[str, Any]], what: str) -> dict[str, Any]:
+    """The pages with something to say: a list that is not empty, or a width that is too much."""
+    said = {page: look[what] for page, look in looks.items()}
+    return {page: it for page, it in said.items() if (it if isinstance(it, list) else it > 0)}
 
 
-@pytest.fixture(scope="module")
-def seen(site: Path, home: str) -> tuple[dict[str, list[dict[str, Any]]], Browser]:
-    pages = sorted(page.relative_to(site).as_posix() for page in site.rglob("*.html"))
-    with opened(home) as browser:
-        return {page: browser.look(page, DESKTOP, PHONE) for page in pages}, browser
-
-
-def test_every_page_was_looked_at(seen: Any):
-    looks, _ = seen
-    assert len(looks) > 60
-    assert {"index.html", "tutorial/index.html", "explanation/proof/index.html"} <= set(looks)
-
-
-@pytest.mark.parametrize("which, width", [(0, DESKTOP), (1, PHONE)])
-def test_no_page_scrolls_sideways(seen: Any, which: int, width: int):
-    looks, _ = seen
-    wide = {page: at[which]["page"] for page, at in looks.items() if at[which]["page"] > 0}
-    assert wide == {}, f"wider than {width} px"
-
-
-def test_code_fits_its_column_on_a_desktop(seen: Any):
-    looks, _ = seen
-    cut = {page: at[0]["code"] for page, at in looks.items() if at[0]["code"]}
-    assert cut == {}
-
-
-def test_no_picture_is_missing_and_none_is_raw_source(seen: Any):
-    looks, _ = seen
-    assert {page: at[0]["pictures"] for page, at in looks.items() if at[0]["pictures"]} == {}
-    assert {page: at[0]["raw"] for page, at in looks.items() if at[0]["raw"]} == {}
-
-
-def test_nothing_is_loaded_from_elsewhere_and_nothing_fails_to_load(seen: Any):
-    _, browser = seen
-    assert browser.left == []
-    assert browser.failed == []
-
-
-def test_no_link_leads_nowhere(seen: Any, site: Path, home: str):
-    looks, _ = seen
-    ids = {page: set(at[0]["ids"]) for page, at in looks.items()}
+def dead_links(looks: dict[str, dict[str, Any]], site: Path, home: str) -> list[str]:
+    ids = {page: set(look["ids"]) for page, look in looks.items()}
     dead = []
-    for page, at in looks.items():
-        for link in at[0]["links"]:
+    for page, look in looks.items():
+        for link in look["links"]:
             if not link.startswith(home):
                 continue
             address, anchor = urldefrag(link)
@@ -84,7 +58,7 @@ def test_no_link_leads_nowhere(seen: Any, site: Path, home: str):
                 dead.append(f"{page}: {link}")
             elif anchor and target in ids and unquote(anchor) not in ids[target]:
                 dead.append(f"{page}: {link} (no such heading)")
-    assert dead == []
+    return dead
 
 
 # ------------------------------------------------------------------ the checks themselves can fail
@@ -106,3 +80,5 @@ def test_a_bad_page_would_be_seen(tmp_path: Path):
         assert at["raw"] == ["graph TD"]
         assert browser.left == ["http://elsewhere.invalid/x.js"]
         assert browser.failed == [f"404 {home}gone.svg"]
+        assert _with({"index.html": at}, "page") == {"index.html": at["page"]}
+        assert dead_links({"index.html": at}, tmp_path, home) == [f"index.html: {home}nowhere/"]

@@ -41,7 +41,7 @@ def test_every_setting_error_and_transition_is_shown():
         assert move in PAGES["reference/states.md"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/evidence.md"])
 def test_the_evidence_is_that_of_the_last_published_run(page: str):
     text = (ROOT / page).read_text("utf-8")
     assert GENERATE.evidence() in text, "run python docs/generate.py and commit what it writes"

@@ -205,18 +205,18 @@ How to use it: [Protect an HTTP API](../how-to/http.md).
 {generate.table("setting", "default", "meaning", rows=settings)}
 ## Problem types
 
-The type of a document is `problem_base` and one of these.
+The `type` of a problem document is `problem_base` followed by one of these.
 
 {generate.table("case", "status", "retryable", "title", rows=cases)}
 ## Checklist
 
-What the layer promises, item by item, and the tests in `tests/http` that hold it. Each runs on ASGI, on WSGI
-and behind the proxy unless it is about one of them.
+What the middleware promises, and the tests in `tests/http` that check it. Each test runs on ASGI, on WSGI and behind the proxy,
+unless it is about one of them.
 """
     held = marks()
     for section, items in SECTIONS.items():
         rows = [(name, said, _status(name, held)) for name, said in items.items()]
-        text += f"\n### {section}\n\n{generate.table('item', 'promise', 'held by', rows=rows)}"
+        text += f"\n### {section}\n\n{generate.table('item', 'promise', 'tests', rows=rows)}"
     return text
 
 

@@ -28,11 +28,10 @@ def faults_page() -> str:
         "",
         "# Fault matrix",
         "",
-        "What can go wrong, what must come of it, and the tests that hold it. How each ended when it was last",
-        "recorded: ✓ passed, ✗ failed, – skipped for want of a server, · not recorded. `rule:` is a rule of the",
-        "conformance suite, on every store; what begins with `lab/` is a method of [the proof lab](../explanation/proof.md).",
-        "Steps and sagas are not built yet: what is only about them says so. The outcomes are those of [what we cannot",
-        "promise](../explanation/what-we-cannot-promise.md), row by row.",
+        "What can go wrong, the required outcome, and the tests that check it. The last recorded result of each test: ✓",
+        "passed, ✗ failed, – skipped because a server was missing, · not recorded. `rule:` is a rule of the conformance suite",
+        "and runs on every store; `lab/` is a method of [the proof lab](../explanation/proof.md). Steps and sagas are not built",
+        "yet; rows about them say so. The outcomes follow [what we cannot promise](../explanation/what-we-cannot-promise.md).",
     ]
     group = ""
     for row, fault in FAULTS.items():
@@ -42,7 +41,7 @@ def faults_page() -> str:
                 "",
                 f"## {group}",
                 "",
-                "| fault | mode | must come of it | held by |",
+                "| fault | mode | required outcome | tests |",
                 "|---|---|---|---|",
             ]
         name = fault.name
@@ -61,10 +60,10 @@ def attacks_page() -> str:
         "",
         "# Attacks",
         "",
-        "What somebody may try who means harm, what must come of it, and the tests that try it. How each ended",
-        "when it was last recorded: ✓ passed, ✗ failed, – skipped, · not recorded.",
+        "What an attacker may try, the required outcome, and the tests that check it. The last recorded result of each",
+        "test: ✓ passed, ✗ failed, – skipped, · not recorded.",
         "",
-        "| | attack | must come of it | held by |",
+        "| | attack | required outcome | tests |",
         "|---|---|---|---|",
     ]
     for row, (attack, outcome) in attacks.ATTACKS.items():
