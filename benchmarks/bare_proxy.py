@@ -11,11 +11,11 @@ import asyncio
 import signal
 import sys
 
-from twicesafe.core.http.forwarding import Forwarding
+from twicesafe._core.http.forwarding import Forwarding
+from twicesafe._proxy.addresses import Listener
+from twicesafe._proxy.listening import server
+from twicesafe._proxy.upstream import Upstream
 from twicesafe.http import HttpPolicy
-from twicesafe.proxy.addresses import Listener
-from twicesafe.proxy.listening import server
-from twicesafe.proxy.upstream import Upstream
 
 
 async def serve(upstream: str, listen: str) -> None:

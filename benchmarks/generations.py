@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from tests.servers import launch
 from twicesafe import Key, Receiver
-from twicesafe.core.protocol import Claim, Complete, Sweep
-from twicesafe.stores.postgresql import PostgresStore
-from twicesafe.stores.postgresql.generations import GenerationPrograms
+from twicesafe._core.protocol import ClaimRequest, Complete, Sweep
+from twicesafe._engines.postgresql import PostgresStore
+from twicesafe._engines.postgresql.generations import GenerationPrograms
 
 FILL = """
 INSERT INTO {table} (fence, lease_until, created_at, changed_at, expires_at, attempt, state, cause,
@@ -47,7 +47,7 @@ class Load:
             key = Key(f"{threading.get_ident()}-{next(numbers)}-{time.monotonic_ns()}")
             owner = os.urandom(16)
             began = time.perf_counter()
-            won = self._store.perform(Claim(key, owner, 30_000))
+            won = self._store.perform(ClaimRequest(key, owner, 30_000))
             self.times.append(time.perf_counter() - began)
             self.began.append(began)
             self._store.perform(Complete(key.id, owner, won.fence, 86_400_000, b"x" * 200))
@@ -127,7 +127,7 @@ def costs_with(closed: int) -> None:
         programs.period = 0
         for _ in range(closed):
             for _ in range(200):
-                store.perform(Claim(Key(os.urandom(8).hex()), b"o" * 16, 30_000))
+                store.perform(ClaimRequest(Key(os.urandom(8).hex()), b"o" * 16, 30_000))
             store._run(programs._when_free(programs.turn()))
         store.close()
         print(f"{closed} older generations, fsync off")

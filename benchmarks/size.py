@@ -29,14 +29,14 @@ RETENTION_MS = 86_400_000
 
 def fill(store: object, count: int, due: int = 0, batch: int = BATCH) -> None:
     """`count` completed records, through the store's own batch form; the first `due` are due."""
-    from twicesafe.codecs import DEFAULT_CODEC
-    from twicesafe.core.protocol import Claim, Complete
-    from twicesafe.keys import Key
-    from twicesafe.tokens import new_owner
+    from twicesafe._core.protocol import ClaimRequest, Complete
+    from twicesafe._values.codecs import DEFAULT_CODEC
+    from twicesafe._values.keys import Key
+    from twicesafe._values.owner_token import new_owner
 
     payload = DEFAULT_CODEC.encode(RESULT)
     for numbers in _chunks(count, batch):
-        claims = [Claim(Key(key_of(n)), new_owner(), 30_000) for n in numbers]
+        claims = [ClaimRequest(Key(key_of(n)), new_owner(), 30_000) for n in numbers]
         won = store.perform_many(claims)  # type: ignore[attr-defined]
         kept = (1 if n < due else RETENTION_MS for n in numbers)
         done = [
@@ -54,7 +54,7 @@ def _chunks(count: int, batch: int = BATCH) -> Iterator[list[int]]:
 
 def sqlite_size(count: int) -> dict[str, float]:
     from twicesafe import Receiver
-    from twicesafe.stores.sqlite import SqliteStore
+    from twicesafe._engines.sqlite import SqliteStore
 
     from .floors import SqliteFloor
 

@@ -69,7 +69,7 @@ def valkey(count: int, url: str) -> dict[str, float]:
 
 
 def _filled(url: str, count: int, due: int) -> None:
-    from twicesafe.stores.urls import open_store
+    from twicesafe.stores._urls import open_store
 
     store = open_store(url)
     fill(store, count, due, CHUNK)

@@ -26,15 +26,19 @@ from typing import Any
 import msgspec
 
 import twicesafe
-from twicesafe import claims, client, context, errors, events, handlers, policy, records
-from twicesafe.client import budget, judging
-from twicesafe.client.policy import TRY_AGAIN
-from twicesafe.core.lifecycle import TRANSITIONS, Event
-from twicesafe.proxy.metrics import NAMED
-from twicesafe.proxy.settings import HTTP, PREFIXES, PROXY, ProxySettings
-from twicesafe.records import Cause, State
-from twicesafe.stores.base import Capabilities
-from twicesafe.stores.urls import SCHEMES
+from twicesafe import client, errors, events
+from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
+from twicesafe._proxy.metrics import NAMED
+from twicesafe._proxy.settings import HTTP, PREFIXES, PROXY, ProxySettings
+from twicesafe._values import context, policy, records
+from twicesafe._values.records import Cause, State
+from twicesafe.client import _budget as budget
+from twicesafe.client import _final_answers as judging
+from twicesafe.client._policy import TRY_AGAIN
+from twicesafe.receiver import _claim as claims
+from twicesafe.receiver import _message_handler as handlers
+from twicesafe.stores._base import Capabilities
+from twicesafe.stores._urls import SCHEMES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -169,12 +173,12 @@ setting and the fix.
 
 Policies are not merged: the decorator's policy applies if it has one, else the receiver's, else the default. So a
 `Policy(takeover="hold")` on a decorator has the default `retention`, whatever the receiver's is. To change one setting and keep the
-rest: `receiver.policy.but(takeover="hold")`. For one call, use `receiver.options(policy=…).process(…)`. The HTTP middlewares
+rest: `receiver.policy.replace(takeover="hold")`. For one call, use `receiver.options(policy=…).process(…)`. The HTTP middlewares
 use [HttpPolicy](http.md#settings). Without one, `lease`, `max_lease`, `retention` and `max_waiters` of the receiver's `Policy` apply to
 requests; other settings are logged as a warning, and a codec that would not be used raises `ConfigurationError`.
 
 {table("setting", "default", "type", "meaning", rows=rows(policy.Policy))}
-`policy.but(lease=5)` is the same policy with one setting changed. `receiver.options(policy=…)` is a receiver with
+`policy.replace(lease=5)` is the same policy with one setting changed. `receiver.options(policy=…)` is a receiver with
 another policy on the same store.
 
 ```python
@@ -339,10 +343,10 @@ def _enum_rows(cls: type[enum.StrEnum]) -> list[tuple[str, ...]]:
 
 
 def states_page() -> str:
-    by_event = {event: [] for event in Event}
+    by_event = {event: [] for event in RecordEvent}
     for (state, event), after in TRANSITIONS.items():
         by_event[event].append((state, after))
-    notes = notes_of(Event)
+    notes = notes_of(RecordEvent)
     event_rows = [
         (
             code(event.value),
@@ -353,7 +357,7 @@ def states_page() -> str:
     ]
     return f"""# States and transitions
 
-One table in the code, `core.lifecycle.TRANSITIONS`, defines what can happen to a record, and this page is generated from it. Nothing
+One table in the code, `_core.lifecycle.TRANSITIONS`, defines what can happen to a record, and this page is generated from it. Nothing
 else can happen. Every transition is one atomic conditional write of the store.
 
 ## States
@@ -424,9 +428,9 @@ def _name(state: State | None) -> str:
 
 def _matrix() -> str:
     states: list[State | None] = [None, *State]
-    workers = [e for e in Event if e not in _OTHERS]
+    workers = [e for e in RecordEvent if e not in _OTHERS]
     middle = (len(workers) + 1) // 2  # a table of all of them would be wider than its page
-    parts = (workers[:middle], workers[middle:], [e for e in Event if e in _OTHERS])
+    parts = (workers[:middle], workers[middle:], [e for e in RecordEvent if e in _OTHERS])
     blocks = []
     for part in parts:
         rows = [["", *(event.value for event in part)]]
@@ -443,11 +447,11 @@ def _matrix() -> str:
     return "\n\n".join(blocks)
 
 
-_OTHERS = {Event.EXPIRE, Event.RELEASE, Event.RESOLVE, Event.FORGET}
+_OTHERS = {RecordEvent.EXPIRE, RecordEvent.RELEASE, RecordEvent.RESOLVE, RecordEvent.FORGET}
 """What time and operators do; the rest is done by workers."""
 
 
-def _merged(only: Callable[[Event], bool]) -> dict[tuple[State | None, State | None], str]:
+def _merged(only: Callable[[RecordEvent], bool]) -> dict[tuple[State | None, State | None], str]:
     edges: dict[tuple[State | None, State | None], list[str]] = {}
     for (state, event), after in TRANSITIONS.items():
         if only(event):
@@ -587,8 +591,8 @@ servers: [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mar
 def cli_page() -> str:
     from typer.main import get_command
 
-    from twicesafe.cli import config, exits
-    from twicesafe.cli.app import app
+    from twicesafe._cli import config, exits
+    from twicesafe._cli.app import app
 
     def section(name: str, command: Any) -> Iterator[str]:
         inner = getattr(command, "commands", None)
@@ -604,7 +608,7 @@ def cli_page() -> str:
         said = re.sub(r"(?<!\\)\[/?\w*\]", "`", inspect.cleandoc(command.help)).replace("\\[", "[")
         yield f"## {name}\n\n{said}\n\n{table('option', 'meaning', rows=rows)}"
 
-    status = inspect.cleandoc(twicesafe.cli.__doc__ or "").partition("everywhere:\n\n")[2]
+    status = inspect.cleandoc(twicesafe._cli.__doc__ or "").partition("everywhere:\n\n")[2]
     return f"""# Command line
 
 `pip install "twicesafe[cli]"` installs `twicesafe`; `python -m twicesafe` is the same. With `--json`, every command prints one
@@ -705,7 +709,11 @@ def values_page() -> str:
     event_rows = []
     for name in events.__all__:
         cls = getattr(events, name)
-        if inspect.isclass(cls) and issubclass(cls, events.Event) and cls is not events.Event:
+        if (
+            inspect.isclass(cls)
+            and issubclass(cls, events.RecordEvent)
+            and cls is not events.RecordEvent
+        ):
             shown = ", ".join(code(n) for n in cls.__struct_fields__)
             event_rows.append((code(name), shown, own_doc(cls)))
     parts = [

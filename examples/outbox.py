@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from twicesafe import Inbox, Outbox, OutboxRelay
-from twicesafe.publishers import Message
+from twicesafe.outbox.publishers import Message
 
 for old in Path().glob("outbox-*.db*"):
     old.unlink()

@@ -40,7 +40,7 @@ def cores() -> int:
 @pytest.fixture
 def ends_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch records all its ends in one trip, however slow the machine is: trips can be counted."""
-    monkeypatch.setattr("twicesafe.core.batch.LINGER", 60)
+    monkeypatch.setattr("twicesafe._core.batch.LINGER", 60)
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from twicesafe.demo import report, show
-from twicesafe.demo.plan import Plan
-from twicesafe.demo.tally import Tally
+from twicesafe._demo import report, show
+from twicesafe._demo.plan import Plan
+from twicesafe._demo.tally import Tally
 
 __all__ = ["demo", "screen"]
 

@@ -2,7 +2,7 @@
 
     files:///var/lib/keys        Receiver.open finds this by the package's entry point
 
-What is decided is decided by `twicesafe.core.lifecycle`; a store only loads a row, asks it, and saves.
+What is decided is decided by `twicesafe._core.lifecycle`; a store only loads a row, asks it, and saves.
 A request changes one file, by writing a new one and renaming it: a reader, or a process that comes
 after a crash, finds the old record or the new one, never half of one. Time is the machine's wall
 clock, so a step of that clock reaches leases (``server_clock=False``); the fence still allows one
@@ -21,11 +21,10 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
-from twicesafe.clocks import wall_clock
-from twicesafe.core import lifecycle
-from twicesafe.core.protocol import (
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import (
     Browse,
-    Claim,
+    ClaimRequest,
     Forget,
     History,
     Page,
@@ -36,9 +35,10 @@ from twicesafe.core.protocol import (
     Survey,
     Sweep,
 )  # fmt: skip
-from twicesafe.records import AuditEntry, Row, State, Stats, SweepReport, moment
-from twicesafe.stores.base import Capabilities, Store
-from twicesafe.stores.joining import ThreadedStore
+from twicesafe._values.clocks import wall_clock
+from twicesafe._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
+from twicesafe.stores._base import Capabilities, Store
+from twicesafe.stores._batching import ThreadedStore
 
 
 class Kept(msgspec.Struct):
@@ -94,7 +94,7 @@ class FilesStore(Store):
     def _decide(self, ask: Any) -> Any:
         before, now = self._load(ask.id), self._now()
         row = None if before is None else before.row
-        if isinstance(ask, Claim):
+        if isinstance(ask, ClaimRequest):
             meta = self._meta()
             answer, after = lifecycle.claim(row, ask, now, meta.floor)
         else:

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from tests.servers import shared
 from twicesafe import Backoff, Key, Policy
-from twicesafe.core.protocol import Ack, Claim, Complete, Read, Renew, Verdict
+from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Renew, Verdict
+from twicesafe._values.owner_token import new_owner
+from twicesafe._values.records import State
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.records import State
-from twicesafe.tokens import new_owner
 
 from .doors import DRIVERS, Door, through
 from .proxy import ACTS, Fault, Proxy
@@ -122,7 +122,7 @@ class Bench:
 
     def renew(self) -> None:
         key, owner = Key(self.key()), new_owner()
-        won = self.ask(Claim(key, owner, HOUR))
+        won = self.ask(ClaimRequest(key, owner, HOUR))
         assert won.verdict is Verdict.WON
         ask = Renew(key.id, owner, won.fence, HOUR)
         self.arm()

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from tests.servers import shared
 from twicesafe import Key
-from twicesafe.core.protocol import (
+from twicesafe._core.protocol import (
     Abandon,
-    Claim,
+    ClaimRequest,
     Complete,
     Fail,
     Read,
@@ -33,7 +33,7 @@ from twicesafe.core.protocol import (
     Verdict,
 )
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.stores.urls import open_async_store, open_store
+from twicesafe.stores._urls import open_async_store, open_store
 
 from .doors import through
 from .linearity import UNDECIDED, UNKNOWN, Call, check, partition
@@ -60,7 +60,7 @@ class Client:
         self.number, self.rng, self.keys = number, rng, keys
         self.mine: list[Any] = []
         """(key id, owner, fence) of every claim that it ever won."""
-        self.unanswered: list[Claim] = []
+        self.unanswered: list[ClaimRequest] = []
 
     def draw(self) -> Any:
         rng = self.rng
@@ -70,7 +70,7 @@ class Client:
             return self.unanswered.pop()
         if what < 0.4 or not self.mine:
             owner = b"history.%08d" % next(_owners)
-            return Claim(key, owner, rng.choice((0, 0, HOUR)), 4, rng.random() < 0.1)
+            return ClaimRequest(key, owner, rng.choice((0, 0, HOUR)), 4, rng.random() < 0.1)
         if what < 0.5:
             return Read(key.id)
         if what < 0.58:
@@ -87,7 +87,7 @@ class Client:
         return Abandon(id_, owner, HOUR)
 
     def learn(self, request: Any, answer: Any) -> None:
-        if isinstance(request, Claim):
+        if isinstance(request, ClaimRequest):
             if answer is UNKNOWN:
                 self.unanswered.append(request)
             elif answer.verdict is Verdict.WON:

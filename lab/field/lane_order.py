@@ -14,10 +14,9 @@ from collections.abc import Sequence
 
 from tests.outbox.stage import begin, connect
 from twicesafe import Backoff
-from twicesafe.core.outbox import Message
-from twicesafe.core.publishing import Answer, Answers
-from twicesafe.outbox import Outbox
-from twicesafe.relay import OutboxRelay
+from twicesafe._core.outbox_requests import Message
+from twicesafe._core.publisher import Answer, Answers
+from twicesafe.outbox import Outbox, OutboxRelay
 
 from .commits import SQL
 from .trial import Trial, trial

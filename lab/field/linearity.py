@@ -1,7 +1,7 @@
 """Is a recorded history one that a single, atomic store could have given? (Wing & Gong, with memo.)
 
 A history is who asked what when, and what came back. It is *linearisable* if every operation can be
-given one moment between its call and its return so that `core.lifecycle`, asked at these moments,
+given one moment between its call and its return so that `_core.lifecycle`, asked at these moments,
 gives these answers. An operation whose answer never came stays open: it may have happened at any time
 after its call, or never. Keys do not know each other, so each key's history is searched by itself.
 
@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple, replace
 
-from twicesafe.core import lifecycle
-from twicesafe.core.protocol import Claimed, Complete, Fail, Read, Renew, Verdict
-from twicesafe.records import Row, State
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import Claimed, Complete, Fail, Read, Renew, Verdict
+from twicesafe._values.records import Row, State
 
 __all__ = ["UNDECIDED", "UNKNOWN", "Call", "check", "partition"]
 

@@ -1,6 +1,6 @@
 """The shipped model at full size (C11): Hypothesis asks a store and the lifecycle the same things.
 
-What users run on a store of their own (`twicesafe.testing.model.StoreModel`), here on ours, in both
+What users run on a store of their own (`twicesafe.testing._model.StoreModel`), here on ours, in both
 colours; a failing example is shrunk and printed with the blob that repeats it.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from twicesafe.testing.model import StoreModel
+from twicesafe.testing._model import StoreModel
 
 from .points import hooks_for
 from .trial import SERVERS, Trial, trial

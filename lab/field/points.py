@@ -26,10 +26,10 @@ from twicesafe import (
     RememberedFailureError,
     current_claim,
 )
-from twicesafe.core.protocol import Claim, Read
-from twicesafe.records import Row, State
+from twicesafe._core.protocol import ClaimRequest, Read
+from twicesafe._values.records import Row, State
 from twicesafe.testing import Place
-from twicesafe.testing.crash import Life, crash_points
+from twicesafe.testing._crash import Life, crash_points
 
 from .trial import SERVERS, Trial, trial
 
@@ -222,7 +222,7 @@ def _run(world: World, life: Life, colour: str, terms: dict[str, Any], fails: An
 
 def _taken_before(stage: Stage) -> World:
     world = stage.world(1)
-    stage.outside.perform(Claim(Key(world.names[0]), b"dead before us..", LEASE * 1000))
+    stage.outside.perform(ClaimRequest(Key(world.names[0]), b"dead before us..", LEASE * 1000))
     stage.lease_ends()
     return world
 

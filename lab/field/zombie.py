@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from twicesafe import AsyncReceiver, Policy, Receiver, current_claim
-from twicesafe.core.protocol import Abandon, Complete, Fail, Renew
+from twicesafe._core.protocol import Abandon, Complete, Fail, Renew
 
 PATIENCE = 10.0
 HOUR = 3_600_000

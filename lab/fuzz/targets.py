@@ -13,19 +13,19 @@ from decimal import Decimal
 from typing import Any
 
 from twicesafe import Key
-from twicesafe.codecs import JsonCodec
-from twicesafe.core.http.fingerprint import http_fingerprint
-from twicesafe.core.http.json_form import json_form
-from twicesafe.core.http.key_field import BadKey, parse_key, require_key
-from twicesafe.core.http.policy import HttpPolicy
-from twicesafe.core.http.problems import Refused
-from twicesafe.core.http.recording import Ending
-from twicesafe.core.http.rules import Rules
-from twicesafe.core.http.stored import NOT_KEPT, ResponseCodec
+from twicesafe._core.http.fingerprint import http_fingerprint
+from twicesafe._core.http.json_form import json_form
+from twicesafe._core.http.key_field import BadKey, parse_key, require_key
+from twicesafe._core.http.policy import HttpPolicy
+from twicesafe._core.http.problems import Refused
+from twicesafe._core.http.recording import Ending
+from twicesafe._core.http.rules import Rules
+from twicesafe._core.http.stored import NOT_KEPT, ResponseCodec
+from twicesafe._engines.redis.record_layout import row_of
+from twicesafe._engines.sql.commands import row_from
+from twicesafe._values.codecs import JsonCodec
 from twicesafe.errors import CorruptRecordError, InvalidKeyError, NotStorableError, StoreError
 from twicesafe.http import BodyHash, HttpRequest, JsonMember, QueryParameter, StoredResponse
-from twicesafe.stores.redis.rows import row_of
-from twicesafe.stores.sql import row_from
 
 from . import wire
 

@@ -30,11 +30,11 @@ from gunicorn.config import Config  # type: ignore[import-untyped]
 from gunicorn.http import errors as gunicorn_errors  # type: ignore[import-untyped]
 from gunicorn.http.parser import RequestParser  # type: ignore[import-untyped]
 
-from twicesafe.core.http.forwarding import Forwarding
-from twicesafe.core.http.framing import Follower, field
-from twicesafe.core.http.policy import HttpPolicy
-from twicesafe.core.http.problems import Refused
-from twicesafe.core.http.wire import Ambiguous, Guard, ResponseGuard
+from twicesafe._core.http.forwarding import Forwarding
+from twicesafe._core.http.framing import Follower, field
+from twicesafe._core.http.policy import HttpPolicy
+from twicesafe._core.http.problems import Refused
+from twicesafe._core.http.wire import Ambiguous, RequestGuard, ResponseGuard
 
 __all__ = ["REQUESTS", "RESPONSES", "WORDS", "requests", "responses"]
 
@@ -93,7 +93,7 @@ class _Witness(Follower):
             self.reading[-1].whole = True
 
 
-class Requests(_Witness, Guard):
+class Requests(_Witness, RequestGuard):
     def __init__(self) -> None:
         super().__init__()
         self.reading = []

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe.core import carrying
-from twicesafe.core.carrying import _Carrier
-from twicesafe.core.outbox import Settle
-from twicesafe.core.publishing import NOT_TRIED
-from twicesafe.core.relaying import Listen, Publish
+from twicesafe._core import relay_publish as carrying
+from twicesafe._core.outbox_requests import Settle
+from twicesafe._core.publisher import NOT_TRIED
+from twicesafe._core.relay_lease import Listen, Publish
+from twicesafe._core.relay_publish import _PublishLoop
 from twicesafe.errors import StoreError, StoreUnavailableError
 
 from .registry import Patch, mutant, tampered
@@ -26,7 +26,7 @@ def rows_of_an_earlier_holding(patch: Patch) -> None:
 
 @mutant("a lane with more rows goes on before the answer for its first ones is there", STUDY)
 def two_groups_of_a_lane(patch: Patch) -> None:
-    take_off = _Carrier._take_off
+    take_off = _PublishLoop._take_off
 
     def eager(self: Any) -> Any:
         yield from take_off(self)
@@ -39,14 +39,14 @@ def two_groups_of_a_lane(patch: Patch) -> None:
                 self.in_flight += 1
                 yield Publish(self.tickets, [waiting[0].message])
 
-    patch(_Carrier, "_take_off", eager)
+    patch(_PublishLoop, "_take_off", eager)
 
 
 @mutant(
     "rows are looked for behind the highest number seen: what commits late is passed over", STUDY
 )
 def remembers_the_last_number(patch: Patch) -> None:
-    sort_in = _Carrier._sort_in
+    sort_in = _PublishLoop._sort_in
 
     def behind(self: Any, rows: Any, slots: Any) -> None:
         met = self.__dict__.setdefault("met", set())
@@ -54,12 +54,12 @@ def remembers_the_last_number(patch: Patch) -> None:
         met.update(row.n for row in new)
         sort_in(self, new, slots)
 
-    patch(_Carrier, "_sort_in", behind)
+    patch(_PublishLoop, "_sort_in", behind)
 
 
 @mutant("a refused message is passed over, and its lane goes on without it", STUDY)
 def refused_is_passed_over(patch: Patch) -> None:
-    refused = _Carrier._refused
+    refused = _PublishLoop._refused
 
     def passed(self: Any, row: Any, *how: Any, **settings: Any) -> None:
         rest = deque(list(self.lanes.get(row.lane, ()))[1:])
@@ -67,7 +67,7 @@ def refused_is_passed_over(patch: Patch) -> None:
         if rest:
             self.lanes[row.lane] = rest
 
-    patch(_Carrier, "_refused", passed)
+    patch(_PublishLoop, "_refused", passed)
 
 
 @mutant("a row is settled before it is published, so a death in between loses it", STUDY)
@@ -79,12 +79,12 @@ def settled_before_published(patch: Patch) -> None:
                 yield Settle(carrier.desk.owner, [row.n for row in rows], {}, [], {})
         return (yield command)
 
-    patch(_Carrier, "_take_off", tampered(_Carrier._take_off, handle))
+    patch(_PublishLoop, "_take_off", tampered(_PublishLoop._take_off, handle))
 
 
 @mutant("the answers for a group are taken for those of other messages in it", STUDY)
 def answers_out_of_place(patch: Patch) -> None:
-    land = _Carrier._land
+    land = _PublishLoop._land
 
     def turned(self: Any, ended: Any) -> None:
         land(
@@ -95,66 +95,66 @@ def answers_out_of_place(patch: Patch) -> None:
             ],
         )
 
-    patch(_Carrier, "_land", turned)
+    patch(_PublishLoop, "_land", turned)
 
 
 @mutant("a broker that is away counts as a refusal of each message", STUDY)
 def outages_count(patch: Patch) -> None:
-    failed = _Carrier._broker_failed
+    failed = _PublishLoop._broker_failed
 
     def blamed(self: Any, rows: Any, error: Exception) -> None:
         for row in {row.lane: row for row in reversed(rows)}.values():
             self._refused(row, error)
         failed(self, rows, error)
 
-    patch(_Carrier, "_broker_failed", blamed)
+    patch(_PublishLoop, "_broker_failed", blamed)
 
 
 @mutant("refusals are not counted, so poison is tried for ever", STUDY)
 def poison_never_parks(patch: Patch) -> None:
-    refused = _Carrier._refused
+    refused = _PublishLoop._refused
 
     def forgetful(self: Any, row: Any, *how: Any, **settings: Any) -> None:
         self.desk.max_attempts = 1_000
         refused(self, row, *how, **settings)
 
-    patch(_Carrier, "_refused", forgetful)
+    patch(_PublishLoop, "_refused", forgetful)
 
 
 @mutant("a failed settlement is forgotten, and its rows are fetched and published again", STUDY)
 def failed_settlement_is_forgotten(patch: Patch) -> None:
-    outage = _Carrier._outage
+    outage = _PublishLoop._outage
 
     def forgetful(self: Any, what: str, error: StoreError) -> None:
         if what == "outbox_settle":
             self.todo = Settle(self.desk.owner, [], {}, [], {})
         outage(self, what, error)
 
-    patch(_Carrier, "_outage", forgetful)
+    patch(_PublishLoop, "_outage", forgetful)
 
 
 @mutant("while settlements fail, a relay goes on publishing: more than a batch is unsettled", STUDY)
 def more_than_a_batch(patch: Patch) -> None:
-    patch(_Carrier, "_room", lambda self: self.desk.batch)
+    patch(_PublishLoop, "_room", lambda self: self.desk.batch)
 
 
 @mutant("a relay that is told to stop leaves what it has published unsettled", STUDY)
 def stop_settles_nothing(patch: Patch) -> None:
-    settle = _Carrier._settle
+    settle = _PublishLoop._settle
 
     def impatient(self: Any, patient: bool = False) -> Any:
         if not self.desk.stopping:
             yield from settle(self, patient)
 
-    patch(_Carrier, "_settle", impatient)
+    patch(_PublishLoop, "_settle", impatient)
 
 
 @mutant("a relay that is told to stop does not wait for the calls that are under way", STUDY)
 def stop_drops_calls(patch: Patch) -> None:
-    carry = carrying.carry
+    publish_pending = carrying.publish_pending
 
     def hasty(desk: Any) -> Any:
-        flow = carry(desk)
+        flow = publish_pending(desk)
         reply: Any = None
         trouble: Exception | None = None
         while not desk.stopping:
@@ -168,7 +168,7 @@ def stop_drops_calls(patch: Patch) -> None:
                 reply, trouble = None, error
         desk.carried = True
 
-    patch(carrying, "carry", hasty)
+    patch(carrying, "publish_pending", hasty)
 
 
 @mutant("a relay that sleeps trusts its bell: when a wake-up is lost, it sleeps on", STUDY)
@@ -176,4 +176,4 @@ def trusts_its_bell(patch: Patch) -> None:
     def handle(desk: Any, command: Any) -> Any:
         return (yield replace(command, seconds=1e6) if type(command) is Listen else command)
 
-    patch(carrying, "carry", tampered(carrying.carry, handle))
+    patch(carrying, "publish_pending", tampered(carrying.publish_pending, handle))

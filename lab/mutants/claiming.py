@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe.core import lifecycle
-from twicesafe.core.protocol import Claim, Claimed, Verdict
-from twicesafe.records import Cause, Row, State
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import Claimed, ClaimRequest, Verdict
+from twicesafe._values.records import Cause, Row, State
 
 from ..simulation.leases.network import Network
 from .registry import Patch, mutant
@@ -24,14 +24,14 @@ def check_then_set(patch: Patch) -> None:
 
     def look_first(self: Any, process: Any, who: str, asks: Any, *rest: Any) -> None:
         world = self._world
-        if not isinstance(asks[0], Claim):
+        if not isinstance(asks[0], ClaimRequest):
             reach(self, process, who, asks, *rest)
             return
         seen = {ask.id: world.store._rows.get(ask.id) for ask in asks}
         world.after(0.004, None, decide, self, process, who, asks, seen, rest)
 
     def decide(self: Any, process: Any, who: str, asks: Any, seen: Any, rest: Any) -> None:
-        def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+        def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
             return _claim(seen[ask.id], ask, now, floor)
 
         lifecycle.claim = claim
@@ -45,7 +45,7 @@ def check_then_set(patch: Patch) -> None:
 
 @mutant("leases are judged by the workers' clocks, which differ by 0.9 s")
 def worker_clock(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         return _claim(row, ask, now + (900 if ask.owner[-1] % 2 else 0), floor)
 
     patch(lifecycle, "claim", claim)
@@ -53,7 +53,7 @@ def worker_clock(patch: Patch) -> None:
 
 @mutant("a claim asked again by its own owner is a stranger's")
 def claim_not_idempotent(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         stranger = replace(ask, owner=b"\0" * 16)
         return _look(row, stranger, now)
 
@@ -62,7 +62,7 @@ def claim_not_idempotent(patch: Patch) -> None:
 
 @mutant("a live claim is taken over 0.2 s before its lease ends")
 def early_takeover(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         working = row.state is State.IN_PROGRESS and row.owner != ask.owner
         return _look(row, ask, now + 200 if working else now)
 
@@ -71,7 +71,7 @@ def early_takeover(patch: Patch) -> None:
 
 @mutant("a lease never ends: a crash makes the key busy for ever")
 def lease_never_ends(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         if row.state is State.IN_PROGRESS and row.owner != ask.owner:
             return Claimed(Verdict.BUSY, wait=1000)
         return _look(row, ask, now)
@@ -81,7 +81,7 @@ def lease_never_ends(patch: Patch) -> None:
 
 @mutant("the lease is the row's time to live: when it ends, the row is gone")
 def lease_as_ttl(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         if row is not None and row.state is State.IN_PROGRESS and row.lease_until <= now:
             return _claim(None, ask, now, max(floor, row.fence))
         return _claim(row, ask, now, floor)
@@ -91,7 +91,7 @@ def lease_as_ttl(patch: Patch) -> None:
 
 @mutant("the rest after a failure is not kept")
 def no_rest(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         if row.state is State.RELEASED and row.lease_until > now:
             row = replace(row, lease_until=now)
         return _look(row, ask, now)
@@ -101,7 +101,7 @@ def no_rest(patch: Patch) -> None:
 
 @mutant("a takeover keeps the fence of the claim that it ends")
 def takeover_keeps_fence(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         answer, new = _claim(row, ask, now, floor)
         if answer.cause is Cause.LEASE_EXPIRED and row is not None and new is not None:
             answer, new = replace(answer, fence=row.fence), replace(new, fence=row.fence)
@@ -112,7 +112,7 @@ def takeover_keeps_fence(patch: Patch) -> None:
 
 @mutant("attempts are counted when they end, so a handler that kills its process is never counted")
 def attempts_counted_at_the_end(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         answer, new = _claim(row, ask, now, floor)
         if answer.cause is Cause.LEASE_EXPIRED and row is not None and new is not None:
             answer = replace(answer, attempt=row.attempt)
@@ -124,7 +124,7 @@ def attempts_counted_at_the_end(patch: Patch) -> None:
 
 @mutant("max_attempts is not looked at")
 def never_parked(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         return _claim(row, replace(ask, max_attempts=1000), now, floor)
 
     patch(lifecycle, "claim", claim)
@@ -132,7 +132,7 @@ def never_parked(patch: Patch) -> None:
 
 @mutant("the cause of a takeover is not recorded")
 def takeover_without_cause(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         answer, new = _claim(row, ask, now, floor)
         if answer.cause is Cause.LEASE_EXPIRED and new is not None:
             answer, new = replace(answer, cause=None), replace(new, cause=None)
@@ -143,7 +143,7 @@ def takeover_without_cause(patch: Patch) -> None:
 
 @mutant("a crash under takeover='hold' lets the key start again")
 def hold_ignored(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         return _claim(None if row is None else replace(row, hold=False), ask, now, floor)
 
     patch(lifecycle, "claim", claim)

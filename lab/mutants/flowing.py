@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe.context import ActiveClaim
-from twicesafe.core import recording
-from twicesafe.core.commands import Invoke, Land, Sleep
-from twicesafe.core.exchange import exchange
-from twicesafe.core.protocol import Abandon, Ack, Claim, Claimed, Complete, Fail, Verdict
+from twicesafe._core import recording
+from twicesafe._core.commands import EndFlight, Invoke, Sleep
+from twicesafe._core.delivery import deliver
+from twicesafe._core.protocol import Abandon, Ack, Claimed, ClaimRequest, Complete, Fail, Verdict
+from twicesafe._runtime.lease_keeper import LeaseKeeper
+from twicesafe._runtime.single_flight import SingleFlight
+from twicesafe._values.context import ActiveClaim
+from twicesafe._values.owner_token import new_owner
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.runtime.flights import Flights
-from twicesafe.runtime.keeper import LeaseKeeper
-from twicesafe.tokens import new_owner
 
 from ..simulation.leases import process as processes
 from ..simulation.leases.terms import POLICIES
@@ -29,7 +29,7 @@ def late_answer_runs(patch: Patch) -> None:
 
 
 def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
-    return tampered(exchange, handle, StoreUnavailableError)
+    return tampered(deliver, handle, StoreUnavailableError)
 
 
 @mutant("an unanswered claim is asked again with a new owner")
@@ -38,7 +38,7 @@ def new_owner_on_retry(patch: Patch) -> None:
         try:
             return (yield command)
         except StoreUnavailableError:
-            if type(command) is not Claim:
+            if type(command) is not ClaimRequest:
                 raise
         yield Sleep(0.02)
         return (yield replace(command, owner=new_owner()))
@@ -52,7 +52,7 @@ def unanswered_is_won(patch: Patch) -> None:
         try:
             return (yield command)
         except StoreUnavailableError:
-            if type(command) is not Claim:
+            if type(command) is not ClaimRequest:
                 raise
         return Claimed(Verdict.WON, 1, 1)
 
@@ -80,7 +80,7 @@ def unrecorded_landing(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         if type(command) is Complete:
             answer = Claimed(Verdict.REPLAY, command.fence, 1, state=command.state)
-            yield Land(replace(answer, result=command.result, expires_in=command.retention))
+            yield EndFlight(replace(answer, result=command.result, expires_in=command.retention))
         return (yield command)
 
     patch(processes, "exchange", _tampering(handle))
@@ -101,7 +101,7 @@ def fail_open(patch: Patch) -> None:
         try:
             return (yield command)
         except StoreUnavailableError:
-            if type(command) is Claim:
+            if type(command) is ClaimRequest:
                 yield Invoke(None, call.run)
             raise
 
@@ -134,13 +134,13 @@ def renews_for_ever(patch: Patch) -> None:
     "a flight that ends without an answer stays in the table: its process never runs the key again"
 )
 def flight_never_lands(patch: Patch) -> None:
-    land = Flights.land
+    land = SingleFlight.land
 
     def only_answers(self: Any, flight: Any, answer: Any) -> None:
         if answer is not None:
             land(self, flight, answer)
 
-    patch(Flights, "land", only_answers)
+    patch(SingleFlight, "land", only_answers)
 
 
 @mutant("the keeper lets go of a claim after one failed renewal")

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe.core import lifecycle
-from twicesafe.core.protocol import Claim, Complete, Verdict
-from twicesafe.records import Row, State, SweepReport
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import ClaimRequest, Complete, Verdict
+from twicesafe._values.records import Row, State, SweepReport
 from twicesafe.stores.memory import MemoryStore
 
 from .registry import Patch, mutant
@@ -21,7 +21,7 @@ _look = lifecycle.look
 
 @mutant("the fingerprint is compared after busy was said")
 def mismatch_after_busy(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         answer = _look(row, replace(ask, fingerprint=None), now)
         if answer is not None and answer.verdict is Verdict.BUSY:
             return answer
@@ -32,7 +32,7 @@ def mismatch_after_busy(patch: Patch) -> None:
 
 @mutant("fingerprints are not compared")
 def mismatch_ignored(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         return _look(row, replace(ask, fingerprint=None), now)
 
     patch(lifecycle, "look", look)
@@ -120,7 +120,7 @@ def resolve_without_fence(patch: Patch) -> None:
 
 @mutant("a forgotten key runs again")
 def forgotten_runs_again(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         if row is not None and row.state is State.FORGOTTEN:
             return _claim(None, ask, now, row.fence)
         return _claim(row, ask, now, floor)

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe.core import inbox as core
-from twicesafe.core import lifecycle
-from twicesafe.core.protocol import Claim, Fail
-from twicesafe.records import Row, State
-from twicesafe.runtime.notes import Notes
+from twicesafe._core import inbox_flow as core
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import ClaimRequest, Fail
+from twicesafe._runtime.deferred_writes import DeferredWrites
+from twicesafe._values.records import Row, State
 
 from .registry import Patch
 from .registry import mutant as any_mutant
@@ -27,12 +27,12 @@ _receive = core.receive
 
 @mutant("a failure is noted inside the transaction that is rolled back")
 def note_rolled_back(patch: Patch) -> None:
-    patch(Notes, "add", lambda self, note: None)
+    patch(DeferredWrites, "add", lambda self, note: None)
 
 
 @mutant("a failure that is not in the store yet is not counted by the process that knows of it")
 def unwritten_not_heeded(patch: Patch) -> None:
-    patch(Notes, "unwritten", lambda self, id_: [])
+    patch(DeferredWrites, "unwritten", lambda self, id_: [])
 
 
 @mutant("what a process knows of failures is looked up before the store is asked")
@@ -93,12 +93,12 @@ def note_makes_it_rest(patch: Patch) -> None:
 
 @mutant("a failure that is the answer is run again")
 def remembered_runs_again(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         if row.state is State.FAILED:
             row = replace(row, state=State.RELEASED)
         return _look(row, ask, now)
 
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         if row is not None and row.state is State.FAILED:
             row = replace(row, state=State.RELEASED)
         return _claim(row, ask, now, floor)

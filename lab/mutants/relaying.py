@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe.core import relaying
-from twicesafe.core.carrying import _Carrier
-from twicesafe.core.outbox import Hold
-from twicesafe.core.relaying import Desk
-from twicesafe.stores.outbox import OutboxPrograms
-from twicesafe.stores.sql import Change, Query
+from twicesafe._core import relay_lease as relaying
+from twicesafe._core.outbox_requests import Hold
+from twicesafe._core.relay_lease import RelayState
+from twicesafe._core.relay_publish import _PublishLoop
+from twicesafe._engines.sql.commands import Change, Query
+from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 
 from .registry import Patch, mutant, tampered
 
@@ -27,7 +27,7 @@ def publishes_past_its_deadline(patch: Patch) -> None:
     def usable(self: Any) -> dict[int, int]:
         return {slot: fence for slot, fence in self.slots.items() if slot not in self.unwanted}
 
-    patch(Desk, "usable", usable)
+    patch(RelayState, "usable", usable)
 
 
 @mutant("a relay's deadline counts from the answer to its renewal, not from the sending", STUDY)
@@ -39,30 +39,30 @@ def deadline_from_the_answer(patch: Patch) -> None:
         desk.heard = type(command) is Hold
         return reply
 
-    patch(relaying, "keep", tampered(relaying.keep, handle))
+    patch(relaying, "keep_slots", tampered(relaying.keep_slots, handle))
 
 
 @mutant("a slot is given back while a call with its messages is under way", STUDY)
 def gives_back_what_is_under_way(patch: Patch) -> None:
-    let_go = _Carrier._let_go
+    let_go = _PublishLoop._let_go
 
     def all_at_once(self: Any) -> None:
         let_go(self)
         self.desk.drained = (self.desk.unwanted, self.desk.unwanted)
 
-    patch(_Carrier, "_let_go", all_at_once)
+    patch(_PublishLoop, "_let_go", all_at_once)
 
 
 @mutant("a slot is given back before what was published of it is settled", STUDY)
 def gives_back_what_is_unsettled(patch: Patch) -> None:
-    let_go = _Carrier._let_go
+    let_go = _PublishLoop._let_go
 
     def owing(self: Any) -> None:
         owed, self.owed = self.owed, set()
         let_go(self)
         self.owed = owed
 
-    patch(_Carrier, "_let_go", owing)
+    patch(_PublishLoop, "_let_go", owing)
 
 
 def _taking(change: Callable[[str], str]) -> Any:

@@ -8,16 +8,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe import tokens
-from twicesafe.context import ActiveClaim
-from twicesafe.core import inbox as core
-from twicesafe.core import lifecycle
-from twicesafe.core.commands import Invoke, Raised
-from twicesafe.core.protocol import Claim, Claimed, Verdict
+from twicesafe._core import inbox_flow as core
+from twicesafe._core import lifecycle
+from twicesafe._core.commands import Invoke, Raised
+from twicesafe._core.protocol import Claimed, ClaimRequest, Verdict
+from twicesafe._values import owner_token as tokens
+from twicesafe._values.context import ActiveClaim
+from twicesafe._values.keys import Key
+from twicesafe._values.records import Row, State
 from twicesafe.errors import AtomicityBrokenError
-from twicesafe.keys import Key
-from twicesafe.letters import Letters
-from twicesafe.records import Row, State
+from twicesafe.inbox._base import InboxBase
 
 from ..simulation.transactions.connection import Connection
 from ..simulation.transactions.database import Database
@@ -69,7 +69,7 @@ def mark_not_compared(patch: Patch) -> None:
 
 @mutant("half of the work, committed by its handler, is taken over as if a lease had run out")
 def half_runs_again(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         return _claim(None if row is None else replace(row, hold=False), ask, now, floor)
 
     patch(lifecycle, "claim", claim)
@@ -153,7 +153,7 @@ def cut_commit_is_repeated(patch: Patch) -> None:
     aside=("closed stays closed", "every start has its cause", "poison parks"),
 )
 def done_runs_again(patch: Patch) -> None:
-    def claim(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         if row is not None and row.state is State.COMPLETED:
             row = replace(row, state=State.RELEASED)
         return _claim(row, ask, now, floor)
@@ -188,7 +188,7 @@ def old_snapshot(patch: Patch) -> None:
 
 @mutant("fingerprints are not compared in a transaction")
 def fingerprint_not_compared(patch: Patch) -> None:
-    def look(row: Row, ask: Claim, now: int) -> Any:
+    def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         return _look(row, replace(ask, fingerprint=None), now)
 
     patch(lifecycle, "look", look)
@@ -201,7 +201,7 @@ def expired_is_replayed(patch: Patch) -> None:
 
 @mutant("the consumer is no part of the key: the second one finds the work done")
 def consumer_not_in_the_key(patch: Patch) -> None:
-    patch(Letters, "key", lambda self, key: Key(key, scope=(CONSUMERS[0],)))
+    patch(InboxBase, "key", lambda self, key: Key(key, scope=(CONSUMERS[0],)))
 
 
 @mutant("a repeat is accepted as new")

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe.core import lifecycle
-from twicesafe.core.protocol import Ack, Claim, Complete, Renew
-from twicesafe.records import Row, State
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Renew
+from twicesafe._values.records import Row, State
 
 from .registry import Patch, mutant
 
@@ -117,7 +117,7 @@ def result_replaced(patch: Patch) -> None:
 def fence_restarts_after_sweep(patch: Patch) -> None:
     claim = lifecycle.claim
 
-    def restart(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def restart(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         return claim(row, ask, now, 0)
 
     patch(lifecycle, "claim", restart)
@@ -127,7 +127,7 @@ def fence_restarts_after_sweep(patch: Patch) -> None:
 def fence_restarts_after_expiry(patch: Patch) -> None:
     claim = lifecycle.claim
 
-    def restart(row: Row | None, ask: Claim, now: int, floor: int = 0) -> Any:
+    def restart(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         answer, new = claim(row, ask, now, floor)
         if row is not None and new is not None and lifecycle.is_expired(row, now):
             answer, new = replace(answer, fence=1), replace(new, fence=1)

@@ -29,7 +29,7 @@ def say(what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-class Ear:
+class WakeupListener:
     """What is said to this process, sorted: a function may still hold when its caller was answered."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def main(peer: str, url: str, name: str, ledger: str) -> None:
         gift = handlers.GIFTS.get(order["function"], value)
         return {"value": str(value), "as": repr(value), "same": _same(value, gift)}
 
-    ear = Ear()
+    ear = WakeupListener()
     handlers.bind(ledger, call, say, ear.word_for)
     library = adapter(peer)(url, name)
     say("ready")

@@ -4,22 +4,26 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from ._values.context import ActiveClaim, current_claim, current_key, key_scope
+from ._values.keys import Key
+from ._values.outcomes import Failure, Outcome
+from ._values.policy import Backoff, Policy
+from ._values.records import Cause, Record, State
 from ._version import __version__
-from .claims import AsyncClaim, Claim
-from .context import ActiveClaim, current_claim, current_key, key_scope
 from .errors import *  # noqa: F403 - the error tree is public as a whole
 from .errors import __all__ as _errors
-from .handlers import AsyncMessageHandler, MessageHandler
-from .keys import Key
-from .outcomes import Failure, Outcome
-from .policy import Backoff, Policy
-from .receiver import AsyncReceiver, Receiver
-from .records import Cause, Record, State
+from .receiver import (
+    AsyncClaim,
+    AsyncMessageHandler,
+    AsyncReceiver,
+    Claim,
+    MessageHandler,
+    Receiver,
+)
 
 if _TYPE_CHECKING:
     from .inbox import AsyncInbox, Inbox
-    from .outbox import AsyncOutbox, Outbox
-    from .relay import AsyncOutboxRelay, OutboxRelay
+    from .outbox import AsyncOutbox, AsyncOutboxRelay, Outbox, OutboxRelay
 
 __all__ = [  # noqa: PLE0604 - the errors' names are data
     "ActiveClaim",
@@ -54,10 +58,10 @@ __all__ = [  # noqa: PLE0604 - the errors' names are data
 _LATER = {
     "AsyncInbox": "inbox",
     "AsyncOutbox": "outbox",
-    "AsyncOutboxRelay": "relay",
+    "AsyncOutboxRelay": "outbox",
     "Inbox": "inbox",
     "Outbox": "outbox",
-    "OutboxRelay": "relay",
+    "OutboxRelay": "outbox",
 }
 
 

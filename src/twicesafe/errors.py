@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .keys import Key
+    from ._values.keys import Key
 
 __all__ = [
     "AtomicityBrokenError",

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from .keys import Key
-from .records import Cause
+from ._values.keys import Key
+from ._values.records import Cause
 
 __all__ = [
     "BrokerFailed",

@@ -21,12 +21,12 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from .context import ActiveClaim, current_claim, current_key
-from .core.http.key_field import BadKey, field_of, parse_key
-from .core.http.policy import HttpPolicy
+from ._core.http.key_field import BadKey, field_of, parse_key
+from ._core.http.policy import HttpPolicy
+from ._forking import RenewedLock
+from ._values.context import ActiveClaim, current_claim, current_key
+from ._values.keys import MAX_KEY_BYTES, Key
 from .errors import InvalidKeyError
-from .forking import RenewedLock
-from .keys import MAX_KEY_BYTES, Key
 
 __all__ = ["extract", "inject", "numbered", "outgoing_key"]
 

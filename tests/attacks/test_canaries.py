@@ -19,10 +19,10 @@ import pytest
 
 from tests.cli.line import Line, line  # noqa: F401 - a fixture
 from twicesafe import AsyncReceiver, Key, Policy, Receiver, StoreUnavailableError, current_claim
-from twicesafe.core.protocol import Claim
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe._engines.sqlite import SqliteStore
 from twicesafe.errors import RememberedFailureError, TwicesafeError
-from twicesafe.stores.sqlite import SqliteStore
-from twicesafe.stores.urls import mask, open_store
+from twicesafe.stores._urls import mask, open_store
 from twicesafe.testing import FakeClock
 
 KEY, SCOPE, BODY, RESULT, FAILURE, PASSWORD = CANARIES = (
@@ -114,7 +114,7 @@ def test_nothing_that_goes_wrong_in_a_receiver_sings(cage: Cage, tmp_path: Path)
                 clock.advance(120)
         dead = Key(f"{KEY} dead", (SCOPE,))
         for owner in (b"a" * 16, b"b" * 16):
-            store.perform(Claim(dead, owner, 1000, 2))
+            store.perform(ClaimRequest(dead, owner, 1000, 2))
             clock.advance(2)
         attempt(cage, receiver.process, dead, work, BODY, "well")
         attempt(cage, receiver.release, f"{KEY} unknown", by="me")

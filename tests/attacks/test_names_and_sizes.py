@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from twicesafe import ConfigurationError, InvalidKeyError, Key, Policy, Receiver
+from twicesafe._values.records import State
 from twicesafe.errors import StoreUnavailableError, UsageError
-from twicesafe.records import State
+from twicesafe.stores._urls import identifier, mask, open_async_store, open_store, options_of
 from twicesafe.stores.memory import MemoryStore
-from twicesafe.stores.urls import identifier, mask, open_async_store, open_store, options_of
 
 MEBIBYTE = 1 << 20
 PATIENCE = 20.0

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twicesafe import CorruptRecordError, Key, Policy, Receiver, RememberedFailureError
+from twicesafe._engines.sqlite import SqliteStore
 from twicesafe.errors import ResultError, StoreError
-from twicesafe.stores.sqlite import SqliteStore
 
 
 class Harm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.stores.base import Finding
+from twicesafe.stores._base import Finding
 from twicesafe.stores.memory import MemoryStore
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from twicesafe import HeldError, Key, Policy, Receiver, cli
+from twicesafe import HeldError, Key, Policy, Receiver
+from twicesafe import _cli as cli
 
 __all__ = ["Line", "Ran", "held", "line", "receiver"]
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.cli.line import Line
 from twicesafe import Receiver
-from twicesafe.bench import scenarios, timing
-from twicesafe.bench.place import own_place
-from twicesafe.bench.timing import Seen, with_threads
+from twicesafe._bench import scenarios, timing
+from twicesafe._bench.place import own_place
+from twicesafe._bench.timing import Seen, with_threads
 
 SHORT = ("bench", "--seconds", "0.05", "--callers", "1", "--callers", "4", "--batch", "10")
 
@@ -71,7 +71,7 @@ def test_the_table_fits_a_terminal_and_the_page_needs_nothing_else(line: Line, t
 def test_a_page_that_cannot_be_written_is_told_before_anything_is_measured(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("twicesafe.cli.bench.run", None)
+    monkeypatch.setattr("twicesafe._cli.bench.run", None)
     ran = line(*SHORT, "--html", str(tmp_path / "nowhere" / "x.html"), "--json")
     assert (ran.status, ran.fault["type"]) == (2, "UsageError")
 

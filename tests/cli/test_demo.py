@@ -13,12 +13,12 @@ import pytest
 
 from tests.cli.line import Line
 from twicesafe import Receiver
-from twicesafe.demo import show
-from twicesafe.demo.bank import Charge, FencingBank, OpenBank, StaleFenceError
-from twicesafe.demo.plan import MOST_REPEATS, Plan
-from twicesafe.demo.storm import Storm, StormError, Traffic
-from twicesafe.demo.tally import count, is_explained
-from twicesafe.demo.worker import Delivery, Report, Setting
+from twicesafe._demo import show
+from twicesafe._demo.bank import Charge, FencingBank, OpenBank, StaleFenceError
+from twicesafe._demo.plan import MOST_REPEATS, Plan
+from twicesafe._demo.storm import Storm, StormError, Traffic
+from twicesafe._demo.tally import count, is_explained
+from twicesafe._demo.worker import Delivery, Report, Setting
 
 SMALL = ("demo", "--payments", "30", "--workers", "2", "--kill-every", "25", "--seed", "11")
 
@@ -124,7 +124,7 @@ def test_the_status_tells_whether_the_promises_held(
             runs.append(show.Run(cast, cast, cast, tally))
         return show.Show(plan, 1, runs)
 
-    monkeypatch.setattr("twicesafe.cli.demo.play", staged)
+    monkeypatch.setattr("twicesafe._cli.demo.play", staged)
     ran = line("demo", "--payments", "1", "--json", store=False)
     text = line("demo", "--payments", "1", store=False)
     assert ran.status == text.status == (0 if told is None else 1)
@@ -215,7 +215,7 @@ def test_the_tally_finds_every_kind_of_harm():
 
 def test_a_worker_ends_with_its_parent_even_in_mid_work(tmp_path: Path):
     worker = subprocess.Popen(
-        [sys.executable, "-m", "twicesafe.demo.worker"],
+        [sys.executable, "-m", "twicesafe._demo.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

@@ -116,7 +116,7 @@ def test_pages_meet_without_gap_or_repeat(line: Line, receiver: Receiver):
 def test_all_pages_in_one_go(
     line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, number: int
 ):
-    monkeypatch.setattr("twicesafe.cli.finding.PAGE", 60)
+    monkeypatch.setattr("twicesafe._cli.finding.PAGE", 60)
     receiver.process_many(range(number), lambda n: n, key=str)
     records = line("keys", "list", "--all", "--json").data["records"]
     assert sorted(int(r["key"]) for r in records) == list(range(number))
@@ -206,7 +206,7 @@ def test_an_unclear_key_is_status_2(line: Line, receiver: Receiver, arguments: t
 def test_an_ambiguous_id_asks_for_more_digits(
     line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("twicesafe.cli.finding.LEAST_DIGITS", 0)
+    monkeypatch.setattr("twicesafe._cli.finding.LEAST_DIGITS", 0)
     fill(receiver, 2)
     ran = line("keys", "show", "--id", "")
     assert ran.status == 2

@@ -13,9 +13,8 @@ import pytest
 
 from tests.cli.line import Line
 from tests.outbox.stage import Broker
-from twicesafe.outbox import Outbox
-from twicesafe.publishers.callable_ import CallablePublisher
-from twicesafe.relay import OutboxRelay
+from twicesafe.outbox import Outbox, OutboxRelay
+from twicesafe.outbox.publishers._function import CallablePublisher
 
 
 def put(line: Line, *bodies: str, topic: str = "orders", key: str | None = "k") -> None:
@@ -134,7 +133,9 @@ def test_relay_once_ends_on_a_signal(line: Line, monkeypatch: pytest.MonkeyPatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     put(line, "1", "2", "3")
-    monkeypatch.setattr("twicesafe.relay.open_publisher", lambda _: CallablePublisher(taking))
+    monkeypatch.setattr(
+        "twicesafe.outbox._relay.open_publisher", lambda _: CallablePublisher(taking)
+    )
     ran = line("relay", "--to", "nowhere:", "--once", "--batch", "1", "--json")
     assert (ran.status, ran.data["published"]) == (0, 1)
     assert line("outbox", "status", "--json").data["pending"] == 2

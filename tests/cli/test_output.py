@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from twicesafe.cli.output import STATES, ago, as_json, shortened, visible
-from twicesafe.records import State
+from twicesafe._cli.output import STATES, ago, as_json, shortened, visible
+from twicesafe._values.records import State
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

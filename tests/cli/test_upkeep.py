@@ -14,8 +14,8 @@ import pytest
 
 from tests.cli.line import Line, held
 from twicesafe import Key, Policy, Receiver, StoreUnavailableError, __version__
-from twicesafe.records import SweepReport
-from twicesafe.stores.urls import SCHEMES
+from twicesafe._values.records import SweepReport
+from twicesafe.stores._urls import SCHEMES
 
 EXPIRED = Policy(retention=0.001)
 
@@ -321,7 +321,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_without_the_extra_it_says_what_to_install(missing: str):
     ran = run(
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "from twicesafe.cli import main; sys.exit(main(['stats']))"
+        "from twicesafe._cli import main; sys.exit(main(['stats']))"
     )
     assert ran.returncode == 2
     assert missing in ran.stderr

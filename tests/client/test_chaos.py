@@ -34,7 +34,7 @@ def test_each_call_has_one_effect_and_its_own_answer(
     stage.handler = echo
     chance = random.Random(SEED)
     server = flaky(*chance.choices(DEEDS, k=4 * CALLS), "pass", behind=stage.server.port)
-    policy, budget = QUICK.but(attempts=50), Budget(ratio=1, reserve=1000)
+    policy, budget = QUICK.replace(attempts=50), Budget(ratio=1, reserve=1000)
 
     def call(number: int) -> tuple[int, int, bool]:
         body = b'{"order":%d}' % number

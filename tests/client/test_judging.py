@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twicesafe._core.http.problems import CASES
 from twicesafe.client import RetryPolicy
-from twicesafe.client.judging import Answer, is_final, read_ahead, retry_after
-from twicesafe.core.http.problems import CASES
+from twicesafe.client._final_answers import Answer, is_final, read_ahead, retry_after
 from twicesafe.http import HttpPolicy
 
 POLICY = RetryPolicy()

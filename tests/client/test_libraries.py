@@ -22,9 +22,9 @@ from tests.client.libraries import ERRORS, LIBRARIES, QUICK, Library, _awaited
 from tests.http.stage import Answer, Stage
 from twicesafe import ConfigurationError
 from twicesafe.client import Budget, sent_of
+from twicesafe.client._final_answers import blames_certificate
 from twicesafe.client.aiohttp import RetryMiddleware
 from twicesafe.client.httpx import AsyncRetryTransport, RetryTransport
-from twicesafe.client.judging import blames_certificate
 from twicesafe.client.requests import RetryAdapter, _never_left
 from twicesafe.http import HttpPolicy
 
@@ -149,7 +149,7 @@ def test_retry_after_is_honoured(library: Library, flaky: Make):
 
 def test_a_wait_beyond_the_deadline_gives_the_answer_instead(library: Library, flaky: Make):
     server = flaky(response(503, b"busy", "Retry-After: 30"))
-    got = library.send(server.url, policy=QUICK.but(deadline=10))
+    got = library.send(server.url, policy=QUICK.replace(deadline=10))
     assert (got.status, got.body) == (503, b"busy")
     assert got.sent is not None
     assert (got.sent.attempts, got.sent.end) == (1, "deadline")
@@ -160,7 +160,7 @@ def test_when_nothing_helps_the_librarys_own_error_is_raised_with_the_key(
 ):
     server = flaky("lose")
     with pytest.raises(ERRORS) as caught:
-        library.send(server.url, policy=QUICK.but(attempts=3))
+        library.send(server.url, policy=QUICK.replace(attempts=3))
     sent = sent_of(caught.value)
     assert sent is not None
     assert (sent.attempts, sent.end, server.keys) == (3, "attempts", [sent.key] * 3)
@@ -170,7 +170,7 @@ def test_nobody_listens(library: Library):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(ERRORS) as caught:
-        library.send(f"http://127.0.0.1:{port}/", policy=QUICK.but(attempts=2))
+        library.send(f"http://127.0.0.1:{port}/", policy=QUICK.replace(attempts=2))
     sent = sent_of(caught.value)
     assert sent is not None
     assert (sent.attempts, len(library.waits)) == (2, 1)
@@ -197,7 +197,7 @@ def test_a_server_that_says_nothing_is_asked_again_after_the_time_out(
                 assert server.forwarded.acquire(timeout=20)
 
     library.wait = wait  # type: ignore[method-assign]
-    got = library.send(server.url, timeout=0.2, policy=QUICK.but(attempts=50))
+    got = library.send(server.url, timeout=0.2, policy=QUICK.replace(attempts=50))
     assert (got.body, len(stage.seen)) == (b"done", 1)
     assert got.sent is not None
     assert got.sent.replayed
@@ -209,7 +209,7 @@ def test_the_deadline_ends_an_attempt_too(library: Library, flaky: Make, stage: 
     stage.handler = lambda _: Answer(body=[b"x" if go.wait(20) else b"y"])
     server = flaky(behind=stage.server.port)
     with pytest.raises(ERRORS) as caught:
-        library.send(server.url, policy=QUICK.but(deadline=0.2))
+        library.send(server.url, policy=QUICK.replace(deadline=0.2))
     go.set()
     sent = sent_of(caught.value)
     assert sent is not None
@@ -309,7 +309,7 @@ def test_a_stream_that_never_left_is_sent_again(library: Library):
         port = closed.getsockname()[1]
     with pytest.raises(ERRORS) as caught:
         library.send(
-            f"http://127.0.0.1:{port}/", lambda: iter([b"a"]), policy=QUICK.but(attempts=2)
+            f"http://127.0.0.1:{port}/", lambda: iter([b"a"]), policy=QUICK.replace(attempts=2)
         )
     sent = sent_of(caught.value)
     assert sent is not None
@@ -353,7 +353,7 @@ def test_files_are_rewound_where_the_library_can(flaky: Make):
 
 def test_profiles_are_those_of_the_server(library: Library, flaky: Make):
     server = flaky(response(201))
-    library.send(server.url, policy=QUICK.but(http=HttpPolicy.paypal()))
+    library.send(server.url, policy=QUICK.replace(http=HttpPolicy.paypal()))
     assert b"paypal-request-id: " in server.seen[0].lower()
     assert server.keys == [""]
 
@@ -364,7 +364,7 @@ def test_a_streamed_answer_can_be_streamed(flaky: Make):
     announced = response(200, large)
     server = flaky(*[announced] * 3, *[unannounced] * 3)
     for buffer in (0, 1000, 1_000_000) * 2:
-        transport = RetryTransport(policy=QUICK.but(buffer=buffer))
+        transport = RetryTransport(policy=QUICK.replace(buffer=buffer))
         with (
             httpx.Client(transport=transport) as client,
             client.stream("POST", server.url) as made,
@@ -376,7 +376,7 @@ async def test_a_streamed_answer_can_be_awaited_in_pieces(flaky: Make):
     large = b"x" * 300_000
     server = flaky(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large)
     for buffer in (0, 1000, 1_000_000):
-        transport = AsyncRetryTransport(policy=QUICK.but(buffer=buffer))
+        transport = AsyncRetryTransport(policy=QUICK.replace(buffer=buffer))
         async with (
             httpx.AsyncClient(transport=transport) as client,
             client.stream("POST", server.url) as made,
@@ -389,7 +389,7 @@ def test_a_budget_may_be_shared(flaky: Make):
     server = flaky(response(503))
     ends = []
     for _ in range(2):
-        transport = RetryTransport(policy=QUICK.but(attempts=2), budget=budget)
+        transport = RetryTransport(policy=QUICK.replace(attempts=2), budget=budget)
         with httpx.Client(transport=transport) as client:
             sent = sent_of(client.post(server.url))
             assert sent is not None

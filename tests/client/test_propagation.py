@@ -26,7 +26,7 @@ from twicesafe import (
 )
 from twicesafe import propagation as hops
 from twicesafe.client import RetryPolicy
-from twicesafe.client.sending import call_of
+from twicesafe.client._sending import call_of
 from twicesafe.http import HttpPolicy
 from twicesafe.propagation import extract, inject, numbered, outgoing_key
 
@@ -221,7 +221,7 @@ async def test_tasks_of_one_handler_share_the_numbers():
 
 
 def test_propagation_can_be_left_out(receiver: Receiver):
-    policy = QUICK.but(propagate=False)
+    policy = QUICK.replace(propagate=False)
     one, again = twice(receiver, lambda: call_of(policy, "POST", "/", []).key)  # type: ignore[union-attr]
     assert one != again
 

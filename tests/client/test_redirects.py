@@ -129,7 +129,7 @@ def test_inside_a_handler_a_redirect_is_no_further_call(library: Library, flaky:
 def test_the_key_fits_the_policy(library: Library, flaky: Make):
     there = flaky(response(201))
     here = flaky(moved(there.url))
-    short = QUICK.but(http=HttpPolicy(max_key=36, strict=True))
+    short = QUICK.replace(http=HttpPolicy(max_key=36, strict=True))
     for _ in range(2):
         library.send(here.url, headers={"Idempotency-Key": f'"{KEY}"'}, policy=short)
     assert len(set(there.keys)) == 1
@@ -153,7 +153,9 @@ def test_a_redirect_to_where_our_part_is_not_mounted_has_no_key(flaky: Make):
 def test_httpx_a_redirect_that_is_followed_by_hand(flaky: Make):
     there = flaky(response(201))
     here = flaky(moved(there.url))
-    with httpx.Client(transport=RetryTransport(policy=QUICK.but(deadline=3)), timeout=7) as client:
+    with httpx.Client(
+        transport=RetryTransport(policy=QUICK.replace(deadline=3)), timeout=7
+    ) as client:
         first = client.post(here.url)
         assert first.next_request is not None
         made = client.send(first.next_request)

@@ -10,11 +10,11 @@ import pytest
 
 from tests.house.test_import import ALLOWED_THIRD_PARTY, watch
 from twicesafe import Backoff, ConfigurationError, InvalidKeyError
+from twicesafe._core.driving import drive
 from twicesafe.client import Budget, RetryPolicy, Sent, sent_of
-from twicesafe.client.judging import Answer, Unanswered
-from twicesafe.client.sending import Attempt, Call, Ended, call_of, send
-from twicesafe.client.sent import mark
-from twicesafe.core.driving import drive
+from twicesafe.client._final_answers import Answer, Unanswered
+from twicesafe.client._sending import Attempt, Call, Ended, call_of, send
+from twicesafe.client._sent import mark
 from twicesafe.http import HttpPolicy
 
 FRESH = Call("k", "k", fresh=True)
@@ -84,22 +84,24 @@ def test_retry_after_comes_on_top_of_the_jitter():
 
 def test_the_last_attempt_gives_what_it_got():
     network = Network([status(503)])
-    assert network.run(PLAIN.but(attempts=3)) == Ended(status(503), Sent("k", 3, False, "attempts"))
+    assert network.run(PLAIN.replace(attempts=3)) == Ended(
+        status(503), Sent("k", 3, False, "attempts")
+    )
     network = Network([LOST])
-    assert network.run(PLAIN.but(attempts=1)) == Ended(LOST, Sent("k", 1, False, "attempts"))
+    assert network.run(PLAIN.replace(attempts=1)) == Ended(LOST, Sent("k", 1, False, "attempts"))
 
 
 def test_no_wait_goes_past_the_deadline():
     network = Network([status(503, retry_after="8"), status(201)])
-    assert network.run(PLAIN.but(deadline=10)).sent.end == "deadline"
+    assert network.run(PLAIN.replace(deadline=10)).sent.end == "deadline"
     assert network.time == 1
     network = Network([status(503, retry_after="8"), status(201)])
-    assert network.run(PLAIN.but(deadline=10.5)).sent.end == "answered"
+    assert network.run(PLAIN.replace(deadline=10.5)).sent.end == "answered"
 
 
 def test_an_attempt_knows_how_much_time_is_left():
     network = Network([LOST, LOST, status(201)])
-    network.run(PLAIN.but(deadline=10))
+    network.run(PLAIN.replace(deadline=10))
     assert network.patience == [10, 8, 5]  # a second each, and waits of one and two
 
 
@@ -184,7 +186,7 @@ def test_safe_methods_are_left_alone(method: str):
 def test_other_methods_are_calls_if_they_have_a_key_or_the_policy_says_so(method: str):
     assert call_of(PLAIN, method, "/", []) is None
     assert call_of(PLAIN, method, "/", headers("given")) == Call("given", None, fresh=False)
-    policy = PLAIN.but(http=HttpPolicy(methods={method}))
+    policy = PLAIN.replace(http=HttpPolicy(methods={method}))
     assert call_of(policy, method, "/", []) is not None
 
 
@@ -197,7 +199,7 @@ def test_each_call_has_a_key_of_its_own():
 def test_a_given_key_is_kept_in_any_form():
     for text in ("given", '"given"', '"given";v=1'):
         assert call_of(PLAIN, "POST", "/", headers(text)) == Call("given", None, fresh=False)
-    aliased = PLAIN.but(http=HttpPolicy(aliases=("X-Key",)))
+    aliased = PLAIN.replace(http=HttpPolicy(aliases=("X-Key",)))
     assert call_of(aliased, "POST", "/", headers("a", "X-Key")) == Call("a", None, fresh=False)
 
 
@@ -208,11 +210,11 @@ def test_a_given_key_that_no_server_would_take_is_refused_before_it_is_sent(text
 
 
 def test_the_profile_says_header_and_form():
-    strict = PLAIN.but(http=HttpPolicy(strict=True), new_key=lambda: "a")
+    strict = PLAIN.replace(http=HttpPolicy(strict=True), new_key=lambda: "a")
     assert call_of(strict, "POST", "/", []) == Call("a", '"a"', fresh=True)
-    odd = PLAIN.but(new_key=lambda: 'a b "c\\')
+    odd = PLAIN.replace(new_key=lambda: 'a b "c\\')
     assert call_of(odd, "POST", "/", []) == Call('a b "c\\', '"a b \\"c\\\\"', fresh=True)
-    assert call_of(PLAIN.but(http=HttpPolicy.stripe()), "PATCH", "/", []) is None
+    assert call_of(PLAIN.replace(http=HttpPolicy.stripe()), "PATCH", "/", []) is None
 
 
 # --- settings and marks --------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]):
 
 def test_an_unknown_setting_is_named():
     with pytest.raises(ConfigurationError, match="did you mean 'attempts'"):
-        RetryPolicy().but(attempt=1)
+        RetryPolicy().replace(attempt=1)
 
 
 def test_an_error_says_what_may_have_happened():

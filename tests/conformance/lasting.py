@@ -11,7 +11,7 @@ import time
 import weakref
 from typing import Any, ClassVar
 
-from twicesafe.stores.base import Capabilities
+from twicesafe.stores._base import Capabilities
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.testing import FakeClock, Place, StoreConformance
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, ClassVar
 
-from twicesafe.core.protocol import Request
+from twicesafe._core.protocol import Request
+from twicesafe._engines.sqlite import AsyncSqliteStore, SqliteStore
 from twicesafe.errors import StoreError
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
-from twicesafe.stores.sqlite import AsyncSqliteStore, SqliteStore
 from twicesafe.testing import Place, StoreUnderTest
 
 

@@ -27,12 +27,12 @@ from tests.conformance.stores import Memory, Sqlite
 from tests.conformance.test_mysql import Mariadb
 from tests.conformance.test_postgresql import Postgres
 from tests.stores.test_redis_conformance import Redis
-from twicesafe.core.lifecycle import TRANSITIONS, Event
-from twicesafe.records import State
+from twicesafe._core.lifecycle import TRANSITIONS, Event
+from twicesafe._values.records import State
 from twicesafe.stores.memory import AsyncMemoryStore
 from twicesafe.testing import Place, StoreConformance, StoreModel, StoreUnderTest, check
-from twicesafe.testing.conformance import Checked, rules_of
-from twicesafe.testing.conformance.transitions import ALLOWED, REFUSED, UNASKED
+from twicesafe.testing._conformance import Checked, rules_of
+from twicesafe.testing._conformance.transitions import ALLOWED, REFUSED, UNASKED
 
 BLOCKING = ["blocking"]
 """One colour shows what is wrong with a store; the right ones pass in both."""

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.servers import shared
-from twicesafe.stores.mysql import AsyncMysqlStore, MysqlStore
-from twicesafe.stores.mysql.programs import MysqlPrograms
-from twicesafe.stores.mysql.settings import Settings
+from twicesafe._engines.mysql import AsyncMysqlStore, MysqlStore
+from twicesafe._engines.mysql.programs import MysqlPrograms
+from twicesafe._engines.mysql.settings import Settings
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
-from twicesafe.testing.conformance import (
+from twicesafe.testing._conformance import (
     BatchRules,
     ClaimRules,
     ConcurrencyRules,

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from tests.servers import shared
-from twicesafe.stores.postgresql import PostgresStore
-from twicesafe.stores.postgresql.awaited import AsyncpgStore, AsyncPostgresStore
-from twicesafe.stores.postgresql.settings import Settings
+from twicesafe._engines.postgresql import PostgresStore
+from twicesafe._engines.postgresql.async_store import AsyncpgStore, AsyncPostgresStore
+from twicesafe._engines.postgresql.settings import Settings
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
 
 NOW = "(SELECT ms FROM {clock})"

@@ -15,17 +15,17 @@ from hypothesis import settings
 
 from tests.conformance.test_postgresql import Postgres
 from twicesafe import Key
-from twicesafe.core.protocol import Request, Survey
-from twicesafe.records import State
-from twicesafe.stores.postgresql import PostgresStore
-from twicesafe.stores.postgresql.awaited import AsyncpgStore
-from twicesafe.stores.postgresql.generations import GenerationPrograms
-from twicesafe.stores.postgresql.settings import Settings
-from twicesafe.stores.programs import READING
+from twicesafe._core.protocol import Request, Survey
+from twicesafe._engines.postgresql import PostgresStore
+from twicesafe._engines.postgresql.async_store import AsyncpgStore
+from twicesafe._engines.postgresql.generations import GenerationPrograms
+from twicesafe._engines.postgresql.settings import Settings
+from twicesafe._engines.sql.programs import READING
+from twicesafe._values.records import State
 from twicesafe.testing import Place, StoreConformance, StoreModel
-from twicesafe.testing.conformance.bench import Advance, Script
-from twicesafe.testing.conformance.retention import expiring, expiring_every_fourth, sweep_all
-from twicesafe.testing.conformance.rules import rule
+from twicesafe.testing._conformance.bench import Advance, Script
+from twicesafe.testing._conformance.retention import expiring, expiring_every_fourth, sweep_all
+from twicesafe.testing._conformance.rules import rule
 
 ALWAYS = 0.0001
 """Less than a millisecond: it is always time for the next generation."""

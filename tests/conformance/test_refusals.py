@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.stores import LimitedMemory, Memory
-from twicesafe.core.protocol import Ack, Fail, Request
+from twicesafe._core.protocol import Ack, Fail, Request
 from twicesafe.errors import StoreError, StoreUnavailableError
 from twicesafe.testing import Place, StoreConformance, check
 

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import settings
 
 from tests.conformance.stores import Sqlite
-from twicesafe.core.protocol import Claim, Complete, Read, Sweep, Verdict
-from twicesafe.keys import Key
-from twicesafe.stores.sqlite import SqliteStore
+from twicesafe._core.protocol import ClaimRequest, Complete, Read, Sweep, Verdict
+from twicesafe._engines.sqlite import SqliteStore
+from twicesafe._values.keys import Key
 from twicesafe.testing import FakeClock, StoreConformance, StoreModel
 
 
@@ -37,7 +37,7 @@ def test_a_sweep_between_the_two_looks_of_a_claim_leaves_no_bare_win(tmp_path: P
     clock = FakeClock()
     ours, theirs = (SqliteStore(tmp_path / "keys.db", now=clock) for _ in range(2))
     key = Key("k")
-    first = ours.perform(Claim(key, b"a" * 16, 1000))
+    first = ours.perform(ClaimRequest(key, b"a" * 16, 1000))
     ours.perform(Complete(key.id, b"a" * 16, first.fence, 1000, b"x"))
     clock.advance(1)
     swept = []
@@ -47,7 +47,7 @@ def test_a_sweep_between_the_two_looks_of_a_claim_leaves_no_bare_win(tmp_path: P
             swept.append(theirs.perform(Sweep(10))[0].removed)
 
     ours._tap = sweep_first
-    second = ours.perform(Claim(key, b"b" * 16, 1000))
+    second = ours.perform(ClaimRequest(key, b"b" * 16, 1000))
     row = theirs.perform(Read(key.id))
     ours.close()
     theirs.close()

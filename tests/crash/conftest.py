@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.stage import World
-from twicesafe.stores.sqlite import SqliteStore
+from twicesafe._engines.sqlite import SqliteStore
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from twicesafe import AsyncReceiver, Cause, Key, Outcome, Policy, Receiver, current_claim
-from twicesafe.core.protocol import History, Read
-from twicesafe.records import AuditEntry, Row
+from twicesafe._core.protocol import History, Read
+from twicesafe._engines.sqlite import AsyncSqliteStore, SqliteStore
+from twicesafe._values.records import AuditEntry, Row
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
-from twicesafe.stores.sqlite import AsyncSqliteStore, SqliteStore
-from twicesafe.testing.clock import FakeClock
-from twicesafe.testing.crash import Life
+from twicesafe.testing._clock import FakeClock
+from twicesafe.testing._crash import Life
 
 LEASE = 30
 RETENTION = 3600

@@ -15,12 +15,12 @@ import pytest
 from tests.crash import test_sweep as exchanges
 from tests.crash.stage import World
 from twicesafe import AsyncReceiver, Key, Policy, Receiver
-from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Verdict
-from twicesafe.stores.lane import Lane
+from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Read, Verdict
+from twicesafe._engines.sqlite import SqliteStore
+from twicesafe.stores._group_commit import Lane
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
-from twicesafe.stores.sqlite import SqliteStore
-from twicesafe.testing.clock import FakeClock
-from twicesafe.testing.crash import Died, Life, crash_point, crash_points
+from twicesafe.testing._clock import FakeClock
+from twicesafe.testing._crash import Died, Life, crash_point, crash_points
 
 
 def test_a_crash_point_does_nothing_outside_a_life():
@@ -87,7 +87,7 @@ def test_a_scenario_without_end_is_refused():
 
 def test_a_batch_in_memory_can_die_between_its_items():
     def scenario(life: Life, world: MemoryStore) -> None:
-        asks = [Claim(Key(k), k.encode() * 16, 1000) for k in "ab"]
+        asks = [ClaimRequest(Key(k), k.encode() * 16, 1000) for k in "ab"]
         asyncio.run(life.mortal(AsyncMemoryStore(world)).perform_many(asks))
 
     left = [
@@ -147,7 +147,7 @@ class ForgetsTheEnd(MemoryStore):
 
 
 class ForgetsTheClaim(MemoryStore):
-    def claim(self, ask: Claim) -> Claimed:
+    def claim(self, ask: ClaimRequest) -> Claimed:
         answer = super().claim(ask)
         if answer.verdict is Verdict.WON:
             del self._rows[ask.key.id]
@@ -155,7 +155,7 @@ class ForgetsTheClaim(MemoryStore):
 
 
 class RestartsFences(MemoryStore):
-    def claim(self, ask: Claim) -> Claimed:
+    def claim(self, ask: ClaimRequest) -> Claimed:
         answer = super().claim(ask)
         if answer.verdict is Verdict.WON:
             answer.fence = self._rows[ask.key.id].fence = 1
@@ -163,13 +163,13 @@ class RestartsFences(MemoryStore):
 
 
 class NeverHolds(MemoryStore):
-    def claim(self, ask: Claim) -> Claimed:
+    def claim(self, ask: ClaimRequest) -> Claimed:
         ask.hold = False
         return super().claim(ask)
 
 
 class NeverTakesOver(MemoryStore):
-    def claim(self, ask: Claim) -> Claimed:
+    def claim(self, ask: ClaimRequest) -> Claimed:
         row = self._rows.get(ask.key.id)
         if row is not None and row.lease_until:
             return Claimed(Verdict.BUSY, wait=1000)
@@ -177,14 +177,14 @@ class NeverTakesOver(MemoryStore):
 
 
 class HidesTheCause(MemoryStore):
-    def claim(self, ask: Claim) -> Claimed:
+    def claim(self, ask: ClaimRequest) -> Claimed:
         answer = super().claim(ask)
         answer.cause = None
         return answer
 
 
 class RunsDuplicates(MemoryStore):
-    def claim(self, ask: Claim) -> Claimed:
+    def claim(self, ask: ClaimRequest) -> Claimed:
         self._rows.pop(ask.key.id, None)
         return super().claim(ask)
 

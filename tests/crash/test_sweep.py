@@ -18,8 +18,8 @@ import pytest
 
 from tests.crash.stage import LEASE, Effect, Worker, World
 from twicesafe import Cause, HeldError, Key, RememberedFailureError, State
-from twicesafe.core.protocol import Claim
-from twicesafe.testing.crash import Life, crash_points
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe.testing._crash import Life, crash_points
 
 NewWorld = Callable[[], World]
 
@@ -168,7 +168,7 @@ def test_takeover(new_world: NewWorld, colour: str, engine: str):
 
     def prepared() -> World:
         world = new_world()
-        world.perform(Claim(Key("k"), b"dead before us..", LEASE * 1000))
+        world.perform(ClaimRequest(Key("k"), b"dead before us..", LEASE * 1000))
         world.clock.advance(LEASE + 1)
         return world
 

@@ -10,14 +10,14 @@ import pytest
 from tests.crash.stage import LEASE, RETENTION, World
 from tests.crash.test_sweep import NewWorld, is_the_only_answer, sweep
 from twicesafe import Cause, Key, ResultUnavailableError, State
-from twicesafe.core.protocol import Claim
-from twicesafe.testing.crash import Life
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe.testing._crash import Life
 
 
 def dead_in_mid_work(new_world: NewWorld) -> Callable[[], World]:
     def prepare() -> World:
         world = new_world()
-        world.perform(Claim(Key("k"), b"dead before us..", LEASE * 1000))
+        world.perform(ClaimRequest(Key("k"), b"dead before us..", LEASE * 1000))
         return world
 
     return prepare
@@ -98,7 +98,7 @@ def test_sweep(new_world: NewWorld, colour: str):
                 "release", "b", by="op", force=True
             )  # b's fence is ahead of the others'
             process.deliver("b")
-        world.perform(Claim(Key("running"), b"dead before us..", LEASE * 1000))
+        world.perform(ClaimRequest(Key("running"), b"dead before us..", LEASE * 1000))
         world.clock.advance(RETENTION + 1)
         with world.worker(colour) as process:
             process.deliver("kept")

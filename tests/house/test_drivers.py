@@ -16,7 +16,7 @@ import pytest
 from tests.house.imports import Package
 from tests.house.repository import PACKAGE, ROOT
 from tests.house.test_layers import _first, is_driver
-from twicesafe.drivers import EXTRAS
+from twicesafe._values.drivers import EXTRAS
 
 HIDE = """
 import sys
@@ -28,7 +28,7 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 from twicesafe import AsyncInbox, AsyncReceiver, ConfigurationError, Inbox, Outbox, OutboxRelay, Receiver
-from twicesafe.publishers import open_publisher
+from twicesafe.outbox.publishers import open_publisher
 try:
     {statement}
 except ConfigurationError as error:
@@ -59,8 +59,8 @@ CASES = [
     ("requests", "import twicesafe.client.requests"),
     ("aiohttp", "import twicesafe.client.aiohttp"),
     ("grpc", "import twicesafe.client.grpc"),
-    ("uvicorn", "from twicesafe.proxy import run; run(None, None)"),
-    ("h11", "from twicesafe.proxy import run; run(None, None)"),
+    ("uvicorn", "from twicesafe._proxy import run; run(None, None)"),
+    ("h11", "from twicesafe._proxy import run; run(None, None)"),
 ]
 
 
@@ -83,7 +83,7 @@ def test_a_missing_driver_is_one_error_that_names_the_extra(driver: str, stateme
 
 @pytest.mark.parametrize("driver", ["typer", "rich"])
 def test_the_command_line_says_the_same(driver: str):
-    code = f"import sys; sys.modules[{driver!r}] = None; from twicesafe.cli import main; sys.exit(main(['version']))"
+    code = f"import sys; sys.modules[{driver!r}] = None; from twicesafe._cli import main; sys.exit(main(['version']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"the driver {driver} cannot be imported" in done.stderr

@@ -17,52 +17,58 @@ from tests.house.repository import PACKAGE
 
 # First to last. A name is a module or a sub-package directly in the package.
 LAYERS: dict[str, set[str]] = {
-    "values": {
-        "_version", "errors", "keys", "fingerprint", "records", "policy", "codecs", "context",
-        "events", "outcomes", "clocks", "tokens", "canonical", "shapes", "drivers", "forking",
-    },
-    "core": {"core"},
+    "values": {"_version", "_forking", "errors", "events", "_values"},
+    "core": {"_core"},
     "stores": {"stores"},
-    "transactions": {"transactions"},
-    "runtime": {"runtime"},
-    "publishers": {"publishers"},
-    "facades": {
-        "receiver", "calling", "claims", "deliveries", "handlers", "maintenance", "inbox", "letters", "outbox", "relay",
-        "http", "http_guard", "propagation", "server_context", "strategies",
-    },
+    "engines": {"_engines"},
+    "transactions": {"_transactions"},
+    "runtime": {"_runtime"},
+    "facades": {"receiver", "inbox", "outbox", "http", "propagation", "strategies"},
     "front": {""},  # twicesafe/__init__.py: the public names
+    "shared edges": {"_edges"},
     "edges": {
-        "asgi", "wsgi", "proxy", "client", "integrations", "cli", "demo", "bench", "__main__",
+        "asgi", "wsgi", "client", "integrations", "_proxy", "_cli", "_demo", "_bench", "__main__",
     },
     "testing": {"testing"},
 }  # fmt: skip
 
 # Later layers that must not import an earlier one all the same.
-STRANGERS = {("runtime", "stores")}
+STRANGERS = {
+    ("runtime", "stores"),
+    ("runtime", "engines"),
+    ("edges", "engines"),
+    ("shared edges", "engines"),
+}
 
 # Layers whose members must not import each other.
 HERMITS = {"edges"}
 
 # Importer, imported: what the rules above would forbid, and why it is right.
 ALLOWED = {
-    ("cli", "demo"): "`twicesafe demo` is a command",
-    ("cli", "bench"): "`twicesafe bench` is a command",
-    ("cli", "proxy"): "`twicesafe proxy` is a command",
-    ("proxy", "asgi"): "the proxy is the middleware in front of an upstream",
+    ("_cli", "_demo"): "`twicesafe demo` is a command",
+    ("_cli", "_bench"): "`twicesafe bench` is a command",
+    ("_cli", "_proxy"): "`twicesafe proxy` is a command",
+    ("_proxy", "asgi"): "the proxy is the middleware in front of an upstream",
     (
-        "bench.place",
-        "stores.redis.routing",
-    ): "what a benchmark wrote goes by the engine's own means",
-    ("cli.verify", "testing"): "`twicesafe verify` runs the shipped crash matrix",
-    ("demo", "testing"): "the demo kills workers with the crash kit",
-    ("__main__", "cli"): "`python -m twicesafe`",
+        "_bench.place",
+        "_engines.redis.routing",
+    ): "a benchmark removes what it wrote by the engine's own means",
+    (
+        "_bench.place",
+        "_engines.sql.commands",
+    ): "a benchmark removes what it wrote by the engine's own means",
+    (
+        "integrations.alembic",
+        "_engines.sql.migrations",
+    ): "a revision is made from the store's own schema files",
+    (
+        "integrations.django_inbox._tables",
+        "_engines.sql.migrations",
+    ): "a migration is made from the store's own schema files",
+    ("_cli.verify", "testing"): "`twicesafe verify` runs the shipped crash matrix",
+    ("_demo", "testing"): "the demo kills workers with the crash kit",
+    ("__main__", "_cli"): "`python -m twicesafe`",
 }
-
-# What of stores/ is not one engine.
-SHARED_STORE_MODULES = {
-    "stores", "stores.base", "stores.urls", "stores.joining", "stores.lane", "stores.migrating", "stores.programs",
-    "stores.sql",
-}  # fmt: skip
 
 # Third-party packages that any module may load: the runtime dependencies.
 EVERYWHERE = {"msgspec"}
@@ -72,16 +78,16 @@ ALSO_DRIVERS = {"sqlite3"}
 
 # Drivers whose home is a whole sub-package. Any other driver is loaded eagerly by one file at most.
 HOMES = {
-    "typer": {"cli"},
-    "click": {"cli"},
-    "rich": {"cli", "demo"},
-    "uvicorn": {"proxy"},
-    "h11": {"proxy"},
+    "typer": {"_cli"},
+    "click": {"_cli"},
+    "rich": {"_cli", "_demo"},
+    "uvicorn": {"_proxy"},
+    "h11": {"_proxy"},
     "pytest": {"testing"},
     "hypothesis": {"testing"},
     "django": {"integrations"},
     "asgiref": {"integrations.django"},
-    "sqlite3": {"stores.sqlite"},
+    "sqlite3": {"_engines.sqlite"},
 }
 
 # The core decides; these act.
@@ -92,7 +98,7 @@ NOT_IN_CORE = {
 
 
 def place(package: Package, module: str) -> str:
-    """A module's path inside the package: 'stores.sqlite', or '' for the package itself."""
+    """A module's path inside the package: '_engines.sqlite', or '' for the package itself."""
     return module.removeprefix(package.name).removeprefix(".")
 
 
@@ -127,8 +133,6 @@ def wrong_imports(package: Package) -> list[str]:
             wrong.append(f"{found}: {above} and {below} never meet")
         elif above in HERMITS and above == below and _first(importer) != _first(imported):
             wrong.append(f"{found}: {above} do not know each other")
-        elif above in HERMITS and below == "stores" and imported not in SHARED_STORE_MODULES:
-            wrong.append(f"{found}: {above} open stores by URL")
     return wrong
 
 
@@ -202,7 +206,7 @@ def test_no_module_name_is_in_two_layers():
 
 
 def package(tmp_path: Path, **sources: str) -> Package:
-    """A package from keyword arguments; `stores__sqlite` is stores/sqlite.py."""
+    """A package from keyword arguments; `_engines__sqlite` is _engines/sqlite.py."""
     folder = tmp_path / "pkg"
     sources.setdefault("__init__", "")
     for name, source in sources.items():
@@ -220,26 +224,26 @@ def package(tmp_path: Path, **sources: str) -> Package:
 @pytest.mark.parametrize(
     "sources",
     [
-        {"keys": "from .core import flows"},
-        {"keys": "from . import core", "core__flows": ""},
-        {"keys": "import pkg.core.flows", "core__flows": ""},
-        {"keys": "def f():\n    from .receiver import Receiver", "receiver": ""},
-        {"core__flows": "from ..stores import base", "stores__base": ""},
-        {"stores__sqlite": "from ..runtime.blocking import drive", "runtime__blocking": ""},
-        {"runtime__blocking": "from ..stores.base import Store", "stores__base": ""},
+        {"_values__keys": "from .._core import flows"},
+        {"_values__keys": "from .. import _core", "_core__flows": ""},
+        {"_values__keys": "import pkg._core.flows", "_core__flows": ""},
+        {"_values__keys": "def f():\n    from ..receiver import Receiver", "receiver": ""},
+        {"_core__flows": "from ..stores import base", "stores__base": ""},
+        {"_engines__sqlite": "from .._runtime.blocking import drive", "_runtime__blocking": ""},
+        {"_runtime__blocking": "from ..stores.base import Store", "stores__base": ""},
         {"receiver": "from .asgi import Middleware", "asgi": ""},
         {"receiver": "from . import Receiver"},
         {"receiver": "from .testing import clock", "testing__clock": ""},
         {"asgi": "from .wsgi import x", "wsgi": ""},
         {"client__httpx": "from ..integrations.fastapi import x", "integrations__fastapi": ""},
-        {"asgi": "from .stores.sqlite import SQLiteStore", "stores__sqlite": ""},
-        {"asgi": "from .stores import sqlite", "stores__sqlite": ""},
-        {"asgi": "import importlib\nimportlib.import_module('.stores.sqlite', 'pkg')",
-         "stores__sqlite": ""},
-        {"asgi": "from importlib import import_module\nimport_module('pkg.stores.sqlite')"},
+        {"asgi": "from ._engines.sqlite import SQLiteStore", "_engines__sqlite": ""},
+        {"asgi": "from ._engines import sqlite", "_engines__sqlite": ""},
+        {"asgi": "import importlib\nimportlib.import_module('._engines.sqlite', 'pkg')",
+         "_engines__sqlite": ""},
+        {"asgi": "from importlib import import_module\nimport_module('pkg._engines.sqlite')"},
         {"asgi": "from .testing import clock", "testing__clock": ""},
-        {"cli__keys": "from ..testing import clock", "testing__clock": ""},
-        {"demo": "from .cli import main", "cli": ""},
+        {"_cli__keys": "from ..testing import clock", "testing__clock": ""},
+        {"_demo": "from ._cli import main", "_cli": ""},
         {"asgi": "if TYPE_CHECKING:\n    pass\nelse:\n    from .wsgi import x", "wsgi": ""},
     ],
 )  # fmt: skip
@@ -250,20 +254,20 @@ def test_a_wrong_import_is_found(tmp_path: Path, sources: dict[str, str]):
 @pytest.mark.parametrize(
     "sources",
     [
-        {"__init__": "from .receiver import Receiver\nfrom .keys import Key", "receiver": ""},
-        {"keys": "from .errors import E", "errors": "from typing import TYPE_CHECKING\n"
+        {"__init__": "from .receiver import Receiver\nfrom ._values.keys import Key", "receiver": ""},
+        {"_values__keys": "from ..errors import E", "errors": "from typing import TYPE_CHECKING\n"
          "if TYPE_CHECKING:\n    from .receiver import Receiver"},
-        {"keys": "import typing\nif typing.TYPE_CHECKING:\n    from .cli import main", "cli": ""},
-        {"stores__sqlite": "from .base import Store\nfrom ..core.flows import f",
-         "stores__base": "", "core__flows": ""},
-        {"receiver": "from .stores.urls import open_store\nfrom .runtime import blocking",
-         "stores__urls": "", "runtime__blocking": ""},
+        {"_values__keys": "import typing\nif typing.TYPE_CHECKING:\n    from .._cli import main", "_cli": ""},
+        {"_engines__sqlite": "from ..stores.base import Store\nfrom .._core.flows import f",
+         "stores__base": "", "_core__flows": ""},
+        {"receiver": "from .stores.urls import open_store\nfrom ._runtime import blocking",
+         "stores__urls": "", "_runtime__blocking": ""},
         {"asgi": "from . import Receiver\nfrom .stores.urls import open_store", "stores__urls": ""},
-        {"cli__app": "from ..demo import run\nfrom . import keys", "cli__keys": "", "demo": ""},
-        {"cli__verify": "from ..testing import conformance", "testing__conformance": ""},
-        {"testing__kit": "from ..stores.sqlite import S\nfrom ..asgi import M", "asgi": "",
-         "stores__sqlite": ""},
-        {"__main__": "from .cli import main", "cli": ""},
+        {"_cli__app": "from .._demo import run\nfrom . import keys", "_cli__keys": "", "_demo": ""},
+        {"_cli__verify": "from ..testing import conformance", "testing__conformance": ""},
+        {"testing__kit": "from .._engines.sqlite import S\nfrom ..asgi import M", "asgi": "",
+         "_engines__sqlite": ""},
+        {"__main__": "from ._cli import main", "_cli": ""},
     ],
 )  # fmt: skip
 def test_a_right_import_is_left_alone(tmp_path: Path, sources: dict[str, str]):
@@ -273,17 +277,17 @@ def test_a_right_import_is_left_alone(tmp_path: Path, sources: dict[str, str]):
 
 
 def test_an_unknown_module_is_found(tmp_path: Path):
-    assert unplaced(package(tmp_path, utils="", stores__sqlite="")) == ["pkg.utils"]
+    assert unplaced(package(tmp_path, utils="", _engines__sqlite="")) == ["pkg.utils"]
 
 
 @pytest.mark.parametrize(
     "sources",
     [
-        {"stores__postgresql": "import psycopg", "inbox": "import psycopg"},
+        {"_engines__postgresql": "import psycopg", "inbox": "import psycopg"},
         {"asgi": "import typer"},
         {"__init__": "import redis"},
         {"__init__": "from .receiver import R", "receiver": "from .stores import urls",
-         "stores__urls": "from . import sqlite", "stores__sqlite": "import sqlite3"},
+         "stores__urls": "from .._engines import sqlite", "_engines__sqlite": "import sqlite3"},
         {"__init__": "from .stores.urls import o", "stores__urls": "",
          "stores____init__": "import sqlite3"},
         {"__init__": "class A:\n    import redis"},
@@ -304,16 +308,16 @@ def test_drivers_in_their_place_are_left_alone(tmp_path: Path):
     made = package(
         tmp_path,
         __init__="import msgspec, json\nfrom .stores import urls",
-        stores__urls="def open(url):\n    from . import sqlite",
-        stores__sqlite="import sqlite3",
-        stores__redis="def connect():\n    import redis",
-        runtime__wake="def connect():\n    import redis",
-        cli__app="import typer",
-        cli__keys="import typer",
+        stores__urls="def open(url):\n    from .._engines import sqlite",
+        _engines__sqlite="import sqlite3",
+        _engines__redis="def connect():\n    import redis",
+        _runtime__wake="def connect():\n    import redis",
+        _cli__app="import typer",
+        _cli__keys="import typer",
     )
     assert misplaced_drivers(made) == []
 
 
 def test_a_core_that_acts_is_found(tmp_path: Path):
-    assert acting_core(package(tmp_path, core__flows="def f():\n    from time import sleep"))
-    assert not acting_core(package(tmp_path / "b", core__flows="import enum, dataclasses"))
+    assert acting_core(package(tmp_path, _core__flows="def f():\n    from time import sleep"))
+    assert not acting_core(package(tmp_path / "b", _core__flows="import enum, dataclasses"))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.house.repository import ROOT
 from twicesafe import Policy, errors
-from twicesafe.core.lifecycle import TRANSITIONS
+from twicesafe._core.lifecycle import TRANSITIONS
 
 
 def load() -> ModuleType:

@@ -154,8 +154,8 @@ ONCE = "exactly" + " once"
         ("README.md", f"Nothing is lost. It runs {ONCE}."),
         ("README.md", "Runs exactly\nonce".replace("exactly", "Exactly")),
         ("docs/a/b.md", f"We give you *{ONCE}* delivery."),
-        ("src/twicesafe/keys.py", f"Never {ONCE}."),
-        ("src/twicesafe/keys.py", ONCE.replace(" ", "-")),
+        ("src/twicesafe/_values/keys.py", f"Never {ONCE}."),
+        ("src/twicesafe/_values/keys.py", ONCE.replace(" ", "-")),
         ("README.md", ONCE.replace(" ", "-") + " delivery for all"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_promise_is_seen(file: str, text: str):
         ("docs/explanation/limits.md", f"Why “{ONCE}” is a wish."),
         ("pyproject.toml", '"' + ONCE.replace(" ", "-") + '>=0.2"'),
         ("benchmarks/peers.py", "import " + ONCE.replace(" ", "_")),
-        ("src/twicesafe/keys.py", "at most once, exactly one"),
+        ("src/twicesafe/_values/keys.py", "at most once, exactly one"),
     ],
 )
 def test_a_denial_and_a_name_are_left_alone(file: str, text: str):

@@ -34,7 +34,7 @@ def play(edge: str) -> Iterator[Callable[..., Stage]]:
             for name in ("now", "memory", "store", "observers", "around", "upstream")
             if name in settings
         }
-        opened.append(Stage(edge, (policy or HttpPolicy()).but(**settings), **kinds))
+        opened.append(Stage(edge, (policy or HttpPolicy()).replace(**settings), **kinds))
         return opened[-1]
 
     yield make

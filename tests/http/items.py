@@ -13,8 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from tests.house.test_reference import load
-from twicesafe.core.http.policy import HttpPolicy
-from twicesafe.core.http.problems import CASES
+from twicesafe._core.http.policy import HttpPolicy
+from twicesafe._core.http.problems import CASES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "http.md"

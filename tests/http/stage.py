@@ -25,12 +25,12 @@ from wsgiref import simple_server
 import uvicorn
 
 from twicesafe import AsyncReceiver, Receiver, asgi, wsgi
-from twicesafe.core.http.forwarding import Forwarding
+from twicesafe._core.http.forwarding import Forwarding
+from twicesafe._proxy import listening
+from twicesafe._proxy.front import Front
+from twicesafe._proxy.metrics import Metrics
+from twicesafe._proxy.upstream import Upstream
 from twicesafe.http import HttpPolicy
-from twicesafe.proxy import listening
-from twicesafe.proxy.front import Front
-from twicesafe.proxy.metrics import Metrics
-from twicesafe.proxy.upstream import Upstream
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 JSON = (b"content-type", b"application/json")
@@ -102,7 +102,7 @@ class Stage:
         self.edge = edge
         self.policy = policy or HttpPolicy()
         if edge == "proxy":
-            self.policy = self.policy.but(unknown_status=UNKNOWN[edge])
+            self.policy = self.policy.replace(unknown_status=UNKNOWN[edge])
         self.seen: list[Seen] = []
         self.handler: Callable[[Seen], Answer] = self._count
         self.pool = ThreadPoolExecutor(64)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, State, asgi
-from twicesafe.asgi.exchange import Exchange
+from twicesafe.asgi._exchange import Exchange
 from twicesafe.http import HttpPolicy
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 

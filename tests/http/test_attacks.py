@@ -12,9 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.http.stage import JSON, Answer, Seen, Stage
-from twicesafe.core.http.key_field import BadKey, parse_key
-from twicesafe.core.http.problems import Refused
-from twicesafe.core.http.rules import Rules
+from twicesafe._core.http.key_field import BadKey, parse_key
+from twicesafe._core.http.problems import Refused
+from twicesafe._core.http.rules import Rules
 from twicesafe.http import HttpPolicy, HttpRequest, JsonMember, QueryParameter
 
 Play = Callable[..., Stage]

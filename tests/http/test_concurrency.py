@@ -10,7 +10,7 @@ import pytest
 
 from tests.http.stage import Answer, Seen, Stage, read
 from twicesafe import State
-from twicesafe.stores.urls import open_async_store, open_store
+from twicesafe.stores._urls import open_async_store, open_store
 
 Play = Callable[..., Stage]
 
@@ -19,11 +19,11 @@ class Slow:
     """A handler that waits for the test."""
 
     def __init__(self, stage: Stage) -> None:
-        self.inside, self.go = threading.Event(), threading.Event()
+        self.in_transaction, self.go = threading.Event(), threading.Event()
         stage.handler = self
 
     def __call__(self, _: Seen) -> Answer:
-        self.inside.set()
+        self.in_transaction.set()
         assert self.go.wait(20)
         return Answer(body=[b"slow"])
 
@@ -51,7 +51,7 @@ def test_with_wait_all_of_fifty_get_the_one_answer(play: Play):
     stage = play(wait=20)
     slow = Slow(stage)
     asked = [stage.later("k") for _ in range(50)]
-    assert slow.inside.wait(10)
+    assert slow.in_transaction.wait(10)
     slow.go.set()
     replies = [reply.result() for reply in asked]
     assert {(reply.status, reply.body) for reply in replies} == {(201, b"slow")}
@@ -63,7 +63,7 @@ def test_with_wait_all_of_fifty_get_the_one_answer(play: Play):
 def test_a_duplicate_of_running_work_is_told_when_to_come_back(stage: Stage):
     slow = Slow(stage)
     first = stage.later("k")
-    assert slow.inside.wait(10)
+    assert slow.in_transaction.wait(10)
     reply = stage.send("k")
     assert (reply.status, reply.problem) == (409, "in-progress")
     assert int(reply["retry-after"] or 0) >= 1
@@ -78,7 +78,7 @@ def test_a_wait_is_bounded_and_the_status_is_a_setting(play: Play):
     stage = play(wait=0.05, in_flight_status=423)
     slow = Slow(stage)
     first = stage.later("k")
-    assert slow.inside.wait(10)
+    assert slow.in_transaction.wait(10)
     reply = stage.send("k")
     assert (reply.status, reply.problem) == (423, "in-progress")
     slow.go.set()
@@ -89,7 +89,7 @@ def test_a_wait_is_bounded_and_the_status_is_a_setting(play: Play):
 def test_other_keys_do_not_wait(stage: Stage):
     slow = Slow(stage)
     first = stage.later("k")
-    assert slow.inside.wait(10)
+    assert slow.in_transaction.wait(10)
     stage.handler = lambda _: Answer(202)
     assert stage.send("other").status == 202
     slow.go.set()
@@ -101,7 +101,7 @@ def test_a_live_request_outlasts_its_lease(play: Play):
     stage = play(lease=0.1)
     slow = Slow(stage)
     first = stage.later("k")
-    assert slow.inside.wait(10)
+    assert slow.in_transaction.wait(10)
     time.sleep(0.35)  # real: the lease is real, and three of them have passed
     assert stage.send("k").problem == "in-progress"
     slow.go.set()

@@ -51,7 +51,7 @@ NOT_PIPELINED = {"gunicorn-gthread", "django-gunicorn"}
 """They keep connections, and lose what comes on them before the answer."""
 
 
-class Wire:
+class AsyncConnection:
     """One connection; answers are read one after the other, as they come."""
 
     def __init__(self, port: int) -> None:
@@ -116,7 +116,7 @@ def test_every_request_of_a_connection_starts_without_a_key(server: Any):
 
 def talk(server: Any, pipelined: Any, reused: Any = ()) -> list[Start]:
     """All of the first in one write, then one by one, on one connection."""
-    wire = Wire(server.port)
+    wire = AsyncConnection(server.port)
     try:
         wire.sendall(b"".join(octets for _, octets in pipelined))
         starts = [wire.answer(key) for key, _ in pipelined]

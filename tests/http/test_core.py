@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from twicesafe.core.http import json_form as json_forms
-from twicesafe.core.http.fingerprint import canonical_print, http_fingerprint
-from twicesafe.core.http.json_form import json_form
-from twicesafe.core.http.key_field import BadKey, parse_key
-from twicesafe.core.http.policy import NOT_EXECUTED, HttpPolicy
-from twicesafe.core.http.problems import CASES
-from twicesafe.core.http.recording import Ending, Recording
-from twicesafe.core.http.routes import Routes
-from twicesafe.core.http.rules import Looked, Rules
-from twicesafe.core.http.stored import NOT_KEPT, ResponseCodec
+from twicesafe._core.http import json_form as json_forms
+from twicesafe._core.http.fingerprint import canonical_print, http_fingerprint
+from twicesafe._core.http.json_form import json_form
+from twicesafe._core.http.key_field import BadKey, parse_key
+from twicesafe._core.http.policy import NOT_EXECUTED, HttpPolicy
+from twicesafe._core.http.problems import CASES
+from twicesafe._core.http.recording import Ending, Recording
+from twicesafe._core.http.routes import Routes
+from twicesafe._core.http.rules import Looked, Rules
+from twicesafe._core.http.stored import NOT_KEPT, ResponseCodec
 from twicesafe.errors import ConfigurationError, CorruptRecordError, NotStorableError, TooLargeError
 from twicesafe.http import BodyHash, HeaderField, HttpRequest, QueryParameter, StoredResponse
 
@@ -488,7 +488,7 @@ def test_route_patterns(pattern: str, yes: str, no: str):
 )
 def test_nonsense_is_refused_by_name(setting: str, value: Any):
     with pytest.raises(ConfigurationError, match=setting):
-        HttpPolicy().but(**{setting: value})
+        HttpPolicy().replace(**{setting: value})
 
 
 @pytest.mark.item("O4")
@@ -505,7 +505,7 @@ def test_settings_of_a_field_that_there_is_not_are_refused(more: dict[str, Any])
 
 def test_unknown_settings_are_refused_with_a_hint():
     with pytest.raises(ConfigurationError, match="did you mean 'retention'"):
-        HttpPolicy().but(retentoin=1)
+        HttpPolicy().replace(retentoin=1)
     with pytest.raises(ConfigurationError, match="github"):
         HttpPolicy.webhook("gitlab")
 
@@ -576,7 +576,7 @@ def test_a_scope_has_room_for_what_is_around_it():
     admission = Rules(seven).admit(request(), Looked("k"))
     assert admission is not None
     assert len(admission.key.scope) == 8
-    for rules in (Rules(seven.but(per_operation=True)), Rules(seven, ("outer",))):
+    for rules in (Rules(seven.replace(per_operation=True)), Rules(seven, ("outer",))):
         with pytest.raises(ConfigurationError, match="up to 6 texts"):
             rules.admit(request(), Looked("k"))
     with pytest.raises(ConfigurationError, match="at most 8 parts"):

@@ -185,7 +185,7 @@ def test_a_policy_that_was_made_elsewhere_keeps_its_scope_too():
             return IdempotencyMiddleware(lambda _: None).policy.scope
 
     assert scope(HttpPolicy(scope=("Authorization",))) == ("Authorization",)
-    assert scope(HttpPolicy().but(scope=("Authorization",))) == ("Authorization",)
+    assert scope(HttpPolicy().replace(scope=("Authorization",))) == ("Authorization",)
     assert callable(scope(HttpPolicy.stripe()))
 
 

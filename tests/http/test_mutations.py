@@ -12,7 +12,7 @@ import re
 import pytest
 
 from lab.fuzz import LIMIT, TARGETS, Target, fuzz
-from twicesafe.core.http.wire import Guard, ResponseGuard
+from twicesafe._core.http.wire import Guard, ResponseGuard
 
 INPUTS = int(os.environ.get("TWICESAFE_MUTATIONS", "2000"))
 

@@ -11,7 +11,7 @@ import pytest
 from tests.http.stage import Answer, Stage
 from twicesafe import AsyncReceiver, Receiver, asgi, wsgi
 from twicesafe.errors import ConfigurationError
-from twicesafe.testing.clock import FakeClock
+from twicesafe.testing._clock import FakeClock
 
 Play = Callable[..., Stage]
 

@@ -135,7 +135,7 @@ def test_an_operator_resolves_an_unknown_outcome(stage: Stage):
     done = StoredResponse(201, ((b"location", b"/charges/7"),), b"paid")
     stage.records.resolve(keys["a"], done, by="ana")
     stage.records.release(keys["b"], by="ana", why="the bank saw nothing")
-    stage.records.options(policy=stage.records.policy.but(codec=None)).resolve(
+    stage.records.options(policy=stage.records.policy.replace(codec=None)).resolve(
         keys["c"], {"paid": True}, by="ana"
     )
     reply = stage.send("a")

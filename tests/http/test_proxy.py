@@ -21,12 +21,12 @@ from tests.http.stage import Answer, ProxyServer, Seen, Stage, read
 from tests.http.test_wire import BAD
 from tests.patience import until
 from twicesafe import Receiver, State, wsgi
-from twicesafe.asgi.exchange import Exchange
-from twicesafe.core.http.forwarding import Forwarding
-from twicesafe.core.http.problems import Refused
+from twicesafe._core.http.forwarding import Forwarding
+from twicesafe._core.http.problems import Refused
+from twicesafe._proxy.connections import Connection, UpstreamTimedOut
+from twicesafe.asgi._exchange import Exchange
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
-from twicesafe.proxy.connections import Connection, UpstreamTimedOut
 
 Play = Callable[..., Stage]
 

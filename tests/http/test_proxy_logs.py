@@ -49,7 +49,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]
     """The lines of the proxy's log, each searched for secrets."""
 
     def found() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.name == "twicesafe.proxy"]
+        return [r.getMessage() for r in caplog.records if r.name == "twicesafe._proxy"]
 
     with caplog.at_level(logging.INFO, "twicesafe"):
         yield found

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from twicesafe._proxy import ProxySettings, load
+from twicesafe._proxy.settings import HOOKS, HTTP, PROXY, http_policy
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import BodyHash, HeaderField, HttpPolicy, JsonMember, QueryParameter
-from twicesafe.proxy import ProxySettings, load
-from twicesafe.proxy.settings import HOOKS, HTTP, PROXY, http_policy
 
 UP = {"upstream": "http://127.0.0.1:9000"}
 
@@ -83,7 +83,7 @@ def test_variables_are_read_as_what_their_setting_is(
 @pytest.mark.parametrize("profile", ["draft", "stripe", "paypal", "webhook:github"])
 def test_profiles(profile: str):
     base, _, sender = profile.partition(":")
-    wanted = getattr(HttpPolicy, base)(*[sender] if sender else []).but(unknown_status=502)
+    wanted = getattr(HttpPolicy, base)(*[sender] if sender else []).replace(unknown_status=502)
     made = http_policy({"profile": profile})
     for field in fields(HttpPolicy):
         value = getattr(made, field.name)

@@ -77,7 +77,7 @@ def test_one_that_cannot_is_sent_nothing(
     assert stage.send("k").problem == "upstream-unavailable"
     assert [record.state for record in stage.records.records()[0]] == [State.RELEASED]
     assert service.requests == []
-    told = [r.getMessage() for r in caplog.records if r.name == "twicesafe.proxy"]
+    told = [r.getMessage() for r in caplog.records if r.name == "twicesafe._proxy"]
     assert len(told) == 1
     assert told[0].startswith("POST /charges (key ")
     assert "nothing was sent" in told[0]

@@ -1,6 +1,6 @@
 """D15 on real sockets: what one reader could take for a second request does not reach the upstream.
 
-The guard of `core.http.wire` reads first, and the server's parser gets only what the guard has judged.
+The guard of `_core.http.wire` reads first, and the server's parser gets only what the guard has judged.
 Each case comes in pieces too, because a parser that sees octets before they are judged is how a bare LF
 once carried a whole second request past the guard.
 """
@@ -21,9 +21,9 @@ from tests.http.scripted import OK, Scripted, Step
 from tests.http.stage import Answer, Seen, Stage, read
 from tests.http.test_wire import BAD_RESPONSES, GOOD_RESPONSES
 from twicesafe import State
-from twicesafe.core.http.wire import Guard
-from twicesafe.proxy.addresses import Origin
-from twicesafe.proxy.connections import Connection, Connections, Unreachable
+from twicesafe._core.http.wire import RequestGuard
+from twicesafe._proxy.addresses import Origin
+from twicesafe._proxy.connections import Connection, Connections, Unreachable
 
 Play = Callable[..., Stage]
 Before = Callable[..., tuple[Stage, Scripted]]
@@ -185,8 +185,8 @@ def test_a_good_request_before_a_bad_body_is_answered(stage: Stage):
 def test_a_parser_that_reads_otherwise_than_the_guard_is_told_and_ends_the_connection(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(Guard, "feed", lambda self, data: data)
-    with caplog.at_level(logging.ERROR, "twicesafe.proxy"):
+    monkeypatch.setattr(RequestGuard, "feed", lambda self, data: data)
+    with caplog.at_level(logging.ERROR, "twicesafe._proxy"):
         got = spoken(stage, b"POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + FORGED)
     assert got == b"" or got.startswith(b"HTTP/1.1 400 ")
     assert got.count(b"HTTP/1.1 ") <= 1

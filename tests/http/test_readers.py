@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from starlette.datastructures import QueryParams
 from werkzeug.formparser import FormDataParser
 
-from twicesafe.core.http.fingerprint import canonical_print
-from twicesafe.core.http.problems import Refused
-from twicesafe.core.http.rules import Looked, Rules
+from twicesafe._core.http.fingerprint import canonical_print
+from twicesafe._core.http.problems import Refused
+from twicesafe._core.http.rules import Looked, Rules
 from twicesafe.http import HttpPolicy, HttpRequest, JsonMember, QueryParameter
 
 MANY = settings(

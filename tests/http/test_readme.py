@@ -16,7 +16,7 @@ import pytest
 from tests.house.pages import blocks
 from tests.house.repository import ROOT
 from tests.http.test_proxy_processes import Proxy, Shop
-from twicesafe.proxy import load
+from twicesafe._proxy import load
 
 EXAMPLES = ROOT / "examples" / "proxy"
 

@@ -101,7 +101,7 @@ def test_a_stream_that_lingers_on_after_its_client_is_dismissed(play: Play):
     told = Heard(events.ResultNotKept)
     stage = play(linger=0.05, observers=[told])
     if stage.edge == "asgi":
-        stage.policy = stage.policy.but(max_result=1 << 30)
+        stage.policy = stage.policy.replace(max_result=1 << 30)
         stage.server.app = endless_asgi(stage, [])
     else:
         tick = threading.Event()
@@ -161,7 +161,7 @@ def test_the_record_is_written_before_the_last_chunk_is_sent():
     ]  # fmt: skip
 
 
-class Wire:
+class AsyncConnection:
     """A WSGI server of a few lines, that writes down what happens in which order."""
 
     def __init__(self, app: Any, policy: HttpPolicy | None = None) -> None:
@@ -201,15 +201,28 @@ def streaming(*pieces: bytes, status: str = "200 OK", length: int | None = None)
 
 @pytest.mark.item("T2")
 def test_wsgi_records_before_the_end_is_sent():
-    assert Wire(streaming(b"1", b"2", b""))() == ["claim", "200", "1", "2", "", "complete"]
-    assert Wire(streaming(b"1", b"2", length=2))() == ["claim", "200", "1", "complete", "2"]
-    assert Wire(streaming(b"1", status="429 No"))() == ["claim", "429", "1", "abandon"]
+    assert AsyncConnection(streaming(b"1", b"2", b""))() == [
+        "claim",
+        "200",
+        "1",
+        "2",
+        "",
+        "complete",
+    ]
+    assert AsyncConnection(streaming(b"1", b"2", length=2))() == [
+        "claim",
+        "200",
+        "1",
+        "complete",
+        "2",
+    ]
+    assert AsyncConnection(streaming(b"1", status="429 No"))() == ["claim", "429", "1", "abandon"]
 
     def whole(environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [b"1", b"2"]
 
-    assert Wire(whole)() == ["claim", "200", "complete", "1", "2"]
+    assert AsyncConnection(whole)() == ["claim", "200", "complete", "1", "2"]
 
 
 @pytest.mark.item("A8", "T1")
@@ -228,7 +241,7 @@ def test_wsgi_write_close_and_file_wrappers_are_honoured():
         write(b"written")
         return environ["wsgi.file_wrapper"](Body(b"0123456789"), 4)
 
-    wire = Wire(app)
+    wire = AsyncConnection(app)
     extra = {"wsgi.file_wrapper": lambda file, size: 1 / 0}  # a server's own cannot be recorded
     assert wire(**extra) == ["claim", "200", "written", "0123", "4567", "89", "complete"]
     assert closed == ["closed"]
@@ -246,14 +259,14 @@ def test_wsgi_a_handler_may_replace_its_head_by_exc_info():
             start_response("400 Bad", [], (type(error), error, None))
         return [b"bad"]
 
-    wire = Wire(app)
+    wire = AsyncConnection(app)
     assert wire() == ["claim", "200", "400", "complete", "bad"]
     assert wire()[5:] == ["claim", "400", "bad"]
 
 
 @pytest.mark.item("E5")
 def test_wsgi_a_response_that_nobody_takes_is_recorded_all_the_same():
-    wire = Wire(streaming(b"1", b"2", b"3"))
+    wire = AsyncConnection(streaming(b"1", b"2", b"3"))
     assert wire(take=1) == ["claim", "200", "1", "complete"]
     assert wire()[4:] == ["claim", "200", "123"]
 
@@ -268,7 +281,7 @@ def test_wsgi_an_exception_after_the_head_is_the_servers_to_see():
         start_response("200 OK", [])
         return pieces()
 
-    wire = Wire(app)
+    wire = AsyncConnection(app)
     with pytest.raises(RuntimeError, match="cut"):
         wire()
     assert wire.order == ["claim", "200", "1", "fail"]
@@ -277,7 +290,7 @@ def test_wsgi_an_exception_after_the_head_is_the_servers_to_see():
 
 @pytest.mark.item("E6")
 def test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end():
-    wire = Wire(streaming(b"1"))
+    wire = AsyncConnection(streaming(b"1"))
     short = {"CONTENT_LENGTH": "5", "wsgi.input": io.BytesIO(b"1234")}
     assert wire(**short)[0] == "400"
     del wire.order[:]
@@ -292,7 +305,7 @@ def test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end():
 
 @pytest.mark.item("E6", "F9")
 def test_wsgi_a_body_whose_end_the_server_does_not_tell_is_refused():
-    wire = Wire(streaming(b"1"))
+    wire = AsyncConnection(streaming(b"1"))
     chunked = {"CONTENT_LENGTH": "", "HTTP_TRANSFER_ENCODING": "chunked"}
     for body in (b"pay 1", b"pay 999"):
         assert wire(**chunked, **{"wsgi.input": io.BytesIO(body)})[0] == "411"

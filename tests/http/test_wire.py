@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twicesafe.core.http.wire import Ambiguous, Guard, ResponseGuard
+from twicesafe._core.http.wire import Ambiguous, RequestGuard, ResponseGuard
 
 HEAD = b"POST /charges HTTP/1.1\r\nHost: a\r\n"
 GOOD = {
@@ -165,7 +165,7 @@ BAD_RESPONSES = {
 }  # fmt: skip
 
 
-def fed(guard: Guard | ResponseGuard, data: bytes, size: int) -> bytes:
+def fed(guard: RequestGuard | ResponseGuard, data: bytes, size: int) -> bytes:
     """What a guard lets pass of this, in pieces of this size."""
     pieces = (data[start : start + size] for start in range(0, len(data), size))
     return b"".join([guard.feed(piece) for piece in pieces])
@@ -179,7 +179,7 @@ def without_trailers(octets: bytes) -> bytes:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1 << 20])
 @pytest.mark.parametrize("name", GOOD)
 def test_what_can_be_read_in_one_way_passes(name: str, size: int):
-    guard = Guard()
+    guard = RequestGuard()
     for _ in range(3):  # one connection, several requests
         assert guard.rests
         assert fed(guard, GOOD[name], size) == without_trailers(GOOD[name])
@@ -197,15 +197,15 @@ def test_what_can_be_read_in_one_way_passes(name: str, size: int):
 @pytest.mark.parametrize("name", BAD)
 def test_what_could_be_read_in_two_ways_is_refused(name: str, size: int):
     with pytest.raises(Ambiguous):
-        fed(Guard(), BAD[name], size)
+        fed(RequestGuard(), BAD[name], size)
     with pytest.raises(Ambiguous):
-        fed(Guard(), GOOD["chunks"] + BAD[name], size)
+        fed(RequestGuard(), GOOD["chunks"] + BAD[name], size)
 
 
 @pytest.mark.item("D15")
 @pytest.mark.parametrize("name", GOOD)
 def test_no_line_passes_before_it_is_whole(name: str):
-    guard, request = Guard(), GOOD[name]
+    guard, request = RequestGuard(), GOOD[name]
     passed = b""
     for at in range(len(request)):
         passed += guard.feed(request[at : at + 1])
@@ -221,11 +221,11 @@ def test_no_line_passes_before_it_is_whole(name: str):
 def test_a_bare_lf_is_refused_when_it_comes_and_not_at_the_end_of_the_head(size: int):
     for octets in (b"GET / HTTP/1.1\n", HEAD + b"\n", HEAD + b"X: a\rb"):
         with pytest.raises(Ambiguous, match="CR or LF alone"):
-            fed(Guard(), octets, size)
+            fed(RequestGuard(), octets, size)
     for octets in (b"\n", b"\r\n", b" GET", b"\tGET", b"\x16\x03"):
         for before in (b"", GOOD["no body"]):
             with pytest.raises(Ambiguous, match="begins with a blank"):
-                fed(Guard(), before + octets, size)
+                fed(RequestGuard(), before + octets, size)
 
 
 @pytest.mark.item("D15", "D11")
@@ -234,7 +234,7 @@ def test_a_flood_of_chunks_costs_no_more_than_its_octets():
     sizes = b"11\r\n" + b"a" * 17 + b"\r\n"
     chunks = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + sizes * 60_000
     began = time.process_time()
-    assert len(Guard().feed(chunks)) == len(chunks)
+    assert len(RequestGuard().feed(chunks)) == len(chunks)
     assert time.process_time() - began < 10
 
 
@@ -282,10 +282,10 @@ def test_a_response_to_head_has_no_body():
 @pytest.mark.item("D15")
 @pytest.mark.parametrize("name", GOOD)
 def test_where_a_request_is_before_its_end(name: str):
-    guard, request = Guard(), GOOD[name]
+    guard, request = RequestGuard(), GOOD[name]
     end = request.index(b"\r\n\r\n") + 4
     for at in range(1, len(request)):
-        guard = Guard()
+        guard = RequestGuard()
         guard.feed(request[:at])
         assert (guard.in_head, guard.in_body) == (at < end, at >= end)
         assert not guard.rests
@@ -304,7 +304,7 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES | st.binary(max_size=20), max_size=6))
 def test_what_the_guard_lets_pass_the_parser_reads_to_the_same_end(pieces: list[bytes]):
     data = b"".join(pieces)
-    guard = Guard()
+    guard = RequestGuard()
     try:
         guard.feed(data)
     except Ambiguous:

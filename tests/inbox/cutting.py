@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 Way = Literal["request", "reply"]
 
 
-class Wire:
+class AsyncConnection:
     """Stands in front of a server, for one client after the other."""
 
     def __init__(self, url: str) -> None:

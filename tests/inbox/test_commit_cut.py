@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.inbox.conftest import Shop
-from tests.inbox.cutting import Way, Wire
+from tests.inbox.cutting import AsyncConnection, Way
 from tests.transactions.kinds import open_door
 
 KINDS = ["psycopg", "asyncpg", "pymysql", "asyncmy"]
 
 
 @pytest.fixture
-def wire_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Shop], Wire]]:
-    wires: list[Wire] = []
+def wire_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Shop], AsyncConnection]]:
+    wires: list[AsyncConnection] = []
 
-    def make(shop: Shop) -> Wire:
-        wires.append(Wire(shop.url))
+    def make(shop: Shop) -> AsyncConnection:
+        wires.append(AsyncConnection(shop.url))
         return wires[-1]
 
     yield make
@@ -28,7 +28,9 @@ def wire_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Shop], Wire]]:
         wire.close()
 
 
-def deliver(shop: Shop, url: str, key: str, wire: Wire | None, way: Way, after: int) -> Any:
+def deliver(
+    shop: Shop, url: str, key: str, wire: AsyncConnection | None, way: Way, after: int
+) -> Any:
     """One delivery over a connection of its own, whose COMMIT may be cut."""
     door = open_door(shop.kind, url)
     try:
@@ -48,7 +50,7 @@ def deliver(shop: Shop, url: str, key: str, wire: Wire | None, way: Way, after: 
 @pytest.mark.parametrize("way", ["reply", "request"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_cut_anywhere_is_resolved_by_reading(
-    shop_of: Callable[[str], Shop], wire_of: Callable[[Shop], Wire], kind: str, way: Way
+    shop_of: Callable[[str], Shop], wire_of: Callable[[Shop], AsyncConnection], kind: str, way: Way
 ):
     shop = shop_of(kind)
     wire = wire_of(shop)

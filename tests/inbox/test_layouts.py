@@ -11,8 +11,8 @@ import pytest
 from tests.inbox.conftest import Shop
 from tests.transactions.kinds import open_door
 from twicesafe import AtomicityBrokenError, HeldError, Inbox, Receiver, StoreError
-from twicesafe.core.protocol import Sweep
-from twicesafe.stores.mysql.inside import MysqlInside
+from twicesafe._core.protocol import Sweep
+from twicesafe._engines.mysql.in_transaction import MysqlInTransaction
 
 
 def test_generations_hold_what_a_transaction_writes(postgres_url: str):
@@ -73,7 +73,7 @@ def test_generations_refuse_a_snapshot_that_outlives_its_statement(postgres_url:
 def mysql_shop(shop_of: Callable[[str], Shop]) -> Shop:
     """As on MySQL: no RETURNING, no compound statements, no time-out for one statement."""
     shop = shop_of("pymysql")
-    shop.inbox._insides["%s"] = MysqlInside("twicesafe", mariadb=False)
+    shop.inbox._insides["%s"] = MysqlInTransaction("twicesafe", mariadb=False)
     return shop
 
 

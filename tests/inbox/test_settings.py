@@ -21,7 +21,7 @@ from twicesafe import (
     UsageError,
     current_claim,
 )
-from twicesafe.transactions import base
+from twicesafe._transactions import base
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import pytest
 
 from tests.inbox.conftest import Shop
 from twicesafe import Key, Policy, StillInProgressError
-from twicesafe.core.driving import drive
-from twicesafe.core.inbox import Enter, Note
-from twicesafe.core.protocol import Claim, Fail, Verdict
-from twicesafe.tokens import new_owner
-from twicesafe.transactions import of
+from twicesafe._core.driving import drive
+from twicesafe._core.inbox_flow import DeferredWrite, Enter
+from twicesafe._core.protocol import ClaimRequest, Fail, Verdict
+from twicesafe._transactions import of
+from twicesafe._values.owner_token import new_owner
 
 KINDS = ["psycopg", "pymysql"]
 
@@ -109,11 +109,12 @@ def test_a_note_is_written_whatever_comes_in_between(shop: Shop):
         gap = Gap({number: meanwhile})
         store._tap = lambda when, _, gap=gap: gap() if when == "before" else None  # type: ignore[attr-defined]
         owner = new_owner()
-        note = Note(
-            Claim(key, owner, 5000, 5, False, None), Fail(key.id, owner, 0, 0, 5, 86_400_000, "no")
+        note = DeferredWrite(
+            ClaimRequest(key, owner, 5000, 5, False, None),
+            Fail(key.id, owner, 0, 0, 5, 86_400_000, "no"),
         )
         try:
-            store.apart(lambda note=note: store.inside("%s").note(note))
+            store.own_transaction(lambda note=note: store.in_transaction("%s").note(note))
         finally:
             store._tap = None  # type: ignore[attr-defined]
         record = shop.receiver.record(key)
@@ -132,11 +133,12 @@ def test_a_note_after_a_sweep_has_a_higher_fence(shop: Shop):
         expire(shop)
     assert shop.receiver.sweep().removed == 1
     key, owner = shop.inbox.key("m-1"), new_owner()
-    note = Note(
-        Claim(key, owner, 5000, 5, False, None), Fail(key.id, owner, 0, 0, 5, 86_400_000, "no")
+    note = DeferredWrite(
+        ClaimRequest(key, owner, 5000, 5, False, None),
+        Fail(key.id, owner, 0, 0, 5, 86_400_000, "no"),
     )
     store = shop.receiver.store
-    store.apart(lambda: store.inside("%s").note(note))
+    store.own_transaction(lambda: store.in_transaction("%s").note(note))
     record = shop.receiver.record("m-1")
     assert record is not None
     assert record.fence > fence

@@ -13,6 +13,7 @@ from alembic.operations import Operations
 
 from tests.inbox.conftest import Shop
 from twicesafe import ConfigurationError, Inbox, Outbox, SchemaVersionError
+from twicesafe._engines.sql.migrations import files_of, first_steps
 from twicesafe.integrations.alembic import (
     create_outbox_tables,
     create_tables,
@@ -20,8 +21,7 @@ from twicesafe.integrations.alembic import (
     drop_tables,
     leave_alone,
 )
-from twicesafe.stores.migrating import files_of, first_steps
-from twicesafe.stores.urls import outbox_script_of, script_of
+from twicesafe.stores._urls import outbox_script_of, script_of
 
 DRIVERS = {
     "sqlite3": "sqlite",

@@ -16,35 +16,35 @@ from twicesafe import (
     RememberedFailureError,
     State,
 )
-from twicesafe.core import inbox as core
-from twicesafe.core.calls import Call
-from twicesafe.core.commands import Invoke
-from twicesafe.core.protocol import Claim, Claimed, Complete, Fail, Verdict
-from twicesafe.core.terms import Terms
-from twicesafe.records import Row
+from twicesafe._core import inbox_flow as core
+from twicesafe._core.call import Call
+from twicesafe._core.commands import Invoke
+from twicesafe._core.protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
+from twicesafe._core.resolved_policy import ResolvedPolicy
+from twicesafe._values.records import Row
 
 KEY = Key("m-1")
 OWNER = b"owner of the note"
 
 
 def a_call(fingerprint: bytes | None = None, attempts: int = 2) -> Call:
-    terms = Terms(Policy(max_attempts=attempts))
+    terms = ResolvedPolicy(Policy(max_attempts=attempts))
     return Call(
         KEY, lambda: 1, terms, Any, fingerprint, None, lambda: 0.0, lambda event: None, False
     )
 
 
-def a_failure(fingerprint: bytes | None = None) -> core.Note:
+def a_failure(fingerprint: bytes | None = None) -> core.DeferredWrite:
     end = Fail(KEY.id, OWNER, 0, 0, 2, 1000, "ValueError")
-    return core.Note(Claim(KEY, OWNER, 5000, 2, False, fingerprint), end)
+    return core.DeferredWrite(ClaimRequest(KEY, OWNER, 5000, 2, False, fingerprint), end)
 
 
-def an_answer(fingerprint: bytes | None = None) -> core.Note:
+def an_answer(fingerprint: bytes | None = None) -> core.DeferredWrite:
     end = Complete(KEY.id, OWNER, 0, 1000, b'{"type":"E","message":"no"}', State.FAILED, "E")
-    return core.Note(Claim(KEY, OWNER, 5000, 2, False, fingerprint), end)
+    return core.DeferredWrite(ClaimRequest(KEY, OWNER, 5000, 2, False, fingerprint), end)
 
 
-def entered(notes: list[core.Note], answer: Claimed, call: Call | None = None) -> Any:
+def entered(notes: list[core.DeferredWrite], answer: Claimed, call: Call | None = None) -> Any:
     """What the flow does next, once the store has said this."""
     flow = core.receive(call or a_call(), True, lambda: notes)
     assert type(next(flow)) is core.Enter
@@ -84,7 +84,7 @@ def test_a_note_that_is_written_while_the_delivery_waits_counts_once():
 
 
 @pytest.mark.parametrize("note", [a_failure(b"1" * 32), an_answer(b"1" * 32)])
-def test_another_request_is_a_mismatch_also_before_the_note_is_written(note: core.Note):
+def test_another_request_is_a_mismatch_also_before_the_note_is_written(note: core.DeferredWrite):
     with pytest.raises(FingerprintMismatchError):
         entered([note], Claimed(Verdict.WON, 1, 1), a_call(b"2" * 32))
 
@@ -92,9 +92,9 @@ def test_another_request_is_a_mismatch_also_before_the_note_is_written(note: cor
 def test_a_note_whose_commit_was_cut_is_written_again_and_counts_once(lean_shop: Shop):
     shop = lean_shop
     store = shop.receiver.store
-    ours = store.inside("?" if shop.url.startswith("sqlite:") else "%s")
+    ours = store.in_transaction("?" if shop.url.startswith("sqlite:") else "%s")
     for _ in range(2):
-        store.apart(lambda: ours.note(a_failure()))
+        store.own_transaction(lambda: ours.note(a_failure()))
     record = shop.receiver.record("m-1")
     assert record is not None
     assert (record.state, record.attempt) == (State.RELEASED, 1)

@@ -13,9 +13,9 @@ import pytest
 
 from tests.kill.aftermath import Aftermath
 from twicesafe import State
-from twicesafe.core.protocol import Sweep
-from twicesafe.stores.postgresql import PostgresStore
-from twicesafe.stores.postgresql.settings import Settings
+from twicesafe._core.protocol import Sweep
+from twicesafe._engines.postgresql import PostgresStore
+from twicesafe._engines.postgresql.settings import Settings
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.kill.aftermath import Aftermath
 from twicesafe import Key, Receiver, State
-from twicesafe.clocks import wall_clock
-from twicesafe.core.protocol import Claim
-from twicesafe.stores.sqlite import SqliteStore
-from twicesafe.testing.clock import FakeClock
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe._engines.sqlite import SqliteStore
+from twicesafe._values.clocks import wall_clock
+from twicesafe.testing._clock import FakeClock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 
@@ -97,7 +97,7 @@ def judged(folder: Path, lines: list[str], **notes: Any) -> Aftermath:
     """One completed key, taken over once, and a ledger written by hand."""
     clock = FakeClock(wall_clock())  # read again by the real clock
     store = SqliteStore(folder / "keys.db", now=clock)
-    store.perform(Claim(Key("key-1"), b"the dead worker.", 1000))
+    store.perform(ClaimRequest(Key("key-1"), b"the dead worker.", 1000))
     clock.advance(2)
     with Receiver(store) as receiver:
         assert receiver.process("key-1", str, "1/2").fence == 2

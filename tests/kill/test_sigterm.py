@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from twicesafe import Policy, Receiver
-from twicesafe.records import State
+from twicesafe._values.records import State
 
 WORKER = """
 import signal, sys, time

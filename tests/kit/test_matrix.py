@@ -224,7 +224,7 @@ def test_a_zombie_that_asks_its_claim_stops_in_time(shop: Shop):
 def test_on_a_store_of_yours(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: str
 ):
-    monkeypatch.setattr("twicesafe.testing.lives.BRIEF", 0.2)
+    monkeypatch.setattr("twicesafe.testing._simulated_process.BRIEF", 0.2)
     url = f"sqlite:///{tmp_path}/keys.db"
     if colour == "sync":
         with Receiver.open(url) as receiver:
@@ -285,7 +285,7 @@ def test_a_bare_handler_is_delivered_without_a_receiver(tmp_path: Path):
     good = crash_matrix(books.together, "o-1", **options)
     assert good.ok, str(good)
     assert [name for name in named(good) if "claim" in name] == []
-    bad = crash_matrix(books.apart, "o-1", **options)
+    bad = crash_matrix(books.own_transaction, "o-1", **options)
     assert named(bad)["marked"].startswith("lost")
 
 
@@ -340,7 +340,7 @@ def test_a_retry_that_fails_is_harm(shop: Shop):
 
 
 def test_two_that_wait_for_each_other_are_told(shop: Shop, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("twicesafe.testing.interleaving.PATIENCE", 0.05)
+    monkeypatch.setattr("twicesafe.testing._interleaving.PATIENCE", 0.05)
     once = threading.Event()
 
     def waits(item: str) -> str:

@@ -12,7 +12,7 @@ from twicesafe.testing import crash_matrix
 
 @pytest.fixture(params=["postgres", "valkey"])
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("twicesafe.testing.lives.BRIEF", 0.3)
+    monkeypatch.setattr("twicesafe.testing._simulated_process.BRIEF", 0.3)
     return request.getfixturevalue(f"{request.param}_url")
 
 

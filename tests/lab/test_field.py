@@ -12,9 +12,9 @@ from lab.__main__ import main
 from lab.field import TRIALS, Trial, run_trial
 from lab.field.page import field_page
 from lab.field.running import told
-from twicesafe.core.protocol import Claimed, Verdict
-from twicesafe.stores.outbox import OutboxPrograms
-from twicesafe.stores.sqlite import SqliteStore
+from twicesafe._core.protocol import Claimed, Verdict
+from twicesafe._engines.sql.outbox_programs import OutboxPrograms
+from twicesafe._engines.sqlite import SqliteStore
 
 QUICK = ("linearisable histories", "crash points")
 

@@ -9,11 +9,11 @@ import pytest
 
 from lab.field.linearity import UNDECIDED, UNKNOWN, Call, check, partition
 from twicesafe import Key
-from twicesafe.core.protocol import (
+from twicesafe._core.protocol import (
     Abandon,
     Ack,
-    Claim,
     Claimed,
+    ClaimRequest,
     Complete,
     Fail,
     Read,
@@ -21,15 +21,15 @@ from twicesafe.core.protocol import (
     Renew,
     Verdict,
 )
-from twicesafe.records import Cause, State
+from twicesafe._values.records import Cause, State
 
 HOUR = 3_600_000
 KEY = Key("k")
 A, B, C = (bytes([letter]) * 16 for letter in b"ABC")
 
 
-def claim(owner: bytes, lease: int = HOUR) -> Claim:
-    return Claim(KEY, owner, lease)
+def claim(owner: bytes, lease: int = HOUR) -> ClaimRequest:
+    return ClaimRequest(KEY, owner, lease)
 
 
 def complete(owner: bytes, fence: int, result: bytes = b"r") -> Complete:
@@ -152,7 +152,7 @@ def test_there_are_enough_bad_ones():
 
 
 def test_keys_are_judged_apart():
-    other = Claim(Key("other"), B, HOUR)
+    other = ClaimRequest(Key("other"), B, HOUR)
     history = told((claim(A), won(1)), (other, won(1)))
     assert check(history)
     assert [check(part) for part in partition(history).values()] == ["", ""]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.house.repository import ROOT
 from twicesafe.testing import StoreConformance
-from twicesafe.testing.conformance import rules_of
+from twicesafe.testing._conformance import rules_of
 
 RULE = "rule:"
 

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.outbox.stage import begin, connect
-from twicesafe.core.outbox import Message
-from twicesafe.outbox import Outbox
-from twicesafe.relay import OutboxRelay
+from twicesafe._core.outbox_requests import Message
+from twicesafe.outbox import Outbox, OutboxRelay
 
 BATCH = 20
 LEASE = 0.5

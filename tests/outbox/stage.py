@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from twicesafe.core.outbox import Message
-from twicesafe.core.publishing import NOT_TRIED
-from twicesafe.relay import AsyncOutboxRelay, OutboxRelay
+from twicesafe._core.outbox_requests import Message
+from twicesafe._core.publisher import NOT_TRIED
+from twicesafe.outbox import AsyncOutboxRelay, OutboxRelay
 
 ENGINES = ("sqlite", "postgres", "mariadb")
 

@@ -13,9 +13,8 @@ import pytest
 
 from tests.outbox.stage import Broker, begin, connect
 from twicesafe import Receiver, SchemaVersionError, UnsupportedByStoreError, UsageError
-from twicesafe.outbox import Outbox
+from twicesafe.outbox import Outbox, OutboxRelay
 from twicesafe.propagation import extract
-from twicesafe.relay import OutboxRelay
 
 
 def test_a_message_is_there_if_and_only_if_the_transaction_committed(

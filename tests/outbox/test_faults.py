@@ -14,10 +14,9 @@ import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, Colours, begin, connect
 from twicesafe import BrokerUnavailableError, SchemaVersionError, StoreUnavailableError
-from twicesafe.core.outbox import Message
+from twicesafe._core.outbox_requests import Message
 from twicesafe.events import Event, StoreFailed
-from twicesafe.outbox import AsyncOutbox, Outbox
-from twicesafe.relay import AsyncOutboxRelay, OutboxRelay
+from twicesafe.outbox import AsyncOutbox, AsyncOutboxRelay, Outbox, OutboxRelay
 
 Put = Callable[..., list[str]]
 Caller = Callable[[], Any]

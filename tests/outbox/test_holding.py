@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Backoff, StoreUnavailableError
-from twicesafe.core.carrying import carry
-from twicesafe.core.outbox import (
+from twicesafe._core.outbox_requests import (
     Fetch,
     Fetched,
     Hold,
@@ -23,7 +22,8 @@ from twicesafe.core.outbox import (
     lane_of,
     slot_of,
 )
-from twicesafe.core.relaying import Collect, Desk, Publish
+from twicesafe._core.relay_lease import Collect, Publish, RelayState
+from twicesafe._core.relay_publish import publish_pending
 from twicesafe.outbox import Outbox
 
 Put = Callable[..., list[str]]
@@ -36,8 +36,8 @@ SLOT = slot_of(LANE)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    made = Desk(
+def desk() -> RelayState:
+    made = RelayState(
         lease=5, batch=4, group=1, concurrency=1, max_attempts=3, backoff=Backoff(), wake=False,
         clock=lambda: 0.0, notify=lambda event: None,
     )  # fmt: skip
@@ -51,9 +51,9 @@ def rows(*numbers: int) -> list[Pending]:
     ]
 
 
-def under_way(desk: Desk) -> Any:
+def under_way(desk: RelayState) -> Any:
     """A carrier that has published the first of two rows and waits for the answer."""
-    flow = carry(desk)
+    flow = publish_pending(desk)
     assert type(flow.send(None)) is Fetch
     first = flow.send(Fetched(rows(1, 2)))
     assert type(first) is Publish
@@ -61,7 +61,7 @@ def under_way(desk: Desk) -> Any:
     return flow
 
 
-def test_rows_of_an_earlier_holding_are_not_published(desk: Desk):
+def test_rows_of_an_earlier_holding_are_not_published(desk: RelayState):
     flow = under_way(desk)
     desk.slots = {SLOT: 3}
     settlement = flow.send([(1, [None])])
@@ -71,17 +71,17 @@ def test_rows_of_an_earlier_holding_are_not_published(desk: Desk):
     assert settlement.done == [1]
     again = flow.send(0)
     assert type(again) is Fetch
-    assert again.but == []
+    assert again.replace == []
 
 
-def test_a_refusal_has_the_fence_that_its_row_was_fetched_with(desk: Desk):
+def test_a_refusal_has_the_fence_that_its_row_was_fetched_with(desk: RelayState):
     flow = under_way(desk)
     desk.slots = {SLOT: 3}
     settlement = flow.send([(1, [ValueError("no")])])
     assert [setback.fence for setback in settlement.setbacks] == [1]
 
 
-def test_a_slot_with_something_to_settle_is_not_given_back(desk: Desk):
+def test_a_slot_with_something_to_settle_is_not_given_back(desk: RelayState):
     flow = under_way(desk)
     desk.unwanted = frozenset({SLOT})
     settlement = flow.send([(1, [None])])

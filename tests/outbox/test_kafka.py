@@ -17,9 +17,9 @@ import pytest
 
 from lab.field.proxy import Fault, Proxy
 from twicesafe import BrokerUnavailableError
-from twicesafe.core.outbox import Message
-from twicesafe.core.publishing import NOT_TRIED
-from twicesafe.publishers import open_publisher
+from twicesafe._core.outbox_requests import Message
+from twicesafe._core.publisher import NOT_TRIED
+from twicesafe.outbox.publishers import open_publisher
 
 KILLS = int(os.environ.get("TWICESAFE_KAFKA_KILLS", "1"))
 CUTS = int(os.environ.get("TWICESAFE_KAFKA_CUTS", "3"))

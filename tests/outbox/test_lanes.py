@@ -10,9 +10,9 @@ import pytest
 from tests.outbox.stage import Broker, Colours, begin
 from tests.patience import until
 from twicesafe import Backoff
-from twicesafe.core.outbox import Fetch, Hold, Setback, Settle, lane_of, slot_of
+from twicesafe._core.outbox_requests import Fetch, Hold, Setback, Settle, lane_of, slot_of
+from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 from twicesafe.outbox import Outbox
-from twicesafe.stores.outbox import OutboxPrograms
 
 Put = Callable[..., list[str]]
 
@@ -25,8 +25,8 @@ def test_a_clock_that_goes_on_inside_a_statement_passes_over_no_row(postgres_url
     """A rest that ended while rows were looked at let the lane begin with its second or third row."""
     import psycopg
 
-    from twicesafe.stores.postgresql.blocking import PostgresStore
-    from twicesafe.stores.urls import open_store
+    from twicesafe._engines.postgresql.store import PostgresStore
+    from twicesafe.stores._urls import open_store
 
     opened: Any = open_store(postgres_url)
     store = PostgresStore(opened.settings, now="nextval('ticks')")
@@ -51,8 +51,8 @@ def test_a_clock_that_goes_on_inside_a_statement_passes_over_no_row(postgres_url
 def test_the_clock_is_read_once_for_all_rows(postgres_url: str):
     import psycopg
 
-    from twicesafe.stores.postgresql.blocking import PostgresStore
-    from twicesafe.stores.urls import open_store
+    from twicesafe._engines.postgresql.store import PostgresStore
+    from twicesafe.stores._urls import open_store
 
     opened: Any = open_store(postgres_url)
     store = PostgresStore(opened.settings, now="nextval('ticks')")

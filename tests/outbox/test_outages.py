@@ -10,13 +10,13 @@ import pytest
 from tests.outbox.stage import AsyncBroker, Broker, Colours
 from tests.patience import until
 from twicesafe import Backoff, BrokerUnavailableError
-from twicesafe.core.carrying import carry
-from twicesafe.core.outbox import Fetch, Fetched, Message, Pending, Settle
-from twicesafe.core.publishing import NOT_TRIED, Answers, NotNow
-from twicesafe.core.relaying import Check, Collect, Desk, Publish
+from twicesafe._core.outbox_requests import Fetch, Fetched, Message, Pending, Settle
+from twicesafe._core.publisher import NOT_TRIED, Answers, NotNow
+from twicesafe._core.relay_lease import Check, Collect, Publish, RelayState
+from twicesafe._core.relay_publish import publish_pending
 from twicesafe.events import BrokerFailed, Event, PublishFailed
 from twicesafe.outbox import Outbox
-from twicesafe.publishers.header_lines import line_of
+from twicesafe.outbox.publishers._header_lines import line_of
 
 Put = Callable[..., list[str]]
 
@@ -130,7 +130,7 @@ class Carrier:
     def __init__(self, *rows: tuple[str, str], checks: bool = False, group: int = 10) -> None:
         self.now = 0.0
         self.setbacks: list[Any] = []
-        self.desk = Desk(
+        self.desk = RelayState(
             lease=5, batch=10, group=group, concurrency=1, max_attempts=3, backoff=AT_ONCE, wake=False,
             clock=lambda: self.now, notify=lambda event: None, checks=checks,
         )  # fmt: skip
@@ -139,7 +139,7 @@ class Carrier:
             Pending(n, key.encode(), 0, 0, False, 0, Message(f"m{n}", topic, b"", key))
             for n, (key, topic) in enumerate(rows, 1)
         ]
-        self.flow = carry(self.desk)
+        self.flow = publish_pending(self.desk)
         self.command: Any = self.flow.send(None)
 
     def until(self, kind: type, reply: Any = None) -> Any:

@@ -14,10 +14,10 @@ import pytest
 from tests.outbox.hook import Hook
 from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
-from twicesafe.core.outbox import Message
+from twicesafe._core.outbox_requests import Message
+from twicesafe.outbox.publishers import NotNow, open_publisher
+from twicesafe.outbox.publishers.webhook import WebhookPublisher, verify_signature
 from twicesafe.propagation import extract
-from twicesafe.publishers import NotNow, open_publisher
-from twicesafe.publishers.webhook import WebhookPublisher, verify_signature
 
 
 def message(body: str, key: str | None = "k", topic: str = "orders") -> Message:

@@ -19,10 +19,9 @@ from twicesafe import (
     StoreUnavailableError,
     UsageError,
 )
-from twicesafe.core.outbox import BELL, Hold, Message
+from twicesafe._core.outbox_requests import BELL, Hold, Message
 from twicesafe.events import BrokerFailed, Event, LaneParked, PublishFailed, Relayed
-from twicesafe.outbox import AsyncOutbox, Outbox
-from twicesafe.relay import OutboxRelay
+from twicesafe.outbox import AsyncOutbox, Outbox, OutboxRelay
 
 AT_ONCE = Backoff(first=0, jitter=0)
 
@@ -457,7 +456,7 @@ async def test_asyncpg(postgres_url: str):
 
     url = postgres_url.replace("postgresql://", "postgresql+asyncpg://")
     broker = AsyncBroker()
-    from twicesafe.relay import AsyncOutboxRelay
+    from twicesafe.outbox import AsyncOutboxRelay
 
     async with AsyncOutbox.open(url) as outbox:
         connection = await asyncpg.connect(postgres_url)

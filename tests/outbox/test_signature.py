@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twicesafe import ConfigurationError
-from twicesafe.publishers.signature import as_secrets, sign
-from twicesafe.publishers.webhook import WebhookPublisher, verify_signature
+from twicesafe.outbox.publishers._signature import as_secrets, sign
+from twicesafe.outbox.publishers.webhook import WebhookPublisher, verify_signature
 
 NOW = 1_700_000_000
 MANY = settings(max_examples=int(os.environ.get("TWICESAFE_FUZZ", "300")), deadline=1000)

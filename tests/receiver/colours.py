@@ -17,12 +17,12 @@ from typing import Any
 
 from tests.receiver.faults import AsyncFaultyStore, FaultyStore
 from twicesafe import AsyncReceiver, Policy, Receiver
-from twicesafe.policy import Backoff
-from twicesafe.runtime.blocking import BlockingRuntime
-from twicesafe.runtime.event_loop import EventLoopRuntime
+from twicesafe._engines.sqlite import AsyncSqliteStore, SqliteStore
+from twicesafe._runtime.blocking import BlockingRuntime
+from twicesafe._runtime.event_loop import EventLoopRuntime
+from twicesafe._values.policy import Backoff
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
-from twicesafe.stores.sqlite import AsyncSqliteStore, SqliteStore
-from twicesafe.testing.clock import FakeClock
+from twicesafe.testing._clock import FakeClock
 
 AT_ONCE = Backoff(first=0, jitter=0)
 LEAVE = object()
@@ -78,7 +78,7 @@ class Bench:
 
     def policy(self, **changes: Any) -> None:
         """Change the policy of the receiver under test."""
-        self.receiver = self.receiver.options(policy=self.receiver.policy.but(**changes))
+        self.receiver = self.receiver.options(policy=self.receiver.policy.replace(**changes))
 
     def events(self, kind: type) -> list[Any]:
         return [event for event in self.seen if isinstance(event, kind)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.stores.base import AsyncStore, Store
+from twicesafe.stores._base import AsyncStore, Store
 
 
 class _Log:
@@ -91,8 +91,8 @@ class AsyncFaultyStore(_Log, AsyncStore):
             return [error.again() for _ in requests]
         return answers
 
-    def beside(self) -> Store:
-        beside = FaultyStore(self.inner.beside())
+    def blocking_store(self) -> Store:
+        beside = FaultyStore(self.inner.blocking_store())
         beside.log = self.log
         beside.before = lambda request: self.before(request)  # noqa: PLW0108 - it may change
         return beside

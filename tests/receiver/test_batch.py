@@ -24,7 +24,7 @@ from twicesafe import (
     current_claim,
 )
 from twicesafe import events as ev
-from twicesafe.core.commands import Sleep
+from twicesafe._core.commands import Sleep
 
 
 def by_id(message: dict[str, Any]) -> Any:
@@ -188,7 +188,7 @@ def test_parked_items_fail_by_themselves(bench: Bench) -> None:
 def test_an_unreachable_store_fails_every_item_and_starts_none(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twicesafe.core.batch.Sleep", lambda seconds, firm=False: Sleep(0))
+    monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda seconds, firm=False: Sleep(0))
     bench.store.before = Outage("claim")
     counter = Counter()
     answers = bench.process_many(messages("a", "b"), counter.quick, key=by_id)

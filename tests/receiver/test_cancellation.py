@@ -14,8 +14,8 @@ import pytest
 from tests.receiver.colours import Bench
 from tests.receiver.test_waiting import riders
 from twicesafe import AsyncReceiver, HeldError, Policy, State
+from twicesafe._engines.sqlite import AsyncSqliteStore
 from twicesafe.stores.memory import AsyncMemoryStore
-from twicesafe.stores.sqlite import AsyncSqliteStore
 
 pytestmark = pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)
 
@@ -193,7 +193,7 @@ def test_the_policys_timeout_stops_the_handler(bench: Bench) -> None:
             finally:
                 stopped.set()
 
-        receiver = bench.receiver.options(policy=bench.receiver.policy.but(timeout=0.05))
+        receiver = bench.receiver.options(policy=bench.receiver.policy.replace(timeout=0.05))
         with pytest.raises(TimeoutError):
             await receiver.process("k", handle)
         assert stopped.is_set()

@@ -14,7 +14,7 @@ from tests.receiver.colours import LEAVE, Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import HeldError, Key, ParkedError
 from twicesafe import events as ev
-from twicesafe.core.protocol import Claim
+from twicesafe._core.protocol import ClaimRequest
 
 CLOSED = (ev.Held, ev.Parked)
 
@@ -25,7 +25,7 @@ def closed(bench: Bench) -> list[Any]:
 
 def die(bench: Bench, *, hold: bool) -> None:
     """A worker claims the key and is never heard of again."""
-    bench.call(bench.store.perform, Claim(Key("k"), b"dead worker", 1000, 5, hold))
+    bench.call(bench.store.perform, ClaimRequest(Key("k"), b"dead worker", 1000, 5, hold))
     bench.clock.advance(2)
 
 

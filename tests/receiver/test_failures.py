@@ -25,7 +25,7 @@ from twicesafe import (
     current_claim,
 )
 from twicesafe import events as ev
-from twicesafe.core.protocol import Claim
+from twicesafe._core.protocol import ClaimRequest
 
 
 class DeclinedError(Exception):
@@ -74,7 +74,9 @@ def test_attempts_are_counted_at_the_claim(bench: Bench) -> None:
     """A handler that kills its process never says that it failed."""
     bench.policy(max_attempts=2, lease=10)
     for attempt in (1, 2):
-        claimed = bench.call(bench.store.perform, Claim(Key("k"), b"%d" % attempt, 10_000, 2))
+        claimed = bench.call(
+            bench.store.perform, ClaimRequest(Key("k"), b"%d" % attempt, 10_000, 2)
+        )
         assert claimed.attempt == attempt
         bench.clock.advance(11)
     counter = Counter()

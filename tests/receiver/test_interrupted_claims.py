@@ -17,8 +17,8 @@ from tests.receiver.colours import Bench, Counter
 from tests.receiver.faults import Outage
 from tests.receiver.test_cancellation import Pause
 from twicesafe import State, StoreUnavailableError
-from twicesafe.core.commands import Sleep
-from twicesafe.core.protocol import Claim
+from twicesafe._core.commands import Sleep
+from twicesafe._core.protocol import ClaimRequest
 
 SYNC = pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync"], indirect=True)
 ASYNC = pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)
@@ -63,7 +63,7 @@ def half_answered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         return answers[:3] + [StoreUnavailableError("cut") for _ in answers[3:]]
 
     def many(requests: Any) -> Any:
-        if cut or type(requests[0]) is not Claim:
+        if cut or type(requests[0]) is not ClaimRequest:
             return perform_many(requests)
         cut.append(True)
         return awaited(requests) if bench.is_async else halved(perform_many(requests))
@@ -101,7 +101,7 @@ def test_interrupted_in_the_pause_before_claims_are_asked_again(
     def sleep(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twicesafe.runtime.blocking.time.sleep", sleep)
+    monkeypatch.setattr("twicesafe._runtime.blocking.time.sleep", sleep)
     bench.store.after = Outage("claim", times=1)
     with pytest.raises(KeyboardInterrupt):
         bench.process_many(KEYS[:count], handler, key=str)
@@ -191,8 +191,8 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[], asyncio.Event]:
             here.set()
             return Sleep(3600, firm)
 
-        for module in ("batch", "exchange"):
-            monkeypatch.setattr(f"twicesafe.core.{module}.Sleep", sleep)
+        for module in ("batch", "delivery"):
+            monkeypatch.setattr(f"twicesafe._core.{module}.Sleep", sleep)
         return here
 
     return reached

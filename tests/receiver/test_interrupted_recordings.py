@@ -80,7 +80,7 @@ def test_the_pause_between_two_tries_ends_with_the_interrupt(
         pauses.append(seconds)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twicesafe.runtime.blocking.time.sleep", sleep)
+    monkeypatch.setattr("twicesafe._runtime.blocking.time.sleep", sleep)
     bench.store.before = Outage("complete", times=1)
     with pytest.raises(KeyboardInterrupt):
         bench.process("k", Counter().quick)
@@ -239,7 +239,9 @@ def test_handlers_in_their_threads_keep_their_claims_whatever_ends_the_batch(
 def test_a_batch_that_is_interrupted_while_it_records_starts_no_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twicesafe.core.batch.LINGER", 0)  # each is recorded before the next starts
+    monkeypatch.setattr(
+        "twicesafe._core.batch.LINGER", 0
+    )  # each is recorded before the next starts
     bench.store.after = interrupting("complete")
     ran: list[str] = []
 

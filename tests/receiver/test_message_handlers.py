@@ -113,9 +113,9 @@ def test_held_messages_are_dead_letters(bench: Bench) -> None:
     bench.policy(takeover="hold")
     handler = payments(bench)
     key = handler.receiver.key("1")
-    from twicesafe.core.protocol import Claim
+    from twicesafe._core.protocol import ClaimRequest
 
-    bench.call(bench.store.perform, Claim(key, b"dead worker", 1000, 5, True))
+    bench.call(bench.store.perform, ClaimRequest(key, b"dead worker", 1000, 5, True))
     bench.clock.advance(2)
     with pytest.raises(HeldError):
         bench.call(handler, {"id": "1"})

@@ -12,7 +12,7 @@ from twicesafe import events as ev
 
 
 def park(bench: Bench, key: str = "k") -> None:
-    parked = bench.receiver.options(policy=bench.receiver.policy.but(max_attempts=1))
+    parked = bench.receiver.options(policy=bench.receiver.policy.replace(max_attempts=1))
     with pytest.raises(ValueError, match="no luck"):
         bench.call(parked.process, key, bench.coloured(Counter().failing))
     assert bench.record(key).state is State.PARKED

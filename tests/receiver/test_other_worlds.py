@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncInbox, AsyncOutbox, AsyncReceiver, Inbox, Outbox, Receiver, UsageError
-from twicesafe.stores.urls import open_store
+from twicesafe.stores._urls import open_store
 
 
 def foreign_loop(work: Coroutine[Any, Any, Any]) -> Any:

@@ -32,7 +32,7 @@ from twicesafe import (
     UsageError,
 )
 from twicesafe.stores.memory import MemoryStore
-from twicesafe.testing.clock import FakeClock
+from twicesafe.testing._clock import FakeClock
 
 
 def test_01_a_shared_receiver_is_not_reconfigured_by_its_users(bench: Bench) -> None:
@@ -130,7 +130,7 @@ def test_06_bare_names_do_not_collide(bench: Bench) -> None:
 
 def test_08_retention_is_the_records_own_and_it_ends(bench: Bench) -> None:
     # idemkit: the sweeper ignored it; exactly-once: never expired; asgi-idempotency-header: 409 for ever
-    short = bench.receiver.options(policy=bench.receiver.policy.but(retention=10))
+    short = bench.receiver.options(policy=bench.receiver.policy.replace(retention=10))
     bench.call(short.process, "short", bench.coloured(Counter().quick))
     bench.process("long", Counter().quick)
     bench.clock.advance(11)
@@ -143,9 +143,9 @@ def test_08_retention_is_the_records_own_and_it_ends(bench: Bench) -> None:
 def test_08b_a_crash_is_not_for_ever(bench: Bench) -> None:
     # asgi-idempotency-header: 409 for ever after a crash
     from twicesafe import Key
-    from twicesafe.core.protocol import Claim
+    from twicesafe._core.protocol import ClaimRequest
 
-    bench.call(bench.store.perform, Claim(Key("k"), b"dead", 30_000))
+    bench.call(bench.store.perform, ClaimRequest(Key("k"), b"dead", 30_000))
     bench.clock.advance(30)
     assert bench.process("k", Counter().quick).attempt == 2
 
@@ -248,7 +248,7 @@ def test_17_memory_neither_sweeps_on_claims_nor_evicts() -> None:
 
 def test_18_only_the_owner_releases_and_failure_does_release(bench: Bench) -> None:
     # Spring Integration, Watermill: never released on failure; Camel: ownerless remove
-    from twicesafe.core.protocol import Abandon, Ack, Fail
+    from twicesafe._core.protocol import Abandon, Ack, Fail
 
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)

@@ -96,7 +96,7 @@ async def test_an_unclosed_async_receiver_leaks_no_thread(scheme: str, tmp_path:
         await receiver.process("k", one)
         assert set(threading.enumerate()) - before
         if scheme == "sqlite":
-            receiver.store.beside().close()  # type: ignore[attr-defined]
+            receiver.store.blocking_store().close()  # type: ignore[attr-defined]
 
     await use()
     gc.collect()

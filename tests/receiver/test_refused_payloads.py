@@ -21,7 +21,7 @@ from twicesafe import (
     StoreUnavailableError,
 )
 from twicesafe import events as ev
-from twicesafe.core.commands import Sleep
+from twicesafe._core.commands import Sleep
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def impatient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
         return Sleep(0)
 
     for module in ("settling", "recording"):
-        monkeypatch.setattr(f"twicesafe.core.{module}.Sleep", sleep)
+        monkeypatch.setattr(f"twicesafe._core.{module}.Sleep", sleep)
     bench.store = bench.new_store()
     bench.receiver = bench.new_receiver(bench.store, worker_clock=bench.clock.worker)
     return bench

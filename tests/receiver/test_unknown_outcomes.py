@@ -15,7 +15,7 @@ from tests.receiver.colours import Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import Key, State, StoreUnavailableError
 from twicesafe import events as ev
-from twicesafe.core.commands import Sleep
+from twicesafe._core.commands import Sleep
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def impatient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
         bench.receiver._runtime.keeper._renew_due()
         return Sleep(0)
 
-    for module in ("exchange", "settling", "batch", "recording"):
-        monkeypatch.setattr(f"twicesafe.core.{module}.Sleep", sleep)
+    for module in ("delivery", "settling", "batch", "recording"):
+        monkeypatch.setattr(f"twicesafe._core.{module}.Sleep", sleep)
     bench.store = bench.new_store()
     bench.receiver = bench.new_receiver(bench.store, worker_clock=bench.clock.worker)
     return bench
@@ -218,7 +218,7 @@ def test_what_is_recorded_is_renewed_no_more(impatient: Bench) -> None:
         return message
 
     impatient.receiver = impatient.receiver.options(
-        policy=impatient.receiver.policy.but(remember=(ValueError,))
+        policy=impatient.receiver.policy.replace(remember=(ValueError,))
     )
     perform_many = impatient.store.perform_many
     over = impatient.clock() + 60_000

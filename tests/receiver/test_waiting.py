@@ -100,7 +100,7 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
     second = bench.new_receiver() if elsewhere else bench.receiver
-    second = second.options(policy=second.policy.but(in_flight="reject"))
+    second = second.options(policy=second.policy.replace(in_flight="reject"))
     began = time.monotonic()
     with pytest.raises(StillInProgressError) as caught:
         bench.call(second.process, "k", bench.coloured(counter.slow))
@@ -123,7 +123,7 @@ def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -
     waiter = bench.start(bench.process, "k", counter.quick)
     flights = bench.receiver._runtime.flights
     until(lambda: any(flight.delayed for flight in flights._table.values()))
-    impatient = bench.receiver.options(policy=bench.receiver.policy.but(in_flight="reject"))
+    impatient = bench.receiver.options(policy=bench.receiver.policy.replace(in_flight="reject"))
     riding = []
     ask = flights.ask
     flights.ask = lambda *args: riding.append(ask(*args)) or riding[-1]
@@ -141,7 +141,7 @@ def test_the_wait_has_a_deadline(bench: Bench, elsewhere: bool) -> None:
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
     second = bench.new_receiver() if elsewhere else bench.receiver
-    second = second.options(policy=second.policy.but(wait=0.1))
+    second = second.options(policy=second.policy.replace(wait=0.1))
     began = time.monotonic()
     with pytest.raises(StillInProgressError, match=r"wait=0.1") as caught:
         bench.call(second.process, "k", bench.coloured(counter.slow))

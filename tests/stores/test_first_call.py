@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Policy, StoreUnavailableError
-from twicesafe.stores import joining
-from twicesafe.stores.postgresql import awaited as postgresql
-from twicesafe.stores.redis import stream
+from twicesafe._engines.postgresql import async_store as postgresql
+from twicesafe._engines.redis import async_connection as stream
+from twicesafe.stores import _batching as joining
 
 SLOW, LEASE = 2.5, 2.0
 
@@ -39,7 +39,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     connect, opened, beside = (
         stream.Link.connect,
         postgresql._Lane._opened,
-        joining.ThreadedStore.beside,
+        joining.ThreadedStore.blocking_store,
     )
 
     async def slow_connect(self: Any) -> None:
@@ -57,7 +57,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(stream.Link, "connect", slow_connect)
     monkeypatch.setattr(postgresql._Lane, "_opened", slow_opened)
-    monkeypatch.setattr(joining.ThreadedStore, "beside", slow_beside)
+    monkeypatch.setattr(joining.ThreadedStore, "blocking_store", slow_beside)
 
 
 async def double(number: int) -> int:

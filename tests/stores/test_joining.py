@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from twicesafe import StoreUnavailableError
-from twicesafe.stores.joining import AsyncLane
+from twicesafe.stores._batching import AsyncBatcher
 
 
-class Wire:
+class AsyncConnection:
     """A store that answers when it is told to."""
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class Wire:
 
 
 async def test_a_closing_loop_cancels_the_flight_and_its_caller_is_told():
-    wire = Wire()
-    lane = AsyncLane(wire.one, wire.all)
+    wire = AsyncConnection()
+    lane = AsyncBatcher(wire.one, wire.all)
     answer = lane.submit("a")
     await wire.sent.wait()
     assert lane._pump is not None
@@ -45,8 +45,8 @@ async def test_a_closing_loop_cancels_the_flight_and_its_caller_is_told():
 
 
 async def test_what_gathered_meanwhile_flies_all_the_same():
-    wire = Wire()
-    lane = AsyncLane(wire.one, wire.all)
+    wire = AsyncConnection()
+    lane = AsyncBatcher(wire.one, wire.all)
     first = lane.submit("a")
     await wire.sent.wait()
     second = lane.submit("b")
@@ -62,10 +62,10 @@ async def test_the_end_of_the_process_reaches_whoever_waits():
     class End(BaseException):
         pass
 
-    wire = Wire()
+    wire = AsyncConnection()
     wire.broken = End()
     wire.answered.set()
-    lane = AsyncLane(wire.one, wire.all)
+    lane = AsyncBatcher(wire.one, wire.all)
     with pytest.raises(End):
         await lane.submit("a")
     wire.broken = None

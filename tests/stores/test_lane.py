@@ -11,8 +11,8 @@ import pytest
 
 from tests.patience import until
 from tests.stores.sudden import begin, suddenly
-from twicesafe.stores import lane as module
-from twicesafe.stores.lane import Lane
+from twicesafe.stores import _group_commit as module
+from twicesafe.stores._group_commit import GroupCommit
 
 
 def echo(request: Any) -> Any:
@@ -30,9 +30,9 @@ def echo_all(requests: list[Any]) -> list[Any]:
         pytest.param(lambda lane: lane.alone(int), id="for what is no exchange"),
     ],
 )
-def test_an_interrupt_anywhere_leaves_the_lane_free(work: Callable[[Lane], Any]):
+def test_an_interrupt_anywhere_leaves_the_lane_free(work: Callable[[GroupCommit], Any]):
     for moment in itertools.count(1):
-        lane = Lane(echo, echo_all)
+        lane = GroupCommit(echo, echo_all)
         error = suddenly(module, moment, lambda lane=lane: work(lane))
         assert not lane.busy
         assert begin(lambda lane=lane: lane.perform("b"))() == ("one", "b")
@@ -45,7 +45,7 @@ def test_an_interrupt_anywhere_leaves_the_lane_free(work: Callable[[Lane], Any])
 def test_an_interrupt_of_one_in_company_costs_the_others_nothing_but_a_moment(place: int):
     """Three stand in line behind a long write; one of them is interrupted, leading or led."""
     for moment in itertools.count(1):
-        lane = Lane(echo, echo_all)
+        lane = GroupCommit(echo, echo_all)
         go = threading.Event()
         long_write = begin(lambda lane=lane, go=go: lane.alone(go.wait))
         until(lambda lane=lane: lane.busy)
@@ -81,7 +81,7 @@ def test_who_waits_travels_together():
         batches.append(requests)
         return echo_all(requests)
 
-    lane = Lane(echo, all_at_once)
+    lane = GroupCommit(echo, all_at_once)
     go = threading.Event()
     long_write = begin(lambda: lane.alone(go.wait))
     until(lambda: lane.busy)
@@ -96,7 +96,9 @@ def test_who_waits_travels_together():
 
 
 def test_an_answer_that_is_an_error_is_its_callers_alone():
-    lane = Lane(echo, lambda requests: [ValueError(each) if each else each for each in requests])
+    lane = GroupCommit(
+        echo, lambda requests: [ValueError(each) if each else each for each in requests]
+    )
     lane._line.append(other := module._Ticket(0))
     with pytest.raises(ValueError, match="1"):
         lane._in_company(module._Ticket(1))
@@ -108,7 +110,7 @@ class Alone:
 
 
 def test_what_must_be_alone_is_not_taken_along():
-    lane = Lane(echo, lambda requests: [("all", len(requests)) for _ in requests])
+    lane = GroupCommit(echo, lambda requests: [("all", len(requests)) for _ in requests])
     others = [module._Ticket(0), module._Ticket(Alone()), module._Ticket(2)]
     lane._line.extend(others)
     assert lane._in_company(module._Ticket(3)) == ("all", 3)
@@ -119,7 +121,7 @@ def test_an_error_of_what_is_alone_is_its_own():
     def one(request: object) -> object:
         raise ValueError("alone")
 
-    lane = Lane(one, echo_all)
+    lane = GroupCommit(one, echo_all)
     lane._line.append(other := module._Ticket(Alone()))
     assert lane._in_company(module._Ticket(1)) == ("all", 1)
     assert isinstance(other.answer, ValueError)

@@ -25,10 +25,10 @@ from twicesafe import (
     StillInProgressError,
     StoreUnavailableError,
 )
-from twicesafe.core.protocol import Claim, Verdict
+from twicesafe._core.protocol import ClaimRequest, Verdict
+from twicesafe._values.keys import Key
+from twicesafe._values.owner_token import new_owner
 from twicesafe.events import Event
-from twicesafe.keys import Key
-from twicesafe.tokens import new_owner
 
 ENGINES = ["postgresql", "postgresql-generations", "asyncpg", "mysql", "sqlite"]
 DOORS = {"postgresql": "psycopg", "mysql": "pymysql", "sqlite": "sqlite3"}
@@ -150,7 +150,7 @@ def test_unrelated_keys_do_not_wait_behind_it(url: str, held: Held):
         before = time.monotonic()
         store = receiver.store
         for _ in range(3):
-            answer = store.perform(Claim(Key("held"), new_owner(), 1000))
+            answer = store.perform(ClaimRequest(Key("held"), new_owner(), 1000))
             assert answer.verdict is Verdict.BUSY
             assert answer.locked
         assert time.monotonic() - before < store.settings.timeout  # type: ignore[attr-defined]
@@ -177,7 +177,7 @@ def test_a_record_that_a_transaction_takes_over_is_in_progress_too(url: str):
         pytest.skip("SQLite has one writer: an open transaction holds every key")
     plain = url.replace("+asyncpg", "")
     with Receiver.open(url, policy=HASTY) as receiver, Inbox.open(plain) as inbox:
-        receiver.store.perform(Claim(Key("held"), new_owner(), 1))
+        receiver.store.perform(ClaimRequest(Key("held"), new_owner(), 1))
         record = receiver.record("held")
         assert record is not None
         until(lambda: receiver.stats().stuck == 1)  # its lease is over
@@ -208,4 +208,4 @@ def test_a_locked_table_is_an_outage_and_not_a_busy_key(postgres_url: str, patie
     ):
         other.execute("LOCK TABLE twicesafe_records IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreUnavailableError):
-            receiver.store.perform(Claim(Key("k"), new_owner(), 1000))
+            receiver.store.perform(ClaimRequest(Key("k"), new_owner(), 1000))

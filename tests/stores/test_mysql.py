@@ -12,10 +12,10 @@ import pymysql
 import pytest
 
 from twicesafe import AsyncReceiver, Key, Policy, Receiver, State
-from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Read, Verdict
+from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Read, Verdict
+from twicesafe._engines.mysql import MysqlStore
+from twicesafe._engines.mysql.programs import MysqlPrograms
 from twicesafe.errors import StoreError, StoreUnavailableError
-from twicesafe.stores.mysql import MysqlStore
-from twicesafe.stores.mysql.programs import MysqlPrograms
 
 A, B = b"a" * 16, b"b" * 16
 HOUR = 3_600_000
@@ -94,7 +94,7 @@ async def test_round_trips_of_the_async_form(mariadb_url: str):
 
     async with AsyncReceiver.open(f"{mariadb_url}?pool=1") as receiver:
         await receiver.process("first", handle)
-        trips = Trips(receiver.store.beside())
+        trips = Trips(receiver.store.blocking_store())
         with trips.counted():
             await receiver.process("k", handle)
         assert trips.count == 2
@@ -106,12 +106,12 @@ async def test_round_trips_of_the_async_form(mariadb_url: str):
 def test_a_known_duplicate_locks_nothing(store: MysqlStore, mariadb_url: str):
     """A waiter that asks again and again is never in its owner's way."""
     key = Key("k")
-    store.perform(Claim(key, A, HOUR))
-    assert store.perform(Claim(key, B, HOUR)).verdict is Verdict.BUSY
+    store.perform(ClaimRequest(key, A, HOUR))
+    assert store.perform(ClaimRequest(key, B, HOUR)).verdict is Verdict.BUSY
     with other_session(mariadb_url) as cursor:
         cursor.execute("START TRANSACTION")
         cursor.execute("SELECT * FROM twicesafe_records FOR UPDATE")
-        assert store.perform(Claim(key, B, HOUR)).verdict is Verdict.BUSY
+        assert store.perform(ClaimRequest(key, B, HOUR)).verdict is Verdict.BUSY
 
 
 # --- text and bytes --------------------------------------------------------------------------
@@ -138,9 +138,9 @@ def test_keys_that_a_collation_would_merge_stay_apart(store: MysqlStore):
 def test_any_bytes_come_back(store: MysqlStore):
     for number, payload in enumerate((b"", bytes(range(256)), b"\\'\"%s\0" * 99, None)):
         key = Key(f"k{number}")
-        won = store.perform(Claim(key, A, HOUR))
+        won = store.perform(ClaimRequest(key, A, HOUR))
         assert store.perform(Complete(key.id, A, won.fence, HOUR, payload)) is Ack.OK
-        assert store.perform(Claim(key, B, HOUR)).result == payload
+        assert store.perform(ClaimRequest(key, B, HOUR)).result == payload
 
 
 SIZES = (0, 1, 255, 256, 16 * 1024, 16 * 1024 + 1, 65_535, 65_536, 100_000, 256 * 1024)
@@ -150,7 +150,7 @@ def test_results_of_any_size_come_back_from_a_batch(store: MysqlStore):
     """In a table of values MariaDB cuts what is longer than 64 KiB, without an error."""
     results = [os.urandom(size) for size in SIZES * 8]  # and three times what a packet may hold
     keys = [Key(f"k{number}") for number in range(len(results))]
-    won: list[Claimed] = store.perform_many([Claim(key, A, HOUR) for key in keys])
+    won: list[Claimed] = store.perform_many([ClaimRequest(key, A, HOUR) for key in keys])
     acks = store.perform_many(
         [
             Complete(key.id, A, claimed.fence, HOUR, result)
@@ -158,16 +158,16 @@ def test_results_of_any_size_come_back_from_a_batch(store: MysqlStore):
         ]
     )
     assert acks == [Ack.OK] * len(keys)
-    replays = store.perform_many([Claim(key, B, HOUR) for key in keys])
+    replays = store.perform_many([ClaimRequest(key, B, HOUR) for key in keys])
     assert [replay.result == result for replay, result in zip(replays, results, strict=True)] == (
         [True] * len(keys)
     )
 
 
 def test_what_does_not_fit_is_an_error_and_never_cut(store: MysqlStore):
-    won = store.perform(Claim(Key("k"), A, HOUR))
+    won = store.perform(ClaimRequest(Key("k"), A, HOUR))
     asks = [
-        Claim(Key("long"), A, HOUR, fingerprint=b"f" * 70_000),
+        ClaimRequest(Key("long"), A, HOUR, fingerprint=b"f" * 70_000),
         Complete(Key("k").id, A, won.fence, HOUR, b"r", State.FAILED, "e" * 70_000),
     ]
     for ask in asks:
@@ -206,7 +206,7 @@ def test_whatever_the_server_defaults_to(own_server: Any):
 def test_leases_end_by_the_servers_clock(mariadb_url: str):
     policy = Policy(lease=0.2, wait=5)
     with Receiver.open(mariadb_url, policy=policy) as receiver:
-        receiver.store.perform(Claim(Key("k"), A, 200))
+        receiver.store.perform(ClaimRequest(Key("k"), A, 200))
         outcome = receiver.process("k", lambda: "taken over")
     assert (outcome.value, outcome.attempt) == ("taken over", 2)
 
@@ -225,7 +225,7 @@ def test_a_killed_connection_is_replaced_unseen(store: MysqlStore, mariadb: Any)
 
 def test_an_operators_act_is_not_repeated_by_itself(store: MysqlStore):
     """The answer to COMMIT is lost: the act was done, and is noted once."""
-    store.perform(Claim(Key("k"), A, HOUR))
+    store.perform(ClaimRequest(Key("k"), A, HOUR))
 
     def cut(moment: str, command: Any) -> None:
         if (moment, command.sql) == ("after", "COMMIT"):

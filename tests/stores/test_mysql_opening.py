@@ -13,15 +13,15 @@ import pymysql
 import pytest
 
 from twicesafe import AsyncReceiver, Receiver
+from twicesafe._engines.mysql import MysqlStore
+from twicesafe._engines.mysql.settings import Settings
+from twicesafe._engines.sql.migrations import _statements
 from twicesafe.errors import (
     ConfigurationError,
     SchemaVersionError,
     StoreUnavailableError,
     TwicesafeError,
 )
-from twicesafe.stores.migrating import _statements
-from twicesafe.stores.mysql import MysqlStore
-from twicesafe.stores.mysql.settings import Settings
 
 SECRET = "hunter2:%/ü😀"
 WRITTEN = "hunter2%3A%25%2F%C3%BC%F0%9F%98%80"

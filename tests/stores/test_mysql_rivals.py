@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from twicesafe import Inbox, Key, StillInProgressError
-from twicesafe.core.protocol import (
+from twicesafe._core.protocol import (
     Ack,
-    Claim,
     Claimed,
+    ClaimRequest,
     Complete,
     Fail,
     Read,
@@ -25,10 +25,10 @@ from twicesafe.core.protocol import (
     Sweep,
     Verdict,
 )
+from twicesafe._engines.mysql import MysqlStore
+from twicesafe._engines.mysql.programs import MysqlPrograms
+from twicesafe._engines.sql.commands import atomically
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.stores.mysql import MysqlStore
-from twicesafe.stores.mysql.programs import MysqlPrograms
-from twicesafe.stores.sql import atomically
 
 A, B = b"a" * 16, b"b" * 16
 HOUR = 3_600_000
@@ -79,7 +79,7 @@ def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]
         ThreadPoolExecutor(1) as pool,
         somebody_else(store) as watcher,
     ):
-        patch.setattr("twicesafe.stores.mysql.storing.PATIENCE", 60)
+        patch.setattr("twicesafe._engines.mysql.store.PATIENCE", 60)
         future = pool.submit(act)
         until = time.monotonic() + 30
         while time.monotonic() < until and not future.done():
@@ -95,9 +95,9 @@ def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]
 def expired(store: MysqlStore, key: Key, lives: int = 3) -> int:
     """A record whose retention is over; its last fence."""
     for _ in range(lives - 1):
-        store.perform(Claim(key, A, HOUR))
+        store.perform(ClaimRequest(key, A, HOUR))
         store.perform(Release(key.id, "ann", "", HOUR))
-    won = store.perform(Claim(key, A, HOUR))
+    won = store.perform(ClaimRequest(key, A, HOUR))
     store.perform(Complete(key.id, A, won.fence, 1, b""))
     time.sleep(0.002)
     fence: int = won.fence
@@ -120,7 +120,7 @@ def claim_during_a_sweep(store: MysqlStore) -> tuple[int, Claimed]:
     with somebody_else(store) as sweeper:
         sweeper.execute(f"UPDATE {META} SET floor = {last} WHERE one = 1")
         sweeper.execute(f"DELETE FROM {RECORDS} WHERE id = %s", (key.id,))
-        with meanwhile(store, lambda: store.perform(Claim(key, B, HOUR))) as claiming:
+        with meanwhile(store, lambda: store.perform(ClaimRequest(key, B, HOUR))) as claiming:
             sweeper.execute("COMMIT")
             return last, claiming.result(20)
 
@@ -146,7 +146,7 @@ def test_a_sweep_deletes_nothing_while_a_claim_knows_the_old_floor(store: MysqlS
     key = Key("k")
     expired(store, key)
     with somebody_else(store) as claimer:  # the store's own statement, kept open after its end
-        other = Claim(Key("other"), B, HOUR)
+        other = ClaimRequest(Key("other"), B, HOUR)
         program = store.programs.perform(other)
         command = program.send(None)
         claimer.execute(command.sql, command.args)
@@ -159,7 +159,7 @@ def test_a_sweep_deletes_nothing_while_a_claim_knows_the_old_floor(store: MysqlS
 def test_a_sweep_that_meets_an_open_inbox_holds_up_no_claim(store: MysqlStore, mariadb_url: str):
     """It would wait for the floor until the transaction ends, and every new claim behind it."""
     low, high = Key("low"), Key("high")
-    won = store.perform(Claim(low, A, HOUR))
+    won = store.perform(ClaimRequest(low, A, HOUR))
     expired(store, high)
     assert store.perform(Sweep(100))[0].removed == 1  # so the floor is above `low`
     store.perform(Complete(low.id, A, won.fence, 1, b""))
@@ -170,7 +170,7 @@ def test_a_sweep_that_meets_an_open_inbox_holds_up_no_claim(store: MysqlStore, m
         with ThreadPoolExecutor(1) as pool:
             sweeping = pool.submit(store.perform, Sweep(100))
             for number in range(20):
-                claimed = store.perform(Claim(Key(f"new {number}"), B, HOUR))
+                claimed = store.perform(ClaimRequest(Key(f"new {number}"), B, HOUR))
                 assert claimed.verdict is Verdict.WON
             assert sweeping.result(20)[0].removed == 1
         assert there(connection.cursor(), high)
@@ -220,7 +220,7 @@ def test_a_sweep_steps_over_what_a_transaction_has_met(
 @pytest.mark.parametrize("change", ["complete", "fail", "renew"])
 def test_a_batch_does_not_wait_for_a_row_that_is_none_of_its_own(store: MysqlStore, change: str):
     keys = [Key(f"k{number}") for number in range(8)]
-    won = [store.perform(Claim(key, A, HOUR)) for key in keys]
+    won = [store.perform(ClaimRequest(key, A, HOUR)) for key in keys]
     ends: dict[str, Callable[[Key, int], Any]] = {
         "complete": lambda key, fence: Complete(key.id, A, fence, HOUR, b"v"),
         "fail": lambda key, fence: Fail(key.id, A, fence, 0, 5, HOUR, "no"),
@@ -245,7 +245,7 @@ def test_fences_rise_under_sweeps_and_claims_at_once(store: MysqlStore):
     def live(owner: bytes) -> None:
         while time.monotonic() < end:
             for key in keys:
-                won = store.perform(Claim(key, owner, HOUR))
+                won = store.perform(ClaimRequest(key, owner, HOUR))
                 if won.verdict is Verdict.WON:
                     fences[key].append(won.fence)  # nobody else has it before we give it back
                     store.perform(Complete(key.id, owner, won.fence, 1, b""))
@@ -281,7 +281,7 @@ def test_fences_rise_under_sweeps_and_claims_at_once(store: MysqlStore):
 def two_claims(store: MysqlStore) -> list[Complete]:
     """Two completions, in the order in which the store will write them."""
     keys = sorted((Key("x"), Key("y")), key=lambda key: key.id)
-    won = [store.perform(Claim(key, A, HOUR)) for key in keys]
+    won = [store.perform(ClaimRequest(key, A, HOUR)) for key in keys]
     return [
         Complete(key.id, A, claimed.fence, HOUR, b"v")
         for key, claimed in zip(keys, won, strict=True)
@@ -329,13 +329,13 @@ def test_a_row_that_stays_locked_harms_nobody_else(mariadb_url: str):
 
 def test_a_claim_that_waits_for_a_row_holds_up_no_other(store: MysqlStore):
     """MariaDB would lock the table's counter for an INSERT … SELECT, as long as it waits."""
-    store.perform(Claim(Key("k"), A, HOUR))
+    store.perform(ClaimRequest(Key("k"), A, HOUR))
     with somebody_else(store) as rival:
         rival.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (Key("k").id,))
-        with meanwhile(store, lambda: store.perform(Claim(Key("k"), B, HOUR))) as waiting:
-            won = store.perform_many([Claim(Key(f"new{n}"), B, HOUR) for n in range(3)])
+        with meanwhile(store, lambda: store.perform(ClaimRequest(Key("k"), B, HOUR))) as waiting:
+            won = store.perform_many([ClaimRequest(Key(f"new{n}"), B, HOUR) for n in range(3)])
             assert [claimed.verdict for claimed in won] == [Verdict.WON] * 3
-            assert store.perform(Claim(Key("another"), B, HOUR)).verdict is Verdict.WON
+            assert store.perform(ClaimRequest(Key("another"), B, HOUR)).verdict is Verdict.WON
             assert not waiting.done()
             rival.execute("COMMIT")
             assert waiting.result(20).verdict is Verdict.BUSY
@@ -365,11 +365,13 @@ def test_a_lost_insert_finds_the_winner(store: MysqlStore, mariadb_url: str):
 
     def overtake(moment: str, command: Any) -> None:
         if moment == "before" and command.sql.startswith("INSERT") and not raced:
-            raced.append(other.perform(Claim(key, B, HOUR)))
+            raced.append(other.perform(ClaimRequest(key, B, HOUR)))
 
     store._tap = overtake
     programs = store.programs
-    answer = store._run(lambda: atomically(programs.decide(Claim(key, A, HOUR)), programs.begin))
+    answer = store._run(
+        lambda: atomically(programs.decide(ClaimRequest(key, A, HOUR)), programs.begin)
+    )
     other.close()
     assert raced[0].verdict is Verdict.WON
     assert answer.verdict is Verdict.BUSY
@@ -385,7 +387,7 @@ def test_batches_that_overlap_have_one_winner_per_key(store: MysqlStore, returni
     def claim_all(number: int) -> list[Any]:
         mine = keys[number:] + keys[:number]  # each in an order of its own
         gate.wait()
-        return store.perform_many([Claim(key, bytes([number]) * 16, HOUR) for key in mine])
+        return store.perform_many([ClaimRequest(key, bytes([number]) * 16, HOUR) for key in mine])
 
     with ThreadPoolExecutor(8) as pool:
         answers = [answer for found in pool.map(claim_all, range(8)) for answer in found]
@@ -422,7 +424,7 @@ def test_a_sweep_goes_on_while_transactions_of_an_inbox_overlap(
             removed += store.perform(Sweep(100))[0].removed
         open_.rollback()
     assert removed == 1
-    assert store.perform(Claim(key, B, HOUR)).fence > 3
+    assert store.perform(ClaimRequest(key, B, HOUR)).fence > 3
 
 
 def test_a_floor_that_a_transaction_reads_holds_back_what_lies_above_it(

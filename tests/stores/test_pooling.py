@@ -11,9 +11,9 @@ import pytest
 
 from tests.patience import until
 from tests.stores.sudden import begin, suddenly
+from twicesafe._engines.sql import connection_pool as module
+from twicesafe._engines.sql.connection_pool import Pool
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.stores import pooling as module
-from twicesafe.stores.pooling import Pool
 
 
 class Connection:

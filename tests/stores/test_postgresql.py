@@ -14,10 +14,10 @@ from tests.patience import until
 from tests.stores.doors import KINDS, Door, url_for
 from tests.stores.turns import Turns
 from twicesafe import AsyncReceiver, Key, Receiver
-from twicesafe.core.protocol import Claim
-from twicesafe.stores.postgresql.programs import PostgresPrograms
-from twicesafe.stores.postgresql.statements import PLANNING
-from twicesafe.stores.sql import dollars
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe._engines.postgresql.programs import PostgresPrograms
+from twicesafe._engines.postgresql.statements import PLANNING
+from twicesafe._engines.sql.commands import dollars
 
 MESSAGES = [f"m{number}" for number in range(300)]
 
@@ -192,7 +192,7 @@ class Rival:
 @pytest.fixture
 def slow_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is not woken sleeps for long enough to be told apart."""
-    monkeypatch.setattr("twicesafe.core.exchange.LONGEST_WATCH", 20.0)
+    monkeypatch.setattr("twicesafe._core.delivery.LONGEST_WATCH", 20.0)
 
 
 @pytest.mark.usefixtures("slow_looks")
@@ -254,7 +254,7 @@ def test_without_wake_waiters_poll_and_nobody_listens(kind: str, postgres_url: s
 
 def test_a_dead_workers_claim_is_taken_over_by_whoever_waits(kind: str, postgres_url: str):
     with Door(kind, postgres_url) as door, Receiver.open(postgres_url) as dead:
-        dead.store.perform(Claim(Key("k"), b"the dead worker.", 300))
+        dead.store.perform(ClaimRequest(Key("k"), b"the dead worker.", 300))
         outcome = door.process("k", str, "mine")
     assert (outcome.value, outcome.attempt) == ("mine", 2)
 

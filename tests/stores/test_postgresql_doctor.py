@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from twicesafe import Key
-from twicesafe.core.protocol import Claim, Sweep
-from twicesafe.stores.base import Finding
-from twicesafe.stores.postgresql import PostgresStore
-from twicesafe.stores.postgresql.awaited import AsyncpgStore, AsyncPostgresStore
-from twicesafe.stores.postgresql.settings import Settings
+from twicesafe._core.protocol import ClaimRequest, Sweep
+from twicesafe._engines.postgresql import PostgresStore
+from twicesafe._engines.postgresql.async_store import AsyncpgStore, AsyncPostgresStore
+from twicesafe._engines.postgresql.settings import Settings
+from twicesafe.stores._base import Finding
 
 HOUR = 3600
 
@@ -49,7 +49,7 @@ def test_a_generation_that_nobody_turns_is_a_warning_until_somebody_sweeps(postg
 def test_one_that_was_never_swept_is_as_old_as_its_records(postgres_url: str):
     store = PostgresStore(replace(Settings.of(postgres_url), generations=float(HOUR)))
     assert of_generations(store.doctor()).level == "ok"
-    store.perform(Claim(Key("k"), b"o" * 16, 1000))
+    store.perform(ClaimRequest(Key("k"), b"o" * 16, 1000))
     assert of_generations(store.doctor()).level == "ok"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("UPDATE twicesafe_generations SET created_at = created_at - 9000000")

@@ -19,11 +19,11 @@ import pytest
 from tests.patience import until
 from tests.stores.doors import KINDS, Door
 from twicesafe import Key
-from twicesafe.core.driving import drive
-from twicesafe.core.protocol import (
+from twicesafe._core.driving import drive
+from twicesafe._core.protocol import (
     Ack,
     Browse,
-    Claim,
+    ClaimRequest,
     Complete,
     Fail,
     History,
@@ -33,12 +33,12 @@ from twicesafe.core.protocol import (
     Sweep,
     Verdict,
 )
+from twicesafe._engines.postgresql import PostgresStore
+from twicesafe._engines.postgresql.async_store import AsyncpgStore
+from twicesafe._engines.postgresql.generations import GenerationPrograms
+from twicesafe._engines.postgresql.settings import Settings
+from twicesafe._engines.sql.commands import atomically
 from twicesafe.errors import ConfigurationError, StoreError
-from twicesafe.stores.postgresql import PostgresStore
-from twicesafe.stores.postgresql.awaited import AsyncpgStore
-from twicesafe.stores.postgresql.generations import GenerationPrograms
-from twicesafe.stores.postgresql.settings import Settings
-from twicesafe.stores.sql import atomically
 
 A, B = b"a" * 16, b"b" * 16
 HOUR = 3_600_000
@@ -129,10 +129,10 @@ def test_a_claim_under_way_holds_the_gate(store: PostgresStore):
     with a_node(store) as (connection, execute):
         execute_one = programs_of(store).perform
         connection.execute("BEGIN")
-        won = drive(execute_one(Claim(KEY, A, HOUR)), execute)
+        won = drive(execute_one(ClaimRequest(KEY, A, HOUR)), execute)
         assert won.verdict is Verdict.WON
         assert turn(store) is None, "the gate is open while a claim is under way"
-        with meanwhile(store, lambda: store.perform(Claim(KEY, B, HOUR))) as other:
+        with meanwhile(store, lambda: store.perform(ClaimRequest(KEY, B, HOUR))) as other:
             assert not other.done()
             connection.execute("COMMIT")
             assert other.result().verdict is Verdict.BUSY
@@ -143,9 +143,9 @@ def test_without_the_gate_both_would_win(store: PostgresStore):
     """The negative control of the test above."""
     with a_node(store) as (connection, execute):
         connection.execute("BEGIN")
-        first = drive(programs_of(store).perform(Claim(KEY, A, HOUR)), execute)
+        first = drive(programs_of(store).perform(ClaimRequest(KEY, A, HOUR)), execute)
         assert store._run(atomically(gateless(programs_of(store).turn())))
-        second = store.perform(Claim(KEY, B, HOUR))
+        second = store.perform(ClaimRequest(KEY, B, HOUR))
         connection.execute("COMMIT")
     assert (first.verdict, second.verdict) == (Verdict.WON, Verdict.WON)
     assert sorted(generations(store)) == [1, 2], "two records of one key"
@@ -157,16 +157,17 @@ def test_a_claim_that_met_the_gate_goes_through_it(url: str, prepare: str):
     settings = replace(Settings.of(f"{url}?prepare={prepare}"), generations=ALWAYS)
     store = PostgresStore(settings)
     for number in range(8):  # until the server has made up its mind about the plan
-        store.perform(Claim(Key(f"warm-{number}"), B, HOUR))
+        store.perform(ClaimRequest(Key(f"warm-{number}"), B, HOUR))
     with a_node(store) as (connection, execute):
         # Both in one transaction: a claim by A, which belongs to the old generation, and the turn.
         connection.execute("BEGIN")
         assert (
-            drive(programs_of(store).perform(Claim(KEY, A, HOUR)), execute).verdict is Verdict.WON
+            drive(programs_of(store).perform(ClaimRequest(KEY, A, HOUR)), execute).verdict
+            is Verdict.WON
         )
         assert drive(programs_of(store).turn(), execute)
-        with meanwhile(store, lambda: store.perform(Claim(KEY, B, HOUR))) as late:
-            with meanwhile(store, lambda: store.perform(Claim(Key("new"), B, HOUR))) as new:
+        with meanwhile(store, lambda: store.perform(ClaimRequest(KEY, B, HOUR))) as late:
+            with meanwhile(store, lambda: store.perform(ClaimRequest(Key("new"), B, HOUR))) as new:
                 assert not late.done()
                 assert not new.done()
                 connection.execute("COMMIT")
@@ -179,14 +180,15 @@ def test_a_claim_that_met_the_gate_goes_through_it(url: str, prepare: str):
 async def test_asyncpg_goes_through_the_gate_too(url: str, store: PostgresStore):
     other = AsyncpgStore(store.settings)
     for number in range(8):
-        await other.perform(Claim(Key(f"warm-{number}"), B, HOUR))
+        await other.perform(ClaimRequest(Key(f"warm-{number}"), B, HOUR))
     with a_node(store) as (connection, execute):
         connection.execute("BEGIN")
         assert (
-            drive(programs_of(store).perform(Claim(KEY, A, HOUR)), execute).verdict is Verdict.WON
+            drive(programs_of(store).perform(ClaimRequest(KEY, A, HOUR)), execute).verdict
+            is Verdict.WON
         )
         assert drive(programs_of(store).turn(), execute)
-        claiming = asyncio.ensure_future(other.perform(Claim(KEY, B, HOUR)))
+        claiming = asyncio.ensure_future(other.perform(ClaimRequest(KEY, B, HOUR)))
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         with a_node(store) as (watcher, _):
             until = time.monotonic() + 10
@@ -210,7 +212,7 @@ def test_a_claim_decided_under_a_lock_holds_the_gate_between_its_statements(stor
             turned.append(turn(store))
 
     store._tap = between
-    answer = store._run(programs_of(store)._decide_alone(Claim(KEY, A, HOUR)))
+    answer = store._run(programs_of(store)._decide_alone(ClaimRequest(KEY, A, HOUR)))
     assert (answer.verdict, turned, generations(store)) == (Verdict.WON, [None], [1])
 
 
@@ -218,11 +220,11 @@ def test_where_snapshots_outlive_statements_nothing_is_written(url: str, store: 
     with a_node(store) as (connection, execute):
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         with pytest.raises(StoreError):
-            drive(programs_of(store).perform(Claim(KEY, A, HOUR)), execute)
+            drive(programs_of(store).perform(ClaimRequest(KEY, A, HOUR)), execute)
     assert generations(store) == []
     other = f"{url}?generations=6h&options=-c%20default_transaction_isolation%3Dserializable"
     with closing(PostgresStore.open(other)) as told:  # its own sessions it sets to another level
-        assert told.perform(Claim(KEY, A, HOUR)).verdict is Verdict.WON
+        assert told.perform(ClaimRequest(KEY, A, HOUR)).verdict is Verdict.WON
 
 
 # --- what every write does to a record of an older generation --------------------------------
@@ -230,7 +232,7 @@ def test_where_snapshots_outlive_statements_nothing_is_written(url: str, store: 
 
 def test_whoever_waits_for_a_record_that_is_brought_along_gets_it(store: PostgresStore):
     """An owner completes while a sweep has the record in hand; the driver would see an error."""
-    mine = store.perform(Claim(KEY, A, HOUR))
+    mine = store.perform(ClaimRequest(KEY, A, HOUR))
     assert turn(store)
     for ask in (
         Renew(KEY.id, A, mine.fence, HOUR),
@@ -249,19 +251,19 @@ def test_whoever_waits_for_a_record_that_is_brought_along_gets_it(store: Postgre
 
 
 def test_two_takeovers_of_a_record_of_an_older_generation(store: PostgresStore):
-    store.perform(Claim(KEY, b"gone".ljust(16), 0))
+    store.perform(ClaimRequest(KEY, b"gone".ljust(16), 0))
     assert turn(store)
     with a_node(store) as (connection, execute):
         connection.execute("BEGIN")
-        first = drive(programs_of(store).perform(Claim(KEY, A, HOUR)), execute)
-        with meanwhile(store, lambda: store.perform(Claim(KEY, B, HOUR))) as second:
+        first = drive(programs_of(store).perform(ClaimRequest(KEY, A, HOUR)), execute)
+        with meanwhile(store, lambda: store.perform(ClaimRequest(KEY, B, HOUR))) as second:
             connection.execute("COMMIT")
             assert second.result().verdict is Verdict.BUSY
     assert (first.verdict, first.attempt, generations(store)) == (Verdict.WON, 2, [2])
 
 
 def test_a_waiter_hears_of_a_record_of_an_older_generation(store: PostgresStore):
-    mine = store.perform(Claim(KEY, A, HOUR))
+    mine = store.perform(ClaimRequest(KEY, A, HOUR))
     turn(store)
     with ThreadPoolExecutor(1) as pool, a_node(store) as (watcher, _):
         waiting = pool.submit(store.watch, KEY.id, 60.0)
@@ -277,7 +279,7 @@ def test_a_waiter_hears_of_a_record_of_an_older_generation(store: PostgresStore)
 
 def completed(store: PostgresStore, name: str, retention: int) -> int:
     key = Key(name)
-    mine = store.perform(Claim(key, A, HOUR))
+    mine = store.perform(ClaimRequest(key, A, HOUR))
     assert store.perform(Complete(key.id, A, mine.fence, retention, b"x")) is Ack.OK
     return int(mine.fence)
 
@@ -286,7 +288,7 @@ def test_a_sweep_drops_what_is_over_and_keeps_the_rest(store: PostgresStore):
     for number in range(5):
         completed(store, f"over-{number}", 0)
     completed(store, "kept", HOUR)
-    running = store.perform(Claim(KEY, A, HOUR))
+    running = store.perform(ClaimRequest(KEY, A, HOUR))
     report, after = store.perform(Sweep(500))
     assert (report.removed, report.examined, after) == (5, 7, "")
     assert parts(store) == ["twicesafe_g2"]
@@ -298,12 +300,12 @@ def test_a_sweep_drops_what_is_over_and_keeps_the_rest(store: PostgresStore):
 def test_fences_go_on_after_a_drop(store: PostgresStore):
     key = Key("busy")
     for _ in range(5):
-        mine = store.perform(Claim(key, A, HOUR, 99))
+        mine = store.perform(ClaimRequest(key, A, HOUR, 99))
         store.perform(Fail(key.id, A, mine.fence, 0, 99, HOUR))
-    mine = store.perform(Claim(key, A, HOUR, 99))
+    mine = store.perform(ClaimRequest(key, A, HOUR, 99))
     store.perform(Complete(key.id, A, mine.fence, 0, b"x"))
     assert store.perform(Sweep(500))[0].removed == 1
-    assert store.perform(Claim(Key("another"), A, HOUR)).fence > mine.fence
+    assert store.perform(ClaimRequest(Key("another"), A, HOUR)).fence > mine.fence
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -320,13 +322,13 @@ def test_the_floor_of_a_drop_is_as_high_as_its_highest_fence(store: PostgresStor
     """Records of few and of many attempts in one generation: none of their fences comes back."""
     key = Key("busy")
     for _ in range(5):
-        mine = store.perform(Claim(key, A, HOUR, 99))
+        mine = store.perform(ClaimRequest(key, A, HOUR, 99))
         store.perform(Fail(key.id, A, mine.fence, 0, 99, HOUR))
-    mine = store.perform(Claim(key, A, HOUR, 99))
+    mine = store.perform(ClaimRequest(key, A, HOUR, 99))
     store.perform(Complete(key.id, A, mine.fence, 0, b"x"))
     completed(store, "quick", 0)
     assert store.perform(Sweep(500))[0].removed == 2
-    assert store.perform(Claim(key, A, HOUR)).fence > mine.fence
+    assert store.perform(ClaimRequest(key, A, HOUR)).fence > mine.fence
 
 
 def test_what_is_claimed_after_the_look_is_not_dropped(store: PostgresStore):
@@ -334,13 +336,13 @@ def test_what_is_claimed_after_the_look_is_not_dropped(store: PostgresStore):
     completed(store, "again", 0)
     completed(store, "over", 0)
     key = Key("again")
-    store.perform(Claim(key, A, HOUR))
+    store.perform(ClaimRequest(key, A, HOUR))
     store.perform(Release(key.id, "ann", "why", 0))
     claimed: list[Any] = []
 
     def before_the_lock(when: str, command: Any) -> None:
         if when == "before" and "ACCESS EXCLUSIVE" in command.sql and not claimed:
-            claimed.append(store.perform(Claim(key, B, HOUR)))
+            claimed.append(store.perform(ClaimRequest(key, B, HOUR)))
 
     store._tap = before_the_lock
     store.perform(Sweep(500))
@@ -353,7 +355,7 @@ def test_what_is_claimed_after_the_look_is_not_dropped(store: PostgresStore):
 
 
 def test_a_record_that_somebody_works_on_keeps_its_generation(store: PostgresStore):
-    store.perform(Claim(KEY, A, HOUR))
+    store.perform(ClaimRequest(KEY, A, HOUR))
     with a_node(store) as (connection, _):
         connection.execute("BEGIN")
         connection.execute("SELECT FROM twicesafe_generations WHERE id = %s FOR UPDATE", (KEY.id,))
@@ -371,7 +373,7 @@ def test_whoever_reads_for_long_delays_a_drop_and_nothing_else(store: PostgresSt
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM twicesafe_generations")
         assert store.perform(Sweep(500))[0].removed == 0
-        assert store.perform(Claim(KEY, A, HOUR)).verdict is Verdict.WON
+        assert store.perform(ClaimRequest(KEY, A, HOUR)).verdict is Verdict.WON
         assert generations(store) == [2], "the turn waits for nobody who reads"
     assert store.perform(Sweep(500))[0].removed == 1
 
@@ -391,7 +393,7 @@ def test_a_table_that_was_rewritten_is_looked_at_again(store: PostgresStore):
 def test_a_generation_with_much_that_lives_is_left_alone(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("twicesafe.stores.postgresql.dropping.FEW", 3)
+    monkeypatch.setattr("twicesafe._engines.postgresql.generation_sweep.FEW", 3)
     for number in range(4):
         completed(store, f"lives-{number}", HOUR)
     completed(store, "over", 0)
@@ -402,10 +404,10 @@ def test_a_generation_with_much_that_lives_is_left_alone(
 
 def test_a_sweep_takes_bites(store: PostgresStore, monkeypatch: pytest.MonkeyPatch):
     """Few records are brought forward at a time, few pages looked at; it goes on where it was."""
-    monkeypatch.setattr("twicesafe.stores.postgresql.dropping.PAGES", 1)
+    monkeypatch.setattr("twicesafe._engines.postgresql.generation_sweep.PAGES", 1)
     for number in range(60):
         completed(store, f"over-{number}", 0)
-        store.perform(Claim(Key(f"lives-{number}"), A, HOUR))
+        store.perform(ClaimRequest(Key(f"lives-{number}"), A, HOUR))
     programs_of(store).period = HOUR
     reports, after = [], ""
     while True:
@@ -424,12 +426,12 @@ def test_a_sweep_takes_bites(store: PostgresStore, monkeypatch: pytest.MonkeyPat
 
 def test_records_of_before_are_the_first_generation(url: str):
     plain = PostgresStore.open(url)
-    mine = plain.perform(Claim(KEY, A, HOUR))
+    mine = plain.perform(ClaimRequest(KEY, A, HOUR))
     plain.perform(Complete(KEY.id, A, mine.fence, HOUR, b"before"))
     store = PostgresStore.open(f"{url}?generations=6h")
-    assert store.perform(Claim(KEY, B, HOUR)).result == b"before"
+    assert store.perform(ClaimRequest(KEY, B, HOUR)).result == b"before"
     with pytest.raises(ConfigurationError, match="generations"):  # a node that was not told
-        plain.perform(Claim(Key("new"), B, HOUR))
+        plain.perform(ClaimRequest(Key("new"), B, HOUR))
     with pytest.raises(ConfigurationError, match="generations="):
         PostgresStore.open(url)
     plain.close()
@@ -438,7 +440,7 @@ def test_records_of_before_are_the_first_generation(url: str):
 
 def test_a_schema_of_its_own(url: str):
     store = PostgresStore.open(f"{url}?generations=6h&schema=app&table=keys")
-    assert store.perform(Claim(KEY, A, HOUR)).verdict is Verdict.WON
+    assert store.perform(ClaimRequest(KEY, A, HOUR)).verdict is Verdict.WON
     assert store.perform(Sweep(10))[0].removed == 0
     with a_node(store) as (connection, _):
         names = connection.execute(
@@ -493,7 +495,7 @@ def test_a_node_that_dies_at_any_statement_of_a_sweep_leaves_nothing_half_done(
     while True:
         name = f"over-{deaths}"
         fence = completed(store, name, 0)
-        running = store.perform(Claim(Key(f"running-{deaths}"), A, HOUR))
+        running = store.perform(ClaimRequest(Key(f"running-{deaths}"), A, HOUR))
         store._tap = _dying_at(deaths)
         try:
             store.perform(Sweep(500))
@@ -504,7 +506,7 @@ def test_a_node_that_dies_at_any_statement_of_a_sweep_leaves_nothing_half_done(
         store._tap = None
         # The next sweep finishes what the dead one began, as soon as nobody else uses the tables.
         until(lambda: store.perform(Sweep(500)) and len(parts(store)) == 1)
-        assert store.perform(Claim(Key(name), A, HOUR)).fence > fence
+        assert store.perform(ClaimRequest(Key(name), A, HOUR)).fence > fence
         again = Complete(Key(f"running-{deaths}").id, A, running.fence, HOUR, b"x")
         assert store.perform(again) is Ack.OK
         if not died:

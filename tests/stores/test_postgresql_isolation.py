@@ -18,11 +18,11 @@ from tests.servers import NoServerError
 from tests.servers.pgbouncer import PgBouncer
 from tests.stores.doors import KINDS, Door
 from twicesafe import ConfigurationError, Receiver
-from twicesafe.stores.postgresql.settings import Settings
+from twicesafe._engines.postgresql.settings import Settings
 from twicesafe.testing import Place
-from twicesafe.testing.conformance.batches import BatchRules
-from twicesafe.testing.conformance.claims import ClaimRules
-from twicesafe.testing.conformance.concurrency import ConcurrencyRules
+from twicesafe.testing._conformance.batches import BatchRules
+from twicesafe.testing._conformance.claims import ClaimRules
+from twicesafe.testing._conformance.concurrency import ConcurrencyRules
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
 WORKERS = 6

@@ -23,7 +23,7 @@ from twicesafe import (
     SchemaVersionError,
     StoreUnavailableError,
 )
-from twicesafe.stores.migrating import first_steps
+from twicesafe._engines.sql.migrations import first_steps
 
 SECRET = "hunter2-%40-x"
 SHOWN = ("hunter2", SECRET)
@@ -195,7 +195,7 @@ def test_not_migrating_is_the_operators_choice(kind: str, postgres_url: str):
     error = met(kind, f"{postgres_url}?migrate=false&schema=app")
     assert isinstance(error, SchemaVersionError)
     assert "twicesafe migrate" in str(error)
-    from twicesafe.stores.urls import script_of
+    from twicesafe.stores._urls import script_of
 
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(script_of(f"{postgres_url}?schema=app"))  # type: ignore[arg-type]

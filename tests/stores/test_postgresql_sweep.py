@@ -13,10 +13,10 @@ import pytest
 
 from tests.patience import until
 from twicesafe import Inbox, Key, Policy, Receiver, State, StillInProgressError
-from twicesafe.core.protocol import Claim, Sweep, Verdict
-from twicesafe.records import SweepReport
-from twicesafe.stores.postgresql import PostgresStore
-from twicesafe.tokens import new_owner
+from twicesafe._core.protocol import ClaimRequest, Sweep, Verdict
+from twicesafe._engines.postgresql import PostgresStore
+from twicesafe._values.owner_token import new_owner
+from twicesafe._values.records import SweepReport
 
 OLD = "UPDATE twicesafe_records SET expires_at = 1 WHERE expires_at > 0"
 
@@ -35,7 +35,7 @@ def connection(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 def fill(receiver: Receiver, connection: psycopg.Connection, number: int) -> None:
     """So many records that are past their retention, and one claim that is older than all."""
-    receiver.store.perform(Claim(Key("at work"), b"o" * 16, 1))
+    receiver.store.perform(ClaimRequest(Key("at work"), b"o" * 16, 1))
     receiver.process_many([f"old-{each}" for each in range(number)], str, key=str)
     connection.execute(OLD)
 
@@ -122,7 +122,7 @@ def test_no_fence_is_given_out_twice_wherever_a_claim_is_held_up(
                     receiver.sweep()  # which may find that somebody still sees the old floor
 
             store._tap = meanwhile
-            claim = Claim(key, new_owner(), 30_000)
+            claim = ClaimRequest(key, new_owner(), 30_000)
             answer = store._run(store.programs._decide_alone(claim))
             if not fences:
                 break  # it has no such statement: all gaps were tried
@@ -211,7 +211,7 @@ class Stalled:
                     self.answer = inbox.process(mine, key, str, 1)
             return
         with closing(PostgresStore.open(f"{url}{'&' if '?' in url else '?'}{STALLS}")) as store:
-            self.answer = store.perform(Claim(key, new_owner(), LEASE_MS))
+            self.answer = store.perform(ClaimRequest(key, new_owner(), LEASE_MS))
 
     def _stands_still(self) -> bool:
         sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND backend_xmin IS NOT NULL"

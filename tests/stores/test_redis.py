@@ -27,16 +27,16 @@ from twicesafe import (
     SchemaVersionError,
     StoreUnavailableError,
 )
-from twicesafe.core.protocol import Abandon, Ack, Claim, Complete, Read, Release, Verdict
-from twicesafe.records import State
-from twicesafe.stores.redis import RedisStore
-from twicesafe.stores.redis.awaited import AsyncRedisStore
-from twicesafe.stores.redis.programs import RedisPrograms
-from twicesafe.stores.redis.routing import slot_of
-from twicesafe.stores.redis.scripts import Scripts
-from twicesafe.stores.redis.settings import Settings
-from twicesafe.stores.redis.wake import Waiter
-from twicesafe.stores.urls import open_store
+from twicesafe._core.protocol import Abandon, Ack, ClaimRequest, Complete, Read, Release, Verdict
+from twicesafe._engines.redis import RedisStore
+from twicesafe._engines.redis.async_store import AsyncRedisStore
+from twicesafe._engines.redis.programs import RedisPrograms
+from twicesafe._engines.redis.routing import slot_of
+from twicesafe._engines.redis.scripts import Scripts
+from twicesafe._engines.redis.settings import Settings
+from twicesafe._engines.redis.wakeups import Waiter
+from twicesafe._values.records import State
+from twicesafe.stores._urls import open_store
 
 OWNER = b"o" * 16
 
@@ -108,11 +108,13 @@ async def test_concurrent_callers_share_round_trips(proxy: Turns, valkey_url: st
 def test_a_cluster_batch_is_one_flight_to_all_nodes(valkey_cluster_url: str):
     store = RedisStore.open(valkey_cluster_url)
     keys = [Key(f"k{number}") for number in range(60)]
-    store.perform_many([Claim(key, b"w" * 16, 1000) for key in [Key(f"w{n}") for n in range(60)]])
+    store.perform_many(
+        [ClaimRequest(key, b"w" * 16, 1000) for key in [Key(f"w{n}") for n in range(60)]]
+    )
     flights: list[Any] = []
     fly = store._fly
     store._fly = lambda flight: flights.append(flight) or fly(flight)  # type: ignore[method-assign, func-returns-value]
-    answers = store.perform_many([Claim(key, OWNER, 1000) for key in keys])
+    answers = store.perform_many([ClaimRequest(key, OWNER, 1000) for key in keys])
     assert {answer.verdict for answer in answers} == {Verdict.WON}
     assert [len(flight.lines) for flight in flights] == [3]
     store.close()
@@ -123,14 +125,14 @@ def test_a_cluster_batch_is_one_flight_to_all_nodes(valkey_cluster_url: str):
 
 def test_flushed_scripts_lose_nothing(valkey: Any, valkey_url: str):
     store = open_store(valkey_url)
-    won = store.perform(Claim(Key("a"), OWNER, 60_000))
+    won = store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
     valkey.client().script_flush("SYNC")
     answers = store.perform_many(
         [
             Complete(Key("a").id, OWNER, won.fence, 60_000, b"x"),
-            Claim(Key("b"), OWNER, 60_000),
+            ClaimRequest(Key("b"), OWNER, 60_000),
             Read(Key("a").id),
-            Claim(Key("b"), OWNER, 60_000),
+            ClaimRequest(Key("b"), OWNER, 60_000),
         ]
     )
     assert answers[0] is Ack.OK
@@ -187,7 +189,7 @@ def test_watch_returns_when_the_claim_ends(any_url: str, late: bool):
     store, other = RedisStore.open(any_url), RedisStore.open(any_url)
     key = Key("k")
     for _ in range(20):
-        claim = store.perform(Claim(key, OWNER, 60_000))
+        claim = store.perform(ClaimRequest(key, OWNER, 60_000))
         end = Complete(key.id, OWNER, claim.fence, 60_000, b"x")
         if late:
             timer = threading.Timer(0.01, store.perform, (end,))
@@ -208,7 +210,7 @@ async def test_watch_awaited_returns_when_the_claim_ends(any_url: str):
     store, other = AsyncRedisStore.open(any_url), AsyncRedisStore.open(any_url)
     for number in range(10):
         key = Key(f"k{number}")
-        claim = await store.perform(Claim(key, OWNER, 60_000))
+        claim = await store.perform(ClaimRequest(key, OWNER, 60_000))
         watching = asyncio.ensure_future(other.watch(key.id, 30))
         await asyncio.sleep(0.002 * (number % 3))
         await store.perform(Complete(key.id, OWNER, claim.fence, 60_000, b"x"))
@@ -231,7 +233,7 @@ def test_who_leaves_after_the_end_starts_no_ear(valkey_url: str):
 
 def test_without_wake_the_waiter_polls(valkey_url: str):
     store = RedisStore.open(valkey_url + "&wake=false")
-    claim = store.perform(Claim(Key("k"), OWNER, 60_000))
+    claim = store.perform(ClaimRequest(Key("k"), OWNER, 60_000))
     end = Complete(Key("k").id, OWNER, claim.fence, 60_000, b"x")
     threading.Timer(0.02, store.perform, (end,)).start()
     began = time.monotonic()
@@ -242,7 +244,7 @@ def test_without_wake_the_waiter_polls(valkey_url: str):
 
 def test_nobody_stays_subscribed(valkey: Any, valkey_url: str):
     store = RedisStore.open(valkey_url)
-    store.perform(Claim(Key("k"), OWNER, 60_000))
+    store.perform(ClaimRequest(Key("k"), OWNER, 60_000))
     prefix = store.settings.prefix
     store.watch(Key("k").id, 0.05)
     until = time.monotonic() + 5
@@ -274,7 +276,7 @@ async def test_a_cut_connection_is_not_noticed_by_tasks(proxy: Turns, valkey_url
 
 async def test_a_cancelled_call_leaves_no_reply_to_the_next(valkey_url: str):
     store = AsyncRedisStore.open(valkey_url)
-    await store.perform(Claim(Key("a"), OWNER, 60_000))
+    await store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
     for _ in range(20):
         call = asyncio.ensure_future(store.perform(Read(Key("a").id)))
         await asyncio.sleep(0)
@@ -286,10 +288,10 @@ async def test_a_cancelled_call_leaves_no_reply_to_the_next(valkey_url: str):
 @pytest.mark.parametrize("way", ["perform", "submit"])
 async def test_a_cancelled_claim_is_not_overtaken_by_what_gives_it_back(valkey_url: str, way: str):
     store = AsyncRedisStore.open(valkey_url)
-    await store.perform(Claim(Key("warm"), OWNER, 60_000))
+    await store.perform(ClaimRequest(Key("warm"), OWNER, 60_000))
     async with store._lanes.here()._claims._turn:
-        first = asyncio.ensure_future(store.perform(Claim(Key("first"), OWNER, 60_000)))
-        claim = asyncio.ensure_future(store.perform(Claim(Key("k"), OWNER, 60_000)))
+        first = asyncio.ensure_future(store.perform(ClaimRequest(Key("first"), OWNER, 60_000)))
+        claim = asyncio.ensure_future(store.perform(ClaimRequest(Key("k"), OWNER, 60_000)))
         await asyncio.sleep(0)  # it has gathered behind the first
         claim.cancel()
         back = asyncio.ensure_future(getattr(store, way)(Abandon(Key("k").id, OWNER, 60_000)))
@@ -305,7 +307,7 @@ def test_a_store_serves_several_loops(valkey_url: str):
     store = AsyncRedisStore.open(valkey_url)
 
     async def use(number: int) -> Verdict:
-        answer = await store.perform(Claim(Key(f"k{number}"), OWNER, 60_000))
+        answer = await store.perform(ClaimRequest(Key(f"k{number}"), OWNER, 60_000))
         await store.close()
         return answer.verdict  # type: ignore[no-any-return]
 
@@ -314,19 +316,19 @@ def test_a_store_serves_several_loops(valkey_url: str):
 
 def test_a_forked_child_has_its_own_connections(valkey_url: str):
     store = RedisStore.open(valkey_url)
-    store.perform(Claim(Key("parent"), OWNER, 60_000))
+    store.perform(ClaimRequest(Key("parent"), OWNER, 60_000))
     child = os.fork()
     if child == 0:
         try:
             good = all(
-                store.perform(Claim(Key(f"child-{n}"), OWNER, 60_000)).verdict is Verdict.WON
+                store.perform(ClaimRequest(Key(f"child-{n}"), OWNER, 60_000)).verdict is Verdict.WON
                 for n in range(50)
             )
             os._exit(0 if good else 1)
         except BaseException:
             os._exit(2)
     for number in range(50):
-        answer = store.perform(Claim(Key(f"parent-{number}"), OWNER, 60_000))
+        answer = store.perform(ClaimRequest(Key(f"parent-{number}"), OWNER, 60_000))
         assert answer.verdict is Verdict.WON
     assert os.waitpid(child, 0)[1] == 0
     store.close()
@@ -339,11 +341,11 @@ def test_a_paused_server_is_unavailable_in_time(own_server: Callable[..., Any]):
     try:
         began = time.monotonic()
         with pytest.raises(StoreUnavailableError):
-            store.perform(Claim(Key("a"), OWNER, 60_000))
+            store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
         assert time.monotonic() - began < 5
     finally:
         server.resume()
-    assert store.perform(Claim(Key("a"), OWNER, 60_000)).verdict is Verdict.WON
+    assert store.perform(ClaimRequest(Key("a"), OWNER, 60_000)).verdict is Verdict.WON
     store.close()
 
 
@@ -354,12 +356,12 @@ def test_only_what_is_over_has_a_ttl(valkey: Any, valkey_url: str):
     store = RedisStore.open(valkey_url)
     client, key = valkey.client(), Key("a")
     name = store.programs.key(key.id)
-    claim = store.perform(Claim(key, OWNER, 1))
+    claim = store.perform(ClaimRequest(key, OWNER, 1))
     assert client.pttl(name) == -1
     store.perform(Complete(key.id, OWNER, claim.fence, 60_000, b"x"))
     assert 60_000 + 29_000 < client.pttl(name) <= 60_000 + 60_000
     store.perform(Release(key.id, "me", "", 60_000, force=True))
-    store.perform(Claim(key, OWNER, 1000))
+    store.perform(ClaimRequest(key, OWNER, 1000))
     assert client.pttl(name) == -1
     store.close()
 
@@ -368,7 +370,7 @@ def test_fences_go_on_when_the_record_is_gone(valkey: Any, valkey_url: str):
     store = RedisStore.open(valkey_url)
     fences = []
     for _ in range(3):
-        fences.append(store.perform(Claim(Key("a"), OWNER, 1000)).fence)
+        fences.append(store.perform(ClaimRequest(Key("a"), OWNER, 1000)).fence)
         valkey.client().delete(store.programs.key(Key("a").id))
     assert fences == sorted(set(fences))
     store.close()
@@ -476,7 +478,7 @@ def test_users_and_passwords(own_server: Callable[..., Any]):
         assert [entry.action for entry in receiver.audit("b")] == ["release"]
         assert receiver.stats().total == 2
         receiver.sweep()
-        claim = receiver._runtime.store.perform(Claim(Key("w"), OWNER, 60_000))
+        claim = receiver._runtime.store.perform(ClaimRequest(Key("w"), OWNER, 60_000))
         end = Complete(Key("w").id, OWNER, claim.fence, 60_000, b"x")
         threading.Timer(0.02, receiver._runtime.store.perform, (end,)).start()
         other_receiver._runtime.store.watch(Key("w").id, 30)
@@ -501,11 +503,11 @@ async def test_errors_of_the_awaited_store(own_server: Callable[..., Any]):
 def test_a_full_server_takes_results_and_no_claims(own_server: Callable[..., Any]):
     server = own_server("valkey")
     store = RedisStore.open(server.url)
-    won = store.perform(Claim(Key("a"), OWNER, 60_000))
-    store.perform(Claim(Key("b"), OWNER, 60_000))
+    won = store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
+    store.perform(ClaimRequest(Key("b"), OWNER, 60_000))
     server.client().config_set("maxmemory", "1")
     with pytest.raises(StoreUnavailableError, match="memory"):
-        store.perform(Claim(Key("c"), OWNER, 60_000))
+        store.perform(ClaimRequest(Key("c"), OWNER, 60_000))
     assert store.perform(Complete(Key("a").id, OWNER, won.fence, 60_000, b"x")) is Ack.OK
     assert store.perform(Read(Key("a").id)).result == b"x"
     assert store.perform(Release(Key("b").id, "me", "", 60_000)) is Ack.OK
@@ -559,7 +561,7 @@ async def test_tls(tls: str):
         return number
 
     store = RedisStore.open(tls)
-    won = store.perform(Claim(Key("w"), OWNER, 60_000))
+    won = store.perform(ClaimRequest(Key("w"), OWNER, 60_000))
     end = Complete(Key("w").id, OWNER, won.fence, 60_000, b"x")
     async with AsyncReceiver.open(tls) as receiver:
         outcomes = await asyncio.gather(
@@ -603,7 +605,7 @@ def test_the_doctor_on_a_replica(valkey_sentinel: Any):
     store = RedisStore.open(valkey_sentinel.replica.url)
     assert any(f.level == "refuse" and "replica" in f.what for f in store.doctor())
     with pytest.raises(StoreUnavailableError, match="replica"):
-        store.perform(Claim(Key("a"), OWNER, 1000))
+        store.perform(ClaimRequest(Key("a"), OWNER, 1000))
     with pytest.raises(StoreUnavailableError, match="replica"):
         store.perform(Read(Key("a").id))
     store.close()
@@ -622,17 +624,17 @@ async def test_the_doctor_awaited_on_a_cluster(valkey_cluster_url: str):
 
 def test_wait_replicas(valkey_sentinel: Any, valkey_sentinel_url: str):
     store = RedisStore.open(valkey_sentinel_url + "&wait_replicas=1")
-    won = store.perform(Claim(Key("a"), OWNER, 60_000))
+    won = store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
     assert valkey_sentinel.replica.client().exists(store.programs.key(Key("a").id))
     done = store.perform(Complete(Key("a").id, OWNER, won.fence, 60_000, b"x"))
     assert done is Ack.OK
-    assert store.perform(Claim(Key("a"), b"p" * 16, 60_000)).verdict is Verdict.REPLAY
+    assert store.perform(ClaimRequest(Key("a"), b"p" * 16, 60_000)).verdict is Verdict.REPLAY
     store.close()
     store = RedisStore.open(valkey_sentinel_url + "&wait_replicas=2&wait_timeout=0.05")
     with pytest.raises(StoreUnavailableError, match="1 of 2 replicas"):
-        store.perform(Claim(Key("b"), OWNER, 60_000))
+        store.perform(ClaimRequest(Key("b"), OWNER, 60_000))
     replay, refused = store.perform_many(
-        [Claim(Key("a"), b"p" * 16, 60_000), Claim(Key("c"), OWNER, 60_000)]
+        [ClaimRequest(Key("a"), b"p" * 16, 60_000), ClaimRequest(Key("c"), OWNER, 60_000)]
     )
     assert replay.verdict is Verdict.REPLAY
     assert isinstance(refused, StoreUnavailableError)

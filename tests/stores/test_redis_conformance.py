@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.servers import shared
-from twicesafe.stores.redis import RedisStore
-from twicesafe.stores.redis.awaited import AsyncRedisStore
-from twicesafe.stores.redis.routing import slot_of
-from twicesafe.stores.redis.scripts import SCRIPTS, Script, Scripts
-from twicesafe.stores.redis.settings import Settings
+from twicesafe._engines.redis import RedisStore
+from twicesafe._engines.redis.async_store import AsyncRedisStore
+from twicesafe._engines.redis.routing import slot_of
+from twicesafe._engines.redis.scripts import SCRIPTS, Script, Scripts
+from twicesafe._engines.redis.settings import Settings
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
-from twicesafe.testing.conformance.batches import BatchRules
-from twicesafe.testing.conformance.claims import ClaimRules
-from twicesafe.testing.conformance.completion import CompletionRules
+from twicesafe.testing._conformance.batches import BatchRules
+from twicesafe.testing._conformance.claims import ClaimRules
+from twicesafe.testing._conformance.completion import CompletionRules
 
 
 class MovedScripts(Scripts):

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from twicesafe import Key, StoreUnavailableError
-from twicesafe.core.protocol import Ack, Claim, Complete, Read, Verdict
-from twicesafe.records import State
-from twicesafe.stores.redis import RedisStore
-from twicesafe.stores.redis.awaited import AsyncRedisStore
+from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Verdict
+from twicesafe._engines.redis import RedisStore
+from twicesafe._engines.redis.async_store import AsyncRedisStore
+from twicesafe._values.records import State
 
 PATIENCE = 90.0
 OWNER, OTHER = b"o" * 16, b"p" * 16
@@ -104,7 +104,7 @@ def until_it_works(act: Callable[[], Any]) -> Any:
 
 
 def complete(worker: Any, key: Key, owner: bytes) -> None:
-    claim = worker.perform(Claim(key, owner, 60_000))
+    claim = worker.perform(ClaimRequest(key, owner, 60_000))
     assert claim.verdict is Verdict.WON
     done = worker.perform(Complete(key.id, owner, claim.fence, 60_000, b"x"))
     assert done is Ack.OK
@@ -115,7 +115,7 @@ def test_a_silent_primary_is_left(pair: Any, worker: Callable[[str], Any]):
     store = worker(f"{pair.url}?timeout=1")
     complete(store, Key("before"), OWNER)
     pair.primary.pause()
-    won = until_it_works(lambda: store.perform(Claim(Key("after"), OWNER, 60_000)))
+    won = until_it_works(lambda: store.perform(ClaimRequest(Key("after"), OWNER, 60_000)))
     assert won.verdict is Verdict.WON
     with pair.replica.client() as client:
         assert client.exists(store.store.programs.key(Key("after").id))
@@ -134,10 +134,10 @@ def test_an_idle_worker_does_not_write_to_the_primary_that_wakes(
     for key in keys:
         complete(busy, key, OWNER)
     pair.primary.resume()
-    verdicts = [idle.perform(Claim(key, OTHER, 60_000)).verdict for key in keys[:100]]
+    verdicts = [idle.perform(ClaimRequest(key, OTHER, 60_000)).verdict for key in keys[:100]]
     verdicts += [
         answer.verdict
-        for answer in idle.perform_many([Claim(key, OTHER, 60_000) for key in keys[100:]])
+        for answer in idle.perform_many([ClaimRequest(key, OTHER, 60_000) for key in keys[100:]])
     ]
     assert set(verdicts) == {Verdict.REPLAY}
 
@@ -151,7 +151,7 @@ def test_an_answer_of_a_primary_that_was_replaced_meanwhile_does_not_count(
     pair.primary.pause()
     answers: list[Any] = []
     late = threading.Thread(
-        target=lambda: answers.append(store.perform(Claim(Key("late"), OTHER, 600_000)))
+        target=lambda: answers.append(store.perform(ClaimRequest(Key("late"), OTHER, 600_000)))
     )
     late.start()
     replaced(pair)
@@ -166,7 +166,7 @@ def test_a_completion_that_met_the_silence_is_recorded_where_it_counts(
     pair: Any, worker: Callable[[str], Any]
 ):
     store = worker(f"{pair.url}?timeout=1&wait_replicas=1&wait_timeout=30")
-    claim = store.perform(Claim(Key("a"), OWNER, 600_000))
+    claim = store.perform(ClaimRequest(Key("a"), OWNER, 600_000))
     store.close()
     store = worker(f"{pair.url}?timeout=1")
     store.perform(Read(Key("a").id))

@@ -18,10 +18,10 @@ from twicesafe import (
     StoreError,
     StoreUnavailableError,
 )
-from twicesafe.core.protocol import (
+from twicesafe._core.protocol import (
     Ack,
     Browse,
-    Claim,
+    ClaimRequest,
     Complete,
     Forget,
     History,
@@ -29,11 +29,11 @@ from twicesafe.core.protocol import (
     Resolve,
     Verdict,
 )
-from twicesafe.records import State
-from twicesafe.stores.redis import RedisStore
-from twicesafe.stores.redis.awaited import AsyncRedisStore
-from twicesafe.stores.redis.routing import slot_of
-from twicesafe.stores.urls import open_async_store, open_store
+from twicesafe._engines.redis import RedisStore
+from twicesafe._engines.redis.async_store import AsyncRedisStore
+from twicesafe._engines.redis.routing import slot_of
+from twicesafe._values.records import State
+from twicesafe.stores._urls import open_async_store, open_store
 
 OWNER = b"o" * 16
 
@@ -86,7 +86,7 @@ def test_an_outage_keeps_its_cause(url: str):
     async def awaited() -> None:
         store = open_async_store(url)
         try:
-            await store.perform(Claim(Key("a"), OWNER, 60_000))
+            await store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
         finally:
             await store.close()
 
@@ -100,11 +100,11 @@ def test_an_outage_under_an_open_store_keeps_its_cause(own_server: Callable[...,
     server = own_server(engine)
     with server.fresh() as url:
         store = open_store(url)
-        store.perform(Claim(Key("a"), OWNER, 60_000))
+        store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
         server.kill()
         with pytest.raises(StoreError) as caught:
-            store.perform(Claim(Key("a"), OWNER, 60_000))
-        (answer,) = store.perform_many([Claim(Key("a"), OWNER, 60_000)])
+            store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
+        (answer,) = store.perform_many([ClaimRequest(Key("a"), OWNER, 60_000)])
         assert isinstance(answer, StoreError)
         assert caught.value.__cause__ is not None
         assert answer.__cause__ is not None
@@ -177,13 +177,13 @@ def test_an_operator_acts_while_the_slot_moves(cluster: Any, store: Any, arrived
         return store.perform_many([request])[0] if many else store.perform(request)
 
     key = Key(f"k{arrived}{many}")
-    claim = store.perform(Claim(key, OWNER, 60_000))
+    claim = store.perform(ClaimRequest(key, OWNER, 60_000))
     name = store.programs.key(key.id)
     with on_its_way(cluster, slot_of(name)) as (here, other):
         if arrived:
             here.execute_command("MIGRATE", "127.0.0.1", other.port, name, 0, 30_000)
         assert act(Release(key.id, "me", "why not", 60_000)) is Ack.OK
-        again = store.perform(Claim(key, OWNER, 60_000))
+        again = store.perform(ClaimRequest(key, OWNER, 60_000))
         assert again.fence > claim.fence
         assert act(Resolve(key.id, "me", "", 60_000, b"x")) is Ack.OK
         assert act(Resolve(key.id, "me", "", 60_000, b"x")) is Ack.REFUSED
@@ -209,11 +209,11 @@ def test_a_slot_that_nobody_served_is_found_when_it_is_served(cluster: Any, stor
             if _covers(client, slot):
                 client.execute_command("CLUSTER DELSLOTS", slot)
         with pytest.raises(StoreUnavailableError):
-            store.perform(Claim(key, OWNER, 60_000))
+            store.perform(ClaimRequest(key, OWNER, 60_000))
     finally:
         home.execute_command("CLUSTER ADDSLOTS", slot)
     until(lambda: all(_covers(client, slot) for client in clients), 60)
-    claim = store.perform(Claim(key, OWNER, 60_000))
+    claim = store.perform(ClaimRequest(key, OWNER, 60_000))
     assert claim.verdict is Verdict.WON
     assert store.perform(Complete(key.id, OWNER, claim.fence, 60_000, b"x")) is Ack.OK
 

@@ -21,19 +21,19 @@ from redis.exceptions import (
 )
 
 from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
-from twicesafe.core.driving import drive
-from twicesafe.stores.redis.explaining import MigratingError, explain
-from twicesafe.stores.redis.routing import Call, Flight, Router, Tell, slot_of
-from twicesafe.stores.redis.scripts import Script
-from twicesafe.stores.redis.servers import NotPrimaryError, Sentinels, Slots
-from twicesafe.stores.redis.settings import Address, Settings
+from twicesafe._core.driving import drive
+from twicesafe._engines.redis.error_messages import MigratingError, explain
+from twicesafe._engines.redis.routing import PlainCommand, RoundTrip, Router, ScriptCall, slot_of
+from twicesafe._engines.redis.scripts import Script
+from twicesafe._engines.redis.servers import NotPrimaryError, Sentinels, Slots
+from twicesafe._engines.redis.settings import Address, Settings
 
 A, B, C = (Address(host, 6379) for host in "abc")
 S1, S2, S3 = (Address(host, 26379, sentinel=True) for host in ("s1", "s2", "s3"))
 
 READ = Script("read", "return 1")
-ONCE = Call(READ, (b"{k}",), (), repeatable=False)
-CALL = Call(READ, (b"{k}",), ())
+ONCE = ScriptCall(READ, (b"{k}",), (), repeatable=False)
+CALL = ScriptCall(READ, (b"{k}",), ())
 
 
 class Network:
@@ -45,7 +45,7 @@ class Network:
     def clock(self) -> float:
         return self.now
 
-    def fly(self, flight: Flight) -> dict[Address, Any]:
+    def fly(self, flight: RoundTrip) -> dict[Address, Any]:
         landed: dict[Address, Any] = {}
         self.now += 0.001
         for address, lines in flight.lines.items():
@@ -344,11 +344,11 @@ def test_a_hole_is_asked_about_once_per_trip(net: Network):
 
 def test_walks_over_all_nodes_look_for_a_hole_too(net: Network):
     router = clustered(net, (0, 100, A))
-    ask(router, net, Tell((b"SCAN",), node=0))
+    ask(router, net, PlainCommand((b"SCAN",), node=0))
     for address in (A, B, C):
         net.answers[address] = node((0, 100, A), (101, 16383, B), reply=7)
-    assert ask(router, net, Tell((b"SCAN",), node=1)) == [7]
-    assert ask(router, net, Tell((b"SCAN",), node=2)) == [None]
+    assert ask(router, net, PlainCommand((b"SCAN",), node=1)) == [7]
+    assert ask(router, net, PlainCommand((b"SCAN",), node=2)) == [None]
 
 
 def test_a_node_that_was_taken_out_does_not_empty_the_map(net: Network):

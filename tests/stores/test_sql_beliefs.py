@@ -17,14 +17,14 @@ import pytest
 
 from tests.patience import until
 from twicesafe import Key, SchemaVersionError, StoreError, StoreUnavailableError
-from twicesafe.core.protocol import Claim, Verdict
-from twicesafe.stores.urls import open_store
+from twicesafe._core.protocol import ClaimRequest, Verdict
+from twicesafe.stores._urls import open_store
 
 OWNER = b"o" * 16
 
 
-def claim(name: str) -> Claim:
-    return Claim(Key(name), OWNER, 60_000)
+def claim(name: str) -> ClaimRequest:
+    return ClaimRequest(Key(name), OWNER, 60_000)
 
 
 def fill_pool(store: Any, most: int = 4) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreError
-from twicesafe.stores.sqlite import SqliteStore
-from twicesafe.stores.urls import default_url
+from twicesafe._engines.sqlite import SqliteStore
+from twicesafe.stores._urls import default_url
 
 
 def mode_of(path: Path) -> int:

@@ -21,10 +21,10 @@ from twicesafe import (
     ResultUnavailableError,
     StoreUnavailableError,
 )
-from twicesafe.core.protocol import Claim
-from twicesafe.records import State
-from twicesafe.stores.sqlite import SqliteStore
-from twicesafe.stores.sqlite.settings import DatabaseFile
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe._engines.sqlite import SqliteStore
+from twicesafe._engines.sqlite.settings import DatabaseFile
+from twicesafe._values.records import State
 
 
 class Small(SqliteStore):
@@ -56,7 +56,7 @@ def fill(store: Small) -> int:
     """Claims of others, until one is refused: how many there was room for."""
     for number in range(1000):
         try:
-            store.perform(Claim(Key(f"other-{number}"), b"o" * 16, 60_000))
+            store.perform(ClaimRequest(Key(f"other-{number}"), b"o" * 16, 60_000))
         except StoreUnavailableError as error:
             assert "full" in str(error)  # noqa: PT017
             return number

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from twicesafe import Failure, Policy, Receiver, StoreUnavailableError
-from twicesafe.core.commands import Sleep
-from twicesafe.stores.sqlite import SqliteStore, settings
+from twicesafe._core.commands import Sleep
+from twicesafe._engines.sqlite import SqliteStore, settings
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
     seconds = count()
     hasty = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
     monkeypatch.setattr(settings, "time", hasty)
-    monkeypatch.setattr("twicesafe.core.batch.Sleep", lambda _: Sleep(0))
-    monkeypatch.setattr("twicesafe.core.exchange.CLAIM_PATIENCE", 0)
+    monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda _: Sleep(0))
+    monkeypatch.setattr("twicesafe._core.delivery.CLAIM_PATIENCE", 0)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, Receiver(store) as made:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")

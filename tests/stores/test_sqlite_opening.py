@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from twicesafe import ConfigurationError, SchemaVersionError
-from twicesafe.stores.migrating import first_steps
-from twicesafe.stores.sqlite import SqliteStore
-from twicesafe.stores.urls import open_store
+from twicesafe._engines.sql.migrations import first_steps
+from twicesafe._engines.sqlite import SqliteStore
+from twicesafe.stores._urls import open_store
 
 
 def test_options_are_read_behind_a_path_with_a_number_sign(tmp_path: Path):

@@ -12,8 +12,8 @@ import pytest
 
 from tests.transactions.kinds import Door
 from twicesafe import SchemaVersionError, UsageError
-from twicesafe.stores.sql import Change, Query
-from twicesafe.transactions import async_of, of
+from twicesafe._engines.sql.commands import Change, Query
+from twicesafe._transactions import async_of, of
 
 
 def adapted(door: Door) -> Any:
@@ -111,7 +111,7 @@ def test_the_other_colour_is_told_where_to_go(door: Door):
 
 def test_a_text_without_django_is_refused():
     script = (
-        "from twicesafe.transactions import of\nfrom twicesafe import UsageError\n"
+        "from twicesafe._transactions import of\nfrom twicesafe import UsageError\n"
         "try: of('default')\nexcept UsageError as error: print(error)"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -120,7 +120,7 @@ def test_a_text_without_django_is_refused():
 
 def test_no_driver_is_loaded_to_recognise_an_object():
     script = (
-        "import sys\nbefore = set(sys.modules)\nfrom twicesafe.transactions import of\n"
+        "import sys\nbefore = set(sys.modules)\nfrom twicesafe._transactions import of\n"
         "try: of(object())\nexcept Exception: pass\n"
         "print(sorted({m.partition('.')[0] for m in set(sys.modules) - before}"
         " & {'psycopg', 'asyncpg', 'pymysql', 'sqlalchemy', 'django', 'sqlite3', 'asyncmy'}))"

@@ -11,8 +11,8 @@ import pytest
 
 from tests.transactions.kinds import Door
 from twicesafe import StoreUnavailableError, UsageError
-from twicesafe.transactions import of
-from twicesafe.transactions.state import State
+from twicesafe._transactions import of
+from twicesafe._transactions.state import State
 
 
 def of_a_driver_that_does_not_tell(door: Door) -> Any:

@@ -18,7 +18,7 @@ from twicesafe.http import HttpPolicy
 from twicesafe.propagation import extract, inject
 
 policy = RetryPolicy(attempts=3, deadline=10, http=HttpPolicy.stripe())
-assert_type(policy.but(attempts=4), RetryPolicy)
+assert_type(policy.replace(attempts=4), RetryPolicy)
 
 client = httpx.Client(transport=RetryTransport(policy=policy, budget=Budget()))
 response = client.post("https://bank.example/charges")

@@ -34,7 +34,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twicesafe.codecs import DEFAULT_CODEC, MAX_DEPTH, Codec, JsonCodec, resolve_return_type
+from twicesafe._values.codecs import DEFAULT_CODEC, MAX_DEPTH, Codec, JsonCodec, resolve_return_type
 from twicesafe.errors import CorruptRecordError, NotStorableError
 
 encode, decode = DEFAULT_CODEC.encode, DEFAULT_CODEC.decode
@@ -662,7 +662,7 @@ PACKAGE = Path(inspect.getfile(JsonCodec)).parent
 
 
 def test_the_source_knows_no_pickle_and_imports_nothing_by_name():
-    for file in (*PACKAGE.glob("*.py"), PACKAGE.parent / "shapes.py"):
+    for file in (*PACKAGE.glob("*.py"), PACKAGE.parent / "object_fields.py"):
         tree = ast.parse(file.read_text("utf-8"))
         imported = {
             alias.name
@@ -685,7 +685,7 @@ def test_the_source_knows_no_pickle_and_imports_nothing_by_name():
 
 def test_neither_pydantic_nor_attrs_is_loaded_by_us():
     script = (
-        "import sys; from twicesafe.codecs import DEFAULT_CODEC as c; import decimal\n"
+        "import sys; from twicesafe._values.codecs import DEFAULT_CODEC as c; import decimal\n"
         "c.decode(c.encode({'a': (decimal.Decimal(1),)}))\n"
         "assert not {'pydantic', 'attr', 'attrs', 'pickle'} & set(sys.modules)"
     )
@@ -797,7 +797,7 @@ def test_each_closure_has_its_own_local_classes():
 
 
 def test_the_cache_is_bounded():
-    from twicesafe.codecs import annotations
+    from twicesafe._values.codecs import annotations
 
     for n in range(3000):
         space: dict[str, Any] = {}

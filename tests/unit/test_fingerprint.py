@@ -31,9 +31,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twicesafe.canonical import MAX_DEPTH, canonical
-from twicesafe.errors import ConfigurationError, MissingKeyError, UsageError
-from twicesafe.fingerprint import (
+from twicesafe._values.canonical import MAX_DEPTH, canonical
+from twicesafe._values.fingerprint import (
     MAX_BYTES,
     content_digest,
     field_names,
@@ -41,6 +40,7 @@ from twicesafe.fingerprint import (
     fingerprint,
     stated,
 )
+from twicesafe.errors import ConfigurationError, MissingKeyError, UsageError
 
 GOLDEN = Path(__file__).parent / "golden" / "fingerprint_scheme_1.json"
 
@@ -595,7 +595,7 @@ def test_what_a_caller_states_as_the_fingerprint():
 
 
 HASH_SEED_SCRIPT = """
-from twicesafe.fingerprint import fingerprint
+from twicesafe._values.fingerprint import fingerprint
 words = {f"word-{n}" for n in range(50)}
 value = {"words": words, "map": {word: n for n, word in enumerate(sorted(words))},
          "odd": {(1, "a"): {"x", "y"}, None: frozenset(words), b"k": 1}}
@@ -666,11 +666,15 @@ def test_changing_one_field_names_that_field(value, data):
 
 
 def test_neither_repr_nor_hash_nor_pickle_in_the_source():
-    import twicesafe.canonical
-    import twicesafe.fingerprint
-    import twicesafe.shapes
+    import twicesafe._values.canonical
+    import twicesafe._values.fingerprint
+    import twicesafe._values.object_fields
 
-    for module in (twicesafe.canonical, twicesafe.fingerprint, twicesafe.shapes):
+    for module in (
+        twicesafe._values.canonical,
+        twicesafe._values.fingerprint,
+        twicesafe._values.object_fields,
+    ):
         tree = ast.parse(Path(module.__file__).read_text("utf-8"))
         called = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}  # fmt: skip
         assert not called & {"repr", "hash", "eval", "exec"}

@@ -15,14 +15,14 @@ import pytest
 
 import twicesafe.propagation as propagation
 from twicesafe import AsyncInbox, AsyncReceiver, Inbox, Key, Receiver
-from twicesafe.client.budget import Budget
-from twicesafe.core.inbox import Note
-from twicesafe.core.protocol import Claim, Claimed, Fail, Read, Verdict
-from twicesafe.forking import RenewedLock, in_child
-from twicesafe.publishers.webhook import WebhookPublisher
-from twicesafe.runtime.cache import ReplayCache
-from twicesafe.runtime.notes import Notes
-from twicesafe.stores.redis.wake import Ear, Waiter
+from twicesafe._core.inbox_flow import DeferredWrite
+from twicesafe._core.protocol import Claimed, ClaimRequest, Fail, Read, Verdict
+from twicesafe._engines.redis.wakeups import Waiter, WakeupListener
+from twicesafe._forking import RenewedLock, in_child
+from twicesafe._runtime.deferred_writes import DeferredWrites
+from twicesafe._runtime.replay_cache import ReplayCache
+from twicesafe.client._budget import Budget
+from twicesafe.outbox.publishers.webhook import WebhookPublisher
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -76,7 +76,7 @@ def a_file(folder: Path) -> str:
 
 def async_store(folder: Path) -> Case:
     store: Any = AsyncReceiver.open(a_file(folder)).store
-    return store._opening.now, store.beside
+    return store._opening.now, store.blocking_store
 
 
 def async_inbox(folder: Path) -> Case:
@@ -95,7 +95,7 @@ def replay_cache(folder: Path) -> Case:
 
 
 def notes(folder: Path) -> Case:
-    kept = Notes(lambda note: None)
+    kept = DeferredWrites(lambda note: None)
     return kept._changed, lambda: (kept.wait(b"k", 30), kept.close())
 
 
@@ -103,7 +103,7 @@ def ear(folder: Path) -> Case:
     def nowhere(_: object) -> Any:
         raise OSError
 
-    listening = Ear(nowhere, nowhere, sharded=False)
+    listening = WakeupListener(nowhere, nowhere, sharded=False)
     waiter = Waiter(b"k", bool, bool)
     return listening._lock, lambda: (
         listening.restart(),
@@ -143,7 +143,7 @@ def test_a_lock_that_was_held_at_the_fork_is_free_in_the_child(
 def test_a_lock_without_this_would_stay_locked(monkeypatch: pytest.MonkeyPatch):
     """The test above can fail."""
     lock = RenewedLock()
-    monkeypatch.setattr("twicesafe.forking._renewals", set())
+    monkeypatch.setattr("twicesafe._forking._renewals", set())
     assert while_held(lock.now, lambda: 1 / lock.now.acquire(blocking=False)) == 1
 
 
@@ -151,13 +151,15 @@ def test_notes_of_the_parent_are_not_the_childs(tmp_path: Path):
     """The parent writes them; a child that waited for them, or counted them, would do so for ever."""
     gate, written = threading.Event(), []
 
-    def write(note: Note) -> None:
+    def write(note: DeferredWrite) -> None:
         gate.wait()
         written.append(note)
 
-    kept, key, owner = Notes(write), Key("m-1"), b"o" * 16
+    kept, key, owner = DeferredWrites(write), Key("m-1"), b"o" * 16
     kept.add(
-        Note(Claim(key, owner, 5000, 5, False, None), Fail(key.id, owner, 0, 0, 5, 1000, "no"))
+        DeferredWrite(
+            ClaimRequest(key, owner, 5000, 5, False, None), Fail(key.id, owner, 0, 0, 5, 1000, "no")
+        )
     )
     assert len(kept.unwritten(key.id)) == 1
 
@@ -175,16 +177,17 @@ def test_notes_of_the_parent_are_not_the_childs(tmp_path: Path):
 def test_an_inbox_notes_failures_in_the_child_too(tmp_path: Path):
     with Inbox.open(a_file(tmp_path)) as inbox:
         key, owner = inbox.key("m-1"), b"o" * 16
-        note = Note(
-            Claim(key, owner, 5000, 5, False, None), Fail(key.id, owner, 0, 0, 5, 1000_000, "no")
+        note = DeferredWrite(
+            ClaimRequest(key, owner, 5000, 5, False, None),
+            Fail(key.id, owner, 0, 0, 5, 1000_000, "no"),
         )
         inbox._notes.add(note)
         inbox._notes.wait(key.id, 60)
 
         def in_the_child() -> None:
             other = inbox.key("m-2")
-            again = Note(
-                Claim(other, owner, 5000, 5, False, None),
+            again = DeferredWrite(
+                ClaimRequest(other, owner, 5000, 5, False, None),
                 Fail(other.id, owner, 0, 0, 5, 1000_000, "no"),
             )
             inbox._notes.add(again)

@@ -25,7 +25,7 @@ from twicesafe import (
 )
 from twicesafe.testing import assert_idempotent as check
 from twicesafe.testing import assert_idempotent_async, crash_point
-from twicesafe.testing.comparing import difference, same
+from twicesafe.testing._comparison import difference, same
 from twicesafe.testing.plugin import assert_idempotent, idempotent_receiver, store_clock
 
 END = "crash: handler ended, nothing recorded"
@@ -350,8 +350,8 @@ def test_the_fixtures_are_there_without_an_import(request: pytest.FixtureRequest
 
 def test_the_plugin_is_light():
     """It is loaded in every pytest run of everyone who has twicesafe installed."""
-    heavy = ["sqlite3", "hypothesis", "asyncio", "twicesafe.testing.idempotence",
-             "twicesafe.testing.conformance", "twicesafe.runtime.blocking"]  # fmt: skip
+    heavy = ["sqlite3", "hypothesis", "asyncio", "twicesafe.testing._idempotence",
+             "twicesafe.testing._conformance", "twicesafe._runtime.blocking"]  # fmt: skip
     script = (
         "import sys, _pytest.config; before = set(sys.modules)\n"
         "import twicesafe.testing.plugin\n"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twicesafe import InvalidKeyError, Key, MissingKeyError
-from twicesafe.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, as_key
+from twicesafe._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, as_key
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 scopes = st.lists(texts, max_size=4).map(tuple)

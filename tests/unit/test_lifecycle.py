@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twicesafe import Key
-from twicesafe.core import lifecycle
-from twicesafe.core.lifecycle import TRANSITIONS, Event
-from twicesafe.core.protocol import (
+from twicesafe._core import lifecycle
+from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
+from twicesafe._core.protocol import (
     Abandon,
     Ack,
-    Claim,
+    ClaimRequest,
     Complete,
     Fail,
     Forget,
@@ -26,7 +26,7 @@ from twicesafe.core.protocol import (
     Resolve,
     Verdict,
 )
-from twicesafe.records import Cause, Row, State
+from twicesafe._values.records import Cause, Row, State
 
 KEY = Key("k", ("s",))
 NOW = 1_000_000
@@ -52,8 +52,8 @@ def row(state: State, **changes: Any) -> Row:
     return Row(**{**values, **changes})
 
 
-def ask(**changes: Any) -> Claim:
-    return Claim(**{"key": KEY, "owner": ME, "lease": 100, **changes})
+def ask(**changes: Any) -> ClaimRequest:
+    return ClaimRequest(**{"key": KEY, "owner": ME, "lease": 100, **changes})
 
 
 # --- claim -----------------------------------------------------------------------------------------
@@ -288,8 +288,8 @@ def test_every_change_is_in_the_table_and_fences_never_fall(
     if after is None:
         return
     reachable = {to for (at, _), to in TRANSITIONS.items() if at is state}
-    if (state, Event.EXPIRE) in TRANSITIONS:
-        reachable.add(TRANSITIONS[None, Event.CLAIM])  # expired, then claimed anew
+    if (state, RecordEvent.EXPIRE) in TRANSITIONS:
+        reachable.add(TRANSITIONS[None, RecordEvent.CLAIM])  # expired, then claimed anew
     assert after.state in reachable
     assert after.fence >= before.fence
     if after.owner != before.owner:
@@ -301,37 +301,37 @@ def test_every_change_is_in_the_table_and_fences_never_fall(
 
 
 OPERATOR = {
-    Event.RELEASE: Release(KEY.id, "ann", "", 1000, True),
-    Event.RESOLVE: Resolve(KEY.id, "ann", "", 1000, b"j1"),
-    Event.FORGET: Forget(KEY.id, "ann", "", 1000),
+    RecordEvent.RELEASE: Release(KEY.id, "ann", "", 1000, True),
+    RecordEvent.RESOLVE: Resolve(KEY.id, "ann", "", 1000, b"j1"),
+    RecordEvent.FORGET: Forget(KEY.id, "ann", "", 1000),
 }
 
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("event", list(OPERATOR))
-def test_operators_are_held_to_the_table(state: State, event: Event) -> None:
+def test_operators_are_held_to_the_table(state: State, event: RecordEvent) -> None:
     ack, after = getattr(lifecycle, OPERATOR[event].op)(row(state), OPERATOR[event], NOW)
     target = TRANSITIONS.get((state, event))
     if target is not None:
         assert ack is Ack.OK
         assert after.state is target
         assert (after.fence, after.owner) == (8, b"")
-    elif (state, event) == (State.FORGOTTEN, Event.FORGET):
+    elif (state, event) == (State.FORGOTTEN, RecordEvent.FORGET):
         assert (ack, after) == (Ack.OK, None)
     else:
         assert (ack, after) == (Ack.REFUSED, None)
 
 
 @pytest.mark.parametrize("event", list(OPERATOR))
-def test_operators_do_not_touch_what_is_gone(event: Event) -> None:
+def test_operators_do_not_touch_what_is_gone(event: RecordEvent) -> None:
     decide = getattr(lifecycle, OPERATOR[event].op)
     assert decide(None, OPERATOR[event], NOW) == (Ack.MISSING, None)
     assert decide(row(State.COMPLETED, expires_at=NOW), OPERATOR[event], NOW) == (Ack.MISSING, None)
 
 
 @pytest.mark.parametrize("state", list(State))
-@pytest.mark.parametrize("event", list(Event))
-def test_what_is_not_in_the_table_is_impossible(state: State, event: Event) -> None:
+@pytest.mark.parametrize("event", list(RecordEvent))
+def test_what_is_not_in_the_table_is_impossible(state: State, event: RecordEvent) -> None:
     if (state, event) in TRANSITIONS:
         if TRANSITIONS[state, event] is not None:
             assert lifecycle._move(row(state), event, NOW).state is TRANSITIONS[state, event]

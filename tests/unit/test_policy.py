@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Backoff, ConfigurationError, Policy
-from twicesafe.core.terms import Terms
+from twicesafe._core.resolved_policy import ResolvedPolicy
 
 NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"lease": -1}, "at least 0.05"),
@@ -57,7 +57,7 @@ def test_nonsense_names_the_field_and_the_fix(settings: dict[str, Any], remedy: 
     assert any(name in text for name in settings)
     assert remedy in text
     with pytest.raises(ConfigurationError):
-        Policy().but(**settings)
+        Policy().replace(**settings)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_unknown_settings_are_suggested() -> None:
     with pytest.raises(ConfigurationError, match=r"'leese'.*did you mean 'lease'"):
         Policy(leese=3)  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match=r"'max_atempts'.*'max_attempts'"):
-        Policy().but(max_atempts=3)
+        Policy().replace(max_atempts=3)
     with pytest.raises(ConfigurationError, match=r"known: lease, max_lease"):
         Policy(zzz=1)  # type: ignore[call-arg]
 
@@ -111,7 +111,7 @@ def test_immutable_pickles_and_varies() -> None:
     with pytest.raises(AttributeError):
         policy.lease = 5  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(policy)) == policy
-    other = policy.but(wait=1)
+    other = policy.replace(wait=1)
     assert (other.lease, other.wait, policy.wait) == (10, 1, 30)
 
 
@@ -126,6 +126,6 @@ def test_back_off_grows_to_its_cap_with_jitter() -> None:
 
 def test_every_accepted_policy_can_be_worked_out() -> None:
     century = timedelta(days=36500)
-    Terms(Policy(lease=century, max_lease=century, retention=century, wait=century))
-    terms = Terms(Policy(lease=0.05, retention=0.0001))
+    ResolvedPolicy(Policy(lease=century, max_lease=century, retention=century, wait=century))
+    terms = ResolvedPolicy(Policy(lease=0.05, retention=0.0001))
     assert (terms.lease_ms, terms.retention_ms) == (50, 1)

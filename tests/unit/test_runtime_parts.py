@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from twicesafe import Key, LeaseLostError, clocks, current_claim, current_key, key_scope
+from twicesafe import Key, LeaseLostError, current_claim, current_key, key_scope
 from twicesafe import events as ev
-from twicesafe.context import ActiveClaim, active, scope_of_context
-from twicesafe.core.protocol import Ack, Claimed, Verdict
+from twicesafe._core.protocol import Ack, Claimed, Verdict
+from twicesafe._runtime.lease_keeper import LeaseKeeper
+from twicesafe._runtime.replay_cache import ReplayCache
+from twicesafe._runtime.single_flight import Flight, SingleFlight
+from twicesafe._values import clocks
+from twicesafe._values.context import ActiveClaim, active, scope_of_context
 from twicesafe.errors import StoreUnavailableError
-from twicesafe.runtime.cache import ReplayCache
-from twicesafe.runtime.flights import Flight, Flights
-from twicesafe.runtime.keeper import LeaseKeeper
-from twicesafe.testing.clock import FakeClock
+from twicesafe.testing._clock import FakeClock
 
 REPLAY = Claimed(Verdict.REPLAY, 1, 1, expires_in=1000)
 
@@ -28,7 +29,7 @@ REPLAY = Claimed(Verdict.REPLAY, 1, 1, expires_in=1000)
 # --- flights -----------------------------------------------------------------------------------------
 
 
-def boarded(flights: Flights, fingerprint: bytes | None = None) -> Flight:
+def boarded(flights: SingleFlight, fingerprint: bytes | None = None) -> Flight:
     """A flight of this key that leads."""
     mine = Flight(b"k", fingerprint)
     assert flights.board(mine) is mine
@@ -36,7 +37,7 @@ def boarded(flights: Flights, fingerprint: bytes | None = None) -> Flight:
 
 
 def test_one_leads_and_the_others_ride() -> None:
-    flights, woken = Flights(), []
+    flights, woken = SingleFlight(), []
     flight = boarded(flights, b"f")
     assert flights.board(Flight(b"k", None)) is flight
     assert flight.fingerprint == b"f"
@@ -51,7 +52,7 @@ def test_one_leads_and_the_others_ride() -> None:
 
 
 def test_who_leaves_is_not_woken_and_makes_room() -> None:
-    flights, woken = Flights(), []
+    flights, woken = SingleFlight(), []
     flight = boarded(flights)
 
     def waker() -> None:
@@ -67,7 +68,7 @@ def test_who_leaves_is_not_woken_and_makes_room() -> None:
 
 def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
     """Riders of other event loops leave while the landing still walks along the list."""
-    flights, woken = Flights(), []
+    flights, woken = SingleFlight(), []
     flight = boarded(flights)
 
     def rider(number: int) -> Callable[[], None]:
@@ -84,7 +85,7 @@ def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
 
 
 def test_landing_after_a_fork_disturbs_nobody() -> None:
-    flights = Flights()
+    flights = SingleFlight()
     flight = boarded(flights)
     flights.forget_all()
     mine = boarded(flights)

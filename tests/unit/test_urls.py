@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreUnavailableError
-from twicesafe.stores.urls import (
+from twicesafe.stores._urls import (
     default_url,
     identifier,
     mask,
@@ -43,7 +43,7 @@ from twicesafe.stores.urls import (
         ("sqlite:///x.db?table=", "refused"),
     ],
 )
-@pytest.mark.parametrize("colour", [open_store, lambda url: open_async_store(url).beside()])
+@pytest.mark.parametrize("colour", [open_store, lambda url: open_async_store(url).blocking_store()])
 def test_bad_urls(
     url: str,
     said: str,

@@ -7,7 +7,7 @@ text in its place, and the tests that must then fail:
     break_source(
         "sweep keeps the smallest fence",
         bug="the sweep raises the floor to the smallest fence that it removes, not the largest",
-        file="stores/postgresql/dropping.py",
+        file="_engines/postgresql/generation_sweep.py",
         old="max(fence)",
         new="min(fence)",
         tests=["tests/stores/test_postgresql_sweep.py::test_fences_grow_after_a_sweep"],

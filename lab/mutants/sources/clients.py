@@ -12,7 +12,7 @@ SENDING = "tests/client/test_sending.py"
 break_source(
     "a redirect keeps the key",
     bug="the call's key is sent to the address that a redirect names",
-    file="client/redirects.py",
+    file="client/_redirects.py",
     old="if url != root.url:",
     new="if not url:",
     tests=[
@@ -22,7 +22,7 @@ break_source(
 break_source(
     "a redirect has a random key",
     bug="the key of a followed redirect is new in each repeat",
-    file="client/redirects.py",
+    file="client/_redirects.py",
     old='Key(key).derive(f"redirect {place}")',
     new="Key.random()",
     tests=[
@@ -32,7 +32,7 @@ break_source(
 break_source(
     "redirects share a key",
     bug="all addresses of a chain of redirects get one key",
-    file="client/redirects.py",
+    file="client/_redirects.py",
     old='f"{method} {url}".encode',
     new='f"{method}".encode',
     tests=[f"{REDIRECTS}::test_each_address_has_its_own_key_and_its_retries_share_it"],
@@ -40,7 +40,7 @@ break_source(
 break_source(
     "a redirected get has a key",
     bug="a redirect that became a GET carries a key",
-    file="client/redirects.py",
+    file="client/_redirects.py",
     old="    if method in SAFE:\n",
     new="    if not method:\n",
     tests=[f"{REDIRECTS}::test_what_becomes_a_get_has_no_key"],
@@ -48,7 +48,7 @@ break_source(
 break_source(
     "the derived key is told",
     bug="the caller is told the derived key, under which the whole call is another one",
-    file="client/redirects.py",
+    file="client/_redirects.py",
     old="return Call(root.key,",
     new="return Call(key,",
     tests=[
@@ -92,7 +92,7 @@ break_source(
 break_source(
     "a replay is retried",
     bug="a replayed 503 is asked for again, and will stay what it is",
-    file="client/judging.py",
+    file="client/_final_answers.py",
     old="    if is_replay(answer, policy):\n        return True\n",
     new="",
     tests=[f"{JUDGING}::test_final"],
@@ -100,7 +100,7 @@ break_source(
 break_source(
     "retryable is not believed",
     bug="what a problem document says about a retry is ignored",
-    file="client/judging.py",
+    file="client/_final_answers.py",
     old="        return not said\n",
     new="        return True\n",
     tests=[f"{JUDGING}::test_again"],
@@ -108,7 +108,7 @@ break_source(
 break_source(
     "every 409 means wait",
     bug="a 409 to a new key is taken for our own request at work",
-    file="client/judging.py",
+    file="client/_final_answers.py",
     old="return not (may_be_running or",
     new="return not (True or",
     tests=[f"{JUDGING}::test_a_bare_409_means_wait_only_if_the_first_may_be_running"],
@@ -116,7 +116,7 @@ break_source(
 break_source(
     "Retry-After by the local clock",
     bug="a date in Retry-After is compared with this side's clock",
-    file="client/judging.py",
+    file="client/_final_answers.py",
     old="(wall if now is None else now)",
     new="wall",
     tests=[f"{JUDGING}::test_retry_after_in_both_forms"],
@@ -124,7 +124,7 @@ break_source(
 break_source(
     "one attempt too many",
     bug="a call is sent once more than the policy allows",
-    file="client/sending.py",
+    file="client/_sending.py",
     old="number >= policy.attempts",
     new="number > policy.attempts",
     tests=[f"{SENDING}::test_the_last_attempt_gives_what_it_got"],
@@ -132,7 +132,7 @@ break_source(
 break_source(
     "waits go past the deadline",
     bug="a wait may end after the deadline",
-    file="client/sending.py",
+    file="client/_sending.py",
     old="elif now() - begun + wait >= deadline:",
     new="elif now() - begun >= deadline:",
     tests=[f"{SENDING}::test_no_wait_goes_past_the_deadline"],
@@ -140,7 +140,7 @@ break_source(
 break_source(
     "half a body is sent again",
     bug="a body that was read once is sent again, empty",
-    file="client/sending.py",
+    file="client/_sending.py",
     old="and not rewind():",
     new="and rewind() is None:",
     tests=[f"{SENDING}::test_a_body_that_is_gone_ends_it"],
@@ -148,7 +148,7 @@ break_source(
 break_source(
     "the budget is endless",
     bug="retries are not counted against the budget",
-    file="client/sending.py",
+    file="client/_sending.py",
     old="elif not budget.spend():",
     new="elif budget.spend() is None:",
     tests=[f"{SENDING}::test_a_spent_budget_is_told_and_fills_again"],
@@ -156,7 +156,7 @@ break_source(
 break_source(
     "handlers do not derive",
     bug="a client inside a handler makes new keys: a retried handler has its effects twice",
-    file="client/sending.py",
+    file="client/_sending.py",
     old="inside = policy.propagate and current_key() is not None",
     new="inside = False",
     tests=[f"{PROPAGATION}::test_a_retried_handler_sends_the_same_keys"],

@@ -15,7 +15,7 @@ INBOX = (
 break_source(
     "a refusal is raised and the claim is left to its lease",
     bug="an error of the store that is no outage is not followed by the end without its payload",
-    file="core/recording.py",
+    file="_core/recording.py",
     old="        if not isinstance(self.reply, StoreUnavailableError):\n            return True\n",
     new="        if not isinstance(self.reply, StoreUnavailableError):\n            return False\n",
     tests=[f"{REFUSED}test_a_refusal_is_not_asked_twice"],
@@ -24,7 +24,7 @@ break_source(
 break_source(
     "an outage drops the result",
     bug="tries that fail together with their renewals count against the result",
-    file="core/recording.py",
+    file="_core/recording.py",
     old="            one.alone = 0  # an outage after all",
     new="            reached.append(one)",
     tests=[f"{REFUSED}test_an_outage_drops_nothing"],
@@ -33,7 +33,7 @@ break_source(
 break_source(
     "what is tried again is joined with others",
     bug="the tries that decide about a payload travel in company",
-    file="core/recording.py",
+    file="_core/recording.py",
     old="yield replace(one.ask, alone=True)",
     new="yield one.ask",
     tests=[f"{REFUSED}test_what_never_gets_through_is_tried_some_times"],
@@ -42,7 +42,7 @@ break_source(
 break_source(
     "a payload that never gets through is tried until the lease ends",
     bug="the number of tries alone is not counted",
-    file="core/recording.py",
+    file="_core/recording.py",
     old="        one.alone += isinstance(error, StoreUnavailableError)",
     new="        one.alone += 0",
     tests=[f"{REFUSED}test_done_without_its_result_soon_and_never_again"],
@@ -51,7 +51,7 @@ break_source(
 break_source(
     "the end without its payload keeps the payload",
     bug="the refused result is sent once more",
-    file="core/recording.py",
+    file="_core/recording.py",
     old='        changes["result"] = None',
     new='        changes["result"] = ask.result',
     tests=[f"{REFUSED}test_a_refusal_is_not_asked_twice"],
@@ -60,7 +60,7 @@ break_source(
 break_source(
     "a refused failure loses its name",
     bug="a remembered failure that is refused is recorded without the name of its type",
-    file="core/recording.py",
+    file="_core/recording.py",
     old='{"error": ask.error[:200].encode("ascii", "replace").decode()}',
     new='{"error": ""}',
     tests=[f"{REFUSED}test_a_remembered_failure"],
@@ -69,7 +69,7 @@ break_source(
 break_source(
     "the caller is not told that its result was dropped",
     bug="a value is returned whose duplicates get an error",
-    file="core/settling.py",
+    file="_core/settling.py",
     old="            problem = problem or recording.problem(call, reply)",
     new="            problem = problem or None",
     tests=[f"{REFUSED}test_done_without_its_result_soon_and_never_again"],
@@ -78,7 +78,7 @@ break_source(
 break_source(
     "who waits in the same process gets the dropped result",
     bug="the landing holds what was asked first, and not what was recorded",
-    file="core/settling.py",
+    file="_core/settling.py",
     old="            ask, ack = recording.ask, recording.answer(call)",
     new="            ack = recording.answer(call)",
     tests=[f"{REFUSED}test_who_waits_in_the_same_process_gets_no_result_either"],
@@ -87,7 +87,7 @@ break_source(
 break_source(
     "a failure whose name is refused is not given back",
     bug="a refused Fail is tried again with the same name",
-    file="core/settling.py",
+    file="_core/settling.py",
     old="                ask = without_payload(ask)",
     new="                yield Sleep(0)",
     tests=[f"{REFUSED}test_a_failure_whose_name_is_refused_is_given_back_all_the_same"],
@@ -96,7 +96,7 @@ break_source(
 break_source(
     "a refused result inside a transaction is not counted",
     bug="the database's refusal is raised as it is, and the attempt is forgotten",
-    file="core/inbox.py",
+    file="_core/inbox_flow.py",
     old="        if error.retryable:\n            raise\n",
     new="        if error:\n            raise\n",
     tests=[f"{INBOX}[sqlite3-required]"],

@@ -18,7 +18,7 @@ SERVER_CALLS = f"{CONTEXTS}::test_what_belongs_to_the_server_is_called_without_t
 break_source(
     "the server's send runs under the key",
     bug="the next pipelined request starts from send, and inherits the key of this one",
-    file="asgi/client.py",
+    file="asgi/_connection.py",
     old="await call_in(self._context, self._send, message)",
     new="await self._send(message)",
     tests=[SERVER_CALLS],
@@ -26,7 +26,7 @@ break_source(
 break_source(
     "the server's receive runs under the key",
     bug="the callback that reads the connection is registered under the key",
-    file="asgi/client.py",
+    file="asgi/_connection.py",
     old="await call_in(self._context, self._receive)",
     new="await self._receive()",
     tests=[SERVER_CALLS],
@@ -34,7 +34,7 @@ break_source(
 break_source(
     "only the first step is in the server's context",
     bug="a send that had to wait goes on under the key",
-    file="server_context.py",
+    file="_edges/server_context.py",
     old="            act, given = work.send, (yield awaited)",
     new="            act, given = work.send, (yield awaited)\n            run = lambda step, *words: step(*words)",
     tests=[SERVER_CALLS],
@@ -42,7 +42,7 @@ break_source(
 break_source(
     "the claim stays in the server's context",
     bug="the task of the server goes on under the key of a request that it has answered",
-    file="asgi/middleware.py",
+    file="asgi/_middleware.py",
     old="        exchange.claim._step_out()  # the claim goes on in the task's own context\n",
     new="",
     tests=[SERVER_CALLS],
@@ -50,7 +50,7 @@ break_source(
 break_source(
     "start_response runs under the key",
     bug="a WSGI server's start_response and write are called in the claim's context",
-    file="wsgi/exchange.py",
+    file="wsgi/_exchange.py",
     old="self._own.run(self._respond, status, headers, *more)",
     new="self._respond(status, headers, *more)",
     tests=[f"{CONTEXTS}::test_a_wsgi_server_is_called_without_the_key_and_gets_every_field"],
@@ -58,7 +58,7 @@ break_source(
 break_source(
     "fields of a generator are read once",
     bug="the record takes the fields of the response, and the first client gets none",
-    file="asgi/exchange.py",
+    file="asgi/_exchange.py",
     old='await self._client.send({**message, "headers": fields})',
     new="await self._client.send(message)",
     tests=[f"{ASGI}::test_the_fields_of_a_response_may_be_any_iterable"],
@@ -66,7 +66,7 @@ break_source(
 break_source(
     "a polite end is a whole response",
     bug="an application that knows that its client is gone ends early, and that is recorded as all of it",
-    file="asgi/exchange.py",
+    file="asgi/_exchange.py",
     old="        if not self._settled:\n            self._settled = True\n",
     new="        if self._settled:\n",
     tests=[
@@ -76,7 +76,7 @@ break_source(
 break_source(
     "an idle event stream keeps its key",
     bug="a stream that has sent nothing yet is taken for a handler that computes",
-    file="asgi/exchange.py",
+    file="asgi/_exchange.py",
     old="self._impatient and self._streams",
     new="self._impatient and recording.size",
     tests=[f"{ASGI}::test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same"],
@@ -84,7 +84,7 @@ break_source(
 break_source(
     "the client of a stream is not watched",
     bug="a stream that never asks for its client keeps its key for ever",
-    file="asgi/exchange.py",
+    file="asgi/_exchange.py",
     old="        if not self._settled:\n            self._client.watch()",
     new="        if not self._settled:\n            pass",
     tests=[f"{ASGI}::test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same"],
@@ -92,7 +92,7 @@ break_source(
 break_source(
     "a handler that computes is told to stop",
     bug="after linger a handler that has not begun to answer is written off, and its answer is lost",
-    file="asgi/exchange.py",
+    file="asgi/_exchange.py",
     old="(self._impatient and self._streams)",
     new="self._impatient",
     tests=[f"{ASGI}::test_a_handler_that_has_not_begun_to_answer_is_left_to_its_end"],
@@ -100,7 +100,7 @@ break_source(
 break_source(
     "an exchange lives until its alarm",
     bug="a client that left keeps its request and response in memory for the linger time",
-    file="asgi/exchange.py",
+    file="asgi/_exchange.py",
     old="            self._alarm.cancel()  #",
     new="            pass  #",
     tests=[
@@ -110,7 +110,7 @@ break_source(
 break_source(
     "routes stay inside",
     bug="metrics and traces outside of the layer see no route of a request with a key",
-    file="asgi/messages.py",
+    file="asgi/_messages.py",
     old="self._known[name] = self._outer[name] = value",
     new="self._known[name] = value",
     tests=[f"{STARLETTE}::test_layers_outside_see_the_route_of_a_request"],
@@ -118,7 +118,7 @@ break_source(
 break_source(
     "files are sent around the recording",
     bug="the handler is offered a way to send a body that never passes the layer",
-    file="asgi/messages.py",
+    file="asgi/_messages.py",
     old="for name, each in extensions.items() if name not in _BY_FILE}",
     new="for name, each in extensions.items()}",
     tests=[f"{ASGI}::test_ways_to_send_that_cannot_be_recorded_are_not_offered"],
@@ -126,7 +126,7 @@ break_source(
 break_source(
     "a cut ASGI upload is whole",
     bug="what arrived before the client left is run as the request",
-    file="asgi/messages.py",
+    file="asgi/_messages.py",
     old='        if message["type"] == "http.disconnect":\n            return None',
     new='        if message["type"] == "http.disconnect":\n            return b"".join(chunks)',
     tests=[f"{OUTCOMES}::test_an_incomplete_upload_is_not_run_and_leaves_the_key_unused"],
@@ -134,7 +134,7 @@ break_source(
 break_source(
     "every WSGI server tells a cut",
     bug="a chunked upload that Granian ended where it was cut is run",
-    file="wsgi/environ.py",
+    file="wsgi/_environ.py",
     old='_TELLS_A_CUT: Final = ("gunicorn", "werkzeug")',
     new='_TELLS_A_CUT: Final = ("",)',
     tests=[f"{STREAMING}::test_wsgi_a_body_whose_end_the_server_does_not_tell_is_refused"],
@@ -142,7 +142,7 @@ break_source(
 break_source(
     "a short WSGI upload is whole",
     bug="a body that is shorter than announced is run",
-    file="wsgi/environ.py",
+    file="wsgi/_environ.py",
     old='            raise Refused(Problem("request-incomplete"))',
     new="            break",
     tests=[
@@ -152,7 +152,7 @@ break_source(
 break_source(
     "the rest of a WSGI response is not taken",
     bug="a client that left makes the outcome unknown, although the response is whole",
-    file="wsgi/exchange.py",
+    file="wsgi/_exchange.py",
     old="                self._drain()\n",
     new="                pass\n",
     tests=[f"{STREAMING}::test_wsgi_a_response_that_nobody_takes_is_recorded_all_the_same"],
@@ -160,7 +160,7 @@ break_source(
 break_source(
     "WSGI knows POST in capitals only",
     bug="post with a key passes unprotected",
-    file="wsgi/middleware.py",
+    file="wsgi/_middleware.py",
     old='environ["REQUEST_METHOD"].upper() not in rules.methods',
     new='environ["REQUEST_METHOD"] not in rules.methods',
     tests=["tests/http/test_requests.py::test_a_method_in_other_letters_is_protected_too"],
@@ -168,7 +168,7 @@ break_source(
 break_source(
     "a Django view that takes its cancellation is whole",
     bug="a stream that was cut with its client and ended politely is recorded as all of it",
-    file="integrations/django/streams.py",
+    file="integrations/django/_streams.py",
     old="    return task is not None and task.cancelling() > 0",
     new="    return task is None",
     tests=[
@@ -178,7 +178,7 @@ break_source(
 break_source(
     "Django's unread bodies are empty bodies",
     bug="under WSGI any two chunked requests with one key are the same request",
-    file="integrations/django/middleware.py",
+    file="integrations/django/_middleware.py",
     old="if not announced.isdigit() and _hides_its_body(request):",
     new="if announced and _hides_its_body(request):",
     tests=[f"{DJANGO}::test_a_body_in_chunks_is_whole_or_refused"],
@@ -186,7 +186,7 @@ break_source(
 break_source(
     "Django's own closers come first",
     bug="the view's stream is closed before the layer has taken the rest of it",
-    file="integrations/django/middleware.py",
+    file="integrations/django/_middleware.py",
     old="    closers.insert(0, closers.pop())",
     new="    closers.append(closers.pop())",
     tests=[f"{DJANGO}::test_wsgi_a_stream_that_its_server_closes_early_is_recorded_whole"],
@@ -194,7 +194,7 @@ break_source(
 break_source(
     "Django's tests write to the real store",
     bug="a user's tests leave keys in the store of the settings",
-    file="integrations/django/settings.py",
+    file="integrations/django/_settings.py",
     old='found.get("test_store", "memory://") if is_tested() else found["store"]',
     new='found["store"]',
     tests=[f"{DJANGO}::test_in_tests_the_store_is_another_one"],
@@ -218,7 +218,7 @@ break_source(
 break_source(
     "the receiver's codec is left out",
     bug="responses are stored without the codec that encrypts everything else",
-    file="http_guard.py",
+    file="_edges/http_guard.py",
     old="if given.codec is not None and policy.codec is RESPONSE_CODEC:",
     new="if given.codec is not None and policy.codec is None:",
     tests=[f"{GUARD}::test_a_codec_that_would_be_left_out_is_an_error"],
@@ -226,7 +226,7 @@ break_source(
 break_source(
     "the receiver's policy is ignored in silence",
     bug="without an HttpPolicy the retention of the receiver does not count",
-    file="http_guard.py",
+    file="_edges/http_guard.py",
     old="**{name: getattr(receiver.policy, name) for name in _SHARED}",
     new="**{name: getattr(Policy(), name) for name in _SHARED}",
     tests=[f"{GUARD}::test_without_an_http_policy_the_receivers_own_decides_what_both_know"],
@@ -234,7 +234,7 @@ break_source(
 break_source(
     "an outage of the claim is silent",
     bug="a store that is away behind a middleware or a claim by hand is told to nobody",
-    file="core/exchange.py",
+    file="_core/delivery.py",
     old='        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))\n        raise',
     new="        raise",
     tests=["tests/receiver/test_outage_events.py::test_a_claim_by_hand"],
@@ -242,7 +242,7 @@ break_source(
 break_source(
     "an outage of a release is silent",
     bug="a claim that could not be given back or held is told to nobody",
-    file="claims.py",
+    file="receiver/_claim.py",
     old="                call.notify(StoreFailed(call.key, ask.op, cause_of(error)))\n",
     new="",
     tests=["tests/receiver/test_outage_events.py::test_a_claim_by_hand"],

@@ -16,7 +16,7 @@ WEBHOOKS = "tests/http/test_webhooks.py"
 break_source(
     "only the first credential line",
     bug="only the first Authorization line makes the scope",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old="            values = request.values(name)\n",
     new="            values = request.values(name)[:1]\n",
     tests=[f"{SCOPE}::test_every_line_of_a_credential_counts"],
@@ -24,7 +24,7 @@ break_source(
 break_source(
     "credential lines run together",
     bug="the lines of a credential go into the hash without their lengths",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old='framed += len(value).to_bytes(8, "big"), value',
     new="framed.append(value)",
     tests=[f"{SCOPE}::test_every_line_of_a_credential_counts"],
@@ -32,7 +32,7 @@ break_source(
 break_source(
     "the scope secret is not used",
     bug="credentials are hashed without the secret: a reader of the store can test guesses",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old="hmac.digest(secret, ",
     new='hmac.digest(b"", ',
     tests=[f"{SCOPE}::test_credentials_are_stored_as_a_keyed_hash"],
@@ -40,7 +40,7 @@ break_source(
 break_source(
     "keys per operation ignore the method",
     bug="POST and PATCH of one path share their keys although keys are per operation",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old='f"{request.method[:32]} {place}"',
     new='f"{place}"',
     tests=[f"{PRINTS}::test_keys_per_operation_are_a_setting"],
@@ -48,7 +48,7 @@ break_source(
 break_source(
     "a scope may be a set",
     bug="a scope function may return a set, whose order differs between processes",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old="(bytes, bytearray, AbstractSet, Mapping)",
     new="(bytes, bytearray)",
     tests=[f"{CORE}::test_a_scope_function_must_name_somebody"],
@@ -56,7 +56,7 @@ break_source(
 break_source(
     "a scope may be too long for its key",
     bug="what a scope function returns is not measured: a bare InvalidKeyError",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old="if not 1 <= size <= MAX_KEY_BYTES:",
     new="if not size:",
     tests=[f"{CORE}::test_a_scope_function_must_name_somebody"],
@@ -64,7 +64,7 @@ break_source(
 break_source(
     "names of the key may disagree",
     bug="a header and its alias may hold two different keys: one of them is taken",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old='if len(found) > 1:\n                    raise BadKey("its names',
     new='if len(found) > 2:\n                    raise BadKey("its names',
     tests=[f"{KEYS}::test_other_names_are_a_setting"],
@@ -72,7 +72,7 @@ break_source(
 break_source(
     "every replay is exposed",
     bug="a replay names its marker to scripts although no script asked",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old='self._exposed if request.values("origin") else ()',
     new="self._exposed",
     tests=[f"{REPLAY}::test_scripts_of_another_origin_may_read_the_mark"],
@@ -80,7 +80,7 @@ break_source(
 break_source(
     "a required key may be missing by route",
     bug="required= by route does not refuse a request without a key",
-    file="core/http/rules.py",
+    file="_core/http/rules.py",
     old="if required is True or self._required.match(request.method, request.path):",
     new="if required is True:",
     tests=["tests/http/test_requests.py::test_a_key_may_be_required_by_route_and_method"],
@@ -88,7 +88,7 @@ break_source(
 break_source(
     "the first of two cookies",
     bug="of two cookies that differ the first makes the scope",
-    file="core/http/message.py",
+    file="_core/http/message.py",
     old='return "; ".join(found) if found else None',
     new="return next(iter(found), None)",
     tests=[f"{CORE}::test_cookies_that_differ_are_joined_as_no_single_one_can_look"],
@@ -96,7 +96,7 @@ break_source(
 break_source(
     "the last of two cookies",
     bug="of two cookies that differ the last makes the scope",
-    file="core/http/message.py",
+    file="_core/http/message.py",
     old='return "; ".join(found) if found else None',
     new="return list(found)[-1] if found else None",
     tests=[f"{CORE}::test_cookies_that_differ_are_joined_as_no_single_one_can_look"],
@@ -104,7 +104,7 @@ break_source(
 break_source(
     "two key lines pass",
     bug="the key's field may be sent twice: the first line is the key",
-    file="core/http/key_field.py",
+    file="_core/http/key_field.py",
     old="if len(lines) > 1:",
     new="if len(lines) > 2:",
     tests=[f"{KEYS}::test_the_field_twice_is_refused"],
@@ -112,7 +112,7 @@ break_source(
 break_source(
     "keys of any length",
     bug="a key may be of any length",
-    file="core/http/key_field.py",
+    file="_core/http/key_field.py",
     old="if len(key) > most:",
     new="if len(key) > 10 * most:",
     tests=[f"{KEYS}::test_the_longest_key_is_a_setting"],
@@ -120,7 +120,7 @@ break_source(
 break_source(
     "two id lines pass",
     bug="of a webhook's id in two lines the first one is the key",
-    file="core/http/sources.py",
+    file="_core/http/sources.py",
     old='if len(values) > 1 or b"," in values[0]:',
     new='if b"," in values[0]:',
     tests=[f"{WEBHOOKS}::test_an_id_in_two_lines_does_not_make_it_another_event"],
@@ -128,7 +128,7 @@ break_source(
 break_source(
     "joined id lines pass",
     bug="lines of an id that a WSGI server has joined with a comma are a new key",
-    file="core/http/sources.py",
+    file="_core/http/sources.py",
     old='if len(values) > 1 or b"," in values[0]:',
     new="if len(values) > 1:",
     tests=[f"{WEBHOOKS}::test_an_id_in_two_lines_does_not_make_it_another_event"],
@@ -136,7 +136,7 @@ break_source(
 break_source(
     "blanks are part of an id",
     bug="a blank behind a webhook's id makes it another event",
-    file="core/http/sources.py",
+    file="_core/http/sources.py",
     old='values[0].strip(b" \\t").decode',
     new="values[0].decode",
     tests=[f"{CORE}::test_blanks_around_an_id_are_no_part_of_it"],
@@ -144,7 +144,7 @@ break_source(
 break_source(
     "a number is its digits",
     bug="the JSON number 1 and the text 1 are one key",
-    file="core/http/sources.py",
+    file="_core/http/sources.py",
     old="            return _NOT_TEXT + here\n",
     new="            return str(here)\n",
     tests=[f"{WEBHOOKS}::test_a_number_is_not_the_text_of_its_digits"],
@@ -152,7 +152,7 @@ break_source(
 break_source(
     "a text may look like a number",
     bug="the text json:1 is the key of the number 1",
-    file="core/http/sources.py",
+    file="_core/http/sources.py",
     old="_NOT_TEXT + f'\"{here}\"' if here.startswith(_NOT_TEXT) else here",
     new="here",
     tests=[f"{WEBHOOKS}::test_a_number_is_not_the_text_of_its_digits"],
@@ -160,7 +160,7 @@ break_source(
 break_source(
     "the first of two members",
     bug="of two members of one name the first one is the key",
-    file="core/http/sources.py",
+    file="_core/http/sources.py",
     old='if len(found) > 1:\n                raise BadKey("a member',
     new='if len(found) > 9:\n                raise BadKey("a member',
     tests=[f"{WEBHOOKS}::test_a_body_with_two_ids_or_one_of_another_kind_is_refused"],
@@ -168,7 +168,7 @@ break_source(
 break_source(
     "the first of two parameters",
     bug="of two parameters of one name the first one is the key",
-    file="core/http/sources.py",
+    file="_core/http/sources.py",
     old='if len(found) > 1:\n            raise BadKey("the parameter',
     new='if len(found) > 9:\n            raise BadKey("the parameter',
     tests=[f"{KEYS}::test_a_key_may_be_in_the_query_or_the_body"],
@@ -176,7 +176,7 @@ break_source(
 break_source(
     "member names have one case",
     bug="a member in another case beside the id is not seen",
-    file="core/http/json_reading.py",
+    file="_core/http/json_reading.py",
     old="if other.casefold() == folded",
     new="if other == name",
     tests=[f"{WEBHOOKS}::test_a_body_with_two_ids_or_one_of_another_kind_is_refused"],
@@ -184,7 +184,7 @@ break_source(
 break_source(
     "ids in UTF-8 only",
     bug="an id in UTF-16, which Python reads, is not found: the delivery runs each time",
-    file="core/http/json_reading.py",
+    file="_core/http/json_reading.py",
     old='body.decode(json.detect_encoding(body), "surrogatepass")',
     new="body.decode()",
     tests=[f"{WEBHOOKS}::test_an_id_is_read_wherever_an_application_could_read_it"],
@@ -192,7 +192,7 @@ break_source(
 break_source(
     "sorted by the raw name",
     bug="parameters are sorted by their names as they were sent: amount=1&%61mount=900 is its reverse",
-    file="core/http/parameters.py",
+    file="_core/http/parameters.py",
     old="groups.append(plain[1].lower())",
     new="groups.append(name)",
     tests=[f"{CORE}::test_parameters_that_a_reader_could_take_for_one_keep_their_order"],
@@ -200,7 +200,7 @@ break_source(
 break_source(
     "parameter names have a case",
     bug="Amount and amount change places, although some readers take them for one",
-    file="core/http/parameters.py",
+    file="_core/http/parameters.py",
     old="groups.append(plain[1].lower())",
     new="groups.append(plain[1])",
     tests=[f"{CORE}::test_parameters_that_a_reader_could_take_for_one_keep_their_order"],
@@ -208,7 +208,7 @@ break_source(
 break_source(
     "names are not decoded",
     bug="a name with %61 is taken as it stands",
-    file="core/http/parameters.py",
+    file="_core/http/parameters.py",
     old="_PLAIN.fullmatch(percent_decoded(name))",
     new='_PLAIN.fullmatch(name.replace(b"%", b"_"))',
     tests=[f"{CORE}::test_parameters_that_a_reader_could_take_for_one_keep_their_order"],
@@ -216,7 +216,7 @@ break_source(
 break_source(
     "a semicolon ends nothing",
     bug="parameters with a semicolon change places, although some readers end them there",
-    file="core/http/parameters.py",
+    file="_core/http/parameters.py",
     old='if b";" in text or text.count',
     new="if text.count",
     tests=[f"{CORE}::test_parameters_that_a_reader_could_take_for_one_keep_their_order"],
@@ -224,7 +224,7 @@ break_source(
 break_source(
     "parameters without limit",
     bug="any number of parameters is sorted on the event loop",
-    file="core/http/parameters.py",
+    file="_core/http/parameters.py",
     old="_MOST: Final = 1000",
     new="_MOST: Final = 1_000_000_000",
     tests=[f"{CORE}::test_too_many_parameters_are_compared_as_they_came"],
@@ -232,7 +232,7 @@ break_source(
 break_source(
     "a dot is plain",
     bug="a.b and a_b change places, although PHP reads one name",
-    file="core/http/parameters.py",
+    file="_core/http/parameters.py",
     old='rb"([A-Za-z0-9_$~\\-]++)(?:',
     new='rb"([A-Za-z0-9_.$~\\-]++)(?:',
     tests=[f"{CORE}::test_parameters_that_a_reader_could_take_for_one_keep_their_order"],
@@ -240,7 +240,7 @@ break_source(
 break_source(
     "the second media type is ignored",
     bug="of two Content-Type lines only the first one counts",
-    file="core/http/content.py",
+    file="_core/http/content.py",
     old="_parameters(lines[0]) if len(lines) == 1 else None",
     new="_parameters(lines[0])",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -248,7 +248,7 @@ break_source(
 break_source(
     "charsets are noise",
     bug="a body in another charset is compared as if it were UTF-8",
-    file="core/http/content.py",
+    file="_core/http/content.py",
     old="readable=not is_foreign",
     new="readable=True",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -256,7 +256,7 @@ break_source(
 break_source(
     "encodings are noise",
     bug="the Content-Encoding label is not compared",
-    file="core/http/content.py",
+    file="_core/http/content.py",
     old='marks = (*content.marks, b"content-encoding", *encodings)',
     new="marks = content.marks",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -264,7 +264,7 @@ break_source(
 break_source(
     "a parameter twice is its last",
     bug="of two boundary parameters the last one counts",
-    file="core/http/content.py",
+    file="_core/http/content.py",
     old="        if name in found:\n            return None\n",
     new="",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -272,7 +272,7 @@ break_source(
 break_source(
     "parameters of the media type are noise",
     bug="application/json; v=1 equals v=2",
-    file="core/http/content.py",
+    file="_core/http/content.py",
     old="    return Content(media, boundary, tuple(marks), readable",
     new="    return Content(media, boundary, (), readable",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -280,7 +280,7 @@ break_source(
 break_source(
     "boundaries are noise",
     bug="the boundary of a loose multipart body is not compared",
-    file="core/http/fingerprint.py",
+    file="_core/http/fingerprint.py",
     old="    if content.boundary:  #",
     new="    if not content:  #",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -288,7 +288,7 @@ break_source(
 break_source(
     "boundaries inside of parts",
     bug="a boundary may be inside of a part, where lenient readers see another part",
-    file="core/http/fingerprint.py",
+    file="_core/http/fingerprint.py",
     old="if before or not parts or len(parts) != body.count(dashed):",
     new="if before or not parts:",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -296,7 +296,7 @@ break_source(
 break_source(
     "all requests have scheme 1",
     bug="requests that scheme 1 could not tell apart are stored under scheme 1",
-    file="core/http/fingerprint.py",
+    file="_core/http/fingerprint.py",
     old="        scheme = SCHEME_2\n",
     new="        scheme = SCHEME_1\n",
     tests=[f"{CORE}::test_ordinary_requests_keep_scheme_1_and_only_others_have_scheme_2"],
@@ -304,7 +304,7 @@ break_source(
 break_source(
     "the query does not count",
     bug="a request to the same path with another query is the same",
-    file="core/http/fingerprint.py",
+    file="_core/http/fingerprint.py",
     old="request.target, query, content.media",
     new="request.target, content.media",
     tests=[f"{PRINTS}::test_another_request_under_a_known_key_is_refused"],
@@ -312,7 +312,7 @@ break_source(
 break_source(
     "members without case are two",
     bug="JSON members whose names differ in case only change places, although Go reads one",
-    file="core/http/json_form.py",
+    file="_core/http/json_form.py",
     old="{name.casefold() for name, _ in pairs}",
     new="{name for name, _ in pairs}",
     tests=[f"{CORE}::test_members_that_a_reader_could_take_for_one_have_no_form"],
@@ -320,7 +320,7 @@ break_source(
 break_source(
     "the last of equal members",
     bug="JSON with a member twice is compared by the last one",
-    file="core/http/json_form.py",
+    file="_core/http/json_form.py",
     old='        raise ValueError("a member is there twice")\n',
     new="        pass\n",
     tests=[f"{CORE}::test_members_that_a_reader_could_take_for_one_have_no_form"],
@@ -328,7 +328,7 @@ break_source(
 break_source(
     "a NUL in a name is a letter",
     bug="JSON names with a NUL change places, although some readers end them there",
-    file="core/http/json_form.py",
+    file="_core/http/json_form.py",
     old='    if b"\\\\u0000" in body:\n        return None\n',
     new="",
     tests=[f"{CORE}::test_members_that_a_reader_could_take_for_one_have_no_form"],
@@ -336,7 +336,7 @@ break_source(
 break_source(
     "numbers lose digits",
     bug="JSON numbers are compared as doubles",
-    file="core/http/json_form.py",
+    file="_core/http/json_form.py",
     old="    parse_float=str.encode,\n",
     new="",
     tests=[f"{CORE}::test_json_forms"],
@@ -344,7 +344,7 @@ break_source(
 break_source(
     "every field is kept",
     bug="fields that are on no list are stored and replayed, secrets included",
-    file="core/http/stored.py",
+    file="_core/http/stored.py",
     old="if line[0] in names",
     new="if line[0] not in OF_ONE_PASSAGE",
     tests=[f"{REPLAY}::test_only_fields_that_are_listed_or_named_are_kept"],
@@ -352,7 +352,7 @@ break_source(
 break_source(
     "drop_headers is ignored",
     bug="a field that drop_headers names is stored",
-    file="core/http/stored.py",
+    file="_core/http/stored.py",
     old=" - {name.lower().encode() for name in without}",
     new="",
     tests=[f"{REPLAY}::test_only_fields_that_are_listed_or_named_are_kept"],
@@ -360,7 +360,7 @@ break_source(
 break_source(
     "fields of one hop are kept",
     bug="fields that Connection names are stored and replayed",
-    file="core/http/stored.py",
+    file="_core/http/stored.py",
     old='            names -= {option.strip().lower() for option in value.split(b",")}\n',
     new="            continue\n",
     tests=[f"{REPLAY}::test_fields_that_connection_names_are_not_replayed"],
@@ -368,7 +368,7 @@ break_source(
 break_source(
     "changed rows are replayed",
     bug="a stored response with a line break in a field, put there in the store, is sent to the client",
-    file="core/http/stored.py",
+    file="_core/http/stored.py",
     old="        problem = _problem(status, headers)\n",
     new='        problem = ""\n',
     tests=[f"{CORE}::test_what_would_break_a_message_is_refused_both_ways"],
@@ -376,7 +376,7 @@ break_source(
 break_source(
     "a limit is one too small",
     bug="a response of exactly max_result bytes is not kept",
-    file="core/http/recording.py",
+    file="_core/http/recording.py",
     old="if self.size > self._most:",
     new="if self.size >= self._most:",
     tests=[f"{REPLAY}::test_the_limit_itself_is_kept"],
@@ -384,7 +384,7 @@ break_source(
 break_source(
     "a long response is whole",
     bug="a response longer than it announced is recorded as whole",
-    file="core/http/recording.py",
+    file="_core/http/recording.py",
     old="self.size != self._declared)",
     new="self.size < self._declared)",
     tests=[f"{CORE}::test_how_a_recording_ends"],
@@ -392,7 +392,7 @@ break_source(
 break_source(
     "routes ignore the method",
     bug="a setting for POST /a is applied to each method",
-    file="core/http/routes.py",
+    file="_core/http/routes.py",
     old="(wanted is None or wanted == method)",
     new="True",
     tests=[f"{CORE}::test_route_patterns"],
@@ -400,7 +400,7 @@ break_source(
 break_source(
     "webhooks keep redirects",
     bug="a webhook's 302 is kept: the event is never handled",
-    file="core/http/policy.py",
+    file="_core/http/policy.py",
     old='"release": range(300, 600)',
     new='"release": range(400, 600)',
     tests=[f"{WEBHOOKS}::test_only_a_success_is_kept"],
@@ -408,7 +408,7 @@ break_source(
 break_source(
     "webhooks ask for a key",
     bug="an Idempotency-Key of the sender's makes an event run again",
-    file="core/http/policy.py",
+    file="_core/http/policy.py",
     old='            "header": None,\n            "key_from"',
     new='            "key_from"',
     tests=[f"{WEBHOOKS}::test_a_key_of_the_senders_own_does_not_make_it_another_event"],
@@ -416,7 +416,7 @@ break_source(
 break_source(
     "cookies by name",
     bug="Set-Cookie may be kept by keep_headers",
-    file="core/http/policy.py",
+    file="_core/http/policy.py",
     old="named not in COOKIES",
     new="True",
     tests=[f"{CORE}::test_nonsense_is_refused_by_name"],
@@ -424,7 +424,7 @@ break_source(
 break_source(
     "dots join id and body",
     bug="one signature fits the id a with the body b.c, and a.b with c",
-    file="publishers/signature.py",
+    file="outbox/publishers/_signature.py",
     old='.replace(".", "%2E")',
     new="",
     tests=[f"{SIGNATURE}::test_a_signature_is_of_one_id_and_one_body"],
@@ -432,7 +432,7 @@ break_source(
 break_source(
     "escapes are not escaped",
     bug="one signature fits the ids a.b and a%2Eb",
-    file="publishers/signature.py",
+    file="outbox/publishers/_signature.py",
     old='.replace("%", "%25")',
     new="",
     tests=[f"{SIGNATURE}::test_a_signature_is_of_one_id_and_one_body"],
@@ -440,7 +440,7 @@ break_source(
 break_source(
     "two times in a signature",
     bug="of two times in a signature the first one counts",
-    file="publishers/signature.py",
+    file="outbox/publishers/_signature.py",
     old="if len(times) != 1 or",
     new="if not times or",
     tests=[f"{SIGNATURE}::test_a_time_that_is_given_twice_is_refused"],
@@ -448,7 +448,7 @@ break_source(
 break_source(
     "signatures from the future",
     bug="a signature may be from any later time",
-    file="publishers/signature.py",
+    file="outbox/publishers/_signature.py",
     old="abs(current - int(times[0]))",
     new="(current - int(times[0]))",
     tests=[f"{SIGNATURE}::test_a_signature_from_another_time_is_refused"],
@@ -456,7 +456,7 @@ break_source(
 break_source(
     "an empty secret signs",
     bug="an empty secret is accepted",
-    file="publishers/signature.py",
+    file="outbox/publishers/_signature.py",
     old="if not made or not all(made):",
     new="if not made:",
     tests=[f"{SIGNATURE}::test_an_empty_secret_is_refused_on_both_sides"],
@@ -464,7 +464,7 @@ break_source(
 break_source(
     "only the first secret",
     bug="of several secrets the first one is tried only",
-    file="publishers/signature.py",
+    file="outbox/publishers/_signature.py",
     old="for one in secrets]",
     new="for one in secrets[:1]]",
     tests=[f"{SIGNATURE}::test_one_of_several_signatures_is_enough"],
@@ -472,7 +472,7 @@ break_source(
 break_source(
     "the id is signed and not the key",
     bug="the signature does not cover the key that is sent",
-    file="publishers/webhook.py",
+    file="outbox/publishers/webhook.py",
     old='int(self._clock()), headers["idempotency-key"]',
     new="int(self._clock()), message.id",
     tests=[

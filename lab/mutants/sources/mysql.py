@@ -13,7 +13,7 @@ MYSQL = "tests/stores/test_mysql.py"
 break_source(
     "mysql: the highest floor counts",
     bug="a record goes although a transaction has read a lower floor",
-    file="stores/mysql/sweeping.py",
+    file="_engines/mysql/sweep.py",
     old="SELECT MIN(floor) FROM",
     new="SELECT MAX(floor) FROM",
     tests=[f"{RIVALS}::test_a_floor_that_a_transaction_reads_holds_back_what_lies_above_it"],
@@ -21,7 +21,7 @@ break_source(
 break_source(
     "mysql: a sweep ignores the floor",
     bug="a record goes whatever the floor is",
-    file="stores/mysql/sweeping.py",
+    file="_engines/mysql/sweep.py",
     old=' AND fence <= {floor:d}"',
     new='"',
     tests=[f"{RIVALS}::test_a_floor_that_a_transaction_reads_holds_back_what_lies_above_it"],
@@ -29,7 +29,7 @@ break_source(
 break_source(
     "mysql: a sweep waits for who works on a record",
     bug="the rows of a bite are waited for",
-    file="stores/mysql/sweeping.py",
+    file="_engines/mysql/sweep.py",
     old="WHERE {still} FOR UPDATE SKIP LOCKED",
     new="WHERE {still} FOR UPDATE",
     tests=[f"{RIVALS}::test_a_sweep_waits_for_nobody_who_works_on_a_record"],
@@ -37,7 +37,7 @@ break_source(
 break_source(
     "mysql: a sweep reads the table through",
     bug="a sweep waits at the rows that it has stepped over",
-    file="stores/mysql/sweeping.py",
+    file="_engines/mysql/sweep.py",
     old='return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")',
     new='return Change(f"DELETE o FROM {table} o WHERE o.n IN (SELECT n FROM {numbered})")',
     tests=[f"{RIVALS}::test_a_sweep_steps_over_what_a_transaction_has_met"],
@@ -45,7 +45,7 @@ break_source(
 break_source(
     "mysql: a batch reads the table through",
     bug="completions and renewals wait behind a row of another key that a transaction holds",
-    file="stores/mysql/programs.py",
+    file="_engines/mysql/programs.py",
     old="AS a STRAIGHT_JOIN {records} r ON r.id = a.id",
     new="AS a JOIN {records} r ON r.id = a.id",
     tests=[f"{RIVALS}::test_a_batch_does_not_wait_for_a_row_that_is_none_of_its_own"],
@@ -53,7 +53,7 @@ break_source(
 break_source(
     "mysql: the floor is read without a lock",
     bug="MySQL: a sweep may raise the floor and delete while a claim that knows the old one inserts",
-    file="stores/mysql/programs.py",
+    file="_engines/mysql/programs.py",
     old="WHERE one = 1 AND floor = %s LOCK IN SHARE MODE{self._or_look}",
     new="WHERE one = 1 AND floor = %s{self._or_look}",
     tests=[f"{RIVALS}::test_a_claim_during_a_sweep_reads_the_new_floor[MySQL]"],
@@ -61,7 +61,7 @@ break_source(
 break_source(
     "mysql: new floors begin at nothing",
     bug="floors that are made later are lower than the first",
-    file="stores/mysql/sweeping.py",
+    file="_engines/mysql/sweep.py",
     old="{schema:d}, {floor:d})",
     new="{schema:d}, 0)",
     tests=[f"{RIVALS}::test_without_the_right_to_migrate_the_first_floor_serves_all"],
@@ -69,7 +69,7 @@ break_source(
 break_source(
     "mysql: a held key is an outage",
     bug="a claim of a key that a transaction holds fails",
-    file="stores/mysql/storing.py",
+    file="_engines/mysql/store.py",
     old="            if code_of(error.__cause__) != LOCK_WAIT:\n                raise\n            held",
     new="            if code_of(error.__cause__) == LOCK_WAIT:\n                raise\n            held",
     tests=[f"{MIXED}::test_a_key_that_a_transaction_holds_is_in_progress[mysql-reject]"],
@@ -77,7 +77,7 @@ break_source(
 break_source(
     "mysql: a held key does not say so",
     bug="a held key looks like one with a lease",
-    file="stores/mysql/storing.py",
+    file="_engines/mysql/store.py",
     old="wait=COME_BACK, locked=True)",
     new="wait=COME_BACK)",
     tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[mysql]"],
@@ -85,7 +85,7 @@ break_source(
 break_source(
     "mysql: a changed record is the caller's fault",
     bug="with snapshot isolation a late duplicate is told that a try again is no use",
-    file="transactions/base.py",
+    file="_transactions/base.py",
     old='"mysql": {1205, 1213, 1020}',
     new='"mysql": {1205, 1213}',
     tests=[f"{RIVALS}::test_snapshot_isolation_tells_a_late_duplicate_to_come_again"],
@@ -93,7 +93,7 @@ break_source(
 break_source(
     "mysql: a lost insert is an error",
     bug="who inserts second is told of an outage",
-    file="stores/mysql/settings.py",
+    file="_engines/mysql/settings.py",
     old="frozenset({DUPLICATE, LOCK_WAIT, DEADLOCK, NO_NUMBER})",
     new="frozenset({LOCK_WAIT, DEADLOCK, NO_NUMBER})",
     tests=[f"{RIVALS}::test_a_lost_insert_finds_the_winner"],
@@ -101,7 +101,7 @@ break_source(
 break_source(
     "mysql: an owner's old fence is enough",
     bug="renew, complete and fail do not compare the fence",
-    file="stores/mysql/programs.py",
+    file="_engines/mysql/programs.py",
     old='"r.owner = {owner} AND r.fence = {fence} AND "',
     new='"r.owner = {owner} AND {fence} > 0 AND "',
     tests=[f"{MY}::test_the_owner_alone_is_not_enough"],
@@ -109,7 +109,7 @@ break_source(
 break_source(
     "mysql: a renewal shortens",
     bug="a renewal with a shorter lease takes time away",
-    file="stores/mysql/programs.py",
+    file="_engines/mysql/programs.py",
     old="GREATEST(r.lease_until, {now} + {{lease}})",
     new="{now} + {{lease}}",
     tests=[f"{MY}::test_renewal_never_shortens"],
@@ -117,7 +117,7 @@ break_source(
 break_source(
     "mysql: a key fails for ever",
     bug="a key that failed too often is released again, never parked",
-    file="stores/mysql/programs.py",
+    file="_engines/mysql/programs.py",
     old="IF({released}, 3, 5))",
     new="IF({released}, 3, 3))",
     tests=[f"{MY}::test_a_key_that_fails_too_often_is_parked"],
@@ -125,7 +125,7 @@ break_source(
 break_source(
     "mysql: an unfinished inbox record is free",
     bug="a record that a handler committed by itself is taken over",
-    file="stores/mysql/inside.py",
+    file="_engines/mysql/in_transaction.py",
     old="f\" {now}, {now}, 1, 0, '')\"",
     new="f\" {now}, {now}, 0, 0, '')\"",
     tests=[f"{MEET}::test_a_receiver_finds_an_unfinished_record_of_an_inbox_held[pymysql]"],
@@ -133,7 +133,7 @@ break_source(
 break_source(
     "mysql: a session of any kind",
     bug="sessions take what does not fit and cut it",
-    file="stores/mysql/connecting.py",
+    file="_engines/mysql/connection.py",
     old="STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
     new="NO_ENGINE_SUBSTITUTION",
     tests=[f"{MYSQL}::test_what_does_not_fit_is_an_error_and_never_cut"],

@@ -14,7 +14,7 @@ ADD = "tests/outbox/test_add.py"
 break_source(
     "the outbox reads its clock for each row",
     bug="time is another one for each row of a statement: a rest may end in the middle of a lane",
-    file="stores/outbox.py",
+    file="_engines/sql/outbox_programs.py",
     old='return f"(SELECT {self.now()})"',
     new="return self.now()",
     tests=[f"{LANES}::test_the_clock_is_read_once_for_all_rows"],
@@ -22,7 +22,7 @@ break_source(
 break_source(
     "a lane in trouble sends all that it has",
     bug="rows behind the refused one are fetched with it, though earlier ones may be aside",
-    file="stores/outbox.py",
+    file="_engines/sql/outbox_programs.py",
     old="AND o.n <= t.n AND t.not_before",
     new="AND t.not_before",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
@@ -30,7 +30,7 @@ break_source(
 break_source(
     "a lane whose message is gone waits for ever",
     bug="a trouble whose message another relay published is never ended, and what is aside stays there",
-    file="stores/outbox.py",
+    file="_engines/sql/outbox_programs.py",
     old="        yield from self._end_moot_troubles()\n        return Held",
     new="        return Held",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
@@ -38,7 +38,7 @@ break_source(
 break_source(
     "depth forgets what is aside",
     bug="messages of a resting lane that were set aside are not counted as pending",
-    file="stores/outbox.py",
+    file="_engines/sql/outbox_programs.py",
     old="pending = there + aside - parked",
     new="pending = there",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
@@ -46,7 +46,7 @@ break_source(
 break_source(
     "an early skip",
     bug="a message that an operator skipped comes back with the others",
-    file="stores/outbox.py",
+    file="_engines/sql/outbox_programs.py",
     old='waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ? AND skipped_at = 0"',
     new='waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ?"',
     tests=[f"{RELAY}::test_skip_goes_on_behind_it_and_keeps_it[sqlite-sync]"],
@@ -54,7 +54,7 @@ break_source(
 break_source(
     "refusals are noted by strangers",
     bug="a relay that has lost its slot notes a refusal",
-    file="stores/outbox.py",
+    file="_engines/sql/outbox_programs.py",
     old="WHERE slot = ? AND owner = ? AND fence = ?",
     new="WHERE slot = ? AND (owner = ? OR fence <> ?)",
     tests=[f"{RELAY}::test_a_relay_that_lost_its_slots_notes_nothing[sqlite-sync]"],
@@ -62,7 +62,7 @@ break_source(
 break_source(
     "a late refusal counts again",
     bug="a refusal that was said before, or is about an earlier attempt, is noted again",
-    file="stores/outbox.py",
+    file="_engines/sql/outbox_programs.py",
     old="if it.attempts != (found[0][0] if found else 0) + it.counts:",
     new="if False:",
     tests=[
@@ -75,7 +75,7 @@ break_source(
 break_source(
     "two topics of a key in one call",
     bug="a key's messages of several topics go in one call, where one may be taken without the other",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old="if rows[place].message.topic != topic:",
     new="if not topic:",
     tests=[f"{OUTAGES}::test_a_call_has_one_topic_of_a_key"],
@@ -83,7 +83,7 @@ break_source(
 break_source(
     "the first outage is blamed",
     bug="a message is blamed for an outage at once, if another was taken before it",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old='if error.blames == "none" or not self.suspects[row.lane]:',
     new='if error.blames == "none":',
     tests=[
@@ -93,7 +93,7 @@ break_source(
 break_source(
     "a busy broker is blamed on messages",
     bug="an outage that the broker itself reports counts as a failure of the message it met",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old='if error.blames == "none" or not self.suspects[row.lane]:',
     new="if not self.suspects[row.lane]:",
     tests=[f"{OUTAGES}::test_what_fails_alone_again_while_others_are_taken_is_to_blame"],
@@ -101,7 +101,7 @@ break_source(
 break_source(
     "a slow broker is blamed on messages",
     bug="a time-out is blamed on the message, because the broker answers a check",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old='self.answered and error.blames == "alone"',
     new="self.answered",
     tests=[
@@ -111,7 +111,7 @@ break_source(
 break_source(
     "poison is never found out",
     bug="a message that the broker hangs up on is taken for an outage for ever",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old='return self.took or (self.answered and error.blames == "alone")',
     new="return False",
     tests=[f"{OUTAGES}::test_one_outage_is_not_enough_to_blame_a_message"],
@@ -119,7 +119,7 @@ break_source(
 break_source(
     "nobody asks the broker",
     bug="after an outage the publisher's check is not asked",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old="if self.doubt and desk.checks:",
     new="if self.doubt and not desk.checks:",
     tests=[f"{OUTAGES}::test_one_outage_is_not_enough_to_blame_a_message"],
@@ -127,7 +127,7 @@ break_source(
 break_source(
     "a failed check goes unheard",
     bug="a check that fails is taken for an answer of the broker",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old="        if error is None:\n            self.doubt",
     new="        if True:\n            self.doubt",
     tests=[f"{OUTAGES}::test_a_check_that_fails_is_an_outage"],
@@ -135,7 +135,7 @@ break_source(
 break_source(
     "a missing stream is counted",
     bug="a message whose stream does not exist is counted as refused, and parks its lane",
-    file="core/carrying.py",
+    file="_core/relay_publish.py",
     old="counts=not isinstance(answer, NotNow)",
     new="counts=True",
     tests=[f"{OUTAGES}::test_what_is_missing_over_there_is_no_messages_fault[sync-sqlite]"],
@@ -143,7 +143,7 @@ break_source(
 break_source(
     "drain does not tell what is missing",
     bug="drain and relay --once end as if all were well, though messages wait for their stream",
-    file="relay.py",
+    file="outbox/_relay.py",
     old="trouble = self._desk.outage or self._desk.not_now",
     new="trouble = self._desk.outage",
     tests=[f"{OUTAGES}::test_what_is_missing_over_there_is_no_messages_fault[sync-sqlite]"],
@@ -151,7 +151,7 @@ break_source(
 break_source(
     "a key goes on behind its failure",
     bug="behind a message that failed, a publisher sends the later ones of its key",
-    file="core/publishing.py",
+    file="_core/publisher.py",
     old="            self._stopped.add(key)",
     new="            self._stopped.discard(key)",
     tests=[f"{OUTAGES}::test_answers_stop_a_key_where_it_failed"],
@@ -159,7 +159,7 @@ break_source(
 break_source(
     "an outage of all is no outage",
     bug="when the broker took nothing, a publisher answers as if it were about single messages",
-    file="core/publishing.py",
+    file="_core/publisher.py",
     old="            raise outages[0]",
     new="            return self.all",
     tests=[f"{OUTAGES}::test_answers_that_are_all_outages_are_one"],
@@ -170,7 +170,7 @@ break_source(
 break_source(
     "a message may set Content-Length",
     bug="header names that belong to a connection are refused in lower case only",
-    file="outbox.py",
+    file="outbox/_outbox.py",
     old="if name.lower() in _FRAMING:",
     new="if name in _FRAMING:",
     tests=[f"{ADD}::test_what_cannot_be_sent_is_told_at_once"],
@@ -178,7 +178,7 @@ break_source(
 break_source(
     "header values with spaces at their ends",
     bug="a header value that a receiver would read differently is let in",
-    file="outbox.py",
+    file="outbox/_outbox.py",
     old="if value != value.strip():",
     new="if not value.isprintable():",
     tests=[f"{ADD}::test_what_cannot_be_sent_is_told_at_once"],

@@ -15,7 +15,7 @@ MEET = "tests/inbox/test_meeting.py"
 break_source(
     "postgresql: a sweep does not wait for old snapshots",
     bug="a record goes while a statement that knows a lower floor is running",
-    file="stores/postgresql/programs.py",
+    file="_engines/postgresql/programs.py",
     old="SELECT place FROM bite, m WHERE over AND m.seen AND fence <= m.floor))",
     new="SELECT place FROM bite, m WHERE over AND fence <= m.floor))",
     tests=[f"{SWEEP}::test_no_fence_is_given_out_twice_while_a_backend_stands_still"],
@@ -23,7 +23,7 @@ break_source(
 break_source(
     "postgresql: a floor that is not seen by all is raised again",
     bug="transactions that overlap put every sweep off for ever",
-    file="stores/postgresql/programs.py",
+    file="_engines/postgresql/programs.py",
     old="            if is_seen:\n",
     new="            if above:\n",
     tests=[f"{SWEEP}::test_a_sweep_goes_on_although_transactions_overlap_without_end"],
@@ -31,7 +31,7 @@ break_source(
 break_source(
     "postgresql: the floor of a drop is the smallest fence",
     bug="a dropped generation raises the floor to its smallest fence, so fences come back",
-    file="stores/postgresql/dropping.py",
+    file="_engines/postgresql/generation_sweep.py",
     old="coalesce(max(fence), 0) FROM {part} WHERE {where}",
     new="coalesce(min(fence), 0) FROM {part} WHERE {where}",
     tests=[f"{GEN}::test_the_floor_of_a_drop_is_as_high_as_its_highest_fence"],
@@ -39,7 +39,7 @@ break_source(
 break_source(
     "postgresql: a drop forgets the floor",
     bug="the floor is not raised when a generation goes",
-    file="stores/postgresql/dropping.py",
+    file="_engines/postgresql/generation_sweep.py",
     old='SET floor = {fence:d} WHERE floor < {fence:d}")',
     new='SET floor = floor WHERE floor < {fence:d}")',
     tests=[f"{GEN}::test_fences_go_on_after_a_drop"],
@@ -47,7 +47,7 @@ break_source(
 break_source(
     "postgresql: generations turn without a gate",
     bug="a claim under way does not hold back the next generation",
-    file="stores/postgresql/dropping.py",
+    file="_engines/postgresql/generation_sweep.py",
     old='yield Change(f"LOCK TABLE ONLY {self.records} IN EXCLUSIVE MODE")',
     new='yield Change("SELECT 1")',
     tests=[f"{GEN}::test_a_claim_under_way_holds_the_gate"],
@@ -55,7 +55,7 @@ break_source(
 break_source(
     "postgresql: a rewritten generation is dropped",
     bug="the file of a looked-through generation is not compared before its drop",
-    file="stores/postgresql/dropping.py",
+    file="_engines/postgresql/generation_sweep.py",
     old="AND pages >= {_pages(part)} AND file = pg_relation_filenode('{part}')",
     new="AND pages >= {_pages(part)}",
     tests=[f"{GEN}::test_a_table_that_was_rewritten_is_looked_at_again"],
@@ -63,7 +63,7 @@ break_source(
 break_source(
     "postgresql: a claim waits for a held row",
     bug="a claim waits longer for a row than the store waits for an answer",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="{True: 50, False: 1000}",
     new="{True: 60_000, False: 60_000}",
     tests=[f"{MIXED}::test_a_key_that_a_transaction_holds_is_in_progress[postgresql-reject]"],
@@ -71,7 +71,7 @@ break_source(
 break_source(
     "postgresql: a held key does not say so",
     bug="a waiter waits for an announcement that no transaction of a caller makes",
-    file="stores/postgresql/programs.py",
+    file="_engines/postgresql/programs.py",
     old="wait=_COME_BACK, locked=True)",
     new="wait=_COME_BACK)",
     tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[postgresql]"],
@@ -79,7 +79,7 @@ break_source(
 break_source(
     "postgresql: a take-over after a sweep inserts blindly",
     bug="a unique violation aborts the caller's transaction",
-    file="stores/postgresql/inside.py",
+    file="_engines/postgresql/in_transaction.py",
     old="answer = yield from self._take(ask)",
     new="answer = yield from self._decide(ask)",
     tests=[f"{SWEPT}::test_the_callers_transaction_survives_a_sweep_in_every_gap[psycopg-process]"],
@@ -87,7 +87,7 @@ break_source(
 break_source(
     "postgresql: a note inserts blindly",
     bug="a unique violation loses the note of a failed attempt",
-    file="stores/postgresql/programs.py",
+    file="_engines/postgresql/programs.py",
     old='f"{self._insert} ON CONFLICT DO NOTHING"',
     new="self._insert",
     tests=[f"{SWEPT}::test_a_note_is_written_whatever_comes_in_between[psycopg]"],
@@ -95,7 +95,7 @@ break_source(
 break_source(
     "postgresql: a note forgets the floor",
     bug="the fence of a noted attempt restarts after a sweep",
-    file="stores/postgresql/programs.py",
+    file="_engines/postgresql/programs.py",
     old="greatest(?, (SELECT floor + 1 FROM {self.meta}))",
     new="greatest(?, 0)",
     tests=[f"{SWEPT}::test_a_note_after_a_sweep_has_a_higher_fence[psycopg]"],
@@ -103,7 +103,7 @@ break_source(
 break_source(
     "postgresql: the database's isolation is kept",
     bug="statements fail where they meet if the default is serializable",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="set_config('default_transaction_isolation', 'read committed', false)",
     new="set_config('default_transaction_isolation', current_setting('default_transaction_isolation'), false)",
     tests=[f"{LEVEL}::test_workers_that_open_at_once_all_work[serializable-]"],
@@ -111,7 +111,7 @@ break_source(
 break_source(
     "postgresql: a pooler by statement is let in",
     bug="a pooler that has no transactions is found out by the first request that needs one",
-    file="stores/postgresql/programs.py",
+    file="_engines/postgresql/programs.py",
     old="            yield from self._in_one_transaction(where)\n",
     new="            yield from ()\n",
     tests=[f"{LEVEL}::test_what_a_pooler_cannot_give_is_refused_at_open"],
@@ -119,7 +119,7 @@ break_source(
 break_source(
     "postgresql: a hold does not hold",
     bug="an expired claim of a worker that may run at most once is taken over",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="({{r}}.state = 0 AND NOT {{r}}.hold)",
     new="{{r}}.state = 0",
     tests=[f"{PG}::test_a_lost_claim_is_held_if_its_owner_said_so"],
@@ -127,7 +127,7 @@ break_source(
 break_source(
     "postgresql: an owner's old fence is enough",
     bug="renew, complete and fail do not compare the fence",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old='        owned = "r.owner = a.owner AND r.fence = a.fence"\n',
     new='        owned = "r.owner = a.owner"\n',
     tests=[f"{PG}::test_the_owner_alone_is_not_enough"],
@@ -135,7 +135,7 @@ break_source(
 break_source(
     "postgresql: a renewal shortens",
     bug="a renewal with a shorter lease takes time away",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="greatest(r.lease_until, a.now + a.lease)",
     new="a.now + a.lease",
     tests=[f"{PG}::test_renewal_never_shortens"],
@@ -143,7 +143,7 @@ break_source(
 break_source(
     "postgresql: a late owner is not heard",
     bug="a held or parked record cannot be completed by its owner",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="AND r.state IN (0, 4, 5)",
     new="AND r.state IN (0, 1, 5)",
     tests=[f"{PG}::test_completing_again_is_ok_and_changes_nothing"],
@@ -151,7 +151,7 @@ break_source(
 break_source(
     "postgresql: retention ended without a cause",
     bug="a start after the retention is told as a lost lease",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="WHEN {_EXPIRED} THEN 3 ELSE 2 END",
     new="WHEN {_EXPIRED} THEN 2 ELSE 2 END",
     tests=[f"{PG}::test_every_later_start_has_its_cause"],
@@ -159,7 +159,7 @@ break_source(
 break_source(
     "postgresql: nobody is woken",
     bug="the end of a record that somebody waits for is not announced",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="CASE WHEN r.awaited THEN",
     new="CASE WHEN NOT r.awaited THEN",
     tests=[f"{PG}::test_a_watcher_hears_of_the_end"],
@@ -167,7 +167,7 @@ break_source(
 break_source(
     "postgresql: a key fails for ever",
     bug="a key that failed too often is released again, never parked",
-    file="stores/postgresql/statements.py",
+    file="_engines/postgresql/statements.py",
     old="WHEN {released} THEN 3 ELSE 5 END",
     new="WHEN {released} THEN 3 ELSE 3 END",
     tests=[f"{PG}::test_a_key_that_fails_too_often_is_parked"],
@@ -175,7 +175,7 @@ break_source(
 break_source(
     "postgresql: an unfinished inbox record is free",
     bug="a record that a handler committed by itself is taken over",
-    file="stores/postgresql/inside.py",
+    file="_engines/postgresql/in_transaction.py",
     old="a.done::integer, 0, a.now, a.now, true, '',",
     new="a.done::integer, 0, a.now, a.now, false, '',",
     tests=[f"{MEET}::test_a_receiver_finds_an_unfinished_record_of_an_inbox_held[psycopg]"],
@@ -183,7 +183,7 @@ break_source(
 break_source(
     "postgresql: the caller's patience is ours",
     bug="the caller's lock time-out stays as the inbox set it",
-    file="stores/postgresql/inside.py",
+    file="_engines/postgresql/in_transaction.py",
     old="            (SELECT set_config('lock_timeout', before, true) FROM patience)\n        FROM (SELECT max",
     new="            (SELECT before FROM patience)\n        FROM (SELECT max",
     tests=[f"{MEET}::test_the_callers_lock_timeout_is_as_it_was"],
@@ -191,8 +191,8 @@ break_source(
 break_source(
     "postgresql: a locked table is a busy key",
     bug="while the table is locked, a claim is told that its key is being worked on",
-    file="stores/postgresql/programs.py",
-    old="if type(ask) is Claim and (yield from self._table_is_free()):",
-    new="if type(ask) is Claim:",
+    file="_engines/postgresql/programs.py",
+    old="if type(ask) is ClaimRequest and (yield from self._table_is_free()):",
+    new="if type(ask) is ClaimRequest:",
     tests=[f"{MIXED}::test_a_locked_table_is_an_outage_and_not_a_busy_key"],
 )

@@ -13,8 +13,8 @@ SERVERS = "tests/stores/test_redis_servers.py"
 REFUSALS = "tests/stores/test_redis_refusals.py"
 STORE = "tests/stores/test_redis.py"
 
-LUA = "stores/lua"
-REDIS = "stores/redis"
+LUA = "_engines/redis/lua"
+REDIS = "_engines/redis"
 
 # --- the scripts ---------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ break_source(
 break_source(
     "redis: a refusal is a corrupt record",
     bug="every error that names the script blames the record",
-    file=f"{REDIS}/explaining.py",
+    file=f"{REDIS}/error_messages.py",
     old='text.removeprefix("ERR ").startswith("user_script:")',
     new='"user_script" in text',
     tests=[f"{SERVERS}::test_errors_in_our_words"],
@@ -270,7 +270,7 @@ break_source(
 break_source(
     "redis: an error has no cause",
     bug="the driver's error is dropped",
-    file=f"{REDIS}/explaining.py",
+    file=f"{REDIS}/error_messages.py",
     old="    ours.__cause__ = error\n",
     new="",
     tests=[f"{SERVERS}::test_errors_in_our_words"],
@@ -278,7 +278,7 @@ break_source(
 break_source(
     "a driver is imported by the first call",
     bug="open does not import the async driver",
-    file=f"{REDIS}/awaited.py",
+    file=f"{REDIS}/async_store.py",
     old='        require("redis.connection", "redis.asyncio.connection", "hiredis")\n',
     new="",
     tests=["tests/house/test_drivers.py::test_a_missing_driver_is_one_error_that_names_the_extra"],
@@ -286,7 +286,7 @@ break_source(
 break_source(
     "connecting is the claim's time",
     bug="an async store connects inside the window of its first claim",
-    file="runtime/event_loop.py",
+    file="_runtime/event_loop.py",
     old="                    await self.store.ready()\n",
     new="                    await asyncio.sleep(0)\n",
     tests=["tests/stores/test_first_call.py::test_a_manual_claim_too"],

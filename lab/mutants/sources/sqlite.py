@@ -12,7 +12,7 @@ RULES = "tests/conformance/test_sqlite.py::TestSqlite::"
 break_source(
     "a file that was replaced is written to",
     bug="the number of the file at the path is not compared",
-    file="stores/sqlite/settings.py",
+    file="_engines/sqlite/settings.py",
     old="        elif self._identity != here:",
     new="        elif self._identity is here:",
     tests=[f"{FILES}test_a_copy_that_is_put_in_place_is_another_file"],
@@ -21,7 +21,7 @@ break_source(
 break_source(
     "writes are not checked against the file",
     bug="only readers notice that the file is another one",
-    file="stores/sqlite/storing.py",
+    file="_engines/sqlite/store.py",
     old="            answer = drive(program, self._executor(self._writer))\n            self._file.check()\n",
     new="            answer = drive(program, self._executor(self._writer))\n",
     tests=[f"{FILES}test_no_key_runs_when_the_file_is_another"],
@@ -30,7 +30,7 @@ break_source(
 break_source(
     "a removed file is made again",
     bug="a later connection makes the file that is not there",
-    file="stores/sqlite/settings.py",
+    file="_engines/sqlite/settings.py",
     old='            raise self._gone("removed") from error',
     new="            return",
     tests=[f"{FILES}test_no_key_runs_when_the_file_is_another"],
@@ -39,7 +39,7 @@ break_source(
 break_source(
     "a lost file is told at every call",
     bug="the log has the same error again and again",
-    file="stores/sqlite/settings.py",
+    file="_engines/sqlite/settings.py",
     old="            self._is_told = True\n",
     new="            self._is_told = False\n",
     tests=[f"{FILES}test_no_key_runs_when_the_file_is_another"],
@@ -48,7 +48,7 @@ break_source(
 break_source(
     "others may read new files",
     bug="files are made with the mode that SQLite chooses",
-    file="stores/sqlite/settings.py",
+    file="_engines/sqlite/settings.py",
     old="new, 0o600))",
     new="new, 0o644))",
     tests=[f"{FILES}test_new_files_are_their_owners_alone"],
@@ -57,7 +57,7 @@ break_source(
 break_source(
     "the default folder is readable",
     bug="the folder of the default store is made with the usual mode",
-    file="stores/urls.py",
+    file="stores/_urls.py",
     old="folder.mkdir(mode=0o700, ",
     new="folder.mkdir(",
     tests=[f"{FILES}test_the_folder_of_the_default_store_is_private"],
@@ -66,7 +66,7 @@ break_source(
 break_source(
     "the doctor does not see a readable file",
     bug="the group's right to read is not looked at",
-    file="stores/sqlite/settings.py",
+    file="_engines/sqlite/settings.py",
     old="& 0o077",
     new="& 0o001",
     tests=[f"{FILES}test_a_file_that_is_there_keeps_its_mode_and_the_doctor_warns"],
@@ -75,7 +75,7 @@ break_source(
 break_source(
     "an empty URL is the default",
     bug="Receiver.open('') opens the file in the user's folder",
-    file="receiver.py",
+    file="receiver/_receiver.py",
     old="open_store(default_url() if url is None else url)",
     new="open_store(url or default_url())",
     tests=[f"{FILES}test_an_empty_url_is_not_the_default"],
@@ -84,7 +84,7 @@ break_source(
 break_source(
     "a payload that is too big is an outage",
     bug="SQLITE_CONSTRAINT is tried again and again",
-    file="stores/sqlite/settings.py",
+    file="_engines/sqlite/settings.py",
     old="            sqlite3.IntegrityError,\n",
     new="",
     tests=["tests/stores/test_sqlite_full.py::test_a_constraint_is_a_refusal"],
@@ -93,7 +93,7 @@ break_source(
 break_source(
     "a fork carries open connections",
     bug="the connections are not closed before a fork",
-    file="stores/sqlite/storing.py",
+    file="_engines/sqlite/store.py",
     old="            self._disconnect()\n            fork.clean = True\n",
     new="            fork.clean = True\n",
     tests=[f"{FILES}test_nothing_is_open_while_a_process_forks"],
@@ -102,7 +102,7 @@ break_source(
 break_source(
     "what must be alone is joined in the lane",
     bug="the lane takes a request along that is to travel by itself",
-    file="stores/lane.py",
+    file="stores/_group_commit.py",
     old='    return getattr(request, "alone", False)',
     new="    return False",
     tests=["tests/stores/test_lane.py::test_what_must_be_alone_is_not_taken_along"],

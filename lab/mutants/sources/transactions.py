@@ -11,7 +11,7 @@ _STATE = "tests/transactions/test_state.py"
 def _break(name: str, bug: str, file: str, old: str, new: str, *tests: str) -> None:
     """`tests` are ways of the matrix, or tests by their full name."""
     named = [test if "::" in test else f"{_MATRIX}[{test}]" for test in tests]
-    break_source(name, bug=bug, file=f"transactions/{file}", old=old, new=new, tests=named)
+    break_source(name, bug=bug, file=f"_transactions/{file}", old=old, new=new, tests=named)
 
 
 _break(

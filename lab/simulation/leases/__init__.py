@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from twicesafe.core.lifecycle import TRANSITIONS
-from twicesafe.core.protocol import Verdict
-from twicesafe.records import Cause
+from twicesafe._core.lifecycle import TRANSITIONS
+from twicesafe._core.protocol import Verdict
+from twicesafe._values.records import Cause
 
 from ..study import Study
 from .invariants import INVARIANTS

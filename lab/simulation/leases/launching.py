@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.core.commands import Detach, Invoke, Launch, NotStarted, Raised, Returned
-from twicesafe.runtime.jobs import interrupts
+from twicesafe._core.commands import Detach, Invoke, Launch, NotStarted, Raised, Returned
+from twicesafe._runtime.batch_jobs import interrupts
 
 from .running import Run
 
 if TYPE_CHECKING:
-    from twicesafe.context import ActiveClaim
+    from twicesafe._values.context import ActiveClaim
 
     from .trip import Trip
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from twicesafe.context import ActiveClaim
-from twicesafe.core.calls import Call
-from twicesafe.core.commands import Raised
-from twicesafe.core.protocol import Complete
-from twicesafe.core.terms import Terms
-from twicesafe.outcomes import Outcome
-from twicesafe.records import State
+from twicesafe._core.call import Call
+from twicesafe._core.commands import Raised
+from twicesafe._core.protocol import Complete
+from twicesafe._core.resolved_policy import ResolvedPolicy
+from twicesafe._values.context import ActiveClaim
+from twicesafe._values.outcomes import Outcome
+from twicesafe._values.records import State
 
 from .invariants import broken
 from .monitor import Monitor
@@ -71,7 +71,7 @@ class Ledger:
         self._ends: dict[tuple[bytes, int], tuple[Process, Behaviour]] = {}
         """(key, fence) → where and how its handler ended."""
 
-    def start(self, claim: ActiveClaim, terms: Terms, worker_now: float) -> None:
+    def start(self, claim: ActiveClaim, terms: ResolvedPolicy, worker_now: float) -> None:
         past = self._monitor.past(claim.key.id)
         if past.granted.get(claim.fence) != claim.owner:
             broken("only winners start", f"fence {claim.fence} was never granted to this owner")
@@ -90,7 +90,7 @@ class Ledger:
             if past.starts > 1:
                 broken("hold means once", f"{past.starts} starts and no operator's word")
 
-    def start_unprotected(self, terms: Terms) -> None:
+    def start_unprotected(self, terms: ResolvedPolicy) -> None:
         if not terms.outage_runs:
             broken("fail closed", "a handler started without a claim")
         self._seen["handler", "unprotected"] += 1

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from twicesafe.core.lifecycle import TRANSITIONS, Event
-from twicesafe.core.protocol import Ack, Claim, Claimed, Complete, Fail, Verdict
-from twicesafe.records import Cause, Row, State
+from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
+from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Verdict
+from twicesafe._values.records import Cause, Row, State
 
 from .invariants import broken
 
@@ -100,7 +100,7 @@ class Monitor:
             broken("live work is kept", f"a record that is {past.state} was swept")
         if not past.expires or now < past.expires:
             broken("live work is kept", f"a record was swept {past.expires - now} ms too early")
-        self._seen["transition", row.state, Event.EXPIRE] += 1
+        self._seen["transition", row.state, RecordEvent.EXPIRE] += 1
         past.new_life()
 
     # -- claims -------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Monitor:
             broken("expiry is seen", f"{ask.op} of a record past its retention said {answer.name}")
 
     def _claim(
-        self, past: Past, ask: Claim, before: Row | None, answer: Claimed, after: Row | None,
+        self, past: Past, ask: ClaimRequest, before: Row | None, answer: Claimed, after: Row | None,
         now: int, world: float,
     ) -> None:  # fmt: skip
         verdict = answer.verdict
@@ -165,7 +165,13 @@ class Monitor:
             broken("waits are true", f"forgotten, but it is {past.state}")
 
     def _granted(
-        self, past: Past, ask: Claim, before: Row | None, answer: Claimed, now: int, world: float
+        self,
+        past: Past,
+        ask: ClaimRequest,
+        before: Row | None,
+        answer: Claimed,
+        now: int,
+        world: float,
     ) -> None:
         """A new claim was given out: was the way free, and is everything in it true?"""
         state, cause, attempts = past.state, past.cause, past.attempts
@@ -173,7 +179,7 @@ class Monitor:
             if state is not State.RELEASED:
                 cause = Cause.RETENTION_EXPIRED
             if before is not None:
-                self._seen["transition", before.state, Event.EXPIRE] += 1
+                self._seen["transition", before.state, RecordEvent.EXPIRE] += 1
             past.new_life()
             state, attempts = None, 0
         elif state is State.IN_PROGRESS:
@@ -309,16 +315,16 @@ class Monitor:
         self._seen["transition", state, event] += 1
 
 
-def _event(ask: Any, before: State | None, after: State) -> Event:
+def _event(ask: Any, before: State | None, after: State) -> RecordEvent:
     if after is State.HELD:
-        return Event.HOLD
+        return RecordEvent.HOLD
     if after is State.PARKED:
-        return Event.PARK
+        return RecordEvent.PARK
     if ask.op == "claim":
-        return Event.TAKE_OVER if before is State.IN_PROGRESS else Event.CLAIM
+        return RecordEvent.TAKE_OVER if before is State.IN_PROGRESS else RecordEvent.CLAIM
     if ask.op == "complete":
-        return Event.COMPLETE if after is State.COMPLETED else Event.REMEMBER
-    return Event(ask.op)
+        return RecordEvent.COMPLETE if after is State.COMPLETED else RecordEvent.REMEMBER
+    return RecordEvent(ask.op)
 
 
 _WRITES = {

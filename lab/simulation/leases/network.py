@@ -16,10 +16,10 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.core.lifecycle import is_expired
-from twicesafe.core.protocol import Ack, Claimed, Sweep, Verdict
+from twicesafe._core.lifecycle import is_expired
+from twicesafe._core.protocol import Ack, Claimed, Sweep, Verdict
+from twicesafe._values.records import Cause
 from twicesafe.errors import StoreError, StoreUnavailableError
-from twicesafe.records import Cause
 
 from .terms import MAX_LEASE
 

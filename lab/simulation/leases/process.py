@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.context import ActiveClaim
-from twicesafe.core.batch import exchange_many
-from twicesafe.core.calls import Call
-from twicesafe.core.exchange import exchange
-from twicesafe.core.terms import Terms
-from twicesafe.runtime.flights import Flights
-from twicesafe.runtime.keeper import LeaseKeeper
+from twicesafe._core.batch import exchange_many
+from twicesafe._core.call import Call
+from twicesafe._core.delivery import deliver
+from twicesafe._core.resolved_policy import ResolvedPolicy
+from twicesafe._runtime.lease_keeper import LeaseKeeper
+from twicesafe._runtime.single_flight import SingleFlight
+from twicesafe._values.context import ActiveClaim
 
 from ..virtual import Actor
 from .invariants import broken
@@ -44,7 +44,7 @@ class Process(Actor):
         self.loop = plan.loops[number] if number < len(plan.loops) else True
         self.rate = plan.rates[number] if number < len(plan.rates) else 1.0
         self._since = 1000.0 * (number + 1)  # no two clocks read alike
-        self.flights = Flights()
+        self.flights = SingleFlight()
         self.keeper = SimulatedKeeper(self)
         self.open: dict[Trip, None] = {}
         """Trips under way."""
@@ -59,7 +59,7 @@ class Process(Actor):
     def receive(
         self,
         delivery: Delivery,
-        terms: Terms | None = None,
+        terms: ResolvedPolicy | None = None,
         ended: Callable[[], None] | None = None,
     ) -> None:
         """A message arrives: one exchange, or that of a batch."""
@@ -79,7 +79,7 @@ class Process(Actor):
             )
             for key, behaviour in zip(delivery.keys, delivery.handlers, strict=True)
         ]
-        flow: Any = exchange(calls[0]) if len(calls) == 1 else exchange_many(calls, 2)
+        flow: Any = deliver(calls[0]) if len(calls) == 1 else exchange_many(calls, 2)
         name = f"p{self.number}.{delivery.at:.3f}"
         trip = Trip(self, name, flow, {fault.nth: fault for fault in delivery.faults})
         trip.on_end = partial(self._answered, calls, ended)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.context import ActiveClaim
-from twicesafe.core.commands import Raised, Reply, Returned
-from twicesafe.core.terms import Terms
+from twicesafe._core.commands import Raised, Reply, Returned
+from twicesafe._core.resolved_policy import ResolvedPolicy
+from twicesafe._values.context import ActiveClaim
+from twicesafe._values.keys import Key
 from twicesafe.errors import LeaseLostError
-from twicesafe.keys import Key
 
 from .plan import Behaviour
 from .terms import RefusedError
@@ -26,7 +26,9 @@ class Errand:
 
     __slots__ = ("behaviour", "key", "process", "terms")
 
-    def __init__(self, process: Process, key: Key, terms: Terms, behaviour: Behaviour) -> None:
+    def __init__(
+        self, process: Process, key: Key, terms: ResolvedPolicy, behaviour: Behaviour
+    ) -> None:
         self.process = process
         self.key = key
         self.terms = terms

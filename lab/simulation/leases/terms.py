@@ -6,8 +6,8 @@ from itertools import product
 from typing import Final
 
 from twicesafe import Key, Policy
-from twicesafe.core.terms import Terms
-from twicesafe.policy import Backoff
+from twicesafe._core.resolved_policy import ResolvedPolicy
+from twicesafe._values.policy import Backoff
 
 __all__ = ["FINGERPRINTS", "KEYS", "LONGEST_REST", "POLICIES", "REFEREE", "RefusedError"]
 
@@ -20,8 +20,8 @@ class RefusedError(Exception):
     """The failure that handlers of the lab mean as their answer (``remember=``)."""
 
 
-def _terms(**settings: object) -> Terms:
-    return Terms(
+def _terms(**settings: object) -> ResolvedPolicy:
+    return ResolvedPolicy(
         Policy(
             lease=LEASE,
             max_lease=MAX_LEASE,

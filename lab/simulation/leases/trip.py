@@ -12,25 +12,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.context import ActiveClaim
-from twicesafe.core.commands import (
-    Board,
+from twicesafe._core.commands import (
+    AwaitFlight,
     Detach,
+    EndFlight,
     Invoke,
-    Land,
+    JoinFlight,
     Launch,
     NotStarted,
     PerformMany,
     Raised,
     Reply,
-    Ride,
     Sleep,
     Watch,
     Within,
 )  # fmt: skip
-from twicesafe.core.protocol import Abandon, Claim
+from twicesafe._core.protocol import Abandon, ClaimRequest
+from twicesafe._runtime.single_flight import Flight
+from twicesafe._values.context import ActiveClaim
 from twicesafe.errors import LeaseLostError, StoreUnavailableError
-from twicesafe.runtime.flights import Flight
 
 from ..violations import Violation
 from .invariants import broken
@@ -64,7 +64,7 @@ class Trip:
         self.alive = True
         self.claims: list[ActiveClaim] = []
         self.flight: Flight | None = None
-        self.asked: list[Claim] = []
+        self.asked: list[ClaimRequest] = []
         self.cancelled: BaseException | None = None
         self.on_end: Callable[[Trip, Any], None] = lambda trip, answer: None
         self._flow = flow
@@ -74,7 +74,7 @@ class Trip:
         self._run: Run | None = None
         self._jobs: Jobs | None = None
         self._recording: Any = None
-        self._unanswered: Claim | None = None
+        self._unanswered: ClaimRequest | None = None
         process.open[self] = None
 
     # -- the driver ---------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Trip:
         self.process.world.network.carry(self.process, self.name, asks, fault, arrived)
 
     def _request(self, ask: Any) -> Any:
-        if type(ask) is Claim:
+        if type(ask) is ClaimRequest:
             unanswered = self._unanswered
             if unanswered is not None and unanswered.owner != ask.owner:
                 broken("same words again", "an unanswered claim was asked with another owner")
@@ -178,7 +178,7 @@ class Trip:
 
     def _perform_many(self, command: PerformMany) -> Any:
         asks = command.requests
-        if asks and type(asks[0]) is Claim:
+        if asks and type(asks[0]) is ClaimRequest:
             self.asked = self.asked or asks  # until they are held; some are asked again
             resume = self._later("claims")
         else:
@@ -211,7 +211,7 @@ class Trip:
         process.after(command.seconds, resume)
         return WAIT
 
-    def _board(self, command: Board) -> Any:
+    def _board(self, command: JoinFlight) -> Any:
         if self.cancelled is not None:
             self._finish(Raised(self.cancelled))
             return WAIT
@@ -226,7 +226,7 @@ class Trip:
         self.flight = flight
         return None
 
-    def _ride(self, command: Ride) -> Any:
+    def _ride(self, command: AwaitFlight) -> Any:
         flight = command.flight
         resume = self._later("ride")
         process = self.process
@@ -253,7 +253,7 @@ class Trip:
         if self.alive and self._turn == turn:
             act()
 
-    def _land(self, command: Land) -> None:
+    def _land(self, command: EndFlight) -> None:
         if self.flight is not None:
             flight, self.flight = self.flight, None
             self.process.flights.land(flight, command.answer)
@@ -363,9 +363,9 @@ def _as_reply(answer: Any) -> tuple[Any, BaseException | None]:
 
 
 _ACTS: dict[type, Callable[[Trip, Any], Any]] = {
-    Board: Trip._board,
-    Ride: Trip._ride,
-    Land: Trip._land,
+    JoinFlight: Trip._board,
+    AwaitFlight: Trip._ride,
+    EndFlight: Trip._land,
     Invoke: Trip._invoke,
     Detach: Trip._detach,
     Launch: Trip._launch,

@@ -9,8 +9,8 @@ import itertools
 from functools import partial
 from typing import Any
 
-from twicesafe.core import operations
-from twicesafe.core.protocol import Forget, Release, Resolve
+from twicesafe._core import operations
+from twicesafe._core.protocol import Forget, Release, Resolve
 from twicesafe.errors import UsageError
 from twicesafe.stores.memory import MemoryStore
 

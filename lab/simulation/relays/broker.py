@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.core.publishing import NOT_TRIED
-from twicesafe.core.relaying import Check, Publish
+from twicesafe._core.publisher import NOT_TRIED
+from twicesafe._core.relay_lease import Check, Publish
 from twicesafe.errors import BrokerUnavailableError
 
 from ..plans import Fault

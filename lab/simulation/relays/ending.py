@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twicesafe.core.outbox import Backlog, Depth
-from twicesafe.core.relaying import REST
-from twicesafe.policy import seconds
+from twicesafe._core.outbox_requests import Backlog, Depth
+from twicesafe._core.relay_lease import REST
+from twicesafe._values.policy import seconds
 
 from .invariants import broken
 from .plan import LEASE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.core.outbox import Fetch, Fetched, Held, Hold, Setback, Settle
+from twicesafe._core.outbox_requests import Fetch, Fetched, Held, Hold, Setback, Settle
 
 from .invariants import broken
 

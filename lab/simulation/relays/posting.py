@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twicesafe.core.outbox import Message, lane_of, slot_of
-from twicesafe.stores.outbox import Added
+from twicesafe._core.outbox_requests import Message, lane_of, slot_of
+from twicesafe._engines.sql.outbox_programs import Added
 
 if TYPE_CHECKING:
     from .broker import Call

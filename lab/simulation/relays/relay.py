@@ -10,9 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import Backoff
-from twicesafe.core import carrying, relaying
-from twicesafe.core.outbox import Held, Settle
-from twicesafe.core.relaying import Check, Collect, Desk, Listen, Pause, Publish
+from twicesafe._core import relay_lease as relaying
+from twicesafe._core import relay_publish as carrying
+from twicesafe._core.outbox_requests import Held, Settle
+from twicesafe._core.relay_lease import Check, Collect, Listen, Pause, Publish, RelayState
 from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
 
 from ..virtual import Actor
@@ -53,7 +54,7 @@ class Relay(Actor):
         self.ended = False
         self.cut_off_until = 0.0
         self.rate = seat.rate
-        self.desk = Desk(
+        self.desk = RelayState(
             lease=LEASE,
             batch=plan.batch,
             group=seat.group,
@@ -66,8 +67,8 @@ class Relay(Actor):
             checks=plan.checks,
         )
         self._inline = seat.threads and seat.concurrency == 1
-        self._keeper = _Hand(relaying.keep(self.desk))
-        self._carrier = _Hand(carrying.carry(self.desk))
+        self._keeper = _Hand(relaying.keep_slots(self.desk))
+        self._carrier = _Hand(carrying.publish_pending(self.desk))
         self._landed: list[Call] = []
         self._answers: dict[int, Any] = {}
         # What the monitor looks at:

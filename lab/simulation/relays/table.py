@@ -12,12 +12,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twicesafe.core.driving import drive
-from twicesafe.core.outbox import OutboxRequest, Prepare
-from twicesafe.stores.outbox import COLUMNS, Added, inlined, values_of
-from twicesafe.stores.sql import Query
-from twicesafe.stores.sqlite.outbox import SqliteOutbox
-from twicesafe.stores.sqlite.programs import SqliteSchema
+from twicesafe._core.driving import drive
+from twicesafe._core.outbox_requests import OutboxRequest, Prepare
+from twicesafe._engines.sql.commands import Query
+from twicesafe._engines.sql.outbox_programs import COLUMNS, Added, inlined, values_of
+from twicesafe._engines.sqlite.outbox_programs import SqliteOutbox
+from twicesafe._engines.sqlite.programs import SqliteSchema
 
 __all__ = ["Table"]
 

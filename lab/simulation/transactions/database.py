@@ -12,9 +12,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.core import inbox, lifecycle
-from twicesafe.core.protocol import Ack, Read, Sweep
-from twicesafe.records import Row, SweepReport
+from twicesafe._core import inbox_flow as inbox
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import Ack, Read, Sweep
+from twicesafe._values.records import Row, SweepReport
 
 from .sessions import Locks, Opened, Session
 from .statements import (

@@ -1,7 +1,7 @@
 """The shipped inbox on the virtual database: both twins, unchanged, down to their statements.
 
 What an engine brings of its own is here: how it inserts first and how it completes. What is rare is
-decided by the programs that all engines share (`stores.inside`), as in PostgreSQL's.
+decided by the programs that all engines share (`_engines.sql.in_transaction`), as in PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import AsyncInbox, Inbox
-from twicesafe.core.inbox import Enter, Entered, Leave
-from twicesafe.core.protocol import Claimed, Verdict
+from twicesafe._core.inbox_flow import Enter, Entered, Leave
+from twicesafe._core.protocol import Claimed, Verdict
+from twicesafe._engines.sql.in_transaction import InTransaction, look
+from twicesafe._transactions.base import AsyncTransaction, Dialect, Style, Transaction
+from twicesafe._transactions.state import State
 from twicesafe.errors import StillInProgressError
-from twicesafe.stores.base import Program
-from twicesafe.stores.inside import Inside, look
-from twicesafe.transactions.base import AsyncTransaction, Dialect, Style, Transaction
-from twicesafe.transactions.state import State
+from twicesafe.stores._base import Program
 
 from .fibers import judge
 from .statements import Finish, Floor, Insert, Load, Save
@@ -32,7 +32,7 @@ RACES = 5
 
 
 class Programs:
-    """What `Inside` asks of an engine's programs."""
+    """What `InTransaction` asks of an engine's programs."""
 
     lock = ""
 
@@ -46,7 +46,7 @@ class Programs:
         yield Save(row, new)
 
 
-class VirtualInside(Inside):
+class VirtualInside(InTransaction):
     """Insert first; what is seen may need no write; else decide under the lock."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Store:
     url = "postgresql://lab"
 
     @staticmethod
-    def inside(style: str) -> Inside:
+    def in_transaction(style: str) -> InTransaction:
         return INSIDE
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from twicesafe.context import ActiveClaim
-from twicesafe.core.commands import Raised
+from twicesafe._core.commands import Raised
+from twicesafe._values.context import ActiveClaim
+from twicesafe._values.outcomes import Outcome
+from twicesafe._values.records import State
 from twicesafe.errors import (
     FingerprintMismatchError,
     HeldError,
@@ -18,8 +20,6 @@ from twicesafe.errors import (
     ResultUnavailableError,
     TooLargeError,
 )
-from twicesafe.outcomes import Outcome
-from twicesafe.records import State
 
 from .invariants import broken
 from .monitor import Monitor, differs

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from twicesafe.core.inbox import Enter
-from twicesafe.core.protocol import Ack, Claimed, Verdict
-from twicesafe.records import Cause, Row, State
+from twicesafe._core.inbox_flow import Enter
+from twicesafe._core.protocol import Ack, Claimed, Verdict
+from twicesafe._values.records import Cause, Row, State
 
 from .invariants import broken
 from .terms import KEYS

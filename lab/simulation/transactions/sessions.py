@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twicesafe.records import Row
+from twicesafe._values.records import Row
 
 from .statements import DriverError, Effect
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from twicesafe.core.inbox import Enter, Leave
-from twicesafe.records import Row
+from twicesafe._core.inbox_flow import Enter, Leave
+from twicesafe._values.records import Row
 
 __all__ = [
     "Commit",
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class DriverError(Exception):
-    """As a driver for PostgreSQL raises it: `transactions.base.explain` knows the states."""
+    """As a driver for PostgreSQL raises it: `_transactions.base.explain` knows the states."""
 
     def __init__(self, sqlstate: str, text: str) -> None:
         super().__init__(text)

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 from twicesafe import Key, Policy
-from twicesafe.letters import Results
+from twicesafe.inbox._base import Results
 
 __all__ = ["CONSUMERS", "FINGERPRINTS", "KEYS", "LONGEST_WAIT", "POLICIES", "RefusedError"]
 

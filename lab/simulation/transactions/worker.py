@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit
 
-from twicesafe.context import current_claim
-from twicesafe.core.commands import Raised
-from twicesafe.core.inbox import Note
-from twicesafe.runtime.notes import Notes
+from twicesafe._core.commands import Raised
+from twicesafe._core.inbox_flow import DeferredWrite
+from twicesafe._runtime.deferred_writes import DeferredWrites
+from twicesafe._values.context import current_claim
 
 from ..virtual import Actor
 from .connection import Connection
@@ -64,14 +64,14 @@ class Worker(Actor):
         return fiber
 
 
-class VirtualNotes(Notes):
+class VirtualNotes(DeferredWrites):
     """The shipped writer of notes, in a fibre instead of its thread."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         super().__init__(self._apart, lambda: worker.world.now, worker.rest)
 
-    def known(self, id: bytes) -> list[Note]:  # noqa: A002
+    def known(self, id: bytes) -> list[DeferredWrite]:  # noqa: A002
         """What is not in the store yet, for the ledger."""
         return self._unwritten.get(id, [])
 
@@ -86,7 +86,7 @@ class VirtualNotes(Notes):
     def _start(self) -> Any:
         return self._worker.start(self._run, lambda nothing: None)
 
-    def _apart(self, note: Note) -> None:
+    def _apart(self, note: DeferredWrite) -> None:
         """A transaction of our own, as stores run it."""
         worker = self._worker
         world = worker.world

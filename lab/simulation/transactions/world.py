@@ -8,10 +8,10 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from twicesafe.core import operations
-from twicesafe.core.protocol import Forget, Release, Resolve, Sweep
+from twicesafe._core import operations
+from twicesafe._core.protocol import Forget, Release, Resolve, Sweep
+from twicesafe._values.keys import Key
 from twicesafe.errors import UsageError
-from twicesafe.keys import Key
 
 from ..plans import Fault, Incident
 from ..study import Say

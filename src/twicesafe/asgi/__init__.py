@@ -16,7 +16,7 @@ What it promises, and how:
 - An exception, a cut or a short response leave the outcome unknown: the key is held, and the client
   is told so (`on_unknown`).
 
-Everything that is decided is decided in `core.http`. Compression and CORS belong outside of this
+Everything that is decided is decided in `_core.http`. Compression and CORS belong outside of this
 layer, authentication and rate limits too where possible.
 
     middleware    which requests are keyed, claimed, replayed or refused
@@ -27,6 +27,6 @@ layer, authentication and rate limits too where possible.
 
 from __future__ import annotations
 
-from .middleware import IdempotencyMiddleware
+from ._middleware import IdempotencyMiddleware
 
 __all__ = ["IdempotencyMiddleware"]

@@ -19,8 +19,8 @@ ignores it is a second request.
 
 from __future__ import annotations
 
-from .budget import Budget
-from .policy import RetryPolicy
-from .sent import Sent, sent_of
+from ._budget import Budget
+from ._policy import RetryPolicy
+from ._sent import Sent, sent_of
 
 __all__ = ["Budget", "RetryPolicy", "Sent", "sent_of"]

@@ -15,14 +15,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
-from ..core.driving import drive_async
-from ..drivers import driver
-from .budget import Budget
-from .judging import Answer, Unanswered, blames_certificate, read_ahead
-from .policy import RetryPolicy
-from .redirects import Root, is_redirect, start
-from .sending import Attempt, Pause, send
-from .sent import mark
+from .._core.driving import drive_async
+from .._values.drivers import driver
+from ._budget import Budget
+from ._final_answers import Answer, Unanswered, blames_certificate, read_ahead
+from ._policy import RetryPolicy
+from ._redirects import Root, is_redirect, start
+from ._sending import Attempt, Pause, send
+from ._sent import mark
 
 with driver("aiohttp"):
     import aiohttp

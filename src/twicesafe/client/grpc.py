@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from ..core.http.policy import HttpPolicy
-from ..drivers import driver
+from .._core.http.policy import HttpPolicy
+from .._values.drivers import driver
 from ..errors import ConfigurationError
 from ..propagation import inject, numbered
 

@@ -17,14 +17,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-from ..core.driving import drive, drive_async
-from ..drivers import driver
-from .budget import Budget
-from .judging import Answer, Unanswered, blames_certificate, read_ahead
-from .policy import RetryPolicy
-from .redirects import ROOT, Root, is_redirect, start, take_off
-from .sending import Attempt, Call, Ended, Pause, send
-from .sent import EXTENSION, mark
+from .._core.driving import drive, drive_async
+from .._values.drivers import driver
+from ._budget import Budget
+from ._final_answers import Answer, Unanswered, blames_certificate, read_ahead
+from ._policy import RetryPolicy
+from ._redirects import ROOT, Root, is_redirect, start, take_off
+from ._sending import Attempt, Call, Ended, Pause, send
+from ._sent import EXTENSION, mark
 
 with driver("httpx"):
     import anyio

@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..core.driving import drive
-from ..drivers import driver
+from .._core.driving import drive
+from .._values.drivers import driver
 from ..errors import ConfigurationError
-from .budget import Budget
-from .judging import Answer, Unanswered, blames_certificate, read_ahead
-from .policy import RetryPolicy
-from .redirects import ROOT, is_redirect, start, take_off
-from .sending import Attempt, Pause, send
-from .sent import mark
+from ._budget import Budget
+from ._final_answers import Answer, Unanswered, blames_certificate, read_ahead
+from ._policy import RetryPolicy
+from ._redirects import ROOT, is_redirect, start, take_off
+from ._sending import Attempt, Pause, send
+from ._sent import mark
 
 with driver("requests"):
     import requests

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._engines.sql.migrations import first_steps
 from ..errors import ConfigurationError
-from ..stores.migrating import first_steps
-from ..stores.urls import identifier
+from ..stores._urls import identifier
 
 __all__ = [
     "create_outbox_tables",

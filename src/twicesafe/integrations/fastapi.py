@@ -20,10 +20,10 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI
 
-from ..context import ActiveClaim, current_claim
-from ..core.http.policy import HttpPolicy
-from ..core.http.problems import CASES
-from ..core.http.rules import Rules
+from .._core.http.policy import HttpPolicy
+from .._core.http.problems import CASES
+from .._core.http.rules import Rules
+from .._values.context import ActiveClaim, current_claim
 from ..errors import ConfigurationError
 
 __all__ = ["RequestClaim", "describe"]

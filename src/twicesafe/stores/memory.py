@@ -1,6 +1,6 @@
 """Memory: the protocol on a dict. For tests and for single processes; all is gone at the end.
 
-This store is the model that others are compared with: it applies `core.lifecycle` and nothing
+This store is the model that others are compared with: it applies `_core.lifecycle` and nothing
 else. Every operation is O(1) under one lock; nothing is ever evicted, only swept when asked.
 
 ``memory://`` is a store of its own; ``memory://name`` is shared by name within the process.
@@ -14,13 +14,12 @@ from itertools import islice
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from ..clocks import since_boot, wall_clock
-from ..core import lifecycle
-from ..core.protocol import (
+from .._core import lifecycle
+from .._core.protocol import (
     Ack,
     Browse,
-    Claim,
     Claimed,
+    ClaimRequest,
     Complete,
     Forget,
     History,
@@ -32,11 +31,12 @@ from ..core.protocol import (
     Survey,
     Sweep,
 )
+from .._forking import RenewedLock
+from .._values.clocks import since_boot, wall_clock
+from .._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ..errors import ConfigurationError
-from ..forking import RenewedLock
-from ..records import AuditEntry, Row, State, Stats, SweepReport, moment
-from .base import AsyncStore, Capabilities, Finding, Store
-from .urls import options_of
+from ._base import AsyncStore, Capabilities, Finding, Store
+from ._urls import options_of
 
 __all__ = ["AsyncMemoryStore", "MemoryStore"]
 
@@ -91,7 +91,7 @@ class MemoryStore(Store):
 
     # -- one method per request ---------------------------------------------------------------
 
-    def claim(self, ask: Claim) -> Claimed:
+    def claim(self, ask: ClaimRequest) -> Claimed:
         answer, row = lifecycle.claim(self._rows.get(ask.key.id), ask, self._now(), self._floor)
         if row is not None:
             self._rows[row.id] = row
@@ -201,7 +201,7 @@ class AsyncMemoryStore(AsyncStore):
     async def doctor(self) -> list[Finding]:
         return self._store.doctor()
 
-    def beside(self) -> Store:
+    def blocking_store(self) -> Store:
         return self._store
 
     async def close(self) -> None:

@@ -11,10 +11,10 @@ keeps less than an inbox does. docs/explanation/which-strategy.md says when to c
 
 from __future__ import annotations
 
-from .event_log import Appended, AsyncEventLog, Event, EventLog
-from .marks import AsyncHighWaterMarks, HighWaterMarks
-from .projections import AsyncProjection, Projection
-from .tables import AsyncTable, Table
+from ._event_log import Appended, AsyncEventLog, Event, EventLog
+from ._marks import AsyncHighWaterMarks, HighWaterMarks
+from ._projections import AsyncProjection, Projection
+from ._tables import AsyncTable, Table
 
 __all__ = [
     "Appended",

@@ -11,48 +11,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .clock import FakeClock as FakeClock
-    from .conformance import Place as Place
-    from .conformance import StoreConformance as StoreConformance
-    from .conformance import StoreUnderTest as StoreUnderTest
-    from .conformance import check as check
-    from .crash import Died as Died
-    from .crash import Life as Life
-    from .crash import crash_point as crash_point
-    from .crash import crash_points as crash_points
-    from .idempotence import assert_idempotent as assert_idempotent
-    from .idempotence import assert_idempotent_async as assert_idempotent_async
-    from .matrix import crash_matrix as crash_matrix
-    from .model import StoreModel as StoreModel
-    from .publishers import PublisherConformance as PublisherConformance
-    from .publishers import PublisherUnderTest as PublisherUnderTest
-    from .repeating import Delivered as Delivered
-    from .repeating import assert_idempotent_for as assert_idempotent_for
-    from .repeating import deliver_at_least_once as deliver_at_least_once
-    from .repeating import run_twice as run_twice
-    from .report import Matrix as Matrix
+    from ._clock import FakeClock as FakeClock
+    from ._conformance import Place as Place
+    from ._conformance import StoreConformance as StoreConformance
+    from ._conformance import StoreUnderTest as StoreUnderTest
+    from ._conformance import check as check
+    from ._crash import Died as Died
+    from ._crash import Life as Life
+    from ._crash import crash_point as crash_point
+    from ._crash import crash_points as crash_points
+    from ._idempotence import assert_idempotent as assert_idempotent
+    from ._idempotence import assert_idempotent_async as assert_idempotent_async
+    from ._matrix import crash_matrix as crash_matrix
+    from ._model import StoreModel as StoreModel
+    from ._publishers import PublisherConformance as PublisherConformance
+    from ._publishers import PublisherUnderTest as PublisherUnderTest
+    from ._repeating import Delivered as Delivered
+    from ._repeating import assert_idempotent_for as assert_idempotent_for
+    from ._repeating import deliver_at_least_once as deliver_at_least_once
+    from ._repeating import run_twice as run_twice
+    from ._report import Matrix as Matrix
 
 _HOMES: Final[dict[str, str]] = {
-    "Delivered": "repeating",
-    "Died": "crash",
-    "FakeClock": "clock",
-    "Life": "crash",
-    "Matrix": "report",
-    "Place": "conformance",
-    "PublisherConformance": "publishers",
-    "PublisherUnderTest": "publishers",
-    "StoreConformance": "conformance",
-    "StoreModel": "model",
-    "StoreUnderTest": "conformance",
-    "assert_idempotent": "idempotence",
-    "assert_idempotent_async": "idempotence",
-    "assert_idempotent_for": "repeating",
-    "check": "conformance",
-    "crash_matrix": "matrix",
-    "crash_point": "crash",
-    "crash_points": "crash",
-    "deliver_at_least_once": "repeating",
-    "run_twice": "repeating",
+    "Delivered": "_repeating",
+    "Died": "_crash",
+    "FakeClock": "_clock",
+    "Life": "_crash",
+    "Matrix": "_report",
+    "Place": "_conformance",
+    "PublisherConformance": "_publishers",
+    "PublisherUnderTest": "_publishers",
+    "StoreConformance": "_conformance",
+    "StoreModel": "_model",
+    "StoreUnderTest": "_conformance",
+    "assert_idempotent": "_idempotence",
+    "assert_idempotent_async": "_idempotence",
+    "assert_idempotent_for": "_repeating",
+    "check": "_conformance",
+    "crash_matrix": "_matrix",
+    "crash_point": "_crash",
+    "crash_points": "_crash",
+    "deliver_at_least_once": "_repeating",
+    "run_twice": "_repeating",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

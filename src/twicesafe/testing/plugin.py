@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ..policy import Policy
+    from .._values.policy import Policy
     from ..receiver import Receiver
-    from .clock import FakeClock
+    from ._clock import FakeClock
 
 __all__ = [
     "assert_idempotent",
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def store_clock() -> FakeClock:
     """The clock of `idempotent_receiver`'s store: it stands still until you ``advance`` it."""
-    from .clock import FakeClock
+    from ._clock import FakeClock
 
     return FakeClock()
 
@@ -65,7 +65,7 @@ def idempotent_receiver(
 
 
 def _marked(request: pytest.FixtureRequest) -> Policy | None:
-    from ..policy import Policy
+    from .._values.policy import Policy
 
     mark = request.node.get_closest_marker("twicesafe")
     if mark is not None and mark.args:
@@ -78,7 +78,7 @@ def _marked(request: pytest.FixtureRequest) -> Policy | None:
 @pytest.fixture
 def assert_idempotent() -> Any:
     """`twicesafe.testing.assert_idempotent`, without an import."""
-    from .idempotence import assert_idempotent
+    from ._idempotence import assert_idempotent
 
     return assert_idempotent
 
@@ -86,7 +86,7 @@ def assert_idempotent() -> Any:
 @pytest.fixture
 def assert_idempotent_async() -> Any:
     """`twicesafe.testing.assert_idempotent_async`, without an import."""
-    from .idempotence import assert_idempotent_async
+    from ._idempotence import assert_idempotent_async
 
     return assert_idempotent_async
 
@@ -94,7 +94,7 @@ def assert_idempotent_async() -> Any:
 @pytest.fixture
 def crash_matrix(request: pytest.FixtureRequest) -> Any:
     """`twicesafe.testing.crash_matrix`, under the policy of the mark ``twicesafe``, if there is one."""
-    from .matrix import crash_matrix
+    from ._matrix import crash_matrix
 
     return functools.partial(crash_matrix, policy=_marked(request))
 
@@ -102,7 +102,7 @@ def crash_matrix(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def run_twice() -> Any:
     """`twicesafe.testing.run_twice`, without an import."""
-    from .repeating import run_twice
+    from ._repeating import run_twice
 
     return run_twice
 
@@ -110,7 +110,7 @@ def run_twice() -> Any:
 @pytest.fixture
 def deliver_at_least_once() -> Any:
     """`twicesafe.testing.deliver_at_least_once`, without an import."""
-    from .repeating import deliver_at_least_once
+    from ._repeating import deliver_at_least_once
 
     return deliver_at_least_once
 
@@ -118,6 +118,6 @@ def deliver_at_least_once() -> Any:
 @pytest.fixture
 def assert_idempotent_for() -> Any:
     """`twicesafe.testing.assert_idempotent_for`, without an import."""
-    from .repeating import assert_idempotent_for
+    from ._repeating import assert_idempotent_for
 
     return assert_idempotent_for

@@ -18,6 +18,6 @@ the response from the application and records it, until it is too long to be kep
 
 from __future__ import annotations
 
-from .middleware import IdempotencyMiddleware
+from ._middleware import IdempotencyMiddleware
 
 __all__ = ["IdempotencyMiddleware"]

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self
 
 from msgspec.structs import replace
 
-from twicesafe.core.protocol import Read, Request
-from twicesafe.records import Row
-from twicesafe.stores.base import Store
+from twicesafe._core.protocol import Read, Request
+from twicesafe._values.records import Row
+from twicesafe.stores._base import Store
 from twicesafe.stores.memory import MemoryStore
 
 BROKEN: list[type[Broken | Misled]] = []

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
-from twicesafe.core.protocol import Complete
-from twicesafe.keys import Key
-from twicesafe.records import Row
+from twicesafe._core.protocol import Complete
+from twicesafe._values.keys import Key
+from twicesafe._values.records import Row
 
 
 class SinksWithOneItem(Misled):

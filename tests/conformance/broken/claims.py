@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
-from twicesafe.core import lifecycle
-from twicesafe.core.protocol import Claimed, Verdict
-from twicesafe.records import Cause, State
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import Claimed, Verdict
+from twicesafe._values.records import Cause, State
 
 
 class ChecksThenActs(Broken):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
-from twicesafe.core.protocol import Ack
-from twicesafe.records import Row, State
+from twicesafe._core.protocol import Ack
+from twicesafe._values.records import Row, State
 
 
 class MakesTheMissingRow(Broken):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
-from twicesafe.core.protocol import Ack, Fail
-from twicesafe.records import Cause, State
+from twicesafe._core.protocol import Ack, Fail
+from twicesafe._values.records import Cause, State
 
 
 class CountsAtTheEnd(Broken):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
-from twicesafe.core.protocol import Ack
-from twicesafe.records import State
+from twicesafe._core.protocol import Ack
+from twicesafe._values.records import State
 
 
 class LeaseIsATtl(Broken):

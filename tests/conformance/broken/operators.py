@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
-from twicesafe.core.protocol import Ack
+from twicesafe._core.protocol import Ack
 
 
 class ForgetsTheTombstone(Broken):

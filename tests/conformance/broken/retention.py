@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
-from twicesafe.core import lifecycle
-from twicesafe.records import State, SweepReport
+from twicesafe._core import lifecycle
+from twicesafe._values.records import State, SweepReport
 
 
 class FenceRestartsAfterSweep(Broken):

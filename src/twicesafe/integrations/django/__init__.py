@@ -27,6 +27,6 @@ The promises of `twicesafe.wsgi` and `twicesafe.asgi`, with what only Django kno
 
 from __future__ import annotations
 
-from .middleware import IdempotencyMiddleware
+from ._middleware import IdempotencyMiddleware
 
 __all__ = ["IdempotencyMiddleware"]

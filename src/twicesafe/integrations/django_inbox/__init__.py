@@ -32,7 +32,7 @@ __all__ = ["open_inbox", "open_outbox"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:  # Django loads this package before its settings are there
-        from . import opening
+        from . import _opening as opening
 
         return getattr(opening, name)
     raise AttributeError(name)

@@ -23,12 +23,12 @@ class InboxConfig(AppConfig):  # type: ignore[misc]
 
 
 def _connected(sender: Any, connection: Any, **more: Any) -> None:
-    from .database import make_ready
+    from ._database import make_ready
 
     make_ready(connection.alias)
 
 
 def _migrated(sender: Any, using: str, **more: Any) -> None:
-    from .database import make_ready
+    from ._database import make_ready
 
     make_ready(using)

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import models
 
-from ...records import moment
+from ..._values.records import moment
 
 __all__ = ["Record"]
 

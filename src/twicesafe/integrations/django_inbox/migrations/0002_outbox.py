@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from django.db import migrations
 
-from twicesafe.integrations.django_inbox.making import make, unmake
+from twicesafe.integrations.django_inbox._tables import make, unmake
 
 
 def _make(apps: Any, schema_editor: Any) -> None:

@@ -1,0 +1,123 @@
+"""A place of the benchmark's own: another table, prefix or file in the same store, gone afterwards.
+
+Its name is drawn for each run, so it meets no record of yours and no other run's. Everything in it
+is removed when the run ends, well or not; after a kill -9 the name, which has ``_bench_`` in it,
+tells what to drop.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from .._engines.sql.commands import Change, Query
+from ..stores._base import Program
+from ..stores._urls import open_store
+
+__all__ = ["own_place"]
+
+_TABLES = {
+    "postgresql": "SELECT format('%I.%I', schemaname, tablename) FROM pg_catalog.pg_tables"
+    " WHERE starts_with(tablename, '{name}_')",
+    "mysql": "SELECT CONCAT('`', table_schema, '`.`', table_name, '`') FROM information_schema.tables"
+    " WHERE table_schema = DATABASE() AND LEFT(table_name, CHAR_LENGTH('{name}_')) = '{name}_'",
+}
+_ENGINES = {
+    "postgres": "postgresql",
+    "mariadb": "mysql",
+    "rediss": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+}
+
+
+@contextmanager
+def own_place(url: str) -> Iterator[str]:
+    """The URL of a place that is made by its first use and removed at the end of the block."""
+    scheme = url.partition(":")[0].partition("+")[0]
+    engine = _ENGINES.get(scheme, scheme)
+    token = secrets.token_hex(4)
+    if engine == "sqlite":
+        yield from _file(url, token)
+    elif engine == "redis":
+        name, own = _renamed(url, "prefix", "ts", token)
+        try:
+            yield own
+        finally:
+            _unlink(own, name)
+    elif engine in _TABLES:
+        name, own = _renamed(url, "table", "twicesafe", token)
+        try:
+            yield own
+        finally:
+            _drop(own, _TABLES[engine].format(name=name))
+    else:
+        yield url  # memory lives in this process; a plug-in's store is asked for a place by its URL
+
+
+def _renamed(url: str, option: str, default: str, token: str) -> tuple[str, str]:
+    head, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    name = f"{options.get(option, default)[:24]}_bench_{token}"
+    return name, f"{head}?{urlencode(options | {option: name})}"
+
+
+def _file(url: str, token: str) -> Iterator[str]:
+    """Beside the file that the URL names: the same disk, another file."""
+    head, mark, query = url.partition("?")
+    own = f"{head}_bench_{token}"
+    try:
+        yield f"{own}{mark}{query}"
+    finally:
+        path = Path(unquote(own.removeprefix("sqlite:///")))
+        for each in path.parent.glob(f"{path.name}*"):
+            each.unlink(missing_ok=True)
+
+
+# --- removing, by the engine's own means --------------------------------------------------------
+
+
+def _drop(url: str, listing: str) -> None:
+    store: Any = open_store(url)
+    try:
+        if hasattr(store.programs, "returning"):  # MySQL asks for the program anew when it repeats
+            store._run(lambda: _drop_all(listing))
+        else:
+            store._run(_drop_all(listing))
+    finally:
+        store.close()
+
+
+def _drop_all(listing: str) -> Program[None]:
+    names = [row[0] for row in (yield Query(listing))]
+    if names:
+        yield Change(f"DROP TABLE IF EXISTS {', '.join(names)} CASCADE")
+
+
+def _unlink(url: str, name: str) -> None:
+    from .._engines.redis.routing import PlainCommand
+
+    store: Any = open_store(url)
+    try:
+        node = 0
+        while True:
+            cursor: Any = b"0"
+            while True:
+                scan = (b"SCAN", cursor, b"MATCH", f"{name}:*".encode(), b"COUNT", 1000)
+                (reply,) = store._execute([PlainCommand(scan, node=node)])
+                if reply is None:
+                    return  # there is no such primary: all were asked
+                if isinstance(reply, Exception):
+                    raise reply
+                cursor, keys = reply
+                if keys:
+                    store._execute([PlainCommand((b"UNLINK", key), key=key) for key in keys])
+                if cursor == b"0":
+                    break
+            node += 1
+    finally:
+        store.close()

@@ -1,0 +1,226 @@
+"""What is offered, in both colours: first deliveries, duplicates, batches, and a herd on one key."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .. import AsyncReceiver, Receiver
+from .timing import Seen, counting, with_tasks, with_threads
+
+__all__ = ["SCENARIOS", "Plan", "Result", "Scenario", "run"]
+
+SCENARIOS: Final = ("first", "duplicate", "batch", "herd")
+COLOURS: Final = ("sync", "async")
+HERD: Final = 100
+SLOW: Final = 0.2
+"""Seconds that the handler of a herd takes."""
+SETTLED: Final = 100
+"""Keys that duplicates ask for, or one for each caller."""
+COUNTED: Final = 0.15
+"""Seconds of the pass that counts trips, at most."""
+
+RESULT: Final = {"status": "captured", "amount": 129_900, "note": "thank you" * 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seconds: float = 1.0
+    callers: tuple[int, ...] = (1, 50)
+    batches: tuple[int, ...] = (100,)
+    scenarios: tuple[str, ...] = SCENARIOS
+    colours: tuple[str, ...] = COLOURS
+
+    def steps(self, colour: str) -> Iterator[Scenario]:
+        for name in self.scenarios:
+            if name == "batch":
+                yield from (Scenario(name, colour, 1, size) for size in self.batches)
+            elif name == "herd":
+                yield Scenario(name, colour, HERD, 0)
+            else:
+                yield from (Scenario(name, colour, callers, 0) for callers in self.callers)
+
+    def all_steps(self) -> list[Scenario]:
+        return [step for colour in self.colours for step in self.steps(colour)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    colour: str
+    callers: int
+    batch: int
+
+    @property
+    def title(self) -> str:
+        who = "thread" if self.colour == "sync" else "task"
+        crowd = f"{self.callers} {who}{'s' if self.callers > 1 else ''}"
+        if self.name == "batch":
+            return f"batches of {self.batch:,}, {crowd}"
+        if self.name == "herd":
+            return f"herd: {crowd} on one key of {SLOW * 1000:.0f} ms"
+        return f"{self.name}, {crowd}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    scenario: Scenario
+    messages: int
+    seconds: float
+    p50: float
+    p99: float
+    trips: float | None
+    """Commands sent to the store per call (per batch, for batches); None: not counted."""
+
+    @property
+    def throughput(self) -> float:
+        return self.messages / self.seconds
+
+
+Watch = Callable[[Scenario, int, int], None]
+
+
+def run(url: str, plan: Plan, watch: Watch) -> Iterator[Result]:
+    """Each scenario's result as it is there; `watch` is told what begins."""
+    steps = plan.all_steps()
+    keys = (f"bench-{number}" for number in itertools.count())
+    with Receiver.open(url) as receiver, asyncio.Runner() as loop:
+        awaited = AsyncReceiver.open(url)
+        try:
+            for number, step in enumerate(steps):
+                watch(step, number, len(steps))
+                if step.colour == "sync":
+                    seen, trips = _blocking(receiver, step, plan.seconds, keys)
+                else:
+                    seen, trips = loop.run(_awaited(awaited, step, plan.seconds, keys))
+                yield _summed_up(step, seen, trips)
+        finally:
+            loop.run(awaited.close())
+
+
+def _summed_up(step: Scenario, seen: Seen, trips: float | None) -> Result:
+    messages = len(seen.calls) * (step.batch or 1)
+    return Result(step, messages, seen.seconds, seen.at(0.50), seen.at(0.99), trips)
+
+
+def handle(_: str) -> dict[str, Any]:
+    return RESULT
+
+
+async def handle_async(_: str) -> dict[str, Any]:
+    return RESULT
+
+
+def handle_slowly(_: str) -> dict[str, Any]:
+    time.sleep(SLOW)
+    return RESULT
+
+
+async def handle_slowly_async(_: str) -> dict[str, Any]:
+    await asyncio.sleep(SLOW)
+    return RESULT
+
+
+# --- the same steps, twice: with threads and with tasks -----------------------------------------
+
+
+def _blocking(
+    receiver: Receiver, step: Scenario, seconds: float, keys: Iterator[str]
+) -> tuple[Seen, float | None]:
+    next_key = _locked(keys)
+    if step.name == "herd":
+        return _herds(receiver, step, seconds, next_key), None
+
+    settled = _settled(step, next_key)
+    for key in settled:
+        receiver.process(key, handle, key)
+
+    def work(caller: int, turn: int) -> None:
+        if step.batch:
+            batch = [next_key() for _ in range(step.batch)]
+            receiver.process_many(batch, handle, key=_itself)
+            return
+        key = settled[(caller + turn) % len(settled)] if settled else next_key()
+        receiver.process(key, handle, key)
+
+    work(0, 0)  # opens what is opened on first use
+    with counting(receiver.store) as sent:
+        counted = with_threads(step.callers, min(seconds, COUNTED), work)
+    return with_threads(step.callers, seconds, work), _per_call(sent, counted)
+
+
+def _herds(receiver: Receiver, step: Scenario, seconds: float, next_key: Callable[[], str]) -> Seen:
+    whole, until = Seen(), time.perf_counter() + seconds
+    while not whole.calls or time.perf_counter() < until:
+        key = next_key()
+        seen = with_threads(
+            step.callers, 0, lambda *_, key=key: receiver.process(key, handle_slowly, key)
+        )
+        whole.calls += seen.calls
+        whole.seconds += seen.seconds
+    return whole
+
+
+async def _awaited(
+    receiver: AsyncReceiver, step: Scenario, seconds: float, keys: Iterator[str]
+) -> tuple[Seen, float | None]:
+    if step.name == "herd":
+        return await _awaited_herds(receiver, step, seconds, keys), None
+
+    settled = _settled(step, keys.__next__)
+    for key in settled:
+        await receiver.process(key, handle_async, key)
+
+    async def work(caller: int, turn: int) -> None:
+        if step.batch:
+            batch = list(itertools.islice(keys, step.batch))
+            await receiver.process_many(batch, handle_async, key=_itself)
+            return
+        key = settled[(caller + turn) % len(settled)] if settled else next(keys)
+        await receiver.process(key, handle_async, key)
+
+    await work(0, 0)
+    store: Any = receiver.store
+    if not hasattr(store, "_tap"):  # a blocking store behind one thread
+        store = await asyncio.to_thread(store.blocking_store)
+    with counting(store) as sent:
+        counted = await with_tasks(step.callers, min(seconds, COUNTED), work)
+    return await with_tasks(step.callers, seconds, work), _per_call(sent, counted)
+
+
+async def _awaited_herds(
+    receiver: AsyncReceiver, step: Scenario, seconds: float, keys: Iterator[str]
+) -> Seen:
+    whole, until = Seen(), time.perf_counter() + seconds
+    while not whole.calls or time.perf_counter() < until:
+        key = next(keys)
+        seen = await with_tasks(
+            step.callers, 0, lambda *_, key=key: receiver.process(key, handle_slowly_async, key)
+        )
+        whole.calls += seen.calls
+        whole.seconds += seen.seconds
+    return whole
+
+
+def _settled(step: Scenario, next_key: Callable[[], str]) -> list[str]:
+    wanted = max(SETTLED, step.callers) if step.name == "duplicate" else 0
+    return [next_key() for _ in range(wanted)]
+
+
+def _per_call(sent: list[int] | None, counted: Seen) -> float | None:
+    return None if sent is None else sent[0] / len(counted.calls)
+
+
+def _locked(keys: Iterator[str]) -> Callable[[], str]:
+    """Many threads take from it: a generator alone would refuse the second one."""
+    numbers = itertools.count()
+    prefix = next(keys)
+    return lambda: f"{prefix}-{next(numbers)}"
+
+
+def _itself(key: str) -> str:
+    return key

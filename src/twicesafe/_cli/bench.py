@@ -1,0 +1,180 @@
+"""``twicesafe bench``: throughput, latency and round trips on your own store."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from .. import __version__
+from .._bench.page import as_data, as_html, duration, rate, trips
+from .._bench.place import own_place
+from .._bench.scenarios import SCENARIOS, Plan, Result, Scenario, run
+from ..errors import UsageError
+from ..stores._urls import mask
+from .options import JsonOption
+from .output import Screen, table
+
+__all__ = ["bench"]
+
+BAR: Final = 14
+
+
+def bench(
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="Where to measure. Only this option counts here: load never goes to a store that a "
+            "file or variable names.",
+            show_default=False,
+        ),
+    ],
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds", metavar="N", min=0.05, max=600, help="How long each scenario runs."
+        ),
+    ] = 1.0,
+    callers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--callers",
+            metavar="N",
+            min=1,
+            max=2000,
+            help="Threads or tasks at once; repeat it.",
+            show_default="1 and 50",
+        ),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--batch",
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Messages in a batch; repeat it.",
+            show_default="100",
+        ),
+    ] = None,
+    scenarios: Annotated[
+        str,
+        typer.Option(
+            "--scenarios", metavar="LIST", help="Some of first, duplicate, batch and herd."
+        ),
+    ] = ",".join(SCENARIOS),
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write the report there too, as one page with its chart.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure on your own store: throughput, p50, p99, round trips.
+
+    Works in a table, prefix or file of its own beside yours, and removes it at the end.
+    Example: [cyan]twicesafe bench --store postgresql:///shop --html bench.html[/]
+    """
+    screen = Screen(json)
+    plan = Plan(seconds, tuple(callers or (1, 50)), tuple(batch or (100,)), _chosen(scenarios))
+    if html is not None:
+        _check_writable(html)
+    with _ended_by_signals(), own_place(store) as place, _progress(screen, plan) as watch:
+        results = list(run(place, plan, watch))
+    url = mask(store)
+    if html is not None:
+        html.write_text(as_html(url, plan, results, __version__), "utf-8")
+    if json:
+        screen.data(as_data(url, plan, results, __version__))
+        return
+    screen.place(url)
+    _show(screen, results)
+    if html is not None:
+        screen.say(Text("✓", "green"), f"written: {html}")
+
+
+def _check_writable(path: Path) -> None:
+    """Before the measurement, which takes its time; what is there stays until the end."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _chosen(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in SCENARIOS:
+            raise UsageError(f"there is no scenario {name[:40]!r}; known: {', '.join(SCENARIOS)}")
+    if not names:
+        raise UsageError(f"no scenario was named; known: {', '.join(SCENARIOS)}")
+    return names
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: what was made is removed first."""
+
+    def end(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _progress(screen: Screen, plan: Plan) -> Iterator[Any]:
+    columns = (TextColumn("{task.description:<44}"), BarColumn(18), MofNCompleteColumn())
+    silent = not screen.err.is_terminal
+    with Progress(*columns, console=screen.err, transient=True, disable=silent) as progress:
+        task = progress.add_task("opening", total=len(plan.all_steps()))
+
+        def watch(step: Scenario, number: int, _: int) -> None:
+            progress.update(task, description=f"{step.title} ({step.colour})", completed=number)
+
+        yield watch
+
+
+def _show(screen: Screen, results: Sequence[Result]) -> None:
+    made = table("scenario", "messages", "", "p50", "p99", "trips")
+    for column in made.columns:
+        column.no_wrap = True
+    for number in (1, 3, 4, 5):
+        made.columns[number].justify = "right"
+    most = max((r.throughput for r in results if r.scenario.name != "herd"), default=1.0)
+    for each in results:
+        is_herd = each.scenario.name == "herd"
+        cells = 0 if is_herd else max(1, round(BAR * each.throughput / most))
+        colour = "blue" if each.scenario.colour == "sync" else "green"
+        made.add_row(
+            each.scenario.title.replace("herd: ", "").replace("on one key of 200 ms", "on one key"),
+            "–" if is_herd else rate(each),
+            Text("█" * cells, colour),
+            duration(each.p50),
+            duration(each.p99),
+            trips(each),
+        )
+    screen.out.print(made)
+    screen.say(
+        "p50 and p99 of one call, or of one batch. Trips: commands to the store per call or batch.",
+    )

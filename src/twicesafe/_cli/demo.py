@@ -1,0 +1,88 @@
+"""``twicesafe demo``: a payment service in a storm of repeats and kills."""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Final
+
+import typer
+
+from .._demo.plan import Plan
+from .._demo.report import Progressing, as_data, render
+from .._demo.show import Show, play
+from .._demo.storm import StormError
+from .exits import NO, Ended
+from .options import JsonOption
+from .output import Screen
+
+__all__ = ["demo"]
+
+PAYMENTS: Final = 120
+WORKERS: Final = 4
+KILL_EVERY: Final = 50
+
+
+def demo(
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", metavar="N", min=0, help="Draw the same plan again.", show_default="a new one"
+        ),
+    ] = None,
+    payments: Annotated[
+        int,
+        typer.Option(
+            "--payments", metavar="N", min=1, max=100_000, help="How many different payments."
+        ),
+    ] = PAYMENTS,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", metavar="N", min=1, max=64, help="How many worker processes."),
+    ] = WORKERS,
+    kill_every: Annotated[
+        int,
+        typer.Option(
+            "--kill-every", metavar="N", min=0, help="Kill one per so many deliveries; 0: none."
+        ),
+    ] = KILL_EVERY,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="Keep the records there, to look at them afterwards. Only this option counts "
+            "here: a storm never goes to a store that a file or variable names.",
+            show_default="SQLite in a temporary folder",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """See it work: repeats and killed workers, with it and without.
+
+    Status 1 if a promise was broken. Example: [cyan]twicesafe demo --seed 7 --workers 8[/]
+    """
+    screen = Screen(json)
+    plan = Plan.draw(random.randrange(2**32) if seed is None else seed, payments, kill_every)
+    try:
+        with Progressing(screen.err) as watch:
+            show = play(plan, workers=workers, store=store, watch=watch)
+    except StormError as error:
+        raise Ended(str(error), NO, "StormError") from error
+    if json:
+        screen.data(as_data(show))
+    else:
+        render(screen.out, show, _again(show))
+    if not show.held:
+        raise typer.Exit(NO)
+
+
+def _again(show: Show) -> str:
+    """The command that draws this plan: the seed, and what differs from the defaults."""
+    plan = show.plan
+    chosen = (
+        ("--payments", len(plan.payments), PAYMENTS),
+        ("--workers", show.workers, WORKERS),
+        ("--kill-every", plan.kill_every, KILL_EVERY),
+    )
+    rest = "".join(f" {name} {value}" for name, value, default in chosen if value != default)
+    return f"twicesafe demo --seed {plan.seed}{rest}"

@@ -1,0 +1,240 @@
+"""``twicesafe keys list`` and ``show``: what the store knows about keys, without changing anything."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from .. import Receiver, Record, State
+from .._values.records import AuditEntry
+from .config import existing, opened
+from .exits import USAGE, Ended
+from .finding import every, find
+from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
+from .output import (
+    BETWEEN,
+    STATES,
+    Screen,
+    ago,
+    audit_data,
+    record_data,
+    shortened,
+    state_text,
+    table,
+    visible,
+)
+
+__all__ = ["list_keys", "show_key"]
+
+ID_CELLS = 8
+FIXED_CELLS = ID_CELLS + 11 + 5 + 10 + 2 * 6
+"""What the columns besides key and scope take, with their gaps."""
+
+_STATE_HELP = f"Only keys in this state; repeat it for several. One of: {', '.join(State)}."
+
+
+def list_keys(
+    state: Annotated[
+        list[State] | None,
+        typer.Option("--state", metavar="STATE", help=_STATE_HELP, show_default=False),
+    ] = None,
+    scope: ScopeOption = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many.")
+    ] = 20,
+    after: Annotated[
+        str,
+        typer.Option(
+            "--after", metavar="MARK", help="Go on where a page ended.", show_default=False
+        ),
+    ] = "",
+    all_: Annotated[bool, flag("--all", help="All of them, page after page.")] = False,
+    full: Annotated[bool, flag("--full", help="Show long keys in full.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List keys, newest first, by state and scope; of several states, one after the other.
+
+    Example: [cyan]twicesafe keys list --state held --state parked --scope acct_1[/]
+    """
+    screen = Screen(json)
+    parts = tuple(scope or ())
+    states: list[State | None] = list(dict.fromkeys(state or ())) or [None]
+    with opened(existing(store, config)) as receiver:
+        if all_:
+            _list_all(screen, receiver, states, parts, full)
+        else:
+            records, more = _page(receiver, states, parts, limit, after)
+            if json:
+                screen.data({"records": [record_data(r) for r in records], "after": more})
+                return
+            _print_rows(screen, records, full)
+            if more:
+                screen.say(Text(f"there are more: --after {more}, or --all", "dim"))
+
+
+def _page(
+    receiver: Receiver,
+    states: list[State | None],
+    scope: tuple[str, ...],
+    limit: int,
+    after: str,
+) -> tuple[list[Record], str]:
+    """Of several states, a mark says which one the page ended in: ``parked:MARK``."""
+    left = list(states)
+    if len(states) > 1 and after:
+        name, _, after = after.partition(":")
+        while left and left[0] != name:
+            left.pop(0)
+        if not left:
+            raise Ended("this --after belongs to a list of other states", USAGE)
+    found: list[Record] = []
+    while left:
+        some, after = receiver.records(
+            state=left[0], scope=scope, limit=limit - len(found), after=after
+        )
+        found += some
+        if not after:
+            left.pop(0)
+        if len(found) >= limit:
+            break
+    if not left:
+        return found, ""
+    return found, f"{left[0]}:{after}" if len(states) > 1 else after
+
+
+def _list_all(
+    screen: Screen,
+    receiver: Receiver,
+    states: list[State | None],
+    scope: tuple[str, ...],
+    full: bool,
+) -> None:
+    records = (record for state in states for record in every(receiver, state, scope))
+    if screen.json:
+        screen.stream(records)
+        return
+    page: list[Record] = []
+    header = True
+    for record in records:
+        page.append(record)
+        if len(page) == 100:
+            _print_rows(screen, page, full, header)
+            page, header = [], False
+    if page or header:
+        _print_rows(screen, page, full, header)
+
+
+def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool = True) -> None:
+    if not records:
+        screen.say(Text("no keys here", "dim"))
+        return
+    spare = max(24, screen.out.width - FIXED_CELLS)
+    key_cells, scope_cells = spare * 3 // 5, spare - spare * 3 // 5
+    made = Table(box=None, show_header=header, header_style="bold dim", padding=(0, 2, 0, 0))
+    made.add_column("id", width=ID_CELLS, no_wrap=True)
+    made.add_column("state", width=11, no_wrap=True)
+    # On a terminal the pages of a long list stay in line; in a pipe a row is as long as it is.
+    made.add_column("key", width=None if screen.piped else key_cells, overflow="fold")
+    made.add_column("scope", width=None if screen.piped else scope_cells, overflow="fold")
+    made.add_column("tries", width=5, justify="right")
+    made.add_column("changed", width=10, no_wrap=True)
+    for record in records:
+        scope = BETWEEN.join(record.scope)
+        made.add_row(
+            record.short,
+            state_text(record.state),
+            Text(visible(record.value) if full else shortened(record.value, key_cells)),
+            Text(visible(scope) if full else shortened(scope, scope_cells)),
+            str(record.attempt),
+            ago(record.changed_at),
+        )
+    screen.out.print(made)
+
+
+def show_key(
+    key: KeyArgument = None,
+    scope: ScopeOption = None,
+    id_: IdOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what is known about one key, and its audit trail.
+
+    Never its result. Example: [cyan]twicesafe keys show tx-123 --scope acct_1 --scope "POST /charges"[/]
+    """
+    screen = Screen(json)
+    with opened(existing(store, config)) as receiver:
+        found = find(receiver, key, scope, id_)
+        # Of a forgotten key only the hash is left: its trail opens to whoever knows the key.
+        trail = None if found.key is None else receiver.audit(found.key)
+    record = found.record
+    if json:
+        audit = None if trail is None else [audit_data(entry) for entry in trail]
+        screen.data({**record_data(record), "audit": audit})
+        return
+    _print_record(screen, record)
+    _print_trail(screen, trail)
+
+
+def _print_record(screen: Screen, record: Record) -> None:
+    colour, meaning = STATES[record.state]
+    if record.lease_until is not None and record.lease_until < datetime.now(UTC):
+        meaning = "but its lease is over: the next delivery takes over"
+    made = table("", "", header=False)
+    made.columns[0].style = "dim"
+    made.columns[1].overflow = "fold"
+
+    def row(name: str, value: Any) -> None:
+        made.add_row(name, value if isinstance(value, Text) else Text(str(value)))
+
+    row("key", visible(record.value) or Text("erased", "dim"))
+    if record.scope:
+        row("scope", BETWEEN.join(map(visible, record.scope)))
+    row("id", record.id.hex())
+    row("state", Text.assemble((record.state.value, f"bold {colour}"), f"  {meaning}"))
+    row("attempts", record.attempt)
+    row("fence", record.fence)
+    if record.cause is not None:
+        row("cause", f"{record.cause.value}  why it was started again")
+    if record.error:
+        row("last failure", visible(record.error))
+    for name, moment in (
+        ("first seen", record.created_at),
+        ("last change", record.changed_at),
+        ("lease ends", record.lease_until),
+        ("rests until", record.not_before),
+        ("kept until", record.expires_at),
+    ):
+        if moment is not None:
+            row(name, f"{moment:%Y-%m-%d %H:%M:%S} UTC  ({ago(moment)})")
+    if record.result_bytes is not None:
+        row("result", f"{record.result_bytes:,} bytes (not shown)")
+    screen.out.print(made)
+
+
+def _print_trail(screen: Screen, trail: list[AuditEntry] | None) -> None:
+    screen.say()
+    if trail is None:
+        screen.say(Text("its audit trail opens by KEY and --scope: the text was erased", "dim"))
+        return
+    if not trail:
+        screen.say(Text("no operator has touched it", "dim"))
+        return
+    made = table("when", "who", "did", "to a record", "why")
+    made.columns[4].overflow = "fold"
+    for entry in trail:
+        made.add_row(
+            ago(entry.at),
+            Text(visible(entry.by)),
+            entry.action,
+            state_text(entry.state_before),
+            Text(visible(entry.why)),
+        )
+    screen.out.print(made)

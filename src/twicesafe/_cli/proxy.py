@@ -1,0 +1,100 @@
+"""``twicesafe proxy``: the middleware as a program, in front of a service in any language."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from .._proxy import load, run
+from .options import ConfigOption, JsonOption, StoreOption, flag
+from .output import Screen
+
+if TYPE_CHECKING:
+    from .._proxy.supervisor import Greeting
+
+__all__ = ["proxy"]
+
+
+def proxy(
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            "--upstream",
+            metavar="URL",
+            help="The service to protect, like http://127.0.0.1:9000.",
+            show_default=False,
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where clients come.",
+            show_default="127.0.0.1:8080",
+        ),
+    ] = None,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            "--admin",
+            metavar="HOST:PORT",
+            help="Where /live, /ready and /metrics are; never where clients come.",
+            show_default="nowhere",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", min=1, help="How many processes.", show_default="1"),
+    ] = None,
+    check: Annotated[
+        bool,
+        flag("--check", help="Check the settings, then end."),
+    ] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    r"""Protect a service in any language: Idempotency-Key as a program.
+
+    A repeat of a POST or PATCH under an answered Idempotency-Key gets the recorded answer.
+    If the service does not answer, the key is held: [cyan]twicesafe keys list --state held[/], then
+    keys resolve or keys release. All settings: \[proxy] and \[http] in twicesafe.toml, or variables like
+    TWICESAFE_PROXY_UPSTREAM. SIGHUP reads them again, SIGTERM lets running requests end.
+    Example: [cyan]twicesafe proxy --upstream http://127.0.0.1:9000 --store sqlite:///keys.db[/]
+    """
+    screen = Screen(json)
+    given: dict[str, Any] = {
+        "upstream": upstream,
+        "listen": listen,
+        "admin": admin,
+        "workers": workers,
+        "store": store,
+    }
+    path: Path | None = config
+    if check:
+        settings = load(path, given)
+        if json:
+            screen.data({"upstream": settings.upstream, "listen": settings.listen})
+        screen.say(f"fine: {settings.listen} → {settings.upstream}")
+        return
+
+    def ready(greeting: Greeting) -> None:
+        if json:
+            screen.data(msgspec.structs.asdict(greeting))
+        screen.say(f"{greeting.listening} protects {greeting.upstream}")
+        screen.say(f"keys: {greeting.store}")
+        if greeting.admin is not None:
+            screen.say(f"admin: {greeting.admin}/ready, /metrics")
+        sys.stdout.flush()
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    run(lambda: load(path, given), ready)

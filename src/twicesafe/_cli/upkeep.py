@@ -1,0 +1,270 @@
+"""``twicesafe stats``, ``sweep``, ``doctor`` and ``migrate``: how the store is, and keeping it so."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from .. import Receiver, State
+from .._core.outbox_requests import Prepare
+from .._values.records import SweepReport
+from ..errors import StoreUnavailableError, UsageError
+from ..receiver._maintenance import RoundTimer, sweep_round
+from ..stores._urls import mask, outbox_script_of, script_of
+from .config import Settings, existing, opened, settle
+from .exits import NO, complain
+from .options import ConfigOption, JsonOption, StoreOption, flag
+from .output import STATES, Screen, ago, state_text, table, visible
+
+__all__ = ["doctor", "interruptible", "migrate", "stats", "sweep"]
+
+BAR: Final = 12
+
+
+def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show how many keys are in which state, and what waits.
+
+    Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
+    """
+    screen = Screen(json)
+    with opened(existing(store, config)) as receiver:
+        found, url = receiver.stats(), receiver.store.url
+    oldest = found.oldest_in_progress
+    if json:
+        screen.data(
+            {
+                "store": url,
+                "total": found.total,
+                "by_state": {state.value: found.by_state.get(state, 0) for state in State},
+                "stuck": found.stuck,
+                "expired": found.expired,
+                "oldest_in_progress": None if oldest is None else oldest.isoformat(),
+            }
+        )
+        return
+    screen.place(url)
+    made = table("state", "keys", "", "")
+    for column in made.columns:
+        column.no_wrap = True
+    made.columns[0].min_width, made.columns[1].min_width = 11, 5
+    made.columns[1].justify = "right"
+    most = max(found.by_state.values(), default=0)
+    for state in State:
+        number = found.by_state.get(state, 0)
+        colour, meaning = STATES[state]
+        made.add_row(
+            state_text(state),
+            f"{number:,}",
+            Text(_bar(number, most), colour),
+            Text(meaning if number else "", "dim"),
+        )
+    screen.out.print(made)
+    screen.say(f"{found.total:,} keys;", f"{found.expired:,} past their retention (`sweep`)")
+    if oldest is not None:
+        late = f", {found.stuck:,} past their lease (taken over at their next delivery)"
+        screen.say(f"oldest work in progress: {ago(oldest)}{late if found.stuck else ''}")
+
+
+def _bar(number: int, most: int) -> str:
+    """Whole blocks by share of the largest; something is never shown as nothing."""
+    cells = number * BAR * 2 // most if most else 0
+    return "█" * (cells // 2) + ("▌" if cells % 2 or (number and not cells) else "")
+
+
+def sweep(
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", min=1, help="Remove at most so many.", show_default=False
+        ),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            min=0.01,
+            help="Sweep again and again, also after an outage, until Ctrl-C or SIGTERM.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove records whose retention is over, in short bites.
+
+    Example: [cyan]twicesafe sweep --every 3600[/]
+    """
+    screen = Screen(json)
+    with opened(settle(store, config)) as receiver, interruptible() as stop:
+        timer = None if every is None else RoundTimer(every, limit)
+        while True:
+            if timer is None:
+                _say_swept(screen, _sweep_once(screen, receiver, limit), json)
+                return
+            try:
+                _sweep_in_turn(screen, receiver, timer, json)
+            except StoreUnavailableError as error:  # it may be back by the next round
+                complain(screen, error)
+            if stop.wait(timer.every):
+                return
+
+
+def _sweep_in_turn(screen: Screen, receiver: Receiver, timer: RoundTimer, json: bool) -> None:
+    outcome = sweep_round(receiver, timer)
+    if outcome is None or outcome.replayed:
+        screen.say("this round is another node's")
+        return
+    swept = outcome.value
+    report = SweepReport(removed=swept["removed"], examined=swept["examined"], more=False)
+    _say_swept(screen, report, json)
+
+
+def _say_swept(screen: Screen, report: SweepReport, json: bool) -> None:
+    if json:
+        data = {"removed": report.removed, "examined": report.examined, "more": report.more}
+        screen.data(data, indent=None)
+    rest = "; there may be more" if report.more else ""
+    screen.say(
+        Text("✓", "green"),
+        f"removed {report.removed:,} of {report.examined:,} records examined{rest}",
+    )
+
+
+def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepReport:
+    """One sweep; on a terminal, long work is cut into twentieths so that it can be watched."""
+    due = receiver.stats().expired if screen.err.is_terminal else 0
+    if limit is not None:
+        due = min(due, limit)
+    share = max(1000, -(-due // 20))
+    if due <= share:
+        return receiver.sweep(limit)
+    columns: tuple[Any, ...] = (TextColumn("sweeping"), BarColumn(), MofNCompleteColumn())
+    removed = examined = 0
+    with Progress(*columns, TimeRemainingColumn(), console=screen.err, transient=True) as progress:
+        task = progress.add_task("sweep", total=due)
+        while True:
+            left = None if limit is None else limit - removed
+            report = receiver.sweep(share if left is None else min(share, left))
+            removed += report.removed
+            examined += report.examined
+            progress.update(task, completed=removed)
+            if not report.more or removed == limit:
+                return SweepReport(removed=removed, examined=examined, more=report.more)
+
+
+@contextmanager
+def interruptible(tell: Callable[[], None] | None = None) -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set the event: the bite in hand is finished, then the command ends well.
+
+    ``tell`` is called then, for work that does not look at the event.
+    """
+    stop = threading.Event()
+
+    def note(_: int, __: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt  # asked twice: at once
+        stop.set()
+        if tell is not None:
+            tell()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_MARKS: Final = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "refuse": ("✗", "bold red")}
+
+
+def doctor(
+    store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Check what the guarantee stands on; status 1 if it does not hold.
+
+    Example: [cyan]twicesafe doctor && systemctl start shop[/]
+    """
+    screen = Screen(json)
+    settings = existing(store, config)
+    with opened(settings) as receiver:
+        findings, url = receiver.doctor(), receiver.store.url
+    healthy = all(finding.level != "refuse" for finding in findings)
+    if json:
+        rows = [{"level": f.level, "what": f.what, "remedy": f.remedy} for f in findings]
+        screen.data({"store": url, "source": settings.source, "healthy": healthy, "findings": rows})
+    else:
+        screen.place(url, f"  (from {settings.source})")
+        made = table("", "finding", "remedy")
+        for finding in findings:
+            mark, colour = _MARKS[finding.level]
+            remedy = visible(finding.remedy) if finding.level != "ok" else ""
+            made.add_row(Text(mark, colour), Text(visible(finding.what)), Text(remedy))
+        screen.out.print(made)
+        if not healthy:
+            screen.say(Text("✗ the guarantee does not hold on this store", "bold red"))
+    if not healthy:
+        raise typer.Exit(NO)
+
+
+def migrate(
+    sql: Annotated[
+        bool,
+        flag("--sql", help="Print the statements and change nothing; connects to nothing."),
+    ] = False,
+    outbox: Annotated[bool, flag("--outbox", help="Make the tables of the outbox, too.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring the store's schema up to date.
+
+    For stores that are opened with ?migrate=false; others do it when they are opened.
+    Example: [cyan]twicesafe migrate --store "sqlite:///keys.db?migrate=false"[/]
+    """
+    screen = Screen(json)
+    settings = settle(store, config)
+    if sql:
+        script = script_of(settings.url) + (outbox_script_of(settings.url) if outbox else "")
+        if not script:
+            raise UsageError("this store keeps its records without an SQL schema")
+        if json:
+            screen.data({"store": mask(settings.url), "sql": script})
+        else:
+            screen.out.print(Text(script), end="", soft_wrap=True)
+        return
+    with opened(Settings(_migrating(settings.url), settings.source, settings.policy)) as receiver:
+        opening = receiver.store
+        if outbox and not opening.capabilities.outbox:
+            raise UsageError(f"{opening.url} cannot keep an outbox: leave --outbox out")
+        done, url = [*opening.migrated, *opening.migrate()], opening.url
+        if outbox:
+            done += opening.perform(Prepare(migrate=True))  # type: ignore[arg-type]
+    if json:
+        screen.data({"store": url, "done": done})
+        return
+    for step in done or ["the schema is up to date"]:
+        screen.say(Text("✓", "green"), visible(step))
+
+
+def _migrating(url: str) -> str:
+    """The same URL without the wish not to migrate: this command is that wish's other half."""
+    head, _, query = url.partition("?")
+    if "migrate" not in query:
+        return url
+    kept = [(name, value) for name, value in parse_qsl(query, True) if name != "migrate"]
+    return f"{head}?{urlencode(kept)}" if kept else head

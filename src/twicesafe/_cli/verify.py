@@ -1,0 +1,190 @@
+"""``twicesafe verify``: where does your own handler double, lose or change its effect?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from .._values.policy import Policy
+from ..errors import UsageError
+from ..testing._matrix import crash_matrix
+from ..testing._simulated_process import called
+from .exits import NO, Ended
+from .options import JsonOption, flag
+from .output import Screen, visible
+
+__all__ = ["verify"]
+
+
+def verify(
+    handler: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:HANDLER",
+            help="The handler, importable from this folder.",
+            show_default=False,
+        ),
+    ],
+    snapshot: Annotated[
+        str,
+        typer.Option(
+            "--snapshot",
+            metavar="MODULE:FUNCTION",
+            help="Returns what the effect is about, as a value to compare.",
+            show_default=False,
+        ),
+    ],
+    setup: Annotated[
+        str,
+        typer.Option(
+            "--setup",
+            metavar="MODULE:FUNCTION",
+            help="Puts the world back to its start; called before every trial. Not on production!",
+            show_default=False,
+        ),
+    ],
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="JSON",
+            help="An argument of the handler, as JSON; repeat it, in order.",
+            show_default=False,
+        ),
+    ] = None,
+    lines: Annotated[
+        bool,
+        flag(
+            "--lines/--points",
+            help="Die before every line of the handler's file, or only where it says crash_point.",
+        ),
+    ] = True,
+    lines_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lines-of",
+            metavar="MODULE",
+            help="Die before every line of this module too; repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    any_result: Annotated[
+        bool,
+        flag("--any-result", help="Answers may differ."),
+    ] = False,
+    bare: Annotated[
+        bool,
+        flag("--bare", help="Without a receiver: the handler receives by itself."),
+    ] = False,
+    hold: Annotated[
+        bool,
+        flag(
+            "--hold",
+            help='Under takeover="hold": after a crash an operator decides.',
+        ),
+    ] = False,
+    kill: Annotated[
+        bool,
+        flag(
+            "--kill",
+            help="Also kill real processes, at every point; about a second each.",
+        ),
+    ] = False,
+    interleavings: Annotated[
+        int | None,
+        typer.Option(
+            "--interleavings",
+            metavar="N",
+            min=0,
+            help="How many orders of two deliveries to try.",
+            show_default="300",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Crash your handler at every line, retry, and see what it does.
+
+    Status 1 if any trial did harm. Example: [cyan]twicesafe verify shop:charge --snapshot
+    shop:lines --setup shop:clear --input '"o-1"'[/]
+    """
+    screen = Screen(json)
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    with contextlib.redirect_stdout(sys.stderr):  # what the handler prints is not our report
+        target = _named(handler, "the handler")
+        world = {"snapshot": _named(snapshot, "--snapshot"), "setup": _named(setup, "--setup")}
+        more = [_module(name, "--lines-of") for name in lines_of or ()]
+        _try("--setup", world["setup"])
+        try:
+            report = crash_matrix(
+                target,
+                *map(_argument, given or ()),
+                **world,
+                policy=Policy(takeover="hold") if hold else None,
+                bare=bare,
+                lines=more or lines,
+                results=not any_result,
+                interleavings=interleavings,
+                kill=kill,
+            )
+        except AssertionError as error:  # the clean run failed: there is nothing to compare with
+            raise Ended(str(error), NO, "CleanRunFailed") from error
+    if json:
+        screen.data(report.as_data())
+    else:
+        *rows, verdict = str(report).splitlines()
+        for row in rows:
+            screen.say(Text(visible(row), "red" if "WRONG" in row else ""))
+        mark = Text("✓", "green") if report.ok else Text("✗", "red")
+        screen.say(mark, visible(verdict.removeprefix("verdict: ")))
+    if not report.ok:
+        raise typer.Exit(NO)
+
+
+def _try(what: str, function: Callable[[], Any]) -> None:
+    try:
+        called(function)
+    except Exception as error:
+        raise UsageError(f"{what} failed: {type(error).__name__}: {error}") from error
+
+
+def _named(target: str, what: str) -> Any:
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise UsageError(f"{what} must be MODULE:NAME, such as shop.orders:charge, not {target!r}")
+    found = _module(module, what)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"{what}: {module} has no function {name!r}")
+    return found
+
+
+def _module(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{what}: no module {error.name!r} is found from this folder; go where it is, or install it"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"{what}: {name} fails as it is loaded: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _argument(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"--input {text[:40]!r} is not JSON ({error}); text needs its quotes: '\"o-1\"'"
+        ) from error

@@ -1,0 +1,224 @@
+"""The exchange: one delivery, from its claim to its answer.
+
+    admit     claim → replay | refuse | wait | win
+    finish    invoke the handler, then settle (`settling`)
+
+Both colours run these same generators. The rules they keep are P2, P7, P9, P10 and P11 of the
+protocol; the others are the store's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import events as ev
+from .._values.context import ActiveClaim
+from .._values.outcomes import Outcome
+from .._values.owner_token import chance, new_owner
+from .._values.records import Cause
+from ..errors import StoreUnavailableError
+from .call import Call, cause_of
+from .commands import (
+    AwaitFlight,
+    Detach,
+    EndFlight,
+    Flow,
+    Invoke,
+    JoinFlight,
+    Raised,
+    Reply,
+    Sleep,
+    Watch,
+)
+from .duplicates import (
+    outcome_of,
+    refusal,
+    refuse_busy,
+    refuse_crowd,
+    refuse_mismatch,
+    refuse_own_wait,
+)
+from .protocol import Abandon, Claimed, ClaimRequest, Verdict
+from .settling import settle
+
+__all__ = ["admit", "deliver", "finish", "granted"]
+
+_WON, _REPLAY, _BUSY, _RESTING = Verdict.WON, Verdict.REPLAY, Verdict.BUSY, Verdict.RESTING
+
+LONGEST_WATCH = 2.0
+"""Seconds after which a waiter looks for itself, in case its wake-up was lost."""
+
+CLAIM_PATIENCE = 3.0
+"""Seconds for which an unanswered claim is asked again, with the same owner, before giving up."""
+
+
+def deliver(call: Call, began: float | None = None) -> Flow[Outcome[Any] | Raised]:
+    """The whole of it; runs the handler at most once.
+
+    The handler's own exception is returned, for the caller to raise: inside a generator a
+    `StopIteration` would change its meaning.
+    """
+    try:
+        admitted = yield from admit(call, began)
+    except StoreUnavailableError:
+        if not call.terms.outage_runs:
+            raise
+        call.notify(ev.Unprotected(call.key))
+        if call.terms.timeout is not None:
+            return (yield Detach(_unprotected(call), call.terms.timeout, None))  # type: ignore[no-any-return]
+        return (yield from _unprotected(call))
+    if type(admitted) is Claimed:
+        return outcome_of(call, admitted)
+    if call.terms.timeout is not None:
+        return (yield Detach(finish(call, admitted), call.terms.timeout, admitted))  # type: ignore[no-any-return]
+    reply: Reply = yield Invoke(admitted, call.run)
+    return (yield from settle(call, admitted, reply))
+
+
+def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
+    """Run, then record: what a detached thread does by itself."""
+    reply: Reply = yield Invoke(claim, call.run, call.terms.timeout)
+    return (yield from settle(call, claim, reply))
+
+
+def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
+    reply: Reply = yield Invoke(None, call.run, call.terms.timeout)
+    if isinstance(reply, Raised):
+        return reply
+    return Outcome(reply.value, False, 0, call.key, 0)
+
+
+# --- admit: who runs? ------------------------------------------------------------------------
+
+
+def admit(call: Call, began: float | None = None) -> Flow[Any]:
+    """An `ActiveClaim` to run under, or the `Claimed` answer to replay; refusals are raised.
+
+    `began`: since when it has been waiting, if it has. An outage is told to observers here, once, for
+    every way to deliver: a call, a claim by hand, a request.
+    """
+    try:
+        return (yield from _admit(call, began))
+    except StoreUnavailableError as error:
+        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
+        raise
+
+
+def _admit(call: Call, began: float | None) -> Flow[Any]:
+    key, terms, clock = call.key, call.terms, call.clock
+    turn = None
+    flight = yield JoinFlight(key.id, call.fingerprint)
+    while flight is not None:  # this very process is at work on the key
+        if began is None:
+            began = clock()
+        if flight.departed:
+            refuse_mismatch(call, flight.fingerprint)
+        elif call.fingerprint is not None and flight.fingerprint not in (None, call.fingerprint):
+            break  # one of the two is refused, and only the store knows which
+        if terms.rejects and flight.delayed and not flight.departed:
+            break  # its leader waits, and may for long: the store knows what we ask
+        asks = terms.rejects and not flight.departed  # what its claim finds may be our answer
+        patience = (CLAIM_PATIENCE if asks else terms.wait) - (clock() - began)
+        if (terms.rejects and not asks) or patience <= 0:
+            refuse_busy(call, None)
+        refuse_own_wait(call)
+        try:
+            landing = yield AwaitFlight(flight, patience, terms.max_waiters, asks)
+        except OverflowError:
+            refuse_crowd(call)
+        if call.observed and not asks:
+            call.notify(ev.Waited(key, clock() - began))
+        # Who led without a fingerprint does not know the record's: then the store must compare.
+        if type(landing) is Claimed and (
+            call.fingerprint is None or landing.fingerprint is not None
+        ):
+            refuse_mismatch(call, landing.fingerprint)
+            return landing
+        flight = yield JoinFlight(key.id, call.fingerprint)  # no answer for us: our turn?
+
+    while True:
+        ask = ClaimRequest(
+            key, new_owner(), terms.lease_ms, terms.max_attempts, terms.hold, call.fingerprint
+        )
+        sent = clock()
+        try:
+            answer: Claimed = yield ask
+        except StoreUnavailableError as error:
+            answer = yield from _ask_again(call, ask, sent, error)
+        verdict = answer.verdict
+        if verdict is _WON:
+            now = clock()
+            if now - sent < terms.usable:
+                return granted(call, ask, answer, sent)
+            # P7: the answer is older than what it grants. Nobody may start on it.
+            yield Abandon(key.id, ask.owner, terms.retention_ms)
+            raise StoreUnavailableError(
+                f"the store took {now - sent:.1f} s to answer a claim with a lease of "
+                f"{terms.lease:g} s; the handler was not started; try again, or use a longer lease",
+                key=key,
+            )
+        if verdict is _REPLAY:
+            yield EndFlight(answer)
+            return answer
+        if verdict is not _BUSY and verdict is not _RESTING:
+            refusal(call, answer)
+        # Somebody else is at it (or it rests after a failure): wait, then ask again.
+        if began is None:
+            began = sent
+        patience = terms.wait - (clock() - began)
+        if terms.rejects or patience <= 0:
+            refuse_busy(call, answer)
+        refuse_own_wait(call)
+        turn = 0 if turn is None else turn + 1
+        promised = min(patience, answer.wait / 1000 + 0.001)
+        poll = min(promised, _pause(answer, turn, ask.owner))
+        if answer.locked:
+            yield Sleep(poll)
+        else:
+            yield Watch(key.id, min(promised, LONGEST_WATCH), poll)
+        if call.observed:
+            call.notify(ev.Waited(key, clock() - began))
+
+
+def _ask_again(
+    call: Call, ask: ClaimRequest, sent: float, error: StoreUnavailableError
+) -> Flow[Claimed]:
+    """P2 and P10: an unanswered claim is asked again with the same owner, never assumed."""
+    tries = 0
+    while True:
+        left = min(CLAIM_PATIENCE, call.terms.usable) - (call.clock() - sent)
+        pause = min(0.02 * 2**tries, 0.5)
+        if left <= pause:
+            raise error.about(call.key) from error.__cause__
+        tries += 1
+        yield Sleep(pause)
+        try:
+            return (yield ask)  # type: ignore[no-any-return]
+        except StoreUnavailableError as again:
+            error = again
+
+
+def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> ActiveClaim:
+    if call.observed:
+        call.notify(ev.Started(call.key, answer.attempt, answer.cause))
+        if answer.cause is Cause.LEASE_EXPIRED:
+            call.notify(ev.TakenOver(call.key, answer.attempt))
+    return ActiveClaim(
+        call.key,
+        ask.owner,
+        answer.fence,
+        answer.attempt,
+        answer.cause,
+        sent,
+        call.terms.lease,
+        call.terms.max_lease,
+        call.clock,
+    )
+
+
+def _pause(answer: Claimed, turn: int, owner: bytes) -> float:
+    """Polls grow from 2 ms to 250 ms, jittered; a resting key tells when to come back."""
+    if answer.verdict is Verdict.RESTING:
+        return answer.wait / 1000 + 0.001
+    grown = min(0.002 * 1.5**turn, 0.25) if turn < 16 else 0.25
+    return grown * (1 - 0.5 * chance(owner, turn))

@@ -1,0 +1,221 @@
+"""Calling: from a function, its arguments and a key to the `Call` that the core understands.
+
+What depends on the function alone (its return type, its parameters, whether it can be run at all)
+is worked out once and remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any, Literal, TypeAlias
+
+from .._values.codecs import resolve_return_type
+from .._values.fingerprint import field_names, fingerprint, stated
+from ..errors import ConfigurationError, UsageError
+
+__all__ = ["FingerprintSetting", "HandlerProfile", "profile_of"]
+
+FingerprintSetting: TypeAlias = Literal[True] | bytes | Callable[..., object] | None
+
+
+class HandlerProfile:
+    """What there is to know about a handler before it is called."""
+
+    __slots__ = (
+        "_bound",
+        "_defaults",
+        "_home",
+        "_names",
+        "_plain",
+        "_signature",
+        "_skip",
+        "declared",
+        "problem",
+    )
+
+    def __init__(self, handler: Callable[..., Any], method: bool) -> None:
+        self.declared = resolve_return_type(handler)
+        self.problem = _problem_of(handler)
+        self._home = getattr(handler, "__globals__", None)  # kept: `_source_of` knows it by its id
+        # What a partial carries is part of the call: charge("EUR", 5) is not charge("USD", 5).
+        self._bound: functools.partial[Any] | None = None
+        if isinstance(handler, functools.partial):
+            self._bound, handler = handler, handler.func
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(handler)
+        except (TypeError, ValueError):
+            self._signature = None
+        parameters = list(self._signature.parameters.values()) if self._signature else []
+        self._skip = 1 if method and parameters and parameters[0].name in ("self", "cls") else 0
+        self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        self._names = [p.name for p in parameters]
+        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    @property
+    def is_method(self) -> bool:
+        return self._skip == 1
+
+    @property
+    def parameters(self) -> list[str]:
+        return self._names[self._skip :]
+
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, defaults included: positional or keyword makes no difference."""
+        if self._bound is not None:
+            args, kwargs = (*self._bound.args, *args), {**self._bound.keywords, **kwargs}
+        if self._signature is None:
+            return {"args": list(args), **kwargs}
+        if self._plain and len(args) + len(kwargs) <= len(self._names):
+            bound = {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
+        else:
+            arguments = self._signature.bind(*args, **kwargs)
+            arguments.apply_defaults()
+            bound = dict(arguments.arguments)
+        if self._skip:
+            bound.pop(self._names[0], None)
+        return bound
+
+    def content(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What equal calls have in common. One argument alone stands for itself, so that a
+        mismatch can name *its* fields."""
+        bound = self.named(args, kwargs)
+        if len(self.parameters) == 1 and len(bound) == 1:
+            (alone,) = bound.values()
+            return alone
+        return bound
+
+    def fingerprint(
+        self, setting: FingerprintSetting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[bytes | None, Callable[[], Sequence[str]] | None]:
+        """The fingerprint of a call, and a way to name its fields if it differs."""
+        if setting is None or isinstance(setting, bytes):
+            return stated(setting), None
+        content = self.content(args, kwargs) if setting is True else setting(*args, **kwargs)
+        if content is None and setting is not True:
+            return None, None
+        return fingerprint(content), functools.partial(field_names, content)
+
+
+_by_source: dict[Any, HandlerProfile] = {}
+_by_function: weakref.WeakKeyDictionary[Any, dict[str, HandlerProfile]] = (
+    weakref.WeakKeyDictionary()
+)
+_MOST_PROFILES = 4096
+
+
+def profile_of(handler: Callable[..., Any], method: bool = False) -> HandlerProfile:
+    """The profile of a handler, worked out once. Functions made again and again from one source
+    share theirs, where the source alone says everything about them."""
+    kind = "method" if method else "function"
+    function: Any = handler
+    if type(handler) is MethodType:  # has its function's code, but not its signature
+        kind, function = "bound", handler.__func__
+    if type(function) is not FunctionType:
+        return HandlerProfile(handler, method)
+    source = _source_of(function)
+    if source is None:
+        found = _by_function.setdefault(function, {})
+        if kind not in found:
+            found[kind] = HandlerProfile(handler, method)
+        return found[kind]
+    known = _by_source.get((source, kind))
+    if known is None:
+        if len(_by_source) >= _MOST_PROFILES:
+            _by_source.clear()
+        known = _by_source[source, kind] = HandlerProfile(handler, method)
+    return known
+
+
+def _source_of(function: FunctionType) -> Any:
+    """What equal functions have in common; None if each of them must be looked at by itself."""
+    if function.__dict__ or function.__defaults__ or function.__kwdefaults__:
+        return None  # decorators leave __wrapped__, whose signature is the one that counts
+    code, declared = function.__code__, function.__annotations__.get("return")
+    if isinstance(declared, str):
+        if code.co_freevars and any(name in declared for name in code.co_freevars):
+            return None  # the same word may mean another class in the next closure
+        return code, declared, id(function.__globals__)  # or in another module, of equal code
+    try:
+        hash(declared)
+    except TypeError:
+        return None
+    return code, declared
+
+
+def check_setting(setting: Any) -> FingerprintSetting:
+    if setting is None or setting is True or isinstance(setting, bytes) or callable(setting):
+        return setting  # type: ignore[no-any-return]
+    raise ConfigurationError(
+        f"fingerprint={setting!r} makes no sense: use None (no check), True (the arguments), "
+        "bytes, or a callable of the arguments"
+    )
+
+
+def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple[str, ...]:
+    """Module and qualified name: two functions never share keys by accident.
+
+    A name says nothing about what a function carries with it. Two closures of one factory (one per
+    tenant, say) have the same name and do different things, so these must be told apart by hand.
+    ``keyed``: the caller makes the key; else it is made of all arguments, those of a partial too.
+    """
+    while isinstance(function, functools.partial) and not keyed:
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    carried = _carried_by(function)
+    if carried:
+        raise ConfigurationError(
+            f"{name} carries {carried}: others of the same name may carry something else, and would "
+            "share its keys; give scope=(…), with what tells them apart"
+        )
+    return (f"{getattr(function, '__module__', '') or '?'}.{name}",)
+
+
+def _carried_by(function: Any) -> str:
+    """What this function knows besides its arguments and its module; empty: nothing."""
+    if getattr(function, "__qualname__", "").endswith("<lambda>"):
+        return "no name of its own (a lambda)"
+    if isinstance(function, functools.partial):
+        return "the arguments of a partial"
+    if isinstance(function, MethodType):
+        return "" if inspect.isclass(function.__self__) else "the object that it is a method of"
+    if not isinstance(function, FunctionType):
+        return "" if inspect.isbuiltin(function) or inspect.isclass(function) else "its own state"
+    wrapped = inspect.unwrap(function)
+    if wrapped is not function:
+        return _carried_by(wrapped)
+    own = ("__class__", function.__name__)
+    free = [variable for variable in function.__code__.co_freevars if variable not in own]
+    return f"variables of the function around it ({', '.join(free)})" if free else ""
+
+
+def _problem_of(handler: Callable[..., Any]) -> str:
+    """Empty, 'async' or 'generator'."""
+    inner: Any = handler
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not inspect.isroutine(inner) and not inspect.isclass(inner):
+        inner = getattr(inner, "__call__", inner)  # noqa: B004 - the method, not whether it is there
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        return "generator"
+    return "async" if inspect.iscoroutinefunction(inner) else ""
+
+
+def refuse_generator(handler: Any) -> UsageError:
+    return UsageError(
+        f"{_name(handler)} is a generator: its work happens after it returned, so it cannot be "
+        "recorded; collect the items and return them"
+    )
+
+
+def refuse_async(handler: Any) -> UsageError:
+    return UsageError(
+        f"{_name(handler)} is an async function: use AsyncReceiver (the same names, awaited)"
+    )
+
+
+def _name(handler: Any) -> str:
+    return getattr(handler, "__qualname__", None) or type(handler).__qualname__

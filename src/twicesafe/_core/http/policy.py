@@ -1,0 +1,335 @@
+"""HttpPolicy: every setting of the HTTP layer, checked when it is made, and three ready profiles.
+
+    HttpPolicy()                          the IETF draft (default)
+    HttpPolicy.stripe(), .paypal()        what clients of these APIs expect
+    HttpPolicy.webhook("github")          receive events by their ids
+    HttpPolicy().but(required=True)       a variant
+
+Nonsense raises `ConfigurationError`, naming the setting and the fix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from ..._values.codecs import Codec
+from ..._values.policy import Backoff, Duration, Policy, refuse_unknown, seconds
+from ...errors import ConfigurationError
+from .fingerprint import FingerprintHow
+from .message import HttpRequest, StoredResponse
+from .routes import Routes
+from .sources import WEBHOOKS, KeySource
+from .stored import COOKIES, OF_ONE_PASSAGE, RESPONSE_CODEC
+
+__all__ = ["DEFAULT_SCOPE", "NOT_EXECUTED", "HttpPolicy", "Scope"]
+
+NOT_EXECUTED: Final = frozenset({401, 403, 407, 408, 409, 421, 423, 425, 426, 428, 429, 503})
+"""Statuses by which a handler says that it did nothing: the key is given back."""
+
+Scope: TypeAlias = tuple[str, ...] | Callable[[HttpRequest], str | Iterable[str]]
+
+_AUTHORIZATION: Final = "Authorization"
+DEFAULT_SCOPE: Final = (_AUTHORIZATION,)
+"""Known by its identity: whoever says the same has said it. A literal could be shared with theirs."""
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
+_HEADERS_ROOM: Final = 65536
+"""What a stored response may have besides its body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPolicy:
+    """How the HTTP layer treats requests and answers. Immutable; `but` makes variants."""
+
+    header: str | None = "Idempotency-Key"
+    """The field that holds the key; None: no field does, and `key_from` alone is asked."""
+    aliases: tuple[str, ...] = ()
+    """Other names of it; a request that uses two of them must say the same in both."""
+    strict: bool = False
+    """Accept the draft's quoted form only."""
+    max_key: int = 255
+    """The longest key, in characters."""
+    check_key: Callable[[str], str | None] | None = None
+    """Looks at a key: None if it is fine, or what a good one looks like, for the client."""
+    key_from: tuple[KeySource, ...] = ()
+    """Where a key may be found, if its header is absent: query, JSON member, body hash."""
+    methods: frozenset[str] = frozenset({"POST", "PATCH"})
+    """The methods that are protected; others pass untouched."""
+    required: bool | tuple[str, ...] = False
+    """Refuse requests without a key: all, or those of these routes."""
+    include: tuple[str, ...] = ()
+    """Protect these routes only; empty: all."""
+    exclude: tuple[str, ...] = ()
+    """Leave these routes alone."""
+    scope: Scope = DEFAULT_SCOPE
+    """Who a key belongs to: header names (or ``"cookie:NAME"``), or a callable of the request."""
+    scope_secret: bytes = b""
+    """Keys the hash of what `scope` names, so that a reader of the store cannot test guesses."""
+    per_operation: bool = False
+    """Keys of another method or path are other keys, instead of a mismatch."""
+    fingerprint: FingerprintHow = "canonical"
+    """What makes a repeat the same: canonical, octets, a callable of the request, None: no check."""
+    fingerprint_headers: tuple[str, ...] = ()
+    """Fields that count too."""
+    max_body: int = 1_048_576
+    """The largest request body with a key, in bytes; a larger one is refused with 413."""
+    max_result: int = 1_048_576
+    """The largest response body that is kept, in bytes; a larger one is delivered, not kept."""
+    mismatch_status: int = 422
+    """The answer to a known key with another request."""
+    in_flight_status: int = 409
+    """The answer to a repeat while the first is running."""
+    not_kept_status: int = 410
+    """The answer to a repeat whose response was not kept."""
+    unknown_status: int = 500
+    """The answer where nobody knows what happened; the proxy says 502."""
+    wait: Duration = 0
+    """How long a repeat waits for the first before it is told to come back."""
+    release: frozenset[int] = NOT_EXECUTED
+    """Statuses that mean "not executed": the key is given back, and a retry runs."""
+    on_unknown: Literal["hold", "rerun"] = "hold"
+    """After a crash or an exception: hold the key for an operator, or let a retry run."""
+    rerun: tuple[str, ...] = ()
+    """Routes for which `on_unknown` is rerun: transactional or naturally idempotent ones."""
+    replay_header: str | None = "Idempotent-Replayed"
+    """The field that marks a replay; None: no mark."""
+    replay_cookies: bool = False
+    """Keep and replay Set-Cookie."""
+    keep_headers: tuple[str, ...] = ()
+    """Response fields that are kept and replayed besides the usual ones: those of your own."""
+    drop_headers: tuple[str, ...] = ()
+    """Usual fields that are not kept."""
+    forward_key: bool = True
+    """Let the handler see the key's header."""
+    redact: Callable[[StoredResponse], StoredResponse] | None = None
+    """Changes what is stored: for secrets that a replay must not repeat."""
+    on_replay: Callable[[HttpRequest, StoredResponse], StoredResponse] | None = None
+    """Changes what is replayed: for APIs that answer with the current state."""
+    problem_base: str = "urn:twicesafe:problem:"
+    """What the types of problem documents begin with: your documentation's address."""
+    documentation: str = (
+        "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
+    )
+    """Where problem documents link to (describedby); empty: nowhere."""
+    fail_open: bool = False
+    """Store unreachable: run unprotected, instead of answering 503."""
+    linger: Duration = 60
+    """How long a streaming handler goes on after its client went away, so as to be recorded."""
+    lease: Duration = 30
+    """How long a claim outlives its process."""
+    max_lease: Duration = 3600
+    """How long a request may take."""
+    retention: Duration = 86400
+    """How long a response is kept, counted from its end."""
+    max_waiters: int = 100
+    """With `wait`: how many requests of one process may wait for one key."""
+    codec: Codec = RESPONSE_CODEC
+    """How stored responses become bytes; wrap it to encrypt them."""
+
+    def __post_init__(self) -> None:
+        for name in ("wait", "linger", "lease", "max_lease", "retention"):
+            object.__setattr__(self, name, seconds(getattr(self, name), name))
+        for name in ("methods", "release"):
+            object.__setattr__(self, name, frozenset(_several(self, name)))
+        for name in ("aliases", "key_from", "include", "exclude", "rerun", "keep_headers",
+                     "drop_headers", "fingerprint_headers"):  # fmt: skip
+            object.__setattr__(self, name, tuple(_several(self, name)))
+        _check(self)
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """Every name of the key's field; none, if it has no field."""
+        return () if self.header is None else (self.header, *self.aliases)
+
+    @property
+    def sent_as(self) -> str:
+        """The field in which a client sends the key."""
+        if self.header is None:
+            raise ConfigurationError(
+                "header=None: this policy finds keys and sends none; use one with a header"
+            )
+        return self.header
+
+    # -- profiles -----------------------------------------------------------------------------
+
+    @classmethod
+    def draft(cls, **changes: Any) -> Self:
+        """draft-ietf-httpapi-idempotency-key-header, and its keys without quotes."""
+        return cls().replace(**changes)
+
+    @classmethod
+    def stripe(cls, **changes: Any) -> Self:
+        """POST only, another request under a known key is 400, 503 is kept like any 5xx."""
+        settings: dict[str, Any] = {
+            "methods": {"POST"},
+            "mismatch_status": 400,
+            "release": NOT_EXECUTED - {503},
+        }
+        return cls().replace(**{**settings, **changes})
+
+    @classmethod
+    def paypal(cls, **changes: Any) -> Self:
+        """`PayPal-Request-Id` on POST. PayPal's APIs differ: 108 characters is the limit of its orders
+        (kept for 6 hours there), 45 days is how long its payments are kept."""
+        settings: dict[str, Any] = {
+            "header": "PayPal-Request-Id",
+            "methods": {"POST"},
+            "max_key": 108,
+            "retention": 45 * 86400,
+        }
+        return cls().replace(**{**settings, **changes})
+
+    @classmethod
+    def webhook(cls, sender: str, **changes: Any) -> Self:
+        """Events by their ids ("stripe", "github", "shopify"). Only 2xx is kept, so that a request
+        with a bad signature cannot use up an event's id; the body is not compared, because
+        senders change it between deliveries. No other field is asked: whoever sends an event once
+        more with an `Idempotency-Key` of their own sends the same event. Kept for 30 days: Stripe
+        retries for three, and its events can be sent again by hand for as long as that."""
+        source = WEBHOOKS.get(sender)
+        if source is None:
+            raise ConfigurationError(
+                f"there is no webhook profile {sender!r}; known: {', '.join(WEBHOOKS)}; for others "
+                "say key_from=(…,)"
+            )
+        settings: dict[str, Any] = {
+            "header": None,
+            "key_from": (source,),
+            "required": True,
+            "methods": {"POST"},
+            "fingerprint": lambda _: b"",
+            "release": range(300, 600),
+            "retention": 30 * 86400,
+        }
+        return cls().replace(**{**settings, **changes})
+
+    def replace(self, **changes: Any) -> Self:
+        """This policy with some settings changed."""
+        refuse_unknown(changes, [field.name for field in fields(self)], "HTTP")
+        return replace(self, **changes)
+
+    def receiver_policy(self, *, rerun: bool) -> Policy:
+        """The policy of the receiver underneath."""
+        wait = seconds(self.wait)
+        return Policy(
+            lease=self.lease,
+            max_lease=self.max_lease,
+            retention=self.retention,
+            in_flight="wait" if wait else "reject",
+            wait=wait,
+            max_waiters=self.max_waiters,
+            takeover="retry" if rerun else "hold",
+            max_attempts=1_000_000,  # clients retry by their own will: no key is parked
+            backoff=Backoff(first=0, jitter=0),
+            max_result_bytes=self.max_result + _HEADERS_ROOM,
+            codec=self.codec,
+        )
+
+
+def _several(policy: HttpPolicy, name: str) -> Iterable[Any]:
+    value = getattr(policy, name)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{name}={value!r} makes no sense: use a tuple, ({value!r},)")
+    return value
+
+
+def _require(holds: object, name: str, value: object, remedy: str) -> None:
+    if not holds:
+        raise ConfigurationError(f"{name}={value!r} makes no sense: {remedy}")
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, str) and _TOKEN.fullmatch(value) is not None
+
+
+def _whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _check(policy: HttpPolicy) -> None:
+    names = [("aliases", name) for name in policy.aliases]
+    names += [("keep_headers", name) for name in policy.keep_headers]
+    names += [("drop_headers", name) for name in policy.drop_headers]
+    if policy.header is not None:
+        names.append(("header", policy.header))
+    else:
+        _check_without_field(policy)
+    names += [("fingerprint_headers", name) for name in policy.fingerprint_headers]
+    if policy.replay_header is not None:
+        names.append(("replay_header", policy.replay_header))
+    for name, value in names:
+        _require(_is_token(value), name, value, "use the name of an HTTP field")
+    for value in policy.keep_headers:
+        named = value.lower().encode()
+        once = named not in OF_ONE_PASSAGE
+        _require(once, "keep_headers", value, "it belongs to one passage, and is never kept")
+        _require(named not in COOKIES, "keep_headers", value, "say replay_cookies=True")
+    for method in policy.methods:
+        known = _is_token(method) and method == method.upper()
+        _require(known, "methods", method, "use methods in upper case, like 'POST'")
+        _require(method not in _SAFE, "methods", method, "safe methods need no key: leave it out")
+    _require(policy.methods, "methods", set(), "name at least one")
+    if not isinstance(policy.required, bool):
+        Routes(_several(policy, "required"), "required")
+        object.__setattr__(policy, "required", tuple(policy.required))
+    for name in ("include", "exclude", "rerun"):
+        Routes(getattr(policy, name), name)
+    _check_numbers(policy)
+    _check_hooks(policy)
+    policy.receiver_policy(rerun=False)  # lease, max_lease, retention, codec: checked there
+
+
+def _check_without_field(policy: HttpPolicy) -> None:
+    _require(policy.key_from, "header", None, "say in key_from= where else the key is")
+    for name, default in (("aliases", ()), ("strict", False), ("forward_key", True)):
+        value = getattr(policy, name)
+        _require(value == default, name, value, "it says nothing without header=: leave it out")
+
+
+def _check_numbers(policy: HttpPolicy) -> None:
+    for name, least, most in (
+        ("max_key", 1, 255),
+        ("max_body", 0, 1 << 32),
+        ("max_result", 0, 1 << 32),
+        ("mismatch_status", 400, 599),
+        ("not_kept_status", 400, 599),
+        ("in_flight_status", 400, 599),
+        ("unknown_status", 500, 599),
+    ):
+        value = getattr(policy, name)
+        remedy = f"use a whole number from {least} to {most}"
+        _require(_whole(value, least, most), name, value, remedy)
+    for status in policy.release:
+        _require(_whole(status, 300, 599), "release", status, "use statuses from 300 to 599")
+    for name in ("wait", "linger"):
+        value = getattr(policy, name)
+        _require(seconds(value) >= 0, name, value, "use 0 or more seconds")
+
+
+def _check_hooks(policy: HttpPolicy) -> None:
+    for name in ("check_key", "redact", "on_replay"):
+        value = getattr(policy, name)
+        _require(value is None or callable(value), name, value, "use None or a callable")
+    for source in policy.key_from:
+        _require(callable(source), "key_from", source, "use sources like QueryParameter('id')")
+    how: object = policy.fingerprint
+    named = how is None or how in ("canonical", "octets") or callable(how)
+    _require(named, "fingerprint", how, "use 'canonical', 'octets', None or a callable")
+    scope: object = policy.scope
+    if not callable(scope):
+        fine = isinstance(scope, tuple) and scope and all(isinstance(n, str) and n for n in scope)
+        _require(fine, "scope", scope, "use a tuple of header names, or a callable of the request")
+    _require(isinstance(policy.scope_secret, bytes), "scope_secret", "…", "use bytes")
+    known = policy.on_unknown in ("hold", "rerun")
+    _require(known, "on_unknown", policy.on_unknown, "use 'hold' or 'rerun'")
+    for name in ("problem_base", "documentation"):
+        value = getattr(policy, name)
+        clean = isinstance(value, str) and re.fullmatch(r"[\x21\x23-\x3b\x3d\x3f-\x7e]*+", value)
+        _require(clean, name, value, "use a URI")
+    for name in ("strict", "per_operation", "replay_cookies", "forward_key", "fail_open"):
+        value = getattr(policy, name)
+        _require(isinstance(value, bool), name, value, "use True or False")

@@ -1,0 +1,309 @@
+"""The rules of one policy, compiled: what an edge asks, in the order in which it asks.
+
+    concerns(method, fields)  most requests pass here, at the cost of a look at their field names
+    look(request)             None: pass; else read the body, then `admit`; or `Refused`
+    admit(request, looked)    the key, the fingerprint and the terms; or None: pass; or `Refused`
+    recording()               for the handler's response
+    replay(request, stored)   the answer to a repeat
+    refuse(request, problem)  the layer's own answer
+
+Whatever may be said about a request before its body arrived is said before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import islice
+
+import msgspec
+
+from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key
+from ...errors import ConfigurationError, TwicesafeError
+from .fingerprint import http_fingerprint
+from .key_field import BadKey, parse_key, require_key
+from .message import Fields, HttpRequest, StoredResponse
+from .policy import HttpPolicy
+from .problems import Problem, Refused, problem_of, problem_response
+from .recording import Recording
+from .routes import Routes
+from .sources import place_of, reads_body
+from .stored import kept_fields, kept_names, replay_fields
+
+__all__ = ["Admission", "Looked", "Rules", "credentials"]
+
+_SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
+ANONYMOUS = "anonymous"
+_NO_SCOPE = (bytes, bytearray, AbstractSet, Mapping)
+"""Not text, or without an order that is the same in every process."""
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a look at a request without its body has found."""
+
+    key: str | None
+    """None: it may be in the body."""
+
+
+_IN_THE_BODY = Looked(None)
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """A request that is protected: its key and what must be equal in its repeats."""
+
+    key: Key
+    fingerprint: bytes | None
+    reruns: bool
+    """On an unknown outcome a retry may run."""
+
+
+class Rules:
+    def __init__(self, policy: HttpPolicy, scope: tuple[str, ...] = ()) -> None:
+        self.policy = policy
+        self.methods = policy.methods
+        self.names = frozenset(name.lower().encode() for name in policy.key_fields)
+        """The key's field names, in lower case."""
+        self._place = policy.header or " or ".join(map(place_of, policy.key_from))
+        self._outer_scope = scope
+        self._scope_room = MAX_SCOPE_PARTS - len(scope) - 1 - policy.per_operation
+        """How many parts the policy's scope may have."""
+        if self._scope_room < 1:
+            raise ConfigurationError(
+                f"the receiver's scope has {len(scope)} parts, which leaves none for who asks: a scope "
+                f"has at most {MAX_SCOPE_PARTS} parts"
+            )
+        self._include = Routes(policy.include, "include")
+        self._exclude = Routes(policy.exclude, "exclude")
+        self._rerun = Routes(policy.rerun, "rerun")
+        required = policy.required
+        self._required = Routes(() if isinstance(required, bool) else required, "required")
+        self.by_name = not (policy.key_from or required)
+        """Only the key's field can make a request ours."""
+        self._reads_body = any(reads_body(source) for source in policy.key_from)
+        marker = policy.replay_header
+        dropped = policy.drop_headers if marker is None else (*policy.drop_headers, marker)
+        self._kept_names = kept_names(
+            cookies=policy.replay_cookies, more=policy.keep_headers, without=dropped
+        )
+        self._marker = None if marker is None else marker.lower().encode()
+        self._exposed = () if marker is None else (marker.encode(), b"Retry-After", b"Link")
+        self.statuses = {
+            "key-reused": policy.mismatch_status,
+            "in-progress": policy.in_flight_status,
+            "result-not-kept": policy.not_kept_status,
+            "outcome-unknown": policy.unknown_status,
+        }
+        """What the policy made of the cases' own."""
+
+    def terms(self, method: str, path: str) -> bool | None:
+        """For documents about the policy: is a key required here? None: it is not looked at."""
+        if method not in self.methods or self._is_left_alone(method, path):
+            return None
+        return self.policy.required is True or self._required.match(method, path)
+
+    def _is_left_alone(self, method: str, path: str) -> bool:
+        if self._exclude.match(method, path):
+            return True
+        return bool(self._include) and not self._include.match(method, path)
+
+    # -- before the body ----------------------------------------------------------------------
+
+    def concerns(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Could this request be ours? Names in lower case.
+
+        HTTP's methods are case-sensitive, frameworks are not: for most of them `post` is POST.
+        """
+        if method.upper() not in self.methods:
+            return False
+        if not self.by_name:
+            return True
+        names = self.names
+        for name, _ in headers:  # noqa: SIM110 - a generator would cost more than the look
+            if name in names:
+                return True
+        return False
+
+    def look(self, request: HttpRequest) -> Looked | None:
+        """None: let it pass. Otherwise read the body, then `admit`. Refusals come at once."""
+        if self._is_left_alone(request.method, request.path):
+            return None
+        if self._reads_body and not any(name in self.names for name, _ in request.headers):
+            return _IN_THE_BODY
+        found = self._key(request)
+        if found is None:
+            self._require_key(request)
+            return None
+        for name, value in request.headers:
+            if name == b"content-length" and value.isdigit():
+                self.require_size(int(value))
+        return Looked(found)
+
+    def require_size(self, size: int) -> None:
+        """Refuse a body of this size, whether announced or arrived."""
+        if size > self.policy.max_body:
+            limit = f"The limit is {self.policy.max_body} bytes."
+            raise Refused(Problem("request-too-large", detail=limit))
+
+    # -- with the body ------------------------------------------------------------------------
+
+    def admit(self, request: HttpRequest, looked: Looked) -> Admission | None:
+        found = self._key(request) if looked.key is None else looked.key
+        if found is None:
+            self._require_key(request)
+            return None
+        policy = self.policy
+        return Admission(
+            Key(found, (*self._outer_scope, *self.scope(request)), absolute=True),
+            http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
+            policy.on_unknown == "rerun" or self._rerun.match(request.method, request.path),
+        )
+
+    def scope(self, request: HttpRequest) -> tuple[str, ...]:
+        """Who a key belongs to. Credentials are hashed; none at all is a scope of its own."""
+        how = self.policy.scope
+        if callable(how):
+            parts = self._named(how(request))
+        else:
+            parts = (credentials(request, how, self.policy.scope_secret),)
+        if self.policy.per_operation:
+            place = hashlib.sha256(request.target).hexdigest()
+            parts = (*parts, f"{request.method[:32]} {place}")
+        return ("http", *parts)
+
+    def _named(self, named: object) -> tuple[str, ...]:
+        """What a scope function returned, or an error that says what it should."""
+        if isinstance(named, str):
+            named = (named,)
+        elif not isinstance(named, Iterable) or isinstance(named, _NO_SCOPE):
+            raise self._bad_scope(f"returned {_kind(named)}")
+        parts = tuple(islice(named, self._scope_room + 1))
+        if not 1 <= len(parts) <= self._scope_room:
+            raise self._bad_scope(f"returned {'no text' if not parts else 'too many texts'}")
+        for part in parts:
+            if not isinstance(part, str):
+                raise self._bad_scope(f"returned {_kind(part)} as a part")
+            try:
+                size = len(part.encode())
+            except UnicodeEncodeError:
+                raise self._bad_scope("returned text with a lone surrogate") from None
+            if not 1 <= size <= MAX_KEY_BYTES:
+                raise self._bad_scope(f"returned a text of {size} bytes")
+        return parts
+
+    def _bad_scope(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"scope=: the function {what}, so nothing was run. Return who the key belongs to: a text, or "
+            f"up to {self._scope_room} texts, of 1 to {MAX_KEY_BYTES} bytes each (hash a longer one); for "
+            "requests of unknown callers, a text of their own"
+        )
+
+    def _key(self, request: HttpRequest) -> str | None:
+        policy, names = self.policy, self.names
+        lines: dict[bytes, list[bytes]] = {}
+        for name, value in request.headers:
+            if name in names:
+                lines.setdefault(name, []).append(value)
+        try:
+            if len(lines) == 1:
+                ((_, values),) = lines.items()
+                key = parse_key(values, strict=policy.strict, most=policy.max_key)
+            elif lines:
+                found = {
+                    parse_key(values, strict=policy.strict, most=policy.max_key)
+                    for values in lines.values()
+                }
+                if len(found) > 1:
+                    raise BadKey("its names hold different keys")
+                key = found.pop()
+            else:
+                asked = (source(request) for source in policy.key_from)
+                other = next((text for text in asked if text is not None), None)
+                if other is None:
+                    return None
+                if not isinstance(other, str):
+                    raise ConfigurationError(
+                        f"key_from=: a source returned {_kind(other)}, so nothing was run. Return the "
+                        "key as text, or None"
+                    )
+                key = require_key(other, policy.max_key)
+            wish = policy.check_key(key) if policy.check_key is not None else None
+            if wish is not None:
+                raise BadKey(f"a key looks like this: {wish}")
+        except BadKey as bad:
+            detail = f"{self._place}: {bad}."
+            raise Refused(Problem("key-invalid", detail=detail)) from None
+        return key
+
+    def _require_key(self, request: HttpRequest) -> None:
+        required = self.policy.required
+        if required is True or self._required.match(request.method, request.path):
+            raise Refused(Problem("key-missing", detail=f"Its place: {self._place}."))
+
+    # -- responses ----------------------------------------------------------------------------
+
+    def recording(self) -> Recording:
+        return Recording(self.policy.max_result, self.policy.release.__contains__, self._kept)
+
+    def _kept(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> StoredResponse:
+        policy = self.policy
+        lines = kept_fields(headers, self._kept_names)
+        stored = StoredResponse(status, lines, b"" if status in (204, 304) else body)
+        return stored if policy.redact is None else policy.redact(stored)
+
+    def replay(self, request: HttpRequest, stored: StoredResponse) -> StoredResponse:
+        marker = self._marker
+        if self.policy.on_replay is not None:
+            stored = self.policy.on_replay(request, stored)
+            if not isinstance(stored, StoredResponse):
+                raise ConfigurationError(
+                    f"on_replay=: the function returned {_kind(stored)}; return a StoredResponse"
+                )
+            if stored.status in (401, 403):  # never stored: a hook's refusal is no replay
+                marker = None
+        exposed = self._exposed if request.values("origin") else ()
+        lines = replay_fields(stored, marker, exposed)
+        return StoredResponse(stored.status, tuple(lines), stored.body)
+
+    def refuse(self, request: HttpRequest, problem: Problem) -> StoredResponse:
+        return problem_response(
+            problem,
+            statuses=self.statuses,
+            base=self.policy.problem_base,
+            documentation=self.policy.documentation,
+            exposes=bool(request.values("origin")),
+        )
+
+    def refuse_error(self, request: HttpRequest, error: TwicesafeError) -> StoredResponse:
+        return self.refuse(request, problem_of(error))
+
+    def forwarded(self, headers: Fields) -> Fields:
+        """The request's fields as the handler sees them."""
+        if self.policy.forward_key:
+            return headers
+        return [line for line in headers if line[0] not in self.names]
+
+
+def _kind(value: object) -> str:
+    """Of what kind it is; what it holds may be a secret."""
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:
+    """A keyed hash of these fields (or ``cookie:NAME``); `ANONYMOUS` if none of them is there."""
+    framed = [_SCOPE_DOMAIN]
+    empty = True
+    for name in names:
+        if name.startswith("cookie:"):
+            cookie = request.cookie(name.removeprefix("cookie:"))
+            values = [] if cookie is None else [cookie.encode("latin-1")]
+        else:
+            values = request.values(name)
+        empty = empty and not values
+        framed.append(len(values).to_bytes(4, "big"))
+        for value in values:
+            framed += len(value).to_bytes(8, "big"), value
+    return ANONYMOUS if empty else hmac.digest(secret, b"".join(framed), "sha256").hex()

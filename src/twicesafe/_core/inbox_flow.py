@@ -1,0 +1,270 @@
+"""The inbox exchange: one delivery inside the caller's transaction, from its entry to its answer.
+
+    enter     insert-first: the record is there, uncommitted, or somebody else's is
+    invoke    the handler writes through the same transaction
+    leave     the record says done, if this is still the transaction that was entered
+
+Nothing here is durable before the caller commits; a death anywhere before that leaves no trace. A
+record that others can see in progress was committed by the handler itself, with half of the work:
+it is entered as *held*, so that nobody runs that work again before an operator has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from .. import events as ev
+from .._values.context import ActiveClaim
+from .._values.keys import Key
+from .._values.outcomes import Outcome
+from .._values.owner_token import new_owner
+from .._values.records import Row
+from ..errors import (
+    AtomicityBrokenError,
+    NotStorableError,
+    ResultError,
+    StoreError,
+    TooLargeError,
+)
+from . import lifecycle
+from .call import Call
+from .commands import Flow, Invoke, Raised, Reply, Returned
+from .duplicates import outcome_of, refusal, refuse_mismatch, refuse_own_wait
+from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
+from .recording import without_payload
+from .settling import prepare
+
+__all__ = [
+    "DeferredWrite",
+    "Enter",
+    "Entered",
+    "Leave",
+    "accept",
+    "decide",
+    "entry",
+    "note",
+    "receive",
+]
+
+FOREVER = 1e9
+"""Seconds: what holds a claim here is the transaction, not a lease."""
+
+
+class Enter(msgspec.Struct, gc=False):
+    """Write the record into the caller's transaction, or say whose is there. Reply: `Entered`."""
+
+    op: ClassVar[str] = "enter"
+    key: Key
+    owner: bytes
+    retention: int
+    max_attempts: int = 5
+    fingerprint: bytes | None = None
+    done: bool = False
+    """Done by being there: the record is written as completed (`accept`)."""
+
+    @property
+    def id(self) -> bytes:
+        return self.key.id
+
+
+class Entered(msgspec.Struct, gc=False):
+    answer: Claimed
+    mark: Any = None
+    """What tells this transaction from every later one on the same connection."""
+
+
+class Leave(msgspec.Struct, gc=False):
+    """Record the end, only in the transaction that was entered. Reply: was it that one?"""
+
+    op: ClassVar[str] = "leave"
+    ask: Complete
+    mark: Any
+
+
+class DeferredWrite(msgspec.Struct, gc=False):
+    """The caller will roll back: count the attempt, or keep the failure, in a transaction apart."""
+
+    op: ClassVar[str] = "note"
+    claim: ClaimRequest
+    end: Complete | Fail
+
+
+def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, Row | None]:
+    """Who runs? By the table of `lifecycle`; whoever is refused writes nothing, for it rolls back."""
+    claim = ClaimRequest(ask.key, ask.owner, 0, ask.max_attempts, True, ask.fingerprint)
+    answer, after = lifecycle.claim(row, claim, now, floor)
+    if answer.verdict is not Verdict.WON:
+        answer.closes = False
+        return answer, None
+    if ask.done:
+        done = Complete(ask.id, ask.owner, answer.fence, ask.retention, None)
+        _, after = lifecycle.complete(after or row, done, now)
+    return answer, after
+
+
+def entry(call: Call, done: bool = False) -> Enter:
+    terms = call.terms
+    return Enter(
+        call.key, new_owner(), terms.retention_ms, terms.max_attempts, call.fingerprint, done
+    )
+
+
+def accept(call: Call, answer: Claimed) -> bool:
+    """First delivery, or a repeat? What is neither is raised."""
+    verdict = answer.verdict
+    if verdict not in (Verdict.WON, Verdict.REPLAY, Verdict.FORGOTTEN):
+        refusal(call, answer)
+    if call.observed and verdict is not Verdict.WON:
+        call.notify(ev.Replayed(call.key, answer.age / 1000))
+    return verdict is Verdict.WON
+
+
+def receive(
+    call: Call, must_keep: bool = True, unwritten: Callable[[], Sequence[DeferredWrite]] = tuple
+) -> Flow[Outcome[Any] | Raised]:
+    """The whole of it. The handler's own exception is returned, for the caller to raise.
+
+    `unwritten`: notes about this key that are known here but not yet in the store. The store has the
+    first word; and once the record is entered, none of them can be written, so none counts twice.
+    """
+    refuse_own_wait(call)
+    ask = entry(call)
+    entered: Entered = yield ask
+    answer = entered.answer
+    if answer.verdict is Verdict.REPLAY:
+        return outcome_of(call, answer)
+    if answer.verdict is not Verdict.WON:
+        refusal(call, answer)
+    for note in unwritten():
+        refuse_mismatch(call, note.claim.fingerprint)
+        if isinstance(note.end, Complete):
+            return outcome_of(call, _remembered(note.end))
+        answer.attempt += 1
+    if answer.attempt > ask.max_attempts:
+        refusal(call, Claimed(Verdict.PARKED))
+    if call.observed:
+        call.notify(ev.Started(call.key, answer.attempt, answer.cause))
+    claim = ActiveClaim(
+        call.key,
+        ask.owner,
+        answer.fence,
+        answer.attempt,
+        answer.cause,
+        call.clock(),
+        FOREVER,
+        FOREVER,
+        call.clock,
+    )
+    reply: Reply = yield Invoke(claim, call.run)
+    end, problem = prepare(call, claim, reply)
+    if isinstance(reply, Raised):
+        return (yield from _raised(call, claim, reply, end))
+    assert isinstance(end, Complete)
+    if problem is not None and must_keep:
+        return (yield from _raised(call, claim, Raised(_undone(problem)), _failed(call, end)))
+    try:
+        try:
+            recorded = yield Leave(end, entered.mark)
+        except TooLargeError as error:  # nothing was sent: the transaction is as it was
+            problem = error.about(call.key)
+            problem.value = reply.value
+            if must_keep:
+                undone = Raised(_undone(problem))
+                return (yield from _raised(call, claim, undone, _failed(call, end)))
+            recorded = yield Leave(without_payload(end), entered.mark)
+    except AtomicityBrokenError as error:
+        raise _broken(call.key, error.message) from error.__cause__
+    except StoreError as error:
+        if error.retryable:
+            raise
+        refused = _refused(call.key, reply, error)
+        return (yield from _raised(call, claim, Raised(refused), _failed(call, end)))
+    if not recorded:
+        raise _broken(call.key)
+    claim.settled = True
+    if call.observed:
+        call.notify(ev.Completed(call.key, call.clock() - claim.started))
+    if problem is not None:
+        call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
+    return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
+
+
+def _raised(
+    call: Call, claim: ActiveClaim, reply: Raised, end: Complete | Fail
+) -> Flow[Outcome[Any] | Raised]:
+    claim.over = True
+    if call.observed:
+        remembered = type(end) is Complete
+        name = type(reply.error).__qualname__
+        call.notify(ev.Failed(call.key, name, claim.attempt, remembered))
+    if isinstance(end, Fail) and claim.attempt >= end.max_attempts:
+        call.notify(ev.Parked(call.key, end.error))
+    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is nobody's failure
+        terms = call.terms
+        owner = new_owner()
+        end.owner = owner
+        if isinstance(end, Fail):
+            end.delay = 0
+        again = ClaimRequest(call.key, owner, 5000, terms.max_attempts, False, call.fingerprint)
+        yield DeferredWrite(again, end)
+    return reply
+
+
+def note(row: Row | None, ask: DeferredWrite, now: int, floor: int) -> Row | None:
+    """The record after a failed attempt, as if it had been claimed for it; None: nothing to add."""
+    if row is not None and row.owner == ask.claim.owner:
+        return None  # it was written: only the answer to its COMMIT was lost
+    answer, after = lifecycle.claim(row, ask.claim, now, floor)
+    if answer.verdict is not Verdict.WON:
+        return after  # done meanwhile; or it is found held, or parked
+    ask.end.fence = answer.fence
+    if isinstance(ask.end, Complete):
+        return lifecycle.complete(after, ask.end, now)[1]
+    after = lifecycle.fail(after, ask.end, now)[1]
+    assert after is not None
+    after.lease_until = 0  # nobody rests here, whatever the clock is set to
+    return after
+
+
+def _remembered(end: Complete) -> Claimed:
+    return Claimed(Verdict.REPLAY, state=end.state, result=end.result)
+
+
+def _failed(call: Call, end: Complete) -> Fail:
+    terms = call.terms
+    return Fail(end.id, end.owner, end.fence, 0, terms.max_attempts, terms.retention_ms, "result")
+
+
+def _undone(problem: ResultError) -> ResultError:
+    text = problem.message.replace("the work is done and recorded, but its", "the")
+    problem.message = (
+        text.partition(";")[0] + "; nothing was recorded: roll back, and nothing is applied either "
+        '(results="optional" commits such work without its result)'
+    )
+    problem.args = (problem.message,)
+    return problem
+
+
+def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
+    """The statement that records failed, and the transaction with it: `optional` cannot help here."""
+    problem = NotStorableError(
+        f"the database refused the result ({error.message}); nothing was recorded: roll back, and "
+        "nothing is applied either",
+        key=key,
+        value=reply.value,
+    )
+    problem.__cause__ = error
+    return problem
+
+
+def _broken(key: Key, because: str = "") -> AtomicityBrokenError:
+    return AtomicityBrokenError(
+        "the handler ended the transaction that it was given: it committed, rolled back, ran a "
+        f"statement that commits by itself, or went on after an error{because and f' ({because})'}; "
+        "the work is not recorded as done; if a part of it was committed, the key is held until an "
+        "operator has looked; let the caller commit, and use savepoints inside the handler",
+        key=key,
+    )

@@ -1,0 +1,403 @@
+"""The life of a record: one table of states and events, and the decisions that follow it.
+
+This module *is* the protocol. The memory store applies it to a dict and SQLite to rows; stores
+that decide inside the server (SQL statement, Lua script) are held to it by the conformance
+suite. Every function takes the present row (or None), a request and the store's time, and
+returns the answer with the row to write, or None when nothing changes.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from msgspec.structs import replace
+
+from .._values.records import Cause, Row, State
+from .protocol import (
+    Abandon,
+    Ack,
+    Claimed,
+    ClaimRequest,
+    Complete,
+    Fail,
+    Forget,
+    Release,
+    Renew,
+    Resolve,
+    Verdict,
+)
+
+__all__ = [
+    "TRANSITIONS",
+    "RecordEvent",
+    "abandon",
+    "claim",
+    "complete",
+    "fail",
+    "forget",
+    "is_expired",
+    "look",
+    "release",
+    "renew",
+    "resolve",
+]
+
+
+class RecordEvent(enum.StrEnum):
+    CLAIM = "claim"
+    """A delivery starts work that nobody owns."""
+    TAKE_OVER = "take over"
+    """A delivery starts work whose owner let its lease run out."""
+    HOLD = "hold"
+    """The outcome is unknown and the policy is at most once."""
+    PARK = "park"
+    """Started too often without an end."""
+    RENEW = "renew"
+    """The owner goes on working."""
+    COMPLETE = "complete"
+    """The owner has a value, which is the answer from now on."""
+    REMEMBER = "remember"
+    """The failure is the answer."""
+    FAIL = "fail"
+    """The attempt failed; another may follow, after its back-off."""
+    ABANDON = "abandon"
+    """The owner gives back a claim under which nothing was started."""
+    EXPIRE = "expire"
+    """Retention is over: the next claim finds a new key; the sweep removes the record."""
+    RELEASE = "release"
+    """An operator lets the next delivery run; a completed record only with ``force``."""
+    RESOLVE = "resolve"
+    """An operator records the answer by hand."""
+    FORGET = "forget"
+    """An operator has result and key text erased; the tombstone stays."""
+
+
+_S, _E = State, RecordEvent
+
+# What every delivery asks for, looked up once: a member of an enum costs as much as a call.
+_IN_PROGRESS, _COMPLETED, _FAILED = _S.IN_PROGRESS, _S.COMPLETED, _S.FAILED
+_WON, _REPLAY, _OK = Verdict.WON, Verdict.REPLAY, Ack.OK
+
+TRANSITIONS: Final[dict[tuple[State | None, RecordEvent], State | None]] = {
+    (None, _E.CLAIM): _S.IN_PROGRESS,
+    (_S.IN_PROGRESS, _E.RENEW): _S.IN_PROGRESS,
+    (_S.IN_PROGRESS, _E.COMPLETE): _S.COMPLETED,
+    (_S.IN_PROGRESS, _E.REMEMBER): _S.FAILED,
+    (_S.IN_PROGRESS, _E.FAIL): _S.RELEASED,
+    (_S.IN_PROGRESS, _E.ABANDON): _S.RELEASED,
+    (_S.IN_PROGRESS, _E.TAKE_OVER): _S.IN_PROGRESS,
+    (_S.IN_PROGRESS, _E.HOLD): _S.HELD,
+    (_S.IN_PROGRESS, _E.PARK): _S.PARKED,
+    (_S.IN_PROGRESS, _E.RELEASE): _S.RELEASED,
+    (_S.IN_PROGRESS, _E.RESOLVE): _S.COMPLETED,
+    (_S.RELEASED, _E.CLAIM): _S.IN_PROGRESS,
+    (_S.RELEASED, _E.PARK): _S.PARKED,
+    (_S.RELEASED, _E.RELEASE): _S.RELEASED,
+    (_S.RELEASED, _E.RESOLVE): _S.COMPLETED,
+    (_S.RELEASED, _E.FORGET): _S.FORGOTTEN,
+    (_S.RELEASED, _E.EXPIRE): None,
+    (_S.HELD, _E.COMPLETE): _S.COMPLETED,
+    (_S.HELD, _E.REMEMBER): _S.FAILED,
+    (_S.HELD, _E.RELEASE): _S.RELEASED,
+    (_S.HELD, _E.RESOLVE): _S.COMPLETED,
+    (_S.HELD, _E.FORGET): _S.FORGOTTEN,
+    (_S.PARKED, _E.COMPLETE): _S.COMPLETED,
+    (_S.PARKED, _E.REMEMBER): _S.FAILED,
+    (_S.PARKED, _E.RELEASE): _S.RELEASED,
+    (_S.PARKED, _E.RESOLVE): _S.COMPLETED,
+    (_S.PARKED, _E.FORGET): _S.FORGOTTEN,
+    (_S.COMPLETED, _E.EXPIRE): None,
+    (_S.COMPLETED, _E.RELEASE): _S.RELEASED,
+    (_S.COMPLETED, _E.FORGET): _S.FORGOTTEN,
+    (_S.FAILED, _E.EXPIRE): None,
+    (_S.FAILED, _E.RELEASE): _S.RELEASED,
+    (_S.FAILED, _E.RESOLVE): _S.COMPLETED,
+    (_S.FAILED, _E.FORGET): _S.FORGOTTEN,
+    (_S.FORGOTTEN, _E.EXPIRE): None,
+}
+"""(state, event) → next state; None is "no record". What is not here cannot happen."""
+
+
+def is_expired(row: Row, now: int) -> bool:
+    """Is this record's retention over? Asked on every read (P8); never true of live work (P6)."""
+    return 0 < row.expires_at <= now
+
+
+# --- claim -----------------------------------------------------------------------------------
+
+
+def claim(
+    row: Row | None, ask: ClaimRequest, now: int, floor: int = 0
+) -> tuple[Claimed, Row | None]:
+    """Who runs? `floor`: fences at or below it were given out before (P3)."""
+    if row is None:
+        return _start(ask, None, now, fence=floor + 1, attempt=1, cause=None)
+    if is_expired(row, now):
+        cause = row.cause if row.state is State.RELEASED else Cause.RETENTION_EXPIRED
+        return _start(ask, None, now, fence=row.fence + 1, attempt=1, cause=cause)
+    answer = look(row, ask, now)
+    if answer is not None:
+        return answer, None
+    if row.state is State.IN_PROGRESS and row.hold:
+        return Claimed(Verdict.HELD, closes=True), _move(row, RecordEvent.HOLD, now)
+    if row.attempt >= ask.max_attempts:
+        return Claimed(Verdict.PARKED, closes=True), _move(row, RecordEvent.PARK, now)
+    if row.state is State.IN_PROGRESS:
+        event, cause = RecordEvent.TAKE_OVER, Cause.LEASE_EXPIRED
+    else:
+        event, cause = RecordEvent.CLAIM, row.cause  # why it was released; None: it never started
+    assert (row.state, event) in TRANSITIONS
+    return _start(ask, row, now, fence=row.fence + 1, attempt=row.attempt + 1, cause=cause)
+
+
+def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
+    """The answer that a present, unexpired row gives without any write; None: a write is needed."""
+    mine = row.owner == ask.owner
+    if not mine and _differs(row.fingerprint, ask.fingerprint):  # P11: before everything else
+        return Claimed(Verdict.MISMATCH, fingerprint=row.fingerprint)
+    state = row.state
+    if state is _COMPLETED or state is _FAILED:
+        return Claimed(
+            _REPLAY,
+            row.fence,
+            row.attempt,
+            row.cause,
+            0,
+            state,
+            row.result,
+            row.fingerprint,
+            now - row.changed_at,
+            row.expires_at - now,
+        )
+    if state is _IN_PROGRESS:
+        if mine:  # P2: a network retry gets the same fence
+            return Claimed(_WON, row.fence, row.attempt, row.cause)
+        if row.lease_until > now:
+            return Claimed(Verdict.BUSY, wait=row.lease_until - now)
+        return None
+    if state is State.RELEASED:
+        if row.lease_until > now:
+            return Claimed(Verdict.RESTING, wait=row.lease_until - now)
+        return None
+    return Claimed(_CLOSED[state])
+
+
+_CLOSED = {
+    State.HELD: Verdict.HELD,
+    State.PARKED: Verdict.PARKED,
+    State.FORGOTTEN: Verdict.FORGOTTEN,
+}
+
+
+def _differs(stored: bytes | None, asked: bytes | None) -> bool:
+    return stored is not None and asked is not None and stored != asked
+
+
+def _start(
+    ask: ClaimRequest, old: Row | None, now: int, *, fence: int, attempt: int, cause: Cause | None
+) -> tuple[Claimed, Row]:
+    fingerprint = ask.fingerprint
+    if fingerprint is None and old is not None:
+        fingerprint = old.fingerprint
+    key = ask.key
+    row = Row(
+        key.id,
+        key.scope,
+        key.value,
+        _IN_PROGRESS,
+        fence,
+        attempt,
+        ask.owner,
+        now + ask.lease,
+        now if old is None else old.created_at,
+        now,
+        0,
+        ask.hold,
+        cause,
+        fingerprint,
+        None,
+        "" if old is None else old.error,
+    )
+    return Claimed(_WON, fence, attempt, cause), row
+
+
+# --- what an owner may do --------------------------------------------------------------------
+
+
+def renew(row: Row | None, ask: Renew, now: int) -> tuple[Ack, Row | None]:
+    refused = _not_owner(row, ask)
+    if refused is not None:
+        return refused, None
+    assert row is not None
+    return Ack.OK, replace(row, lease_until=max(row.lease_until, now + ask.lease))
+
+
+def complete(row: Row | None, ask: Complete, now: int) -> tuple[Ack, Row | None]:
+    """Accepted from the owner alone, once; again from the same owner and fence it is a no-op.
+
+    The owner may be late: as long as nobody took over, it alone knows the outcome, so its word
+    ends a held or parked record too.
+    """
+    if row is None:
+        return Ack.MISSING, None
+    if row.owner != ask.owner or row.fence != ask.fence:
+        return Ack.LOST, None
+    state = row.state
+    if state is _COMPLETED or state is _FAILED:
+        return _OK, None
+    if state is not _IN_PROGRESS and state not in (State.HELD, State.PARKED):
+        return Ack.LOST, None
+    assert ask.state is TRANSITIONS[state, _ENDS[ask.state]]
+    return _OK, Row(
+        row.id,
+        row.scope,
+        row.value,
+        ask.state,
+        row.fence,
+        row.attempt,
+        row.owner,
+        0,
+        row.created_at,
+        now,
+        now + ask.retention,
+        row.hold,
+        row.cause,
+        row.fingerprint,
+        ask.result,
+        ask.error,
+    )
+
+
+_ENDS = {_COMPLETED: RecordEvent.COMPLETE, _FAILED: RecordEvent.REMEMBER}
+
+
+def fail(row: Row | None, ask: Fail, now: int) -> tuple[Ack, Row | None]:
+    refused = _not_owner(row, ask)
+    if refused is Ack.LOST and _said_before(row, ask):
+        return Ack.OK, None
+    if refused is not None:
+        return refused, None
+    assert row is not None
+    if ask.hold:
+        return Ack.OK, _move(row, RecordEvent.HOLD, now, error=ask.error)
+    if row.attempt >= ask.max_attempts:
+        return Ack.OK, _move(row, RecordEvent.PARK, now, error=ask.error)
+    return Ack.OK, _move(
+        row,
+        RecordEvent.FAIL,
+        now,
+        cause=Cause.FAILED,
+        error=ask.error,
+        lease_until=now + ask.delay,
+        expires_at=now + ask.retention,
+    )
+
+
+def abandon(row: Row | None, ask: Abandon, now: int) -> tuple[Ack, Row | None]:
+    """By owner token alone: whoever abandons may never have learnt its fence."""
+    if row is None:
+        return Ack.MISSING, None
+    if row.owner != ask.owner or row.state is not State.IN_PROGRESS:
+        return Ack.LOST, None
+    return Ack.OK, _move(
+        row,
+        RecordEvent.ABANDON,
+        now,
+        attempt=row.attempt - 1,  # it never started
+        lease_until=now,
+        expires_at=now + ask.retention,
+    )
+
+
+def _said_before(row: Row | None, ask: Fail) -> bool:
+    """The same owner gave up with the same fence already; only the answer was lost."""
+    return (
+        row is not None
+        and row.owner == ask.owner
+        and row.fence == ask.fence
+        and row.state in (State.RELEASED, State.PARKED, State.HELD)
+    )
+
+
+def _not_owner(row: Row | None, ask: Renew | Fail) -> Ack | None:
+    if row is None:
+        return Ack.MISSING
+    owns = row.owner == ask.owner and row.fence == ask.fence and row.state is State.IN_PROGRESS
+    return None if owns else Ack.LOST
+
+
+# --- what an operator may do -----------------------------------------------------------------
+#
+# The operator's retention may be another than that of the work. An act that leaves the key closed
+# keeps it at least as long as it was kept before, so that a late repeat finds it closed.
+
+
+def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
+    if row is None or is_expired(row, now):
+        return Ack.MISSING, None
+    if (row.state, RecordEvent.RELEASE) not in TRANSITIONS:
+        return Ack.REFUSED, None
+    if row.state is State.COMPLETED and not ask.force:
+        return Ack.REFUSED, None
+    return Ack.OK, _move(
+        row,
+        RecordEvent.RELEASE,
+        now,
+        fence=row.fence + 1,  # an owner that still runs is fenced off
+        owner=b"",
+        attempt=0,
+        cause=Cause.OPERATOR,
+        lease_until=now,
+        result=None,
+        expires_at=now + ask.retention,
+    )
+
+
+def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
+    if row is None or is_expired(row, now):
+        return Ack.MISSING, None
+    if (row.state, RecordEvent.RESOLVE) not in TRANSITIONS:
+        return Ack.REFUSED, None
+    return Ack.OK, _move(
+        row,
+        RecordEvent.RESOLVE,
+        now,
+        fence=row.fence + 1,
+        owner=b"",
+        lease_until=0,
+        result=ask.result,
+        expires_at=max(row.expires_at, now + ask.retention),
+    )
+
+
+def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
+    if row is None or is_expired(row, now):
+        return Ack.MISSING, None
+    if row.state is State.FORGOTTEN:
+        return Ack.OK, None
+    if (row.state, RecordEvent.FORGET) not in TRANSITIONS:
+        return Ack.REFUSED, None
+    return Ack.OK, _move(
+        row,
+        RecordEvent.FORGET,
+        now,
+        scope=(),
+        value="",
+        owner=b"",
+        fence=row.fence + 1,
+        lease_until=0,
+        result=None,
+        error="",
+        fingerprint=None,
+        expires_at=max(row.expires_at, now + ask.retention),
+    )
+
+
+def _move(row: Row, event: RecordEvent, now: int, **changes: object) -> Row:
+    state = TRANSITIONS[row.state, event]
+    assert state is not None
+    if state in (State.HELD, State.PARKED):
+        changes.setdefault("lease_until", 0)
+        changes.setdefault("expires_at", 0)
+    return replace(row, state=state, changed_at=now, **changes)

@@ -1,0 +1,136 @@
+"""What an operator or a timer asks of a store, as flows: small, but written once for both colours."""
+
+from __future__ import annotations
+
+from .._values.keys import Key
+from .._values.records import AuditEntry, Record, State, Stats, SweepReport
+from ..errors import StoreUnavailableError, UsageError
+from .commands import Flow
+from .protocol import (
+    ALL,
+    Ack,
+    Browse,
+    Fail,
+    Forget,
+    History,
+    Page,
+    Read,
+    Release,
+    Resolve,
+    Survey,
+    Sweep,
+)
+
+__all__ = ["audit", "browse", "operate", "park_stuck", "read", "survey", "sweep"]
+
+BITE = 500
+"""Records looked at in one short transaction of a sweep."""
+
+SMALLEST_BITE = 20
+
+
+def read(key: Key) -> Flow[Record | None]:
+    row = yield Read(key.id)
+    return None if row is None else row.view()
+
+
+def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
+    """Release, resolve or forget; a refusal says why and what else to do."""
+    who: object = ask.by
+    if not isinstance(who, str) or not who.strip():
+        raise UsageError("say who does this: by=… is kept in the audit trail", key=key)
+    for name, text in (("by", ask.by), ("why", ask.why)):
+        try:
+            text.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise UsageError(f"{name}= must be text (valid Unicode)", key=key) from None
+    ack: Ack = yield ask
+    if ack is Ack.OK:
+        return
+    if ack is Ack.MISSING:
+        raise UsageError("there is no record of this key, so there is nothing to change", key=key)
+    row = yield Read(key.id)
+    state = "unknown" if row is None else row.state.value
+    raise UsageError(f"cannot {ask.op} a record that is {state}: {_ADVICE[ask.op]}", key=key)
+
+
+_ADVICE: dict[str, str] = {
+    "release": "it has its answer; to do the work again all the same, pass force=True",
+    "resolve": "only work without an answer can be given one; release it with force=True first",
+    "forget": "work in progress cannot be forgotten; wait for its end, or release it first",
+}
+
+
+def sweep(limit: int | None) -> Flow[SweepReport]:
+    """Bites until everything was looked at once, or `limit` records were removed."""
+    if limit is not None:
+        _check_limit(limit)
+    removed = examined = 0
+    after = ""
+    bite = BITE
+    while True:
+        # A small rest of the limit must not make small bites: live records are looked at, too.
+        most = ALL if limit is None else limit - removed
+        try:
+            report, after = yield Sweep(bite, after, most)
+        except StoreUnavailableError:
+            if bite <= SMALLEST_BITE:
+                raise
+            bite //= 4  # too much for it at once: try less
+            continue
+        removed += report.removed
+        examined += report.examined
+        if not after or (limit is not None and removed >= limit):
+            return SweepReport(removed=removed, examined=examined, more=bool(after))
+
+
+def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
+    """Park work whose lease ended before that time and that nobody delivered again.
+
+    In the name of its owner, with its fence: whoever took over meanwhile is not touched, and the
+    owner itself, should it live, may still complete.
+    """
+    parked: list[Record] = []
+    after = ""
+    while True:
+        page: Page = yield Browse(BITE, State.IN_PROGRESS, (), after)
+        for row in page.rows:
+            if row.lease_until > before:
+                continue
+            give_up = Fail(row.id, row.owner, row.fence, 0, row.attempt, retention)
+            give_up.error, give_up.hold = row.error or "never finished", row.hold
+            if (yield give_up) is Ack.OK:
+                row.state = State.HELD if row.hold else State.PARKED
+                parked.append(row.view())
+        after = page.after
+        if not after:
+            return parked
+
+
+def survey() -> Flow[Stats]:
+    return (yield Survey())  # type: ignore[no-any-return]
+
+
+def audit(key: Key) -> Flow[list[AuditEntry]]:
+    return (yield History(key.id))  # type: ignore[no-any-return]
+
+
+def browse(
+    state: State | None, scope: tuple[str, ...], limit: int, after: str
+) -> Flow[tuple[list[Record], str]]:
+    _check_limit(limit)
+    try:
+        state = None if state is None else State(state)
+    except ValueError:
+        known = ", ".join(State)
+        raise UsageError(f"state={state!r} is none of the states: {known}") from None
+    try:
+        page: Page = yield Browse(limit, state, scope, after)
+    except (ValueError, OverflowError) as error:
+        raise UsageError("after= is not a mark that this store gave out") from error
+    return [row.view() for row in page.rows], page.after
+
+
+def _check_limit(limit: object) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise UsageError(f"limit={limit!r} makes no sense: use 1 or more")

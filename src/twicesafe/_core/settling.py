@@ -1,0 +1,211 @@
+"""Settling: the handler ended; record what it did, then answer.
+
+    complete    a value: the answer from now on
+    remember    a failure that is the answer
+    fail        released for the next delivery, after a rest; or parked
+    hold        nobody knows how far it came, and the policy is at most once
+
+The value is encoded before the record says done. What the store does not answer, or refuses, is
+seen through by `recording`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .. import events as ev
+from .._values.context import ActiveClaim
+from .._values.outcomes import Outcome
+from .._values.owner_token import chance
+from .._values.records import State
+from ..errors import (
+    LeaseLostError,
+    NotStorableError,
+    ResultError,
+    StoreUnavailableError,
+    TooLargeError,
+    text_of,
+)
+from .call import Call, cause_of
+from .commands import EndFlight, Flow, Raised, Reply, Returned, Sleep, Within
+from .protocol import Ack, Claimed, Complete, Fail, Verdict
+from .recording import Recording, see_through, without_payload
+
+__all__ = ["conclude", "prepare", "settle"]
+
+_OK, _REPLAY = Ack.OK, Verdict.REPLAY
+
+RELEASE_PATIENCE = 1.0
+"""Seconds that whoever is cancelled or interrupted waits for its claim to be given back."""
+
+
+def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | Raised]:
+    """Record what the handler did, then answer."""
+    ask, problem = prepare(call, claim, reply)
+    sent = call.clock()
+    ack: Ack | None
+    if isinstance(ask, Complete):
+        try:
+            ack = yield ask
+        except Exception as error:
+            recording = Recording(claim, ask, error, sent)
+            yield from see_through([recording], call.clock)
+            ask, ack = recording.ask, recording.answer(call)
+            problem = problem or recording.problem(call, reply)
+    else:
+        ack = yield from _give_back(call, ask, reply)
+    claim.settled = True
+    answer = conclude(call, claim, reply, ask, ack, problem)
+    if ack is _OK and isinstance(ask, Complete):
+        yield EndFlight(_landing(call, claim, ask, sent))
+    return answer
+
+
+def prepare(
+    call: Call, claim: ActiveClaim, reply: Reply
+) -> tuple[Complete | Fail, ResultError | None]:
+    """What the store must be told about this reply, encoded before the record says done."""
+    terms = call.terms
+    if isinstance(reply, Returned):
+        payload, problem = _encode(call, reply.value)
+        return (
+            Complete(claim.key.id, claim.owner, claim.fence, terms.retention_ms, payload),
+            problem,
+        )
+    error = reply.error
+    name = type(error).__qualname__
+    if terms.remember and isinstance(error, terms.remember):
+        failure = msgspec.json.encode({"type": name, "message": text_of(error)})
+        return (
+            Complete(
+                claim.key.id,
+                claim.owner,
+                claim.fence,
+                terms.retention_ms,
+                failure,
+                State.FAILED,
+                name,
+            ),
+            None,
+        )
+    # The handler's own exception says that it failed. A cancellation, an interrupt or a time-out
+    # says only that nobody knows how far it came.
+    known = isinstance(error, Exception)
+    claim.over = True  # before the store lets go: what the handler left running is to stop
+    delay = terms.backoff.delay(claim.attempt, chance(claim.owner, claim.attempt)) if known else 0
+    unknown = not known or isinstance(error, TimeoutError)
+    return (
+        Fail(
+            claim.key.id,
+            claim.owner,
+            claim.fence,
+            round(delay * 1000),
+            terms.max_attempts,
+            terms.retention_ms,
+            name,
+            unknown and terms.hold,
+        ),
+        None,
+    )
+
+
+def conclude(
+    call: Call,
+    claim: ActiveClaim,
+    reply: Reply,
+    ask: Complete | Fail,
+    ack: Ack | None,
+    problem: ResultError | None,
+) -> Outcome[Any] | Raised:
+    """The caller's answer, now that the store has spoken (None: it could not be told)."""
+    if isinstance(reply, Raised):
+        if call.observed:
+            remembered = type(ask) is Complete
+            call.notify(ev.Failed(call.key, ask.error, claim.attempt, remembered))
+        if ack is not Ack.OK and ack is not None:
+            call.notify(ev.LeaseLost(call.key))
+        elif problem is not None:
+            call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
+        elif ack is None:
+            return reply  # the store does not know: nothing is held or parked yet
+        elif isinstance(ask, Fail) and ask.hold:
+            call.notify(ev.Held(call.key, ask.error))
+        elif isinstance(ask, Fail) and claim.attempt >= ask.max_attempts:
+            call.notify(ev.Parked(call.key, ask.error))
+        return reply
+    if ack is not _OK:
+        claim.gone = True
+        call.notify(ev.LeaseLost(call.key))
+        gone = "its record is gone" if ack is Ack.MISSING else "another worker took it over"
+        raise LeaseLostError(
+            f"the handler ran longer than its claim lasted and {gone}; this result was not "
+            "recorded; deliver again to get the recorded one",
+            key=call.key,
+        )
+    if call.observed:
+        call.notify(ev.Completed(call.key, call.clock() - claim.started))
+    if problem is not None:
+        call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
+        return Raised(problem)
+    return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
+
+
+def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
+    """Release at once, so that nobody waits for a lease; but the caller's own error comes first."""
+    patient = isinstance(reply, Raised) and isinstance(reply.error, Exception)
+    for pause in (0.05, 0.2, None) if patient else (None,):
+        try:
+            return (yield ask if patient else Within(ask, RELEASE_PATIENCE))  # type: ignore[no-any-return]
+        except Exception as trouble:
+            if pause is None:
+                call.notify(ev.StoreFailed(call.key, "fail", cause_of(trouble)))
+            elif isinstance(trouble, StoreUnavailableError):
+                yield Sleep(pause)
+            else:
+                ask = without_payload(ask)
+    return None
+
+
+def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
+    """Before the record says done: bytes, or the reason why there are none."""
+    try:
+        payload = call.terms.codec.encode(value, call.declared)
+    except ResultError as error:
+        error.value = value
+        return None, error.about(call.key)
+    except Exception as error:
+        problem = NotStorableError(
+            f"the work is done and recorded, but its result could not be encoded "
+            f"({type(error).__name__}); duplicates get ResultUnavailableError",
+            key=call.key,
+            value=value,
+        )
+        problem.__cause__ = error
+        return None, problem
+    if len(payload) > call.terms.max_result_bytes:
+        return None, TooLargeError(
+            f"the work is done and recorded, but its result has {len(payload)} bytes and "
+            f"max_result_bytes is {call.terms.max_result_bytes}; duplicates get "
+            "ResultUnavailableError",
+            key=call.key,
+            value=value,
+        )
+    return payload, None
+
+
+def _landing(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Claimed:
+    """What the store would now answer to a duplicate; at the latest from when it was `sent`."""
+    return Claimed(
+        _REPLAY,
+        claim.fence,
+        claim.attempt,
+        claim.cause,
+        0,
+        ask.state,
+        ask.result,
+        call.fingerprint,
+        0,
+        ask.retention - round((call.clock() - sent) * 1000),
+    )

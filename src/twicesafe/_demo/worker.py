@@ -1,0 +1,149 @@
+"""One worker process of the demo's payment service: ``python -m twicesafe._demo.worker``.
+
+Orders come in on stdin, one JSON line each: first `Setting`, then a `Delivery` per line, worked
+on in threads. What happens goes out on stdout, one `Report` per line. The end of stdin is the end
+of the parent, and of this process at once.
+
+A delivery may carry a strike: the worker stops at that point, says so, and waits for its SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from .. import Inbox, Policy, Receiver, current_claim
+from .bank import Bank, BankName, Charge, OwnBooks, bank_at, new_receipt
+from .plan import Stage
+
+__all__ = ["Delivery", "Report", "Setting"]
+
+BANK_SECONDS: Final = 0.005
+"""How long a bank on the network would take."""
+
+
+class Setting(msgspec.Struct):
+    """What a worker must know before its first delivery. The URL travels here, not in `ps`."""
+
+    bank: BankName
+    folder: str
+    threads: int
+    url: str = ""
+    """The store of the records; empty: no twicesafe."""
+    scope: tuple[str, ...] = ()
+    lease: float = 0.6
+
+
+class Delivery(msgspec.Struct):
+    number: int
+    payment: str
+    cents: int
+    strike: Stage | None = None
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """``started``: the handler runs. ``struck``: it waits for its end. ``done``: acknowledge.
+    ``again``: deliver it again."""
+
+    what: Literal["ready", "started", "struck", "done", "again"]
+    number: int = 0
+    receipt: str = ""
+    replayed: bool = False
+    cause: str = ""
+    error: str = ""
+
+
+def tell(report: Report) -> None:
+    os.write(1, msgspec.json.encode(report) + b"\n")  # one write: lines of threads never mix
+
+
+def pay(bank: Bank, delivery: Delivery) -> str:
+    """The handler: one charge, under the claim if there is one."""
+    claim = current_claim()
+    cause = claim.cause.value if claim is not None and claim.cause is not None else ""
+    tell(Report("started", delivery.number, cause=cause))
+    _die_here("before", delivery)
+    time.sleep(BANK_SECONDS)
+    receipt = bank.charge(
+        Charge(
+            payment=delivery.payment,
+            cents=delivery.cents,
+            receipt=new_receipt(),
+            fence=0 if claim is None else claim.fence,
+            attempt=0 if claim is None else claim.attempt,
+            cause=cause,
+        )
+    )
+    _die_here("after", delivery)
+    return receipt
+
+
+def _die_here(stage: Stage, delivery: Delivery) -> None:
+    if delivery.strike == stage:
+        tell(Report("struck", delivery.number))
+        threading.Event().wait()  # the parent's SIGKILL ends this
+
+
+def protected(receiver: Receiver, bank: Bank) -> Callable[[Delivery], Report]:
+    def take(delivery: Delivery) -> Report:
+        try:
+            outcome = receiver.process(delivery.payment, pay, bank, delivery)
+        except Exception as error:  # not acknowledged: the storm delivers it again
+            return Report("again", delivery.number, error=type(error).__name__)
+        return Report("done", delivery.number, receipt=outcome.value, replayed=outcome.replayed)
+
+    return take
+
+
+def together(inbox: Inbox, books: OwnBooks) -> Callable[[Delivery], Report]:
+    """Charge and record in one transaction of the service's own database."""
+
+    def take(delivery: Delivery) -> Report:
+        try:
+            with books.transaction() as connection:
+                outcome = inbox.process(connection, delivery.payment, pay, books, delivery)
+        except Exception as error:
+            return Report("again", delivery.number, error=type(error).__name__)
+        return Report("done", delivery.number, receipt=outcome.value, replayed=outcome.replayed)
+
+    return take
+
+
+def bare(bank: Bank) -> Callable[[Delivery], Report]:
+    return lambda delivery: Report("done", delivery.number, receipt=pay(bank, delivery))
+
+
+def main() -> None:
+    lines = sys.stdin.buffer
+    setting = msgspec.json.decode(lines.readline(), type=Setting)
+    bank = bank_at(setting.bank, Path(setting.folder))
+    if isinstance(bank, OwnBooks):
+        take = together(Inbox.open(bank.url), bank)
+    elif setting.url:
+        # Workers are killed on purpose here, so no number of attempts is suspicious.
+        policy = Policy(lease=setting.lease, retention=3600, max_attempts=1000)
+        receiver = Receiver.open(setting.url, policy=policy, scope=setting.scope)
+        take = protected(receiver, bank)
+    else:
+        take = bare(bank)
+    tell(Report("ready"))
+    with ThreadPoolExecutor(setting.threads) as pool:
+        for line in lines:
+            pool.submit(_work, take, msgspec.json.decode(line, type=Delivery))
+        os._exit(0)  # the parent is gone or has enough: whatever still runs ends here
+
+
+def _work(take: Callable[[Delivery], Report], delivery: Delivery) -> None:
+    tell(take(delivery))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""One connection to MariaDB or MySQL: how it is made, and what it does with a command.
+
+Every session is set to what the programs rely on, whatever the server's defaults are: READ
+COMMITTED, strict types (a value that does not fit is an error, never cut), UTC, and lock waits that
+end before our own patience does. A server that takes no writes is refused at the door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ...errors import ConfigurationError, StoreUnavailableError
+from ..sql.commands import Query
+from .settings import Settings, explain
+
+__all__ = ["Session", "connect"]
+
+Tap = Callable[[str, Any], None] | None
+
+_MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+
+
+class Session:
+    """A connection and what the server said of itself."""
+
+    def __init__(self, connection: Any, version: str, most_bytes: int) -> None:
+        self.connection = connection
+        self.version = version
+        self.most_bytes = most_bytes
+        """``max_allowed_packet``: the longest statement."""
+
+    @property
+    def returning(self) -> bool:
+        """Does INSERT … RETURNING exist here?"""
+        number = tuple(int(part) for part in self.version.split("-")[0].split(".")[:2])
+        return "MariaDB" in self.version and number >= (10, 5)
+
+    def executor(self, tap: Tap) -> Callable[[Any], Any]:
+        connection = self.connection
+
+        def execute(command: Any) -> Any:
+            if not connection.open and command.sql == "ROLLBACK":
+                return 0  # it went with the connection
+            if tap is not None:
+                tap("before", command)
+            cursor = connection.cursor()
+            changed = cursor.execute(command.sql, command.args or None)
+            reply = cursor.fetchall() if type(command) is Query else changed
+            if tap is not None:
+                tap("after", command)
+            return reply
+
+        return execute
+
+    def close(self) -> None:
+        if self.connection.open:
+            self.connection.close()
+
+
+def connect(settings: Settings) -> Session:
+    import pymysql
+
+    timeout = settings.timeout
+    try:
+        connection = pymysql.connect(
+            host=settings.host,
+            port=settings.port,
+            unix_socket=settings.socket or None,
+            user=settings.user or None,
+            password=settings.password.encode(),
+            database=settings.database,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=timeout * 0.9,
+            read_timeout=max(timeout, _patience(settings) + 1),
+            write_timeout=timeout,
+            program_name="twicesafe",
+            **_tls(settings),
+        )
+        try:
+            return _prepare(connection, settings)
+        except BaseException:
+            if connection.open:
+                connection.close()
+            raise
+    except (pymysql.Error, RuntimeError) as error:  # RuntimeError: a sign-in needs `cryptography`
+        raise explain(error, settings.url) from error
+
+
+def _prepare(connection: Any, settings: Settings) -> Session:
+    cursor = connection.cursor()
+    cursor.execute(
+        f"SET SESSION sql_mode = '{_MODE}', time_zone = '+00:00',"
+        f" innodb_lock_wait_timeout = {_patience(settings):d}"
+    )
+    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    cursor.execute("SELECT VERSION(), @@read_only, @@max_allowed_packet")
+    version, read_only, most_bytes = cursor.fetchone()
+    if read_only:
+        raise StoreUnavailableError(
+            f"{settings.url} is read-only (a replica, or a demoted primary); connect to the primary"
+        )
+    if settings.ssl in ("require", "verify") and not settings.socket:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+        if not cursor.fetchone()[1]:
+            raise ConfigurationError(
+                f"{settings.url} does not offer TLS, which ssl={settings.ssl} demands"
+            )
+    session = Session(connection, version, most_bytes)
+    if session.returning:  # MariaDB: a worker that stalls in a transaction does not keep its locks
+        cursor.execute(
+            f"SET SESSION idle_transaction_timeout = {max(1, round(settings.timeout)):d}"
+        )
+    return session
+
+
+def _patience(settings: Settings) -> int:
+    """Whole seconds that the server waits for a lock: it must tell us before we hang up."""
+    return max(1, int(settings.timeout / 2))
+
+
+def _tls(settings: Settings) -> dict[str, Any]:
+    if settings.ssl == "prefer" and not settings.ssl_ca:
+        return {}
+    if settings.ssl == "off":
+        return {"ssl_disabled": True}
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=settings.ssl_ca or None)
+    except OSError as error:
+        raise ConfigurationError(f"ssl_ca={settings.ssl_ca!r} cannot be read: {error}") from error
+    if settings.ssl != "verify" and not settings.ssl_ca:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return {"ssl": context}

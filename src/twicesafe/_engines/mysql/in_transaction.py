@@ -1,0 +1,145 @@
+"""MariaDB and MySQL inside the caller's transaction.
+
+The insert returns the new or the present record, and waits for whoever holds the key. What tells
+that the handler ended the transaction (also by a change of the schema, which commits) is a savepoint
+of ours: it goes with the transaction, and a new one does not have it. MariaDB takes savepoint and
+insert, and release and update, as one statement each; MySQL takes them one by one, has no
+``RETURNING``, and waits as long as the session's `innodb_lock_wait_timeout` says.
+
+The caller's session is not set up by us: texts travel as bytes, whatever its character set, and the
+time is taken from UTC, whatever its zone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..._core.inbox_flow import Enter, Entered, Leave
+from ..._core.protocol import Claimed, Verdict
+from ..._values.records import Row
+from ...errors import AtomicityBrokenError, TooLargeError
+from ...stores._base import Program
+from ..sql.commands import CAUSES, STATES, Change, Query, scope_text
+from ..sql.in_transaction import InTransaction, look, savepoint
+from .programs import MysqlPrograms
+from .sweep import GATE
+
+__all__ = ["UTC_NOW", "MysqlInTransaction"]
+
+UTC_NOW: Final = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)"
+
+LARGE: Final = 256 * 1024
+"""Bytes of a statement from which on the server is asked whether it takes so many."""
+
+_ANSWER: Final = (
+    "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
+    " owner, fingerprint, result"
+)
+
+
+class _Programs(MysqlPrograms):
+    def bind(self, text: str) -> Any:
+        return text.encode()
+
+
+class MysqlInTransaction(InTransaction):
+    programs: MysqlPrograms
+
+    def __init__(self, table: str, mariadb: bool, now: str = UTC_NOW, gates: bool = False) -> None:
+        """`gates`: floors of their own for transactions are there (`sweeping`)."""
+        programs = self.programs = _Programs(table, mariadb, now, GATE if gates else "1")
+        self._mariadb = mariadb
+        self._into = (
+            f"INSERT INTO {programs.records} (id, owner, state, lease_until, expires_at, fingerprint,"
+            " scope, value, fence, attempt, created_at, changed_at, hold, cause, error) VALUES "
+        )
+        self._values = (
+            f"(%s, %s, %s, IF(%s, 0, {now}), IF(%s, {now} + %s, 0), %s, %s, %s, {programs.next_fence}, 1,"
+            f" {now}, {now}, 1, 0, '')"
+        )
+        self._or_look = f" ON DUPLICATE KEY UPDATE n = {programs.records}.n"
+        self._answered = _ANSWER.format(now=now)
+        self._leave = (
+            f"UPDATE {programs.records} SET state = 1, result = %s, lease_until = 0, changed_at = {now},"
+            f" expires_at = {now} + %s WHERE id = %s AND owner = %s AND fence = %s AND state = 0"
+        )
+
+    def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
+        ordered = sorted(asks, key=lambda ask: ask.id)  # two batches never wait in a circle
+        marks = {ask.id: None if ask.done else savepoint(ask.owner) for ask in ordered}
+        sql = self._into + ", ".join([self._values] * len(ordered)) + self._or_look
+        values = tuple(value for ask in ordered for value in _values_of(ask))
+        names = [mark for mark in marks.values() if mark is not None]
+        if self._mariadb:
+            sql += f" RETURNING {self._answered}"
+            if names:
+                points = "".join(f"SAVEPOINT {name}; " for name in names)
+                sql = f"BEGIN NOT ATOMIC {points}{sql}; END"
+            rows = yield Query(
+                f"SET STATEMENT innodb_lock_wait_timeout = {math.ceil(wait):d} FOR {sql}", values
+            )
+        else:
+            for name in names:
+                yield Change(f"SAVEPOINT {name}")
+            yield Change(sql, values)
+            places = ", ".join(["%s"] * len(ordered))
+            rows = yield Query(  # FOR UPDATE: not what an old snapshot shows; the lock is ours
+                f"SELECT {self._answered} FROM {self.programs.records} WHERE id IN ({places}) FOR UPDATE",
+                tuple(ask.id for ask in ordered),
+            )
+        by_id = {row[0]: row for row in rows}
+        answers: dict[bytes, Entered] = {}
+        for ask in ordered:
+            answer = _answer(ask, by_id[ask.id]) or (yield from self._decide(ask))
+            answers[ask.id] = Entered(answer, marks[ask.id])
+        return [answers[ask.id] for ask in asks]
+
+    def leave(self, ask: Leave) -> Program[bool]:
+        end = ask.ask
+        yield from _fitting(end.result)
+        values = (end.result, end.retention, end.id, end.owner, end.fence)
+        release = f"RELEASE SAVEPOINT {ask.mark}"
+        try:
+            if self._mariadb:
+                both = f"BEGIN NOT ATOMIC {release}; {self._leave}; END"
+                return bool((yield Change(both, values)))
+            yield Change(release)
+        except AtomicityBrokenError:
+            return False
+        return bool((yield Change(self._leave, values)))
+
+
+def _fitting(result: bytes | None) -> Program[None]:
+    """Raise `TooLargeError` before the server hangs up: that would look like an outage.
+
+    The limit is that of the caller's connection, so it is asked there, and only for what is large.
+    """
+    longest = 2 * len(result or b"") + 4096  # as drivers write bytes: escaped, or in hex
+    if longest > LARGE and longest > (most := (yield Query("SELECT @@max_allowed_packet"))[0][0]):
+        raise TooLargeError(
+            f"the work is done and recorded, but its result has {len(result or b'')} bytes and "
+            f"max_allowed_packet of the server is {most}; duplicates get ResultUnavailableError"
+        )
+
+
+def _values_of(ask: Enter) -> tuple[Any, ...]:
+    key, done = ask.key, int(ask.done)
+    return (
+        *(key.id, ask.owner, done, done, done, ask.retention, ask.fingerprint),
+        *(scope_text(key.scope).encode(), key.value.encode()),
+    )
+
+
+def _answer(ask: Enter, columns: Any) -> Claimed | None:
+    """What the record says; None: it must be decided under a lock."""
+    _, numbers, owner, fingerprint, result = columns
+    state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
+    if owner == ask.owner:
+        return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
+    row = Row(
+        *(ask.id, (), "", STATES[state], fence, attempt, owner, lease, 0, changed, expires),
+        *(bool(hold), CAUSES[cause], fingerprint, result),
+    )
+    return look(row, ask, now)

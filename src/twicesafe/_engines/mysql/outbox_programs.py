@@ -1,0 +1,113 @@
+"""The outbox of MariaDB and MySQL. A lane's gate is a row that the caller locks until he commits.
+
+That is a statement of its own for messages with a key: a number drawn in the same statement could
+be drawn before the gate is passed.
+
+Where rows are locked or deleted by their numbers, the numbers lead and the table follows
+(`leading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from ...stores._base import Program
+from ..sql.commands import Change, Query
+from ..sql.outbox_programs import (
+    COLUMNS,
+    WRITTEN,
+    Added,
+    OutboxPrograms,
+    gates_of,
+    inlined,
+    marked,
+    values_of,
+)
+from .leading import these
+from .programs import NOW, MysqlPrograms, MysqlSchema
+
+__all__ = ["MysqlOutbox"]
+
+TOGETHER: Final = 200
+"""Rows in one statement."""
+
+HEAVY: Final = 1 << 20
+"""Bytes of bodies in one statement, or little more."""
+
+
+class MysqlOutbox(OutboxPrograms):
+    dialect: ClassVar[str] = "mysql"
+    begin: ClassVar[str] = MysqlPrograms.begin
+    share: ClassVar[str] = " LOCK IN SHARE MODE"
+
+    def __init__(self, table: str, now: str = NOW, migrates: bool = True) -> None:
+        self.schema: MysqlSchema
+        super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, migrates)
+        self._now = now
+
+    def speaking(self, style: str) -> MysqlOutbox:
+        return self  # all its drivers write %s
+
+    def now(self) -> str:
+        return self._now
+
+    def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
+        return inlined(column, numbers)
+
+    def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
+        return marked(column, lanes)
+
+    def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
+        changes = ", ".join(f"{name} = VALUES({name})" for name in overwritten)
+        return (
+            f"INSERT INTO {table} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}"
+        )
+
+    def deletion(self, table: str, numbers: Sequence[int]) -> Change:
+        numbered = these("n", numbers)
+        return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")
+
+    def copying(self, source: str, target: str, numbers: Sequence[int]) -> Change:
+        columns = ", ".join(f"o.{name}" for name in COLUMNS.split(", "))
+        return Change(
+            f"INSERT INTO {target} ({COLUMNS}) SELECT {columns} FROM {these('n', numbers)}"
+            f" STRAIGHT_JOIN {source} o ON o.n = these.n"
+        )
+
+    def migrated(self) -> Program[list[str]]:
+        return (yield from self.schema.migrate(patience=4))
+
+    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
+        """`created_at` is not used: the server tells the time."""
+        gates = gates_of(added)
+        if gates:
+            numbered = these("gate", gates)
+            yield Query(
+                f"SELECT g.gate FROM {numbered} STRAIGHT_JOIN {self.t}_gates g ON g.gate = these.gate"
+                " FOR UPDATE"
+            )
+        for part in _parts(added):
+            row = f"({self._now}{', ?' * 8})"
+            yield Change(
+                self.mark(
+                    f"INSERT INTO {self.t} (created_at, {WRITTEN}) VALUES {', '.join([row] * len(part))}"
+                ),
+                tuple(value for one in part for value in values_of(one)),
+            )
+
+
+def _percents(sql: str) -> str:
+    return sql.replace("?", "%s")
+
+
+def _parts(added: Sequence[Added]) -> list[list[Added]]:
+    parts: list[list[Added]] = [[]]
+    weight = 0
+    for one in added:
+        if len(parts[-1]) == TOGETHER or weight > HEAVY:
+            parts.append([])
+            weight = 0
+        parts[-1].append(one)
+        weight += len(one.message.body)
+    return parts

@@ -1,0 +1,402 @@
+"""The programs of MariaDB and MySQL: one statement per phase, for one request or for many.
+
+A claim inserts the record or, where there is one, returns it in the same statement; what
+`lifecycle.look` cannot answer from it (a take-over, a hold) is decided under a row lock by the
+programs that all SQL stores share. Asks of a batch are in the order of identities, so that two
+batches never wait for each other in a circle.
+
+A new record's fence is one above the floor, which is read under a shared lock that is held to the end
+of the claim; `sweeping` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from string import Formatter
+from typing import Any, ClassVar, Final
+
+from ..._core import lifecycle
+from ..._core.protocol import (
+    Ack,
+    Claimed,
+    ClaimRequest,
+    Complete,
+    Fail,
+    Renew,
+    Request,
+    Sweep,
+    Verdict,
+)
+from ..._values.records import Row, SweepReport
+from ...errors import CorruptRecordError, StoreUnavailableError
+from ...stores._base import Program
+from ..sql.commands import (
+    CAUSES,
+    STATES,
+    Change,
+    Query,
+    atomically,
+    number_of,
+    row_from,
+    scope_text,
+)
+from ..sql.migrations import Schema, migrate
+from ..sql.programs import READING, SqlPrograms
+from .sweep import Sweeper
+
+__all__ = ["MysqlPrograms", "MysqlSchema"]
+
+NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
+"""Milliseconds of the server's clock at the start of the statement. Sessions speak UTC, so that
+no hour is there twice."""
+
+_ANSWER: Final = (
+    "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
+    " owner, fingerprint, result"
+)
+"""Numbers as one text: PyMySQL takes longer for a column than the server for the whole row."""
+
+_AT_ONCE: Final = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
+"""MariaDB: a claim does not wait inside the server for a row that another session holds. Whether to try
+again is decided by `storing`, where others do not wait behind it."""
+
+_KNOWN: Final = 4096
+"""Identities of which we remember that they have a record."""
+
+# The asks of a batch, as columns of a table: names in the order of their values.
+_CLAIM: Final = ("id", "owner", "lease", "hold", "fingerprint", "scope", "val")
+_COMPLETE: Final = ("id", "owner", "fence", "retention", "result", "state", "error")
+_FAIL: Final = (
+    "id", "owner", "fence", "delay", "max_attempts", "retention", "error", "hold",
+)  # fmt: skip
+_RENEW: Final = ("id", "owner", "fence", "lease")
+
+
+class MysqlSchema(Schema):
+    number: ClassVar[str] = "`schema`"
+    repeatable: ClassVar[bool] = True
+
+    def exists(self) -> Program[bool]:
+        meta = f"{self.table}_meta"
+        query = (
+            "SELECT 1 FROM information_schema.tables"
+            " WHERE table_schema = DATABASE() AND table_name = %s"
+        )
+        if not (yield Query(query, (meta,))):
+            return False
+        return bool((yield Query(f"SELECT 1 FROM {meta}")))  # empty: a migration died in it
+
+    def migrate(self, patience: int) -> Program[list[str]]:
+        """Changes of the schema commit by themselves here: a named lock keeps others out."""
+        if (yield from self.version()) >= self.newest:
+            return []
+        name = f"CONCAT('twicesafe:', LEFT(SHA1(CONCAT(DATABASE(), '.{self.table}')), 40))"
+        got = (yield Query(f"SELECT GET_LOCK({name}, {patience:d})"))[0][0]
+        if got != 1 and (yield from self.version()) < self.newest:
+            raise StoreUnavailableError(
+                f"another process has been migrating {self.table} for {patience} s; try again"
+            )
+        done = yield from migrate(self, MysqlPrograms.begin)
+        yield Query(f"SELECT RELEASE_LOCK({name})")  # a failure ends the session, and so the lock
+        return done
+
+
+class MysqlPrograms(SqlPrograms):
+    begin: ClassVar[str] = "START TRANSACTION"
+
+    def __init__(self, table: str, returning: bool = True, now: str = NOW, gate: str = "1") -> None:
+        """`gate`: which of the floors is read (`sweeping`)."""
+        super().__init__(table)
+        self.returning = returning
+        self.now = now
+        self.gate = gate
+        self._floor = 0
+        """What we last saw of it: without RETURNING, the winner must know its fence beforehand."""
+        self._known: dict[bytes, None] = {}
+        self._load = self.mark(f"SELECT {self.columns}, {now} FROM {self.records} WHERE id = ?")
+        self._answered = _ANSWER.format(now=now)
+        self._look = f"SELECT {self._answered} FROM {self.records} WHERE id IN "
+        self._into = (
+            f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
+            " fence, state, attempt, created_at, changed_at, expires_at, cause, error) "
+        )
+        # Where there is a record it is left as it is, and locked for no longer than the statement.
+        self._or_look = f" ON DUPLICATE KEY UPDATE n = {self.records}.n"
+        if returning:
+            self._or_look += f" RETURNING {self._answered}"
+            self._start = (
+                f"{_AT_ONCE}{self._into} VALUES {self._fresh(self.next_fence)}{self._or_look}"
+            )
+        else:
+            self._start = (
+                f"{self._into} SELECT %s, %s, {now} + %s, %s, %s, %s, %s, floor + 1, {self._rest}"
+                f" FROM {self.meta} WHERE one = 1 AND floor = %s LOCK IN SHARE MODE{self._or_look}"
+            )
+        released = "NOT {hold} AND r.attempt < {max_attempts}"
+        self._updates = {
+            "complete": _Update(
+                self.records,
+                _COMPLETE,
+                "r.state = {state}, r.result = {result}, r.error = {error}, r.lease_until = 0,"
+                f" r.changed_at = {now}, r.expires_at = {now} + {{retention}}",
+                "r.state IN (0, 4, 5)",
+            ),
+            "fail": _Update(
+                self.records,
+                _FAIL,
+                f"r.error = {{error}}, r.changed_at = {now}, r.cause = IF({released}, 1, r.cause),"
+                f" r.lease_until = IF({released}, {now} + {{delay}}, 0),"
+                f" r.expires_at = IF({released}, {now} + {{retention}}, 0),"
+                f" r.state = IF({{hold}}, 4, IF({released}, 3, 5))",
+                "r.state = 0",
+            ),
+            "renew": _Update(
+                self.records,
+                _RENEW,
+                f"r.lease_until = GREATEST(r.lease_until, {now} + {{lease}})",
+                "r.state = 0",
+            ),
+        }
+
+    @property
+    def _rest(self) -> str:
+        return f"0, 1, {self.now}, {self.now}, 0, 0, ''"
+
+    @property
+    def next_fence(self) -> str:
+        return f"(SELECT floor + 1 FROM {self.meta} WHERE one = {self.gate} LOCK IN SHARE MODE)"
+
+    def _fresh(self, fence: str) -> str:
+        return f"(%s, %s, {self.now} + %s, %s, %s, %s, %s, {fence}, {self._rest})"
+
+    def _start_all(self, count: int) -> str:
+        if self.returning:
+            # VALUES, not SELECT: MariaDB locks the table's counter for as long as a SELECT runs.
+            first = self._fresh(f"@twicesafe_fence := {self.next_fence}")
+            others = f", {self._fresh('@twicesafe_fence')}" * (count - 1)
+            return f"{_AT_ONCE}{self._into} VALUES {first}{others}{self._or_look}"
+        return (
+            f"{self._into} SELECT a.id, a.owner, {self.now} + a.lease, a.hold, a.fingerprint, a.scope,"
+            f" a.val, floor + 1, {self._rest} FROM {self.meta} JOIN ({_table(_CLAIM, count)}) AS a"
+            f" WHERE one = 1 LOCK IN SHARE MODE{self._or_look}"
+        )
+
+    def mark(self, sql: str) -> str:
+        return sql.replace("?", "%s")
+
+    def row(self, columns: Any) -> Row:
+        try:
+            return row_from(columns)
+        except (IndexError, ValueError) as error:
+            raise _corrupt() from error
+
+    def clock(self) -> Program[int]:
+        return (yield Query(f"SELECT {self.now}"))[0][0]  # type: ignore[no-any-return]
+
+    def load(self, id: bytes, lock: str = "") -> Program[tuple[Row | None, int]]:  # noqa: A002
+        rows = yield Query(self._load + lock, (id,))
+        if rows:
+            return self.row(rows[0][:-1]), rows[0][-1]
+        return None, (yield from self.clock())
+
+    def decide(self, ask: Any) -> Program[Any]:
+        if type(ask) is ClaimRequest and self.returning:
+            row, now = yield from self.load(ask.id, f"{self.lock} NOWAIT")
+            floor = 0 if row is not None else (yield from self.floor())
+            answer, after = lifecycle.claim(row, ask, now, floor)
+            if after is not None:
+                yield from self.save(after, new=row is None)
+            return answer
+        return (yield from super().decide(ask))
+
+    def floor(self) -> Program[int]:
+        query = f"SELECT floor FROM {self.meta} WHERE one = {self.gate} LOCK IN SHARE MODE"
+        return (yield Query(query))[0][0]  # type: ignore[no-any-return]
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def perform(self, ask: Request) -> Program[Any]:
+        """One request alone."""
+        op = ask.op
+        if op in READING or op == "sweep":
+            return (yield from getattr(self, op)(ask))
+        answer = None
+        if type(ask) is ClaimRequest:
+            answer = yield from self._claim_one(ask)
+        elif op in _DONE and (yield self._updates[op].one(_values_of(ask))):  # type: ignore[arg-type]
+            return Ack.OK
+        if answer is None:
+            answer = yield from atomically(self.decide(ask), self.begin)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
+        """Many requests that write: one statement per kind, then one by one what is left."""
+        answers: list[Any] = [None] * len(requests)
+        kinds: dict[str, list[int]] = {}
+        for place in sorted(range(len(requests)), key=lambda i: requests[i].id):
+            kinds.setdefault(requests[place].op, []).append(place)
+        for op, group in kinds.items():
+            asks = [requests[place] for place in group]
+            if op == "claim":
+                found = yield from self._claim_all(asks)
+            elif op in _DONE:
+                found = yield from self._acks(op, asks)
+            else:
+                found = [None] * len(asks)
+            for place, answer in zip(group, found, strict=True):
+                answers[place] = answer
+        for place, ask in enumerate(requests):
+            if answers[place] is None:
+                try:
+                    answers[place] = yield from atomically(self.decide(ask), self.begin)
+                except CorruptRecordError as error:
+                    answers[place] = error
+        return answers
+
+    # -- claims -------------------------------------------------------------------------------
+
+    def _claim_one(self, ask: ClaimRequest) -> Program[Any]:
+        """The answer; None: it must be decided under a lock."""
+        known = ask.id in self._known
+        if known:  # a waiter or a late duplicate: look, without locking what the owner will write
+            rows = yield Query(self._look + "(%s)", (ask.id,))
+            answer = self._answer(ask, rows[0]) if rows else None
+            if answer is not None:
+                return answer
+        if self.returning:
+            rows = yield Query(self._start, _claim_values(ask))
+        else:
+            floor = self._floor
+            if (yield Change(self._start, (*_claim_values(ask), floor))):
+                return Claimed(Verdict.WON, floor + 1, 1)
+            rows = yield Query(
+                f"SELECT {self._answered}, floor FROM {self.meta} LEFT JOIN {self.records} ON id = %s"
+                " WHERE one = 1",
+                (ask.id,),
+            )
+            self._floor = rows[0][-1]
+            if rows[0][0] is None:  # it was the floor that had changed
+                return None
+        return self._answer(ask, rows[0])
+
+    def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
+        sql = self._start_all(len(asks))
+        values = tuple(value for ask in asks for value in _claim_values(ask))
+        if self.returning:
+            rows = yield Query(sql, values)
+        else:
+            yield Change(sql, values)
+            rows = yield Query(self._look + _places(len(asks)), tuple(ask.id for ask in asks))
+        by_id = {row[0]: row for row in rows}
+        return [self._answer(ask, by_id[ask.id]) if ask.id in by_id else None for ask in asks]
+
+    def _answer(self, ask: ClaimRequest, columns: Any) -> Any:
+        """What the record says to this claim; None: it must be decided under a lock."""
+        _, numbers, owner, fingerprint, result, *_ = columns
+        state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
+        try:
+            row = Row(
+                *(ask.id, (), "", STATES[state], fence, attempt, owner, lease, 0, changed, expires),
+                *(bool(hold), CAUSES[cause], fingerprint, result),
+            )
+        except IndexError:
+            return _corrupt()
+        answer = None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
+        if answer is not None and answer.verdict is not Verdict.WON:
+            self._known[ask.id] = None
+            if len(self._known) > _KNOWN:
+                self._known.pop(next(iter(self._known)), None)
+        return answer
+
+    # -- what an owner says -------------------------------------------------------------------
+
+    def _acks(self, op: str, asks: list[Any]) -> Program[list[Any]]:
+        changed = yield self._updates[op].many([_values_of(ask) for ask in asks])
+        if changed == len(asks):
+            return [Ack.OK] * len(asks)
+        rows = yield Query(
+            f"SELECT id, owner, fence FROM {self.records} WHERE state IN {_DONE[op]} AND id IN "
+            + _places(len(asks)),
+            tuple(ask.id for ask in asks),
+        )
+        done = set(rows)
+        return [Ack.OK if (ask.id, ask.owner, ask.fence) in done else None for ask in asks]
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
+        return Sweeper(self).bite(ask)
+
+
+class _Update:
+    """One change of a record by its owner: for one ask, and for a table of them."""
+
+    def __init__(self, records: str, names: Sequence[str], changes: str, state: str) -> None:
+        mine = "r.owner = {owner} AND r.fence = {fence} AND " + state
+        one = f"UPDATE {records} r SET {changes} WHERE r.id = {{id}} AND {mine}"
+        fields = [field for _, field, _, _ in Formatter().parse(one) if field]
+        self._order = tuple(names.index(field) for field in fields)
+        self._one = one.format(**dict.fromkeys(names, "%s"))
+        self._names = names
+        theirs = {name: f"a.{name}" for name in names}
+        # The asks lead (`leading`): who waits at the row of another key delays all of them.
+        self._head = "UPDATE ("
+        self._tail = (
+            f") AS a STRAIGHT_JOIN {records} r ON r.id = a.id SET {changes} WHERE {mine}"
+        ).format(**theirs)
+
+    def one(self, values: tuple[Any, ...]) -> Change:
+        return Change(self._one, tuple(values[place] for place in self._order))
+
+    def many(self, asks: list[tuple[Any, ...]]) -> Change:
+        sql = self._head + _table(self._names, len(asks)) + self._tail
+        return Change(sql, tuple(value for values in asks for value in values))
+
+
+_DONE: Final = {"complete": "(1, 2)", "fail": "(3, 4, 5)", "renew": "(0)"}
+"""States in which an owner's word was heard, now or before."""
+
+
+def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
+    """`index`: a text would be taken for the number it begins with."""
+    key = ask.key
+    return (
+        *(key.id, ask.owner, index(ask.lease), ask.hold, ask.fingerprint),
+        *(scope_text(key.scope), key.value),
+    )
+
+
+def _values_of(ask: Complete | Fail | Renew) -> tuple[Any, ...]:
+    if type(ask) is Complete:
+        return (
+            *(ask.id, ask.owner, ask.fence, index(ask.retention), ask.result),
+            *(number_of(ask.state), ask.error),
+        )
+    if type(ask) is Fail:
+        return (
+            *(ask.id, ask.owner, ask.fence, index(ask.delay), ask.max_attempts),
+            *(index(ask.retention), ask.error, ask.hold),
+        )
+    assert type(ask) is Renew
+    return ask.id, ask.owner, ask.fence, index(ask.lease)
+
+
+def _table(names: Sequence[str], rows: int) -> str:
+    """A table of values; its first row names the columns."""
+    first = ", ".join(f"%s AS {name}" for name in names)
+    other = f" UNION ALL SELECT {', '.join(['%s'] * len(names))}"
+    return f"SELECT {first}{other * (rows - 1)}"
+
+
+def _places(count: int) -> str:
+    return f"({', '.join(['%s'] * count)})"
+
+
+def _corrupt() -> CorruptRecordError:
+    return CorruptRecordError(
+        "a stored record cannot be understood; an operator must look at its row; the work is not "
+        "run again because of it"
+    )

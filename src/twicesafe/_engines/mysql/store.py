@@ -1,0 +1,356 @@
+"""The MariaDB and MySQL stores: a pool of connections for threads, one worker for event loops.
+
+Requests bear repeating, so a connection that died is replaced and asked again at once, and a
+deadlock is run again until the time-out is over. Callers never see either. A row that another session
+holds is asked for again for a while; then a claim is answered that its key is being worked on, for
+most likely an open transaction of an inbox holds it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+from ..._core.driving import drive
+from ..._core.protocol import Claimed, ClaimRequest, Request, Verdict
+from ..._values.drivers import require
+from ...errors import StoreError, StoreUnavailableError
+from ...stores._base import Capabilities, Finding, Program, Store
+from ...stores._batching import ThreadedStore
+from ..sql.commands import Query, atomically
+from ..sql.connection_pool import Pool
+from ..sql.in_transaction import InTransaction
+from ..sql.migrations import check
+from ..sql.outbox_programs import is_outbox
+from .connection import Session, connect
+from .outbox_programs import MysqlOutbox
+from .programs import NOW, MysqlPrograms, MysqlSchema
+from .settings import LOCK_WAIT, RIVALRY, Settings, code_of, explain, is_demoted, is_lost
+from .sweep import make_gates
+
+__all__ = ["AsyncMysqlStore", "MysqlStore"]
+
+T = TypeVar("T")
+
+BATCH: Final = 500
+"""Requests in one statement at most."""
+
+ALONE: Final = 16 * 1024
+"""Values above this many bytes travel alone. In a table of values, MariaDB cuts what is longer than
+64 KiB without a word; and a large value gains nothing from company."""
+
+HEAVY: Final = 1024 * 1024
+"""Bytes of values in one statement, or little more."""
+
+_JOINED: Final = frozenset({"claim", "complete", "fail", "renew", "abandon"})
+PATIENCE: Final = 0.05
+"""Seconds for which a claim tries to get a row that another session holds. Other calls of this process
+may wait behind it; and a transaction that stays open for longer is not about to end."""
+
+COME_BACK: Final = 500
+"""Milliseconds after which to ask again for a key that an open transaction holds."""
+
+_HELD: Final = 1024
+"""Keys of which we remember that a transaction holds them: they are asked for alone."""
+
+_ACTS: Final = frozenset({"release", "resolve", "forget"})
+"""An operator's acts are noted each time they are done: they are not repeated by themselves."""
+
+
+class MysqlStore(Store):
+    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
+
+    def __init__(self, settings: Settings, now: str = NOW) -> None:
+        """``now``: tests only; SQL for the milliseconds of the store's clock."""
+        self.settings = settings
+        self.url = settings.url
+        self._schema = MysqlSchema("mysql", settings.table)
+        self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
+        self.programs = MysqlPrograms(settings.table, now=now)
+        self.outbox = MysqlOutbox(settings.table, now, settings.migrate)
+        self._most_bytes = 1 << 20
+        self._held: dict[bytes, None] = {}
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every statement."""
+        if settings.migrate:
+            self.migrated = self.migrate()
+        check(self._schema, self._run(self._schema.version), self.url)
+        meta = self.programs.meta
+        self._gates = self._run(lambda: make_gates(meta, settings.migrate))
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("pymysql")
+        return cls(Settings.of(url))
+
+    @classmethod
+    def script(cls, url: str) -> str:
+        return MysqlSchema("mysql", Settings.of(url).table).script()
+
+    def in_transaction(self, style: str) -> InTransaction:
+        from .in_transaction import UTC_NOW, MysqlInTransaction
+
+        now = UTC_NOW if self.programs.now == NOW else self.programs.now
+        return MysqlInTransaction(self.settings.table, self.programs.returning, now, self._gates)
+
+    def own_transaction(self, program: Callable[[], Program[T]]) -> T:
+        return self._run(lambda: atomically(program(), MysqlPrograms.begin))
+
+    @classmethod
+    def outbox_script(cls, url: str) -> str:
+        return MysqlOutbox(Settings.of(url).table).schema.script()
+
+    def perform(self, request: Request) -> Any:
+        if is_outbox(request.op):
+            ask: Any = request
+            return self._run(lambda: self.outbox.perform(ask), again=ask.op != "outbox_unpark")
+        programs = self.programs
+        if 2 * _size(request) + 4096 > self._most_bytes:  # bytes are written in hex
+            raise StoreError(
+                f"a result of {_size(request)} bytes is more than {self.url} takes in one statement;"
+                " raise max_allowed_packet there, or lower max_result_bytes"
+            )
+        if type(request) is ClaimRequest:
+            return self._claim(request)
+        return self._run(lambda: programs.perform(request), again=request.op not in _ACTS)
+
+    def _claim(self, ask: ClaimRequest) -> Any:
+        held = self._held
+        try:
+            answer = self._run(lambda: self.programs.perform(ask), patience=PATIENCE)
+        except StoreUnavailableError as error:
+            if code_of(error.__cause__) != LOCK_WAIT:
+                raise
+            held[ask.id] = None
+            if len(held) > _HELD:
+                held.pop(next(iter(held)), None)
+            return Claimed(Verdict.BUSY, wait=COME_BACK, locked=True)
+        if held:
+            held.pop(ask.id, None)
+        return answer
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = [None] * len(requests)
+        together: list[int] = []
+        weight = 0
+        for index, request in enumerate(requests):
+            size = _size(request)
+            if request.op not in _JOINED or size > ALONE or self._is_held(request):
+                answers[index] = self._try(request)
+                continue
+            together.append(index)
+            weight += size
+            if len(together) == BATCH or weight > HEAVY:
+                self._perform_together(requests, together, answers)
+                together, weight = [], 0
+        if together:
+            self._perform_together(requests, together, answers)
+        return answers
+
+    def _perform_together(
+        self, requests: Sequence[Request], places: list[int], answers: list[Any]
+    ) -> None:
+        asks = [requests[place] for place in places]
+        programs = self.programs
+        if len(asks) == 1:
+            answers[places[0]] = self._try(asks[0])
+            return
+        try:
+            claims = any(type(ask) is ClaimRequest for ask in asks)
+            found = self._run(
+                lambda: programs.perform_all(asks), patience=PATIENCE if claims else None
+            )
+        except (StoreError, TypeError) as error:
+            if isinstance(error, StoreError) and not _one_is_to_blame(error):
+                found = [error.again() for _ in asks]
+            else:  # not the others' fault
+                found = [self._try(ask) for ask in asks]
+        for place, answer in zip(places, found, strict=True):
+            answers[place] = answer
+
+    def _is_held(self, request: Any) -> bool:
+        return bool(self._held) and request.id in self._held
+
+    def _try(self, request: Request) -> Any:
+        try:
+            return self.perform(request)
+        except (StoreError, TypeError) as error:
+            return error
+
+    # -- running programs ---------------------------------------------------------------------
+
+    def _run(
+        self, program: Callable[[], Program[T]], again: bool = True, patience: float | None = None
+    ) -> T:
+        """`patience`: seconds for which a row that another session holds is asked for again."""
+        import pymysql
+
+        began = time.monotonic()
+        until = began + self.settings.timeout
+        while True:
+            try:
+                with self._pool.connection() as session:
+                    return self._run_on(session, program, until, patience)
+            except pymysql.Error as error:
+                if is_demoted(error):
+                    self._pool.close()
+                if is_lost(error):
+                    self._pool.close()  # the others are as old, and as dead
+                    if again and time.monotonic() < (began + until) / 2:
+                        again = False
+                        continue
+                raise explain(error, self.url) from error
+
+    def _run_on(
+        self,
+        session: Session,
+        program: Callable[[], Program[T]],
+        until: float,
+        patience: float | None,
+    ) -> T:
+        import pymysql
+
+        execute = session.executor(self._tap)
+        enough = until if patience is None else time.monotonic() + patience
+        while True:
+            try:
+                return drive(program(), execute)
+            except pymysql.Error as error:
+                code = code_of(error)
+                if code not in RIVALRY or time.monotonic() >= (
+                    enough if code == LOCK_WAIT else until
+                ):
+                    raise
+                time.sleep(random.uniform(0.0005, 0.005))
+
+    def _connect(self) -> Session:
+        session = connect(self.settings)
+        self._most_bytes = session.most_bytes
+        if not session.returning and self.programs.returning:
+            self.programs = MysqlPrograms(self.settings.table, False, self.programs.now)
+        return session
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    def migrate(self) -> list[str]:
+        patience = max(1, int(self.settings.timeout) - 1)
+        return self._run(lambda: self._schema.migrate(patience))
+
+    def doctor(self) -> list[Finding]:
+        return findings(self._run(lambda: _variables(self.settings.table)), self._schema.newest)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _size(request: Request) -> int:
+    """Of the values whose length only their sender knows."""
+    values = (getattr(request, name, None) for name in ("result", "fingerprint", "error"))
+    return sum(len(value) for value in values if value)
+
+
+def _one_is_to_blame(error: StoreError) -> bool:
+    """Did the server refuse a value or a row of the batch, rather than fail altogether?"""
+    return code_of(error.__cause__) > 0 and not is_lost(error.__cause__)
+
+
+class AsyncMysqlStore(ThreadedStore):
+    """One worker thread runs whole requests; what gathers while it works shares statements."""
+
+    capabilities: ClassVar[Capabilities] = MysqlStore.capabilities
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("pymysql")
+        settings = Settings.of(url)
+        return cls(lambda: MysqlStore(settings), settings.url)
+
+
+# --- what a doctor looks at ------------------------------------------------------------------
+
+_VARIABLES: Final = (
+    "version",
+    "read_only",
+    "innodb_flush_log_at_trx_commit",
+    "log_bin",
+    "sync_binlog",
+    "binlog_format",
+    "max_allowed_packet",
+    "innodb_autoinc_lock_mode",
+)
+
+
+def _variables(table: str) -> Program[dict[str, str]]:
+    names = ", ".join(f"'{name}'" for name in _VARIABLES)
+    found = dict((yield Query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")))
+    isolation = (
+        "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
+    )
+    found["isolation"] = (yield Query(isolation))[0][1]
+    rows = yield Query(
+        "SELECT engine FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_name = %s",
+        (f"{table}_records",),
+    )
+    found["engine"] = rows[0][0] if rows else "none"
+    return found
+
+
+def findings(settings: dict[str, str], schema: int) -> list[Finding]:
+    engine, flush = settings["engine"], settings["innodb_flush_log_at_trx_commit"]
+    binlog = settings["log_bin"] == "ON"
+    packet = int(settings["max_allowed_packet"])
+    found = [
+        Finding("ok", "a primary that takes writes")
+        if settings["read_only"] in ("OFF", "0")
+        else Finding("refuse", "this server is read-only", "connect to the primary"),
+        Finding("ok", "tables are InnoDB")
+        if engine == "InnoDB"
+        else Finding(
+            "refuse",
+            f"the records are in {engine}, which has no transactions",
+            "ALTER TABLE … ENGINE=InnoDB",
+        ),
+        Finding("ok", "innodb_flush_log_at_trx_commit=1")
+        if flush == "1"
+        else Finding(
+            "refuse" if flush == "0" else "warn",
+            f"innodb_flush_log_at_trx_commit={flush}: a crash can lose the last second of records",
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+        ),
+        Finding("ok", "sessions are READ COMMITTED")
+        if settings["isolation"] == "READ-COMMITTED"
+        else Finding("refuse", f"sessions are {settings['isolation']}: something resets them"),
+    ]
+    if binlog and settings["sync_binlog"] != "1":
+        found.append(
+            Finding(
+                "warn",
+                f"sync_binlog={settings['sync_binlog']}: replicas can miss what this server kept",
+                "SET GLOBAL sync_binlog = 1",
+            )
+        )
+    if binlog and settings["binlog_format"] == "STATEMENT":
+        found.append(
+            Finding(
+                "refuse",
+                "binlog_format=STATEMENT does not go with READ COMMITTED",
+                "set binlog_format to ROW or MIXED",
+            )
+        )
+    if packet < 1 << 20:
+        found.append(
+            Finding("warn", f"max_allowed_packet={packet}: results near it cannot be stored")
+        )
+    if "MariaDB" not in settings["version"] and settings["innodb_autoinc_lock_mode"] != "2":
+        found.append(
+            Finding(
+                "warn",
+                "innodb_autoinc_lock_mode is not 2: new keys wait for each other",
+                "set innodb_autoinc_lock_mode = 2, the default of MySQL 8",
+            )
+        )
+    found.append(Finding("ok", f"{settings['version']}, schema {schema}"))
+    return found

@@ -1,0 +1,399 @@
+"""The awaited PostgreSQL stores: psycopg 3 or asyncpg, behind the same programs.
+
+Each event loop has a few lanes with a connection each: claims, endings, and the rest. Calls that
+gather while a lane is busy share its next statement (`joining`). A lane that is cancelled or fails
+drops its connection: what was on the wire is then answered on a new one, by the owner token. Before
+a cancelled call lets go of its lane, its statement has ended in the server, so what is sent next
+(`Abandon`, in the same lane as claims) cannot overtake it.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+from ..._core.protocol import Request
+from ..._values.drivers import require
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._base import AsyncStore, Capabilities, Finding, Program
+from ...stores._batching import AsyncBatcher, PerLoop, uncancellable
+from ..sql.commands import Change, Query, dollars
+from ..sql.migrations import check, migrate
+from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection
+from .generations import layout
+from .listener import REST
+from .outbox_programs import PostgresOutbox, awaiting, program_for
+from .programs import PostgresPrograms
+from .settings import Settings, explain, percents, pooler_met
+from .statements import CHANNEL, NOW
+from .store import (
+    BATCH,
+    CAPABILITIES,
+    POLL,
+    PostgresStore,
+    findings,
+    settings_program,
+)
+
+__all__ = ["AsyncPostgresStore", "AsyncpgStore"]
+
+T = TypeVar("T")
+
+SETTLING = 1.0
+"""Seconds that a cancelled call gives its statement to end in the server."""
+
+
+class _AsyncStoreBase(AsyncStore):
+    """What both drivers share: lanes per event loop, and the programs."""
+
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+
+    def __init__(self, settings: Settings, now: str = NOW) -> None:
+        self.settings = settings
+        self.url = settings.url
+        self._now = now
+        self._schema, self.programs = layout(
+            settings.table, settings.schema, settings.generations, self.mark, now
+        )
+        self.outbox = PostgresOutbox(
+            settings.table, settings.schema, self.mark, now, settings.migrate
+        )
+        self._tap: Callable[[str, Any], None] | None = None
+        self._checked = False
+        self._prepares = False
+        self._beside: PostgresStore | None = None
+        self._lanes = PerLoop(lambda: _LoopConnections(self))
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        return cls(Settings.of(url))
+
+    def blocking_store(self) -> PostgresStore:
+        if self._beside is None:
+            self._beside = PostgresStore(self.settings, self._now)
+        return self._beside
+
+    async def ready(self) -> None:
+        await self._lanes.here().connect()
+
+    async def perform(self, request: Request) -> Any:
+        return await self._lanes.here().perform(request)
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        return self._lanes.here().submit(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return await self._lanes.here().perform_many(requests)
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await self._lanes.here().watch(id, seconds)
+
+    async def migrate(self) -> list[str]:
+        lane = self._lanes.here().other
+        return await lane.run(migrate(self._schema, PostgresPrograms.begin))
+
+    async def doctor(self) -> list[Finding]:
+        lanes = self._lanes.here()
+        found = findings(await lanes.run_other(settings_program()), self._schema.newest)
+        return found + await lanes.run_other(self.programs.upkeep())
+
+    async def close(self) -> None:
+        lanes = self._lanes.forget()
+        if lanes is not None:
+            await lanes.close()
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
+
+    async def prepare(self, wire: AsyncConnection) -> None:
+        """Nobody stands between us and the server. Once per store: the schema is there, and ours."""
+        settings = self.settings
+        direct = await wire.drive(self.programs.greet(wire.pid, settings.prepare, self.url))
+        if settings.prepare and not direct:
+            if not settings.told:
+                raise pooler_met(self.url)
+            await self._try_prepared(wire)
+        if self._checked:
+            return
+        if self.settings.migrate:
+            await wire.drive(migrate(self._schema, PostgresPrograms.begin))
+        check(self._schema, await wire.drive(self._schema.version()), self.url)
+        self._checked = True
+
+    async def _try_prepared(self, wire: AsyncConnection) -> None:
+        """As `PostgresStore._try_prepared`."""
+        if self._prepares:
+            return
+        other = self.wire()
+        await other.open()
+        try:
+            await wire.drive(self.programs.clock())
+            await other.drive(_begun())
+            await wire.drive(self.programs.clock())
+        finally:
+            other.drop()
+        self._prepares = True
+
+    @abc.abstractmethod
+    def mark(self, sql: str) -> str:
+        """`sql` with this driver's placeholders."""
+
+    @abc.abstractmethod
+    def wire(self) -> AsyncConnection:
+        """A connection that is not opened yet."""
+
+
+def _begun() -> Program[None]:
+    yield Change(PostgresPrograms.begin)
+    yield Query("SELECT 1")
+
+
+class _Connection:
+    """One connection, one program at a time; opened on first use, dropped on any trouble."""
+
+    def __init__(self, store: _AsyncStoreBase) -> None:
+        self._store = store
+        self._wire: AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, program: Program[T]) -> T:
+        try:
+            return await self._run(program)
+        except SchemaVersionError:
+            if self._store._checked:  # they were there; do they keep generations by now?
+                await self._run(self._store._schema.version())
+            raise
+
+    async def _run(self, program: Program[T]) -> T:
+        patience = self._store.settings.timeout
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        if self._lock.locked():
+            try:
+                await asyncio.wait_for(self._lock.acquire(), patience)
+            except TimeoutError as error:
+                raise self._late() from error
+        else:
+            await self._lock.acquire()
+        try:
+            if self._wire is None:
+                async with asyncio.timeout_at(until):
+                    self._wire = await self._opened()
+            # Not asyncio.timeout: a cancelled driver first tries to reach the server, which hangs.
+            alarm = loop.call_at(until, self._wire.cut)
+            try:
+                return await self._wire.drive(program)
+            finally:
+                alarm.cancel()
+        except asyncio.CancelledError:
+            await self._settled()
+            raise
+        except BaseException as error:
+            self.drop()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from error  # which the driver has lost
+            if isinstance(error, TimeoutError) or loop.time() >= until:
+                raise self._late() from error
+            raise
+        finally:
+            self._lock.release()
+
+    async def connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._store.settings.timeout), self._lock:
+                if self._wire is None:
+                    self._wire = await self._opened()
+        except TimeoutError as error:
+            raise self._late() from error
+
+    def _late(self) -> StoreUnavailableError:
+        store = self._store
+        return StoreUnavailableError(
+            f"{store.url} did not answer within {store.settings.timeout:g} s"
+        )
+
+    async def _settled(self) -> None:
+        """What was on the wire has ended in the server; then the connection is not used again."""
+        if self._wire is not None:
+            try:
+                async with asyncio.timeout(SETTLING):
+                    await self._wire.execute(Query("SELECT 1"))
+            except Exception:
+                return
+            finally:
+                self.drop()
+
+    async def _opened(self) -> AsyncConnection:
+        wire = self._store.wire()
+        try:
+            await wire.open()
+        except TimeoutError:
+            raise
+        except Exception as error:
+            raise explain(error, self._store.url) from error
+        try:
+            await self._store.prepare(wire)
+        except BaseException:
+            wire.drop()
+            raise
+        return wire
+
+    def drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.drop()
+
+
+class _LoopConnections:
+    """The lanes of one event loop."""
+
+    def __init__(self, store: _AsyncStoreBase) -> None:
+        self._store = store
+        self._claims, self._ends, self.other = (
+            _Connection(store),
+            _Connection(store),
+            _Connection(store),
+        )
+        self._held = _Connection(store)
+        """For claims of keys that an open transaction holds: no other call waits behind them."""
+        claims = self._join(self._claims)
+        self._joined = {
+            "claim": claims,
+            "abandon": claims,
+            "complete": self._join(self._ends),
+            "fail": self._join(self._ends),
+        }
+        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._ear: asyncio.Task[None] | None = None
+        self._hearing = asyncio.Event()
+
+    def _join(self, lane: _Connection) -> AsyncBatcher:
+        programs = self._store.programs
+        return AsyncBatcher(
+            lambda request: lane.run(programs.perform(request)),
+            lambda requests: lane.run(programs.perform_all(requests)),
+            BATCH,
+        )
+
+    async def connect(self) -> None:
+        for lane in (self._claims, self._ends):
+            await lane.connect()
+
+    async def perform(self, request: Request) -> Any:
+        store = self._store
+        if self._is_held(request):
+            return await self._held.run(store.programs.perform(request))
+        joined = self._joined.get(request.op)
+        if joined is not None:
+            return await joined.perform(request)
+        return await self.run_other(program_for(store.programs, store.outbox, request))
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        joined = None if self._is_held(request) else self._joined.get(request.op)
+        return uncancellable(self.perform(request)) if joined is None else joined.submit(request)
+
+    def _is_held(self, request: Any) -> bool:
+        held = self._store.programs.held
+        return bool(held) and request.op in ("claim", "abandon") and request.id in held
+
+    async def run_other(self, program: Program[T]) -> T:
+        return await self.other.run(program)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            lane = self._claims if part[0].op in ("claim", "abandon") else self._ends
+            try:
+                answers += await lane.run(self._store.programs.perform_all(part))
+            except StoreError as error:
+                answers += [error.again() for _ in part]
+        return answers
+
+    # -- wake-ups -----------------------------------------------------------------------------
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        if not self._store.settings.wake:
+            await asyncio.sleep(min(seconds, POLL))
+            return
+        bell, name = asyncio.Event(), id.hex()
+        self._bells.setdefault(name, set()).add(bell)
+        try:
+            async with asyncio.timeout(seconds):
+                if self._ear is None or self._ear.done():
+                    self._hearing.clear()
+                    self._ear = asyncio.create_task(self._listen())
+                await self._hearing.wait()
+                # Marked after we listen and before we wait: an end in between is not missed.
+                store = self._store
+                if await self.run_other(awaiting(store.programs, store.outbox, id)):
+                    await bell.wait()
+        except TimeoutError:
+            return
+        finally:
+            bells = self._bells[name]
+            bells.discard(bell)
+            if not bells:
+                del self._bells[name]
+
+    async def _listen(self) -> None:
+        wire = self._store.wire()
+        try:
+            await wire.open()
+            await wire.execute(Change(f"LISTEN {CHANNEL}"))
+            self._hearing.set()
+            await wire.listen(self._ring)
+        except Exception:
+            await asyncio.sleep(REST)  # the next who waits starts us again
+        finally:
+            self._hearing.set()
+            wire.drop()
+            for name in self._bells:
+                self._ring(name)
+
+    def _ring(self, name: str) -> None:
+        for bell in self._bells.get(name, ()):
+            bell.set()
+
+    async def close(self) -> None:
+        if self._ear is not None:
+            self._ear.cancel()
+            await asyncio.wait({self._ear})
+        for lane in (self._claims, self._ends, self.other, self._held):
+            lane.drop()
+
+
+# --- psycopg 3 -------------------------------------------------------------------------------
+
+
+class AsyncPostgresStore(_AsyncStoreBase):
+    """``postgresql://``"""
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("psycopg")
+        return super().open(url)
+
+    def mark(self, sql: str) -> str:
+        return percents(sql)
+
+    def wire(self) -> AsyncConnection:
+        return PsycopgConnection(self)
+
+
+class AsyncpgStore(_AsyncStoreBase):
+    """``postgresql+asyncpg://``; the lease keeper, a thread of its own, uses psycopg."""
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("asyncpg", "psycopg")
+        return super().open(url)
+
+    def mark(self, sql: str) -> str:
+        return dollars(sql)
+
+    def wire(self) -> AsyncConnection:
+        return AsyncpgConnection(self)

@@ -1,0 +1,163 @@
+"""Wires: one awaited connection of one driver, in the same words for psycopg and asyncpg.
+
+A wire performs the commands of a program and says what the driver meant in our words (`explain`).
+It can be cut, so that the statement in hand fails now, and dropped without waiting.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from ..._core.driving import drive_async
+from ...errors import StoreError
+from ...stores._base import Program
+from ..sql.commands import Query
+from .listener import cut
+from .settings import Settings, explain
+from .statements import CHANNEL
+from .store import binary_integers, connection_options
+
+__all__ = ["AsyncConnection", "AsyncpgConnection", "PsycopgConnection"]
+
+T = TypeVar("T")
+
+
+class _Owner(Protocol):
+    """The store that a wire belongs to."""
+
+    url: str
+    settings: Settings
+    _tap: Callable[[str, Any], None] | None
+
+
+class AsyncConnection(abc.ABC):
+    """One connection of one driver."""
+
+    def __init__(self, store: _Owner) -> None:
+        self._store = store
+
+    async def drive(self, program: Program[T]) -> T:
+        return await drive_async(program, self._execute)
+
+    async def _execute(self, command: Any) -> Any:
+        tap = self._store._tap
+        if tap is not None:
+            tap("before", command)
+        try:
+            reply = await self.execute(command)
+        except (TimeoutError, StoreError):
+            raise
+        except Exception as error:
+            raise explain(error, self._store.url) from error
+        if tap is not None:
+            tap("after", command)
+        return reply
+
+    @property
+    @abc.abstractmethod
+    def pid(self) -> int:
+        """Of the server process, as the connection was told."""
+
+    @abc.abstractmethod
+    async def open(self) -> None: ...
+    @abc.abstractmethod
+    async def execute(self, command: Any) -> Any: ...
+    @abc.abstractmethod
+    async def listen(self, ring: Callable[[str], None]) -> None:
+        """Call `ring` for every announcement, until the connection ends."""
+
+    @abc.abstractmethod
+    def cut(self) -> None:
+        """The statement in hand fails now, whatever the server does."""
+
+    @abc.abstractmethod
+    def drop(self) -> None:
+        """Close without waiting: the other side may be gone."""
+
+
+class PsycopgConnection(AsyncConnection):
+    _connection: Any = None
+    _cursor: Any = None
+    """Used for one statement after the other: a new one costs a third of a statement."""
+
+    @property
+    def pid(self) -> int:
+        return self._connection.info.backend_pid  # type: ignore[no-any-return]
+
+    async def open(self) -> None:
+        import psycopg
+
+        settings = self._store.settings
+        self._connection = await psycopg.AsyncConnection.connect(
+            settings.dsn,
+            autocommit=True,
+            prepare_threshold=0 if settings.prepare else None,
+            **connection_options(settings.timeout),
+        )
+        binary_integers(self._connection)
+        self._cursor = self._connection.cursor(binary=True)
+
+    async def execute(self, command: Any) -> Any:
+        cursor = self._cursor
+        await cursor.execute(
+            command.sql, command.args or None, prepare=self._store.settings.prepare
+        )
+        if type(command) is not Query:
+            return cursor.rowcount
+        rows = await cursor.fetchall()
+        if len(rows) > 1:  # a cursor keeps its last answer
+            self._cursor = self._connection.cursor(binary=True)
+        return rows
+
+    async def listen(self, ring: Callable[[str], None]) -> None:
+        async for notice in self._connection.notifies():
+            ring(notice.payload)
+
+    def cut(self) -> None:
+        cut(self._connection.fileno())
+
+    def drop(self) -> None:
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
+
+class AsyncpgConnection(AsyncConnection):
+    _connection: Any = None
+
+    @property
+    def pid(self) -> int:
+        return self._connection.get_server_pid()  # type: ignore[no-any-return]
+
+    async def open(self) -> None:
+        import asyncpg
+
+        settings = self._store.settings
+        self._connection = await asyncpg.connect(
+            settings.dsn,
+            timeout=settings.timeout,
+            statement_cache_size=100 if settings.prepare else 0,
+            target_session_attrs="read-write",
+        )
+
+    async def execute(self, command: Any) -> Any:
+        if type(command) is Query:
+            return await self._connection.fetch(command.sql, *command.args)
+        status = await self._connection.execute(command.sql, *command.args)
+        count = status.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    async def listen(self, ring: Callable[[str], None]) -> None:
+        over = asyncio.Event()
+        self._connection.add_termination_listener(lambda _: over.set())
+        await self._connection.add_listener(CHANNEL, lambda *heard: ring(heard[3]))
+        await over.wait()
+
+    def cut(self) -> None:
+        self._connection.terminate()
+
+    def drop(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()

@@ -1,0 +1,285 @@
+"""Dropping: how generations end. What a sweep does where records are kept in generations.
+
+    turn    open the next generation, when the current one is old enough
+    look    through a closed one, page by page; what is still needed is brought forward
+    drop    it, once a look came to its end
+
+Nothing is written to a closed generation any more, so what a look has seen to be over stays over:
+no page is looked at twice, and the lock of the drop is held for the DROP alone. Locks are asked for
+with little patience: who waits for one makes claims wait. What does not succeed is done next time.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeVar
+
+from ..._core.protocol import Sweep
+from ..._values.records import SweepReport
+from ...errors import StoreUnavailableError
+from ...stores._base import Finding, Program
+from ..sql.commands import Change, Query, atomically
+from .programs import PostgresPrograms
+from .settings import NOT_FREE, code_of
+
+__all__ = ["MOVED", "Dropping"]
+
+T = TypeVar("T")
+
+PATIENCE: Final = 50
+"""Milliseconds to wait for a lock, in which claims queue up behind us."""
+
+PAGES: Final = 2048
+"""Pages (16 MB) looked through in one transaction, and in one bite of a sweep."""
+
+SAMPLE: Final = 128
+"""Pages that tell whether a look is worth while."""
+
+FEW, SHARE = 1000, 0.05
+"""So many records, or this share of a generation, are brought forward rather than waited for."""
+
+LATE: Final = 2
+"""Periods after which a generation should have been followed by the next one."""
+
+MOVED: Final = "40001"
+"""SQLSTATE: another one brought the row into the current generation while we waited for it."""
+
+_STORAGE: Final = (
+    "fillfactor = 100, autovacuum_vacuum_scale_factor = 0.05,"
+    " autovacuum_vacuum_insert_scale_factor = 0.1"
+)
+
+
+class Closed(NamedTuple):
+    generation: int
+    due_at: int
+    file: int | None
+    """Its file, as it was when the look began: a table that was rewritten is looked at again."""
+    pages: int
+    records: int
+    """Seen to be over, in so many pages."""
+    fence: int
+
+
+class Dropping(PostgresPrograms):
+    current: str
+    period: int
+    """Milliseconds that a generation is current."""
+    table: str
+
+    def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
+        """One bite: at most `limit` records brought forward, some pages looked at, some DROPs."""
+        removed = examined = 0
+        more = False
+        yield from self._when_free(self.turn())
+        budget = PAGES
+        rows = yield Query(
+            "SELECT generation, due_at, file, pages, records, fence"
+            f" FROM {self.table}_closed WHERE due_at <= {self._now} ORDER BY generation"
+        )
+        for closed in (Closed(*row) for row in rows):
+            if budget <= 0:
+                more = True
+                break
+            which = closed.generation
+            if not closed.pages and not (yield from self._when_free(self._ripe(which), which)):
+                continue
+            while True:
+                found = yield from self._when_free(self._look(which, ask.limit), which)
+                if found is None:
+                    break  # another node is at it, or somebody works on a record in it
+                seen, pages, ended = found
+                examined += seen
+                budget -= max(1, pages)
+                if ended:
+                    removed += yield from self._drop(which)
+                    break
+                if budget <= 0:
+                    more = True
+                    break
+        return SweepReport(removed=removed, examined=examined, more=more), "more" if more else ""
+
+    def _when_free(self, program: Program[T], closed: int | None = None) -> Program[T | None]:
+        """In a transaction, by one node at a time; None: not now, or `closed` is gone."""
+        try:
+            return (yield from atomically(self._alone_at_it(program, closed), self.begin))
+        except StoreUnavailableError as error:
+            if code_of(error) not in (NOT_FREE, MOVED):
+                raise
+            return None
+
+    def _alone_at_it(self, program: Program[T], closed: int | None) -> Program[T | None]:
+        yield Change(f"SET LOCAL lock_timeout = {PATIENCE}")
+        lock = f"hashtext('twicesafe generations {self.table}')"
+        mine = (yield Query(f"SELECT pg_try_advisory_xact_lock({lock})"))[0][0]
+        if mine and closed is not None:
+            mine = yield Query(f"SELECT FROM {self.table}_closed WHERE generation = {closed:d}")
+        if not mine:
+            program.close()
+            return None
+        return (yield from program)
+
+    def upkeep(self) -> Program[list[Finding]]:
+        """Do generations still turn? If not, nothing is ever dropped, and nobody else would tell.
+
+        One that was never opened by a turn is as old as the first record that a look meets in it.
+        """
+        opened, now, first, closed = (
+            yield Query(
+                f"SELECT opened_at, {self._now}, (SELECT created_at FROM {self.records} LIMIT 1),"
+                f" (SELECT count(*) FROM {self.table}_closed) FROM {self.meta}"
+            )
+        )[0]
+        age = now - (opened or first or now)
+        late = age > LATE * self.period
+        told = f"the current generation is {age / self.period:.1f} periods old, {closed} wait to go"
+        remedy = (
+            "let a node sweep: receiver.maintain(), or `twicesafe sweep --every`; if one does, look "
+            "for a transaction that has been open for long (pg_stat_activity)"
+        )
+        return [Finding("warn", told, remedy) if late else Finding("ok", told)]
+
+    # -- turn ---------------------------------------------------------------------------------
+
+    def turn(self) -> Program[bool]:
+        """The next generation, if it is time for one. The lock is the gate (rule 2)."""
+        old, opened, now = (
+            yield Query(f"SELECT generation, opened_at, {self._now} FROM {self.meta}")
+        )[0]
+        if 0 <= now - opened < self.period:
+            return False
+        new = self._part(old + 1)
+        yield Change(
+            f"CREATE TABLE {new} (LIKE {self.records} INCLUDING DEFAULTS) WITH ({_STORAGE})"
+        )
+        yield Change(f"ALTER TABLE {self.records} ATTACH PARTITION {new} FOR VALUES IN ({old + 1})")
+        yield Change(f"INSERT INTO {self.table}_closed (generation) VALUES ({old})")
+        yield Change(f"LOCK TABLE ONLY {self.records} IN EXCLUSIVE MODE")
+        yield Change(f"UPDATE {self.meta} SET generation = {old + 1}, opened_at = {now:d}")
+        return True
+
+    def _part(self, generation: int) -> str:
+        return f"{self.table}_g{generation:d}"
+
+    # -- look ---------------------------------------------------------------------------------
+
+    def _ripe(self, generation: int) -> Program[bool]:
+        """By a sample: is there little enough left in it? If not, it says when to ask again."""
+        part = self._part(generation)
+        pages, now = (yield Query(f"SELECT {_pages(part)}, {self._now}"))[0]
+        share = min(100.0, 100.0 * SAMPLE / max(1, pages))
+        total, needed, over_at = (
+            yield Query(
+                f"""SELECT count(*), count(*) FILTER (WHERE {_needed(now)}),
+                percentile_disc({1 - SHARE}) WITHIN GROUP (ORDER BY nullif(expires_at, 0))
+                FROM {part} TABLESAMPLE SYSTEM ({share:.6f})"""
+            )
+        )[0]
+        if needed * 100 / share <= max(FEW, SHARE * total * 100 / share):
+            return True
+        # Records without an end in sight may be the reason: look again soon enough all the same.
+        soon, late = now + self.period // 20, now + self.period
+        due = min(late, max(soon, late if over_at is None else over_at))
+        yield Change(
+            f"UPDATE {self.table}_closed SET due_at = {due:d} WHERE generation = {generation:d}"
+        )
+        return False
+
+    def _look(self, generation: int, limit: int) -> Program[tuple[int, int, bool] | None]:
+        """The next pages: how many records and pages were seen, and whether that was all."""
+        part = self._part(generation)
+        first, same, last, now = (
+            yield Query(
+                f"""SELECT c.pages, c.file IS NOT DISTINCT FROM pg_relation_filenode('{part}'),
+                {_pages(part)}, {self._now}
+                FROM {self.table}_closed c WHERE generation = {generation:d}"""
+            )
+        )[0]
+        if not same:
+            first = 0
+            yield Change(
+                f"""UPDATE {self.table}_closed SET file = pg_relation_filenode('{part}'),
+                pages = 0, records = 0, fence = 0 WHERE generation = {generation:d}"""
+            )
+        until = min(last, first + PAGES)
+        where = f"ctid >= '({first:d},0)' AND ctid < '({until:d},0)'"
+        total, needed, fence = (
+            yield Query(
+                f"""SELECT count(*), count(*) FILTER (WHERE {_needed(now)}),
+                coalesce(max(fence), 0) FROM {part} WHERE {where}"""
+            )
+        )[0]
+        brought = 0
+        if needed:
+            brought = yield Change(
+                f"""WITH n AS MATERIALIZED (
+                    SELECT id FROM {part} WHERE {where} AND {_needed(now)}
+                    LIMIT {limit:d} FOR UPDATE SKIP LOCKED)
+                UPDATE {self.records} r SET generation = {self.current}
+                FROM n WHERE r.id = n.id AND r.generation = {generation:d}"""
+            )
+        if brought < needed:
+            # A full bite: go on. Otherwise somebody works on one of them: not now.
+            return (brought, 1, False) if brought == limit else None
+        yield Change(
+            f"""UPDATE {self.table}_closed SET pages = {until:d},
+            records = records + {total - needed:d}, fence = greatest(fence, {fence:d})
+            WHERE generation = {generation:d}"""
+        )
+        return total, until - first, until == last
+
+    # -- drop ---------------------------------------------------------------------------------
+
+    def _drop(self, generation: int) -> Program[int]:
+        """How many records went with it; none, if it could not be locked now."""
+        trail = yield from self._when_free(self._trail(generation), generation)
+        if trail is None:
+            return 0
+        gone = yield from self._when_free(self._gone(generation, trail), generation)
+        return gone or 0
+
+    def _trail(self, generation: int) -> Program[list[int] | None]:
+        """The audit entries that go with it, found before anybody has to wait for us."""
+        part = self._part(generation)
+        busy = yield Query(
+            f"""SELECT count(*) FROM pg_locks WHERE relation = '{part}'::regclass
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND mode = 'ShareUpdateExclusiveLock'"""
+        )
+        if busy[0][0]:
+            return None  # being vacuumed: waiting for that would make claims wait
+        rows = yield Query(
+            f"SELECT n FROM {self.audit} t WHERE EXISTS (SELECT FROM {part} r WHERE r.id = t.id)"
+        )
+        return [row[0] for row in rows]
+
+    def _gone(self, generation: int, trail: list[int]) -> Program[int | None]:
+        part = self._part(generation)
+        yield Change(f"LOCK TABLE ONLY {self.records} IN ACCESS EXCLUSIVE MODE")
+        yield Change(f"LOCK TABLE {part} IN ACCESS EXCLUSIVE MODE")
+        rows = yield Query(
+            f"""DELETE FROM {self.table}_closed WHERE generation = {generation:d}
+            AND pages >= {_pages(part)} AND file = pg_relation_filenode('{part}')
+            RETURNING records, fence"""
+        )
+        if not rows:
+            return None  # somebody has rewritten it: it is looked at again
+        records, fence = rows[0]
+        yield Change(f"UPDATE {self.meta} SET floor = {fence:d} WHERE floor < {fence:d}")
+        if trail:
+            yield Change(
+                self.mark(
+                    f"DELETE FROM {self.audit} t WHERE n = ANY (?::bigint[])"
+                    f" AND EXISTS (SELECT FROM {part} r WHERE r.id = t.id)"
+                ),
+                (trail,),
+            )
+        yield Change(f"DROP TABLE {part}")
+        return records  # type: ignore[no-any-return]
+
+
+def _needed(now: int) -> str:
+    return f"NOT expires_at BETWEEN 1 AND {now:d}"
+
+
+def _pages(part: str) -> str:
+    return f"pg_relation_size('{part}') / current_setting('block_size')::bigint"

@@ -1,0 +1,162 @@
+"""Generations: records in partitions by time, so that a day of them goes by one DROP.
+
+    postgresql://…/shop?generations=6h
+
+One generation is *current*; the row in ``…_meta`` says which. Two rules carry everything:
+
+    1  Only the current generation is written to. A claim inserts there; any other write of a
+       record that is in an older one brings it along. An older generation only loses rows.
+    2  The current generation changes behind a gate: a lock on the table that no writer's
+       transaction overlaps. So whoever writes to a generation has seen all rows of those before.
+
+From 2 follows that identity stays unique, although each partition has an index of its own: two
+writers in one generation meet in its index, two in different ones have seen each other. From 1
+follows that what was once seen to be over in an older generation stays over, so it can be looked
+through at leisure and dropped in a moment (`dropping`). No clock and no time-out is part of it.
+The proof is in docs/decisions/0007-generations.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.resources.abc import Traversable
+from typing import Any, ClassVar, Final
+
+from ..._core.protocol import ClaimRequest
+from ...errors import StoreUnavailableError
+from ...stores._base import Program
+from ..sql.migrations import Schema, files_of
+from .generation_sweep import MOVED, Dropping
+from .programs import AGAIN, GENERATIONS, PostgresPrograms, PostgresSchema
+from .settings import code_of
+from .statements import NOW, START, TAKEABLE, Statements
+
+__all__ = ["GenerationPrograms", "GenerationSchema", "layout"]
+
+_TRIES: Final = 5
+
+
+def layout(
+    table: str, schema: str, period: float, mark: Callable[[str], str], now: str = NOW
+) -> tuple[PostgresSchema, PostgresPrograms]:
+    """The schema and the programs of a store; `period` in seconds, 0: one table for all time."""
+    if not period:
+        plain = PostgresSchema(table, schema, mark)
+        return plain, PostgresPrograms(plain.table, mark, now)
+    parted = GenerationSchema(table, schema, mark)
+    return parted, GenerationPrograms(parted.table, mark, round(period * 1000), now)
+
+
+class GenerationSchema(PostgresSchema):
+    """The tables that all have, and then those of generations; counted in thousands."""
+
+    def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
+        super().__init__(table, schema, mark)
+        self._common = self.newest
+        self._parted = files_of("postgresql_generations")
+        self.newest += GENERATIONS * len(self._parted)
+
+    def version(self) -> Program[int]:
+        return (yield from Schema.version(self))
+
+    def file(self, version: int) -> Traversable:
+        if version < GENERATIONS:
+            return super().file(version)
+        return self._parted[version // GENERATIONS - 1]
+
+    def after(self, version: int) -> int:
+        return version + (1 if version % GENERATIONS < self._common else GENERATIONS)
+
+
+class _Statements(Statements):
+    """Every write brings its row into the current generation, so it may leave its partition.
+
+    An upsert cannot do that, and a place is one among those of all partitions: what is written is
+    found by identity, and a take-over repeats its whole condition on the row that it locks.
+    """
+
+    def __init__(
+        self, records: str, meta: str, mark: Callable[[str], str], now: str, current: str
+    ) -> None:
+        self._current = current
+        super().__init__(records, meta, mark, now)
+
+    def _won(self, many: bool) -> str:
+        start = ", ".join(START.values()).format(r="s")
+        moved = ", ".join(f"{name} = {value}" for name, value in START.items()).format(r="r")
+        return f"""
+        , fresh AS (
+            INSERT INTO {self.records} (generation, fence, {", ".join(START)})
+            SELECT {self._current}, (SELECT floor FROM {self.meta}) + 1, {start}
+            FROM s WHERE s.state IS NULL
+            ON CONFLICT DO NOTHING RETURNING id, fence, attempt, cause)
+        , taken AS (
+            UPDATE {self.records} r SET generation = {self._current}, fence = r.fence + 1, {moved}
+            FROM s WHERE r.id = s.id AND {TAKEABLE.format(r="s")} AND {TAKEABLE.format(r="r")}
+            RETURNING r.id, r.fence, r.attempt, r.cause)
+        , won AS (SELECT * FROM fresh UNION ALL SELECT * FROM taken)"""
+
+    def _mine(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
+        asks = self._asks(columns, many)
+        return f"FROM {asks} a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence"
+
+    def _update(self, values: str) -> str:
+        return super()._update(f"generation = {self._current}, {values}")
+
+
+class GenerationPrograms(Dropping, PostgresPrograms):
+    holder: ClassVar[str] = "generations"
+
+    def __init__(self, table: str, mark: Callable[[str], str], period: int, now: str = NOW) -> None:
+        # Where a snapshot outlives its statement the gate would not hold: then there is no
+        # current generation, and the write is refused.
+        current = (
+            f"(SELECT generation FROM {table}_meta"
+            " WHERE current_setting('transaction_isolation') = 'read committed')"
+        )
+        self.current, self.period, self.table = current, period, table
+        super().__init__(table, mark, now)
+        bring = f" SET generation = {current}, "
+        self._save = self._save.replace(" SET ", bring, 1)
+        self._await = self._await.replace(" SET ", bring, 1)
+        self._insert = self._insert.replace("(", "(generation, ", 1).replace(
+            "VALUES (", f"VALUES ({current}, ", 1
+        )
+
+    def statements(self) -> Statements:
+        return _Statements(self.records, self.meta, self._mark, self._now, self.current)
+
+    # Whoever waits for a row that is being brought along gets an error instead of the row.
+
+    def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
+        try:
+            return (yield from super()._claim_all(asks))
+        except StoreUnavailableError as error:
+            if code_of(error) != MOVED:
+                raise
+            return [AGAIN for _ in asks]
+
+    def _acks(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Program[list[Any]]:
+        try:
+            return (yield from super()._acks(sql, values))
+        except StoreUnavailableError as error:
+            if code_of(error) != MOVED:
+                raise
+            return [None for _ in values]  # one by one
+
+    def _decide_alone(self, ask: Any) -> Program[Any]:
+        for _ in range(_TRIES):
+            try:
+                return (yield from super()._decide_alone(ask))
+            except StoreUnavailableError as error:
+                if code_of(error) != MOVED:
+                    raise
+        return (yield from super()._decide_alone(ask))
+
+    def awaits(self, id: bytes) -> Program[bool]:  # noqa: A002
+        try:
+            return (yield from super().awaits(id))
+        except StoreUnavailableError as error:
+            if code_of(error) != MOVED:
+                raise
+            return False

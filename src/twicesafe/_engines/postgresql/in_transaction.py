@@ -1,0 +1,232 @@
+"""PostgreSQL inside the caller's transaction: one statement to enter, one to leave.
+
+A caught unique violation would abort the caller's transaction, so the insert does nothing on a
+conflict; it waits for whoever inserted the same key, up to a lock time-out that is set for this
+statement alone. A transaction is told from the next one by its number: the record is only completed
+where `txid_current` is what it was.
+
+A record that goes between two of our statements is not missed: whatever is inserted is inserted by a
+statement that does nothing on a conflict. The floor needs no lock at any isolation level: a sweep
+removes nothing before every open snapshot sees the floor above it (`PostgresPrograms.sweep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..._core import inbox_flow as inbox
+from ..._core.inbox_flow import DeferredWrite, Enter, Entered, Leave
+from ..._core.protocol import Claimed, Verdict
+from ...errors import StillInProgressError, StoreUnavailableError
+from ...stores._base import Program
+from ..sql.commands import CAUSES, Query, row_from, scope_text
+from ..sql.in_transaction import InTransaction, look
+from .programs import PostgresPrograms
+
+__all__ = ["PostgresInTransaction"]
+
+_ENTER: Final = (
+    ("id", "bytea"), ("owner", "bytea"), ("retention", "bigint"), ("max_attempts", "integer"),
+    ("fingerprint", "bytea"), ("scope", "bytea"), ("value", "bytea"), ("done", "boolean"),
+)  # fmt: skip
+_RACES: Final = 5
+
+_EXPIRED: Final = "r.expires_at BETWEEN 1 AND a.now"
+
+_TAKEABLE: Final = """(
+                {r}.expires_at BETWEEN 1 AND a.now
+                OR ({r}.lease_until <= a.now AND {r}.attempt < a.max_attempts
+                    AND ({r}.state = 3 OR ({r}.state = 0 AND NOT {r}.hold))
+                    AND ({r}.fingerprint = a.fingerprint) IS NOT FALSE))"""
+
+_SEEN: Final = (
+    "state", "fence", "attempt", "owner", "lease_until", "changed_at", "expires_at", "hold",
+    "cause", "fingerprint", "result",
+)  # fmt: skip
+
+
+_PATIENCE: Final = """patience AS MATERIALIZED (
+            SELECT current_setting('lock_timeout') AS before,
+                set_config('lock_timeout', ?::text, true) AS during)"""
+"""For this statement only: what was before is put back at its end."""
+
+
+class PostgresInTransaction(InTransaction):
+    programs: PostgresPrograms
+
+    def __init__(self, programs: PostgresPrograms, now: str) -> None:
+        self.programs, self._now = programs, now
+        current = getattr(programs, "current", "")  # only tables that keep generations have one
+        self._place, self._here = ("generation, ", f"{current}, ") if current else ("", "")
+        self._bring = f"generation = {current}, " if current else ""
+        # A record that is swept after our snapshot took its fence with it, past the floor that we
+        # see; and an index of one generation does not know the keys of the others.
+        self._unless_seen = f"WHERE NOT EXISTS (SELECT FROM {programs.records} r WHERE r.id = a.id)"
+        mark = programs.mark
+        self._enter_one, self._enter_many = mark(self._one()), mark(self._many())
+        self._patience = mark("SELECT set_config('lock_timeout', ?::text, true)")
+        self._leave = mark(f"""
+        UPDATE {programs.records} r SET {self._bring}state = 1, result = ?::bytea, lease_until = 0,
+            changed_at = {now}, expires_at = {now} + ?::bigint
+        WHERE id = ?::bytea AND owner = ?::bytea AND fence = ?::bigint AND state = 0
+            AND txid_current_if_assigned() = ?::bigint
+        RETURNING 1""")
+
+    def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
+        patience = f"{max(1, round(wait * 1000))}ms"
+        if len(asks) == 1:
+            return [(yield from self._enter_alone(asks[0], patience))]
+        answers: dict[bytes, Entered] = {}
+        left = sorted(asks, key=lambda ask: ask.id)  # two batches never wait in a circle
+        for _ in range(_RACES):
+            columns = zip(*(_values_of(ask) for ask in left), strict=True)
+            rows = yield Query(self._enter_many, (*(list(column) for column in columns), patience))
+            again: list[Enter] = []
+            by_id = {row[0]: row for row in rows}
+            for ask in left:
+                _, now, mark, fresh, fence, attempt, cause, *seen, _ = by_id[ask.id]
+                answer = _answer(ask, now, fresh, seen)
+                if fence is not None:
+                    answer = Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
+                if answer is None:
+                    again.append(ask)  # somebody was faster: now there is something to see
+                else:
+                    answers[ask.id] = Entered(answer, mark)
+            left = again
+            if not left:
+                return [answers[ask.id] for ask in asks]
+        raise _overtaken(left[0])
+
+    def _enter_alone(self, ask: Enter, patience: str) -> Program[Entered]:
+        for _ in range(_RACES):
+            rows = yield Query(self._enter_one, (patience, *_values_of(ask), ask.id))
+            now, mark, fresh, *seen, before = rows[0]
+            answer = _answer(ask, now, fresh, seen)
+            if answer is None and seen[0] is not None:  # it may be taken over: under its lock
+                yield Query(self._patience, (patience,))
+                answer = yield from self._take(ask)
+                yield Query(self._patience, (before,))
+            if answer is not None:
+                return Entered(answer, mark)
+        raise _overtaken(ask)
+
+    def _take(self, ask: Enter) -> Program[Claimed | None]:
+        """Decide under the lock of the row; None: a sweep has removed it, so insert after all."""
+        row, now = yield from self.programs.load(ask.id, self.programs.lock)
+        if row is None:
+            return None
+        answer, after = inbox.decide(row, ask, now, 0)
+        if after is not None:
+            yield from self.programs.save(after)
+        return answer
+
+    def note(self, ask: DeferredWrite) -> Program[None]:
+        programs = self.programs
+        for _ in range(_RACES):
+            row, now = yield from programs.load(ask.claim.id, programs.lock)
+            after = inbox.note(row, ask, now, 0)
+            if after is None:
+                return
+            if row is not None:
+                yield from programs.save(after)
+                return
+            if (yield from programs.insert(after)):
+                return
+        raise StoreUnavailableError("this record comes and goes faster than it can be noted")
+
+    def leave(self, ask: Leave) -> Program[bool]:
+        end = ask.ask
+        values = (end.result, end.retention, end.id, end.owner, end.fence, ask.mark)
+        return bool((yield Query(self._leave, values)))
+
+    def _one(self) -> str:
+        """New, or what is there. It may wait, and sees nothing then of what it waited for."""
+        p, now = self.programs, self._now
+        values = ", ".join(f"?::{kind} AS {name}" for name, kind in _ENTER)
+        return f"""
+        WITH {_PATIENCE}
+        , fresh AS (
+            {self._insert()}
+            FROM (SELECT {values}, {now} AS now) a, {p.meta} m, patience
+            {self._unless_seen}
+            ON CONFLICT DO NOTHING RETURNING fence)
+        SELECT {now}, txid_current(), f.fence, {", ".join(f"r.{name}" for name in _SEEN)},
+            (SELECT set_config('lock_timeout', before, true) FROM patience)
+        FROM (SELECT max(fence) AS fence FROM fresh) f
+        LEFT JOIN {p.records} r ON f.fence IS NULL AND r.id = ?::bytea"""
+
+    def _insert(self) -> str:
+        return f"""
+            INSERT INTO {self.programs.records} ({self._place}id, owner, fingerprint, scope, value,
+                fence, attempt, state, cause, created_at, changed_at, hold, error, lease_until,
+                expires_at)
+            SELECT {self._here}a.id, a.owner, a.fingerprint, a.scope, a.value, m.floor + 1, 1,
+                a.done::integer, 0, a.now, a.now, true, '',
+                CASE WHEN a.done THEN 0 ELSE a.now END,
+                CASE WHEN a.done THEN a.now + a.retention ELSE 0 END"""
+
+    def _many(self) -> str:
+        """The same for many, with those that may be taken over."""
+        p = self.programs
+        names = ", ".join(name for name, _ in _ENTER)
+        arrays = ", ".join(f"?::{kind}[]" for _, kind in _ENTER)
+        return f"""
+        WITH a AS MATERIALIZED (
+            SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names}))
+        , {_PATIENCE}
+        , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {p.records} r ON r.id = a.id)
+        , fresh AS (
+            {self._insert()}
+            FROM a, {p.meta} m, patience
+            WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
+            ON CONFLICT DO NOTHING RETURNING id, fence)
+        , taken AS (
+            UPDATE {p.records} r SET {self._bring}
+                state = a.done::integer, fence = r.fence + 1, owner = a.owner, hold = true, awaited = false,
+                lease_until = CASE WHEN a.done THEN 0 ELSE a.now END,
+                expires_at = CASE WHEN a.done THEN a.now + a.retention ELSE 0 END,
+                changed_at = a.now, result = NULL, scope = a.scope, value = a.value,
+                attempt = CASE WHEN {_EXPIRED} THEN 1 ELSE r.attempt + 1 END,
+                created_at = CASE WHEN {_EXPIRED} THEN a.now ELSE r.created_at END,
+                error = CASE WHEN {_EXPIRED} THEN '' ELSE r.error END,
+                fingerprint = CASE WHEN {_EXPIRED} THEN a.fingerprint
+                    ELSE coalesce(a.fingerprint, r.fingerprint) END,
+                cause = CASE WHEN r.state = 3 THEN r.cause WHEN {_EXPIRED} THEN 3 ELSE 2 END
+            FROM a JOIN seen s ON s.ask = a.id, patience
+            WHERE r.id = a.id AND {_TAKEABLE.format(r="s")} AND {_TAKEABLE.format(r="r")}
+            RETURNING r.id, r.fence, r.attempt, r.cause)
+        SELECT a.id, a.now, txid_current(), fresh.fence, taken.fence, taken.attempt, taken.cause,
+            {", ".join(f"seen.{name}" for name in _SEEN)},
+            (SELECT set_config('lock_timeout', before, true) FROM patience,
+                (SELECT count(*) FROM fresh) f, (SELECT count(*) FROM taken) t)
+        FROM a LEFT JOIN fresh ON fresh.id = a.id LEFT JOIN taken ON taken.id = a.id
+        LEFT JOIN seen ON seen.ask = a.id"""
+
+
+def _values_of(ask: Enter) -> tuple[Any, ...]:
+    key = ask.key
+    return (
+        *(key.id, b"" if ask.done else ask.owner, ask.retention, ask.max_attempts, ask.fingerprint),
+        *(scope_text(key.scope).encode(), key.value.encode(), ask.done),
+    )
+
+
+def _answer(ask: Enter, now: int, fresh: int | None, seen: Sequence[Any]) -> Claimed | None:
+    """The verdict from what a statement returned; None: nothing was seen, or it may be taken."""
+    if fresh is not None:
+        return Claimed(Verdict.WON, fresh, 1)
+    state, fence, attempt, owner, lease, changed, expires, hold, cause, print_, result = seen
+    if state is None:
+        return None
+    known = (state, fence, attempt, owner, lease, 0, changed, expires, hold, cause, print_)
+    return look(row_from((ask.id, "", "", *known, result, "")), ask, now)
+
+
+def _overtaken(ask: Enter) -> StillInProgressError:
+    return StillInProgressError(
+        "others changed this key again and again while we looked; roll back, and let the message "
+        "come again",
+        key=ask.key,
+        retry_after=0.5,
+    )

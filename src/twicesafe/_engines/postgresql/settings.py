@@ -1,0 +1,151 @@
+"""A PostgreSQL URL taken apart: our options, and what the driver gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._urls import identifier, mask, options_of
+
+__all__ = ["NOT_FREE", "Settings", "code_of", "explain", "percents", "pooler_met"]
+
+NOT_FREE: Final = "55P03"
+"""SQLSTATE: a lock was not to be had within our patience."""
+
+
+def code_of(error: Exception) -> str:
+    """The SQLSTATE behind an error of ours."""
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
+
+OPTIONS: Final = {
+    "table": "twicesafe",
+    "schema": "",
+    "pool": 10,
+    "timeout": 5.0,
+    "prepare": True,
+    "wake": True,
+    "migrate": True,
+    "generations": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    url: str
+    """For people: no password."""
+    dsn: str
+    """For the driver: no option of ours."""
+    table: str
+    schema: str
+    pool: int
+    timeout: float
+    prepare: bool
+    wake: bool
+    migrate: bool
+    generations: float = 0.0
+    """Seconds that one generation of records is written to; 0: all are in one table."""
+    told: bool = False
+    """The URL itself says whether to prepare statements: whoever wrote it knows of the pooler."""
+
+    @classmethod
+    def of(cls, url: str) -> Settings:
+        parts = urlsplit(url)
+        if parts.netloc.count("@") > 1:  # libpq would take the rest of a password for a host
+            raise ConfigurationError(f"{mask(url)}: percent-encode @ in a user or password (%40)")
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        ours = urlencode([(name, value) for name, value in pairs if name in OPTIONS])
+        rest = [(name, value) for name, value in pairs if name not in OPTIONS]
+        theirs = urlencode(rest, quote_via=quote)  # libpq takes "+" for a plus
+        options: dict[str, Any] = options_of(f"postgresql:?{ours}", OPTIONS)
+        identifier(options["table"])
+        if options["schema"]:
+            identifier(options["schema"], "schema")
+        if options["pool"] < 1:
+            raise ConfigurationError("pool=0 makes no sense: use 1 or more connections")
+        options["generations"] = period(options["generations"])
+        dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
+        told = any(name == "prepare" for name, _ in pairs)
+        return cls(url=mask(url), dsn=dsn, told=told, **options)
+
+
+SHORTEST: Final = 60.0
+"""Seconds. Each new generation makes claims wait for a moment and plan anew."""
+
+
+def period(text: str) -> float:
+    """``6h`` in seconds; nothing, or ``off``: 0."""
+    if text in ("", "0", "off", "false", "no"):
+        return 0.0
+    number, unit = text[:-1], _UNITS.get(text[-1])
+    if unit is not None and number.isascii() and number.isdigit() and len(number) < 8:
+        seconds = float(int(number) * unit)
+        if seconds >= SHORTEST:
+            return seconds
+    raise ConfigurationError(
+        f"option generations={text[:40]!r} makes no sense: use a time of a minute or more, "
+        "such as 30m, 6h or 1d; a quarter of the retention is a good choice"
+    )
+
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def percents(sql: str) -> str:
+    """``?`` as psycopg writes it: values travel in binary form, arrays as text take ten times as long."""
+    return sql.replace("?", "%b")
+
+
+_READ_ONLY: Final = ("read-only", "not read-write", "SessionAttribute.read_write")
+_BAD_OPTION: Final = (
+    "invalid connection option", "invalid URI", "unrecognized configuration parameter",
+)  # fmt: skip
+
+
+def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
+    """A driver's error as ours: what happened, and whose move it is. Never shows a password."""
+    if getattr(error, "_pgconn", None) is not None:
+        error._pgconn = None  # type: ignore[attr-defined]  # psycopg keeps the password in there
+    code = getattr(error, "sqlstate", None) or ""
+    # What PostgreSQL adds as DETAIL may hold the row: a result must not end up in a log.
+    text = " ".join(str(error).split()).partition(" DETAIL:")[0][:300]
+    if code[:2] == "28" or "password authentication failed" in text:
+        return ConfigurationError(f"{where} refuses the user or password: {text}")
+    if code == "3D000" or ('database "' in text and "does not exist" in text):
+        return ConfigurationError(f"{where}: the database does not exist; create it first")
+    if code == "42P01":
+        return SchemaVersionError(f"{where} has no twicesafe tables; run: twicesafe migrate")
+    if code == "42501":
+        return ConfigurationError(f"{where}: the role lacks a privilege: {text}")
+    if code == "25006" or any(sign in text for sign in _READ_ONLY):
+        return StoreUnavailableError(
+            f"{where} is read-only (a replica, or a demoted primary); connect to the primary"
+        )
+    if code in ("26000", "42P05"):
+        return pooler_met(where)
+    if any(sign in text for sign in _BAD_OPTION):
+        return ConfigurationError(
+            f"the URL of {where} has an option that the driver refuses: {text}"
+        )
+    if _is_our_fault(error, code):
+        return StoreError(f"{where} refuses a value ({type(error).__name__}): {text}")
+    return StoreUnavailableError(f"{where} did not answer ({type(error).__name__}): {text}")
+
+
+def pooler_met(where: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"between us and {where} stands a pooler; if it pools by transaction, add "
+        "?prepare=false&wake=false to the URL; if each client keeps its own session, ?prepare=true"
+    )
+
+
+def _is_our_fault(error: Exception, code: str) -> bool:
+    """The server, or the driver before it, understood the statement and refuses what is in it.
+
+    54: a limit of the server's. 44 and P0: a view or a trigger of the owner's says no.
+    """
+    return code[:2] in ("22", "23", "42", "44", "54", "P0") or (
+        not code and type(error).__name__ in ("DataError", "ProgrammingError", "NotSupportedError")
+    )

@@ -1,0 +1,316 @@
+"""The blocking PostgreSQL store: psycopg 3 and a pool of connections.
+
+No call waits for ever: not for a connection, not for the pool, not for an answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+from ..._core.driving import drive
+from ..._core.protocol import Request
+from ..._values.drivers import require
+from ...errors import SchemaVersionError, StoreError
+from ...stores._base import Capabilities, Finding, Program, Store
+from ..sql.commands import Query, atomically, dollars
+from ..sql.connection_pool import Pool
+from ..sql.in_transaction import InTransaction
+from ..sql.migrations import check, migrate
+from .generations import layout
+from .listener import Listener
+from .outbox_programs import PostgresOutbox, awaiting, program_for
+from .programs import PostgresPrograms
+from .settings import Settings, explain, percents, pooler_met
+from .statements import NOW
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["CAPABILITIES", "PostgresStore", "findings"]
+
+T = TypeVar("T")
+
+CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True)
+
+BATCH = 1000
+"""Requests in one statement at most."""
+
+POLL = 0.05
+"""Seconds between two looks of a waiter that nobody wakes."""
+
+
+class PostgresStore(Store):
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+
+    def __init__(self, settings: Settings, now: str = NOW) -> None:
+        self.settings = settings
+        self._now = now
+        self.url = settings.url
+        self._schema, self.programs = layout(
+            settings.table, settings.schema, settings.generations, percents, now
+        )
+        self.outbox = PostgresOutbox(
+            settings.table, settings.schema, percents, now, settings.migrate
+        )
+        self._pool: Pool[psycopg.Connection[Any]] = Pool(
+            self._connect, settings.pool, settings.timeout
+        )
+        self._listener = Listener(self._connect_listener)
+        self._prepares = False
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every statement."""
+        try:
+            if settings.migrate:
+                self.migrated = self.migrate()
+            check(self._schema, self._run(self._schema.version()), self.url)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("psycopg")
+        return cls(Settings.of(url))
+
+    @classmethod
+    def script(cls, url: str) -> str:
+        settings = Settings.of(url)
+        schema, _ = layout(settings.table, settings.schema, settings.generations, percents)
+        return schema.script()
+
+    @classmethod
+    def outbox_script(cls, url: str) -> str:
+        settings = Settings.of(url)
+        return PostgresOutbox(settings.table, settings.schema, percents).schema.script()
+
+    def perform(self, request: Request) -> Any:
+        return self._run(program_for(self.programs, self.outbox, request))
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            try:
+                answers += self._run(self.programs.perform_all(part))
+            except StoreError as error:
+                answers += [error.again() for _ in part]
+        return answers
+
+    def in_transaction(self, style: str) -> InTransaction:
+        from .in_transaction import PostgresInTransaction
+
+        settings, mark = self.settings, dollars if style == "$1" else percents
+        _, programs = layout(settings.table, settings.schema, settings.generations, mark, self._now)
+        return PostgresInTransaction(programs, self._now)
+
+    def own_transaction(self, program: Callable[[], Program[T]]) -> T:
+        return self._run(atomically(program(), PostgresPrograms.begin))
+
+    def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        if not self.settings.wake:
+            time.sleep(min(seconds, POLL))
+            return
+        if self._listener.pid != os.getpid():  # forked: the thread stayed with the parent
+            self._listener = Listener(self._connect_listener)
+        with self._listener.listening(id) as bell:
+            # Marked after we listen and before we wait: an end in between is not missed.
+            if self._run(awaiting(self.programs, self.outbox, id)):
+                bell.wait(seconds)
+
+    def migrate(self) -> list[str]:
+        return self._run(migrate(self._schema, PostgresPrograms.begin))
+
+    def doctor(self) -> list[Finding]:
+        found = findings(self._run(settings_program()), self._schema.newest)
+        return found + self._run(self.programs.upkeep())
+
+    def close(self) -> None:
+        if self._listener.pid == os.getpid():
+            self._listener.close()
+        self._pool.close()
+
+    # -- running programs ---------------------------------------------------------------------
+
+    def _run(self, program: Program[T]) -> T:
+        try:
+            with self._pool.connection() as connection:
+                return drive(program, self._executor(connection))
+        except SchemaVersionError:
+            with self._pool.connection() as connection:  # or do they keep generations by now?
+                drive(self._schema.version(), self._executor(connection))
+            raise
+
+    def _executor(self, connection: Any) -> Callable[[Any], Any]:
+        import psycopg
+
+        tap, prepare = self._tap, self.settings.prepare
+
+        def execute(command: Any) -> Any:
+            if tap is not None:
+                tap("before", command)
+            cursor = connection.cursor_at_hand
+            try:
+                cursor.execute(command.sql, command.args or None, prepare=prepare)
+                if type(command) is Query:
+                    reply = cursor.fetchall()
+                    if len(reply) > 1:
+                        connection.forget_answer()
+                else:
+                    reply = cursor.rowcount
+            except psycopg.Error as error:
+                raise explain(error, self.url) from error
+            if tap is not None:
+                tap("after", command)
+            return reply
+
+        return execute
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        settings = self.settings
+        connection = self._connected(impatient_connection(settings.timeout))
+        try:
+            pid = connection.info.backend_pid
+            greeting = self.programs.greet(pid, settings.prepare, self.url)
+            direct = drive(greeting, self._executor(connection))
+            if settings.prepare and not direct:
+                if not settings.told:
+                    raise pooler_met(self.url)
+                self._try_prepared(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _try_prepared(self, connection: psycopg.Connection[Any]) -> None:
+        """Is what we prepared still known while another client is at work? Tried once.
+
+        A pooler by transaction gives that one the session that we have just used, and us another.
+        """
+        if self._prepares:
+            return
+        with self._connected(type(connection)) as other:
+            mine, theirs = self._executor(connection), self._executor(other)
+            drive(self.programs.clock(), mine)
+            drive(atomically(self._meanwhile(mine), PostgresPrograms.begin), theirs)
+        self._prepares = True
+
+    def _meanwhile(self, mine: Callable[[Any], Any]) -> Program[None]:
+        yield Query("SELECT 1")
+        drive(self.programs.clock(), mine)
+
+    def _connect_listener(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        return self._connected(psycopg.Connection)
+
+    def _connected(self, kind: type[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+        import psycopg
+
+        try:
+            return kind.connect(
+                self.settings.dsn,
+                autocommit=True,
+                prepare_threshold=0 if self.settings.prepare else None,
+                **connection_options(self.settings.timeout),
+            )
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
+
+
+@functools.cache
+def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
+    """A connection on which no statement waits longer than this for the server.
+
+    The server may be stopped, or unreachable without a word: TCP alone would wait for ever.
+    """
+    import psycopg
+
+    def bounded(waits: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        until = time.monotonic() + patience
+        ready: Any = None
+        while True:
+            try:
+                wanted = waits.send(ready)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            ready = yield wanted
+            if not ready and time.monotonic() > until:
+                raise psycopg.OperationalError(f"no answer within {patience:g} s")
+
+    class Impatient(psycopg.Connection[Any]):
+        cursor_at_hand: psycopg.Cursor[Any]
+        """Used for one statement after the other: a new one costs a third of a statement."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            binary_integers(self)
+            self.forget_answer()
+
+        def forget_answer(self) -> None:
+            """A cursor keeps the last answer; what is large must not stay with an idle connection."""
+            self.cursor_at_hand = self.cursor(binary=True)
+
+        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            return super().wait(bounded(gen), *args, **kwargs)
+
+    return Impatient
+
+
+def binary_integers(connection: Any) -> None:
+    """All of one type: by their size psycopg would choose one of three, and prepare anew for each."""
+    from psycopg.types.numeric import Int8BinaryDumper
+
+    connection.adapters.register_dumper(int, Int8BinaryDumper)
+
+
+def connection_options(timeout: float) -> dict[str, Any]:
+    """A server that is gone is noticed within the time-out; a replica is refused."""
+    return {
+        "connect_timeout": max(2, round(timeout)),
+        "tcp_user_timeout": round(timeout * 1000),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 2,
+        "target_session_attrs": "read-write",
+    }
+
+
+_SETTINGS = (
+    "server_version",
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "transaction_read_only",
+    "default_transaction_isolation",
+)
+
+
+def settings_program() -> Program[dict[str, str]]:
+    wanted = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
+    row = (yield Query(f"SELECT {wanted}, pg_is_in_recovery()::text"))[0]
+    return dict(zip((*_SETTINGS, "in_recovery"), row, strict=True))
+
+
+def findings(settings: dict[str, str], schema: int) -> list[Finding]:
+    replica = settings["in_recovery"] == "true" or settings["transaction_read_only"] == "on"
+    lazy = settings["synchronous_commit"] in ("off", "local")
+    return [
+        Finding("refuse", "this server is a replica or read-only", "connect to the primary")
+        if replica
+        else Finding("ok", "a primary that takes writes"),
+        Finding("refuse", "fsync is off: a crash of the server loses records", "set fsync = on")
+        if settings["fsync"] == "off"
+        else Finding("ok", "fsync is on"),
+        Finding(
+            "warn",
+            f"synchronous_commit={settings['synchronous_commit']}: the last commits can be lost",
+            "set synchronous_commit = on, and a synchronous standby for failover",
+        )
+        if lazy
+        else Finding("ok", f"synchronous_commit={settings['synchronous_commit']}"),
+        Finding("ok", f"PostgreSQL {settings['server_version']}, schema {schema}"),
+    ]

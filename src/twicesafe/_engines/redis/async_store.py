@@ -1,0 +1,270 @@
+"""The awaited Redis store: concurrent calls of one event loop share round trips.
+
+Each loop has three lanes: claims, endings, and the rest; so the server decides one flight while we
+read and pack another. A lone call goes straight through; what gathers while it flies is packed into
+the next flight (`joining`). A flight that is cancelled drops its connection: what was on the wire is
+answered on a new one, by the owner token. A claim that was cancelled while it gathered still flies:
+what gives it back (`Abandon`) is in the same lane, behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+from ..._core.driving import drive_async
+from ..._core.protocol import Request
+from ..._values.drivers import require
+from ...stores._base import AsyncStore, Capabilities, Finding, Program
+from ...stores._batching import AsyncBatcher, PerLoop, uncancellable
+from .async_connection import Link
+from .doctor import examine
+from .error_messages import explain
+from .programs import RedisPrograms
+from .routing import PlainCommand, RoundTrip, Router, may_repeat
+from .scripts import Scripts
+from .settings import Address, Settings
+from .store import BATCH, CAPABILITIES, QUICK, RedisStore, pauses, scripts_for
+from .wakeups import Waiter
+
+__all__ = ["AsyncRedisStore"]
+
+T = TypeVar("T")
+
+
+class AsyncRedisStore(AsyncStore):
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+
+    def __init__(self, settings: Settings, scripts: Scripts | None = None) -> None:
+        self.settings = settings
+        self.url = settings.url
+        self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
+        self.router = Router(settings)
+        self._tap: Callable[[str, Any], None] | None = None
+        self._lanes = PerLoop(lambda: _LoopConnections(self))
+        self._blocking: RedisStore | None = None
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("redis.connection", "redis.asyncio.connection", "hiredis")
+        return cls(Settings.of(url))
+
+    def blocking_store(self) -> RedisStore:
+        if self._blocking is None:
+            self._blocking = RedisStore(self.settings, self.programs.scripts, self.router.servers)
+        return self._blocking
+
+    async def ready(self) -> None:
+        await self._lanes.here().connect()
+
+    async def perform(self, request: Request) -> Any:
+        return await self._lanes.here().perform(request)
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        return self._lanes.here().submit(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return await self._lanes.here().perform_many(requests)
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        lanes = self._lanes.here()
+        try:
+            async with asyncio.timeout(seconds):
+                if not self.settings.wake or not await self._heard(lanes, id):
+                    for pause in pauses():
+                        if not await lanes.run(self.programs.awaits(id)):
+                            return
+                        await asyncio.sleep(pause)
+        except TimeoutError:
+            return
+
+    async def _heard(self, lanes: _LoopConnections, id_: bytes) -> bool:
+        """Wait for news; False: nobody can bring any."""
+        blocking = self._blocking
+        if blocking is None:
+            blocking = await asyncio.to_thread(self.blocking_store)
+        ready, news = _Bell(), _Bell()
+        waiter = Waiter(self.programs.key(id_), ready.ring, news.ring)
+        blocking.ear.attend(waiter)
+        try:
+            await ready.rung
+            if news.rung.done():
+                return False  # the ear failed
+            # Asked when we would hear: what ended before that is seen, what ends later is heard.
+            if await lanes.run(self.programs.awaits(id_)):
+                await news.rung
+            return True
+        finally:
+            blocking.ear.leave(waiter)
+
+    async def doctor(self) -> list[Finding]:
+        return await self._lanes.here().run(examine(self.settings))
+
+    async def close(self) -> None:
+        lanes = self._lanes.forget()
+        if lanes is not None:
+            await lanes.close()
+        blocking, self._blocking = self._blocking, None
+        if blocking is not None:
+            await asyncio.to_thread(blocking.close)
+
+
+class _Bell:
+    """Rung from another thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.rung: asyncio.Future[None] = self._loop.create_future()
+
+    def ring(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._arrive)
+        except RuntimeError:
+            return  # its loop is closed: nobody is left to wake
+
+    def _arrive(self) -> None:
+        if not self.rung.done():
+            self.rung.set_result(None)
+
+
+class _LoopConnections:
+    """The connections of one event loop."""
+
+    def __init__(self, store: AsyncRedisStore) -> None:
+        self._store = store
+        self._claims, self._ends, self._rest = (
+            _Connection(store),
+            _Connection(store),
+            _Connection(store),
+        )
+        claims = self._join(self._claims)
+        self._joined = dict.fromkeys(QUICK, self._join(self._ends))
+        self._joined |= {"claim": claims, "abandon": claims}
+
+    def _join(self, lane: _Connection) -> AsyncBatcher:
+        programs = self._store.programs
+        return AsyncBatcher(
+            lane.perform, lambda requests: lane.run(programs.perform_all(requests)), BATCH
+        )
+
+    async def connect(self) -> None:
+        for lane in (self._claims, self._ends):
+            await lane.connect()
+
+    async def perform(self, request: Request) -> Any:
+        joined = self._joined.get(request.op)
+        if joined is not None:
+            return await joined.perform(request)
+        return await self.run(self._store.programs.perform(request))
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        joined = self._joined.get(request.op)
+        return uncancellable(self.perform(request)) if joined is None else joined.submit(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            answers += await self.run(self._store.programs.perform_all(part))
+        return answers
+
+    async def run(self, program: Program[T]) -> T:
+        return await self._rest.run(program)
+
+    async def close(self) -> None:
+        for lane in (self._claims, self._ends, self._rest):
+            await lane.close()
+
+
+class _Connection:
+    """One connection per server, one trip at a time."""
+
+    def __init__(self, store: AsyncRedisStore) -> None:
+        self._store = store
+        self._links: dict[Address, Link] = {}
+        self._turn = asyncio.Lock()
+
+    async def connect(self) -> None:
+        """To every server; not seen by `_tap`, as nothing is asked of a record."""
+        async with self._turn:
+            node = 0
+            while True:
+                trip = self._store.router.trip([PlainCommand((b"PING",), node=node)])
+                (reply,) = await drive_async(trip, self._fly)
+                if isinstance(reply, Exception):
+                    raise reply
+                if reply is None:
+                    return
+                node += 1
+
+    async def perform(self, request: Request) -> Any:
+        """The lean way: one call, one server. Whatever is not plain goes the long way."""
+        store = self._store
+        home = store.router.direct
+        if home is None or store._tap is not None or self._turn.locked():
+            return await self.run(store.programs.perform(request))
+        call = store.programs.ask(request)
+        async with self._turn:
+            reply: Any = (await self._fly(RoundTrip({home: [call.line()]})))[home]
+        if isinstance(reply, list):
+            (reply,) = reply
+        if not store.router.is_plain(home, reply):
+            if isinstance(reply, Exception) and not may_repeat(reply):
+                raise explain(reply, store.url)
+            return await self.run(store.programs.perform(request))
+        answer = store.programs.answer(request, reply)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def run(self, program: Program[T]) -> T:
+        async with self._turn:
+            return await drive_async(program, self._execute)
+
+    async def _execute(self, commands: list[Any]) -> list[Any]:
+        store = self._store
+        tap = store._tap
+        if tap is None:
+            return await drive_async(store.router.trip(commands), self._fly)
+        tap("before", commands)
+        replies = await drive_async(store.router.trip(commands), self._fly)
+        tap("after", commands)
+        return replies
+
+    async def _fly(self, flight: RoundTrip) -> dict[Address, Any]:
+        landed: dict[Address, Any] = {}
+        waiting: dict[Address, asyncio.Future[list[Any]]] = {}
+        try:
+            for address, lines in flight.lines.items():
+                try:
+                    link = self._links.get(address) or self._link(address)
+                    if flight.fresh:
+                        await link.close()
+                    if not link.up:
+                        await link.connect()
+                    waiting[address] = link.send(lines)
+                except Exception as error:
+                    landed[address] = error
+            for address, replies in waiting.items():
+                try:
+                    landed[address] = await replies
+                except Exception as error:
+                    landed[address] = error
+        except BaseException:
+            # Cancelled: replies are on their way to nobody. No later call may read them.
+            for address in waiting:
+                await self._links.pop(address).close()
+            raise
+        return landed
+
+    def _link(self, address: Address) -> Link:
+        link = self._links[address] = Link(
+            self._store.settings, address, self._store.router.servers
+        )
+        return link
+
+    async def close(self) -> None:
+        while self._links:
+            _, link = self._links.popitem()
+            await link.close()

@@ -1,0 +1,115 @@
+-- The record: one string per key, read and written by every script. The Python side reads the same
+-- layout in _engines/redis/record_layout.py. All numbers are little-endian.
+--
+--   1  version * 16 + state            7  fence              6  created_at     6  changed_at
+--   1  cause + flags below             2  attempt
+--   6  lease_until  (in progress, released)      6  expires_at  (completed, failed, released, forgotten)
+--   1+n owner   1+n value   2+n scope*   1+n fingerprint*   2+n error*   the rest: result*
+--
+-- * only if its flag is set. What a state does not have is 0: _core/lifecycle.py sees to that.
+
+local VERSION = 1
+local IN_PROGRESS, COMPLETED, FAILED, RELEASED, HELD, PARKED, FORGOTTEN = 0, 1, 2, 3, 4, 5, 6
+local BY_FAILURE, BY_LEASE, BY_RETENTION, BY_OPERATOR = 1, 2, 3, 4
+local HOLD, RESULT, FINGERPRINT, SCOPE, ERROR = 8, 16, 32, 64, 128
+local OK, LOST, MISSING, REFUSED = 0, 1, 2, 3
+
+local AUDIT_KEPT, AUDIT_MOST = 90 * 86400000, 100
+
+local function leased(state) return state == IN_PROGRESS or state == RELEASED end
+local function mortal(state)
+  return state == COMPLETED or state == FAILED or state == RELEASED or state == FORGOTTEN
+end
+
+local function parse(text)
+  local head, flags, attempt, fence, created, changed, at = struct.unpack('<BBI2I7I6I6', text)
+  if math.floor(head / 16) ~= VERSION then
+    error({err = 'VERSION the record has layout ' .. math.floor(head / 16)})
+  end
+  local row = {
+    state = head % 16, cause = flags % 8, hold = bit.band(flags, HOLD) ~= 0, attempt = attempt,
+    fence = fence, created = created, changed = changed, lease = 0, expires = 0, error = '',
+    scope = '',
+  }
+  if row.state > FORGOTTEN then error({err = 'CORRUPT no such state'}) end
+  if leased(row.state) then row.lease, at = struct.unpack('<I6', text, at) end
+  if mortal(row.state) then row.expires, at = struct.unpack('<I6', text, at) end
+  row.owner, at = struct.unpack('<Bc0', text, at)
+  row.value, at = struct.unpack('<Bc0', text, at)
+  if bit.band(flags, SCOPE) ~= 0 then row.scope, at = struct.unpack('<I2c0', text, at) end
+  if bit.band(flags, FINGERPRINT) ~= 0 then row.fingerprint, at = struct.unpack('<Bc0', text, at) end
+  if bit.band(flags, ERROR) ~= 0 then row.error, at = struct.unpack('<I2c0', text, at) end
+  row.size = at - 1 -- of all but the result
+  if bit.band(flags, RESULT) ~= 0 then
+    row.result = string.sub(text, at)
+  elseif at ~= #text + 1 then
+    error({err = 'CORRUPT the record is longer than it says'})
+  end
+  return row
+end
+
+local function load(key)
+  local text = redis.call('GET', key)
+  if text then return parse(text), text end
+end
+
+local function expired(row)
+  return row.expires > 0 and row.expires <= now
+end
+
+local function save(key, row)
+  local flags = row.cause
+  local parts = {
+    '', leased(row.state) and struct.pack('<I6', row.lease) or '',
+    mortal(row.state) and struct.pack('<I6', row.expires) or '',
+    struct.pack('<Bc0', #row.owner, row.owner), struct.pack('<Bc0', #row.value, row.value),
+  }
+  if row.hold then flags = flags + HOLD end
+  if row.scope ~= '' then
+    flags = flags + SCOPE
+    parts[#parts + 1] = struct.pack('<I2c0', #row.scope, row.scope)
+  end
+  if row.fingerprint then
+    flags = flags + FINGERPRINT
+    parts[#parts + 1] = struct.pack('<Bc0', #row.fingerprint, row.fingerprint)
+  end
+  if row.error ~= '' then
+    flags = flags + ERROR
+    parts[#parts + 1] = struct.pack('<I2c0', #row.error, row.error)
+  end
+  if row.result then
+    flags = flags + RESULT
+    parts[#parts + 1] = row.result
+  end
+  parts[1] = struct.pack('<BBI2I7I6I6', VERSION * 16 + row.state, flags,
+    math.min(row.attempt, 65535), row.fence, row.created, row.changed)
+  local text = table.concat(parts)
+  if mortal(row.state) then
+    redis.call('SET', key, text, 'PX', string.format('%.0f', row.expires - now + grace(row.fence)))
+  else
+    redis.call('SET', key, text)
+  end
+end
+
+-- Fences are the microsecond of their claim, so they go on where a removed record left off (P3).
+local function next_fence(row)
+  return math.max(row.fence + 1, us)
+end
+
+local function owns(row, owner, fence)
+  return row.owner == owner and row.fence == fence
+end
+
+local function note(key, at, action, by, why, before, retention)
+  redis.call('RPUSH', key, cmsgpack.pack({at, action, by, why, before}))
+  redis.call('LTRIM', key, -AUDIT_MOST, -1)
+  redis.call('PEXPIRE', key, string.format('%.0f', retention + AUDIT_KEPT))
+end
+
+-- An operator's act is done: keep it in the trail. While a slot moves to another node, a key that exists
+-- and one that does not cannot be used together. Then no trail is named, and the caller keeps it (note.lua).
+local function done(trail, action, by, why, before, retention)
+  if not trail then return {1, now, before, string.format('%.0f', retention)} end
+  note(trail, now, action, by, why, before, retention)
+  return OK
+end

@@ -1,0 +1,291 @@
+"""A trip: from commands to their replies, whichever server they are on.
+
+A *trip* takes commands and gives their replies, an error in the place of what failed. It is a
+generator that yields flights (lines per server) as data, so the blocking and the async store share
+its answers to a script that is not loaded, a slot that moved, a primary that changed and a
+connection that was cut. Which server is asked, and whether its answer counts, `servers` knows.
+
+Everything but an operator's act may be sent twice: requests are idempotent by their owner token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ...errors import StoreUnavailableError, TwicesafeError
+from .error_messages import code_of, explain
+from .scripts import Script
+from .servers import FlowRun, RoundTrip, Servers, servers_of, slot_of
+from .settings import Address, Settings
+
+__all__ = ["FlowRun", "PlainCommand", "RoundTrip", "Router", "ScriptCall", "may_repeat", "slot_of"]
+
+ROUNDS: Final = 6
+"""Flights of one trip at most: load, redirect, reconnect and so on, none of them without end."""
+
+NOT_HERE: Final = frozenset({"READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN"})
+"""A server says that it does not take this now: another one may have its place."""
+
+
+class ScriptCall(msgspec.Struct, gc=False):
+    """One script on one key (and its companions in the same slot)."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    args: tuple[Any, ...]
+    durable: bool = False
+    """If it wrote, replicas must have it before we believe it (``wait_replicas``)."""
+    repeatable: bool = True
+
+    def line(self) -> tuple[Any, ...]:
+        return (b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+
+class PlainCommand(msgspec.Struct, gc=False):
+    """A plain command, to the server of a key or to the n-th primary (None: there is no such)."""
+
+    args: tuple[Any, ...]
+    key: bytes = b""
+    node: int = 0
+
+
+class Router:
+    def __init__(self, settings: Settings, servers: Servers | None = None) -> None:
+        self._settings = settings
+        self.servers = servers_of(settings) if servers is None else servers
+        self._wait: tuple[Any, ...] | None = None
+        if settings.wait_replicas:
+            limit = max(1, round(settings.wait_timeout * 1000))
+            self._wait = (b"WAIT", settings.wait_replicas, limit)
+
+    @property
+    def direct(self) -> Address | None:
+        """Where every command goes, if nothing is to be looked up or waited for."""
+        return self.servers.direct if self._wait is None else None
+
+    def is_plain(self, home: Address, reply: Any) -> bool:
+        """Is this reply, which came straight from `direct`, good as it is?"""
+        if isinstance(reply, Exception):
+            self.servers.doubt()
+            return False
+        return self.servers.direct == home
+
+    # -- there and back -----------------------------------------------------------------------
+
+    def trip(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
+        """The replies of all commands, in order; errors (ours) stand in the place of replies."""
+        home = self.direct
+        if home is None or not all(type(c) is ScriptCall and c.repeatable for c in commands):
+            return (yield from self._long_trip(commands))
+        answers = (yield RoundTrip({home: [command.line() for command in commands]}))[home]
+        if not self.is_plain(home, answers):
+            if isinstance(answers, Exception) and not may_repeat(answers):
+                return [explain(answers, self._settings.url) for _ in commands]
+            return (yield from self._long_trip(commands))
+        left = [index for index, answer in enumerate(answers) if isinstance(answer, Exception)]
+        if left:
+            again = yield from self._long_trip([commands[index] for index in left])
+            for index, answer in zip(left, again, strict=True):
+                answers[index] = answer
+        return answers  # type: ignore[no-any-return]
+
+    def _long_trip(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
+        servers = self.servers
+        since = servers.clock()
+        replies: list[Any] = [None] * len(commands)
+        todo: dict[int, Address | None] = dict.fromkeys(range(len(commands)))
+        missing: set[Address] = set()
+        asking: set[int] = set()
+        fresh = not all(getattr(command, "repeatable", True) for command in commands)
+        cut = False
+        redirected: set[int] = set()
+        for turn in range(ROUNDS):
+            groups = yield from self._group(commands, todo, replies, since)
+            lines, indexes = self._lines(commands, groups, missing, asking)
+            missing, asking = set(), set()
+            sent = servers.clock()
+            answered = yield RoundTrip(lines, fresh)
+            doubtful: Address | None = None
+            moved = False
+            todo = {}
+            for address, answers in answered.items():
+                if isinstance(answers, Exception):
+                    servers.doubt()
+                    doubtful = address
+                    again = not fresh and not cut and may_repeat(answers)
+                    for index in indexes[address]:
+                        if index is None:
+                            continue
+                        replies[index] = answers
+                        if again:
+                            todo[index] = None
+                    continue
+                vouched = yield from self._vouched(address, sent)
+                for index, answer in zip(indexes[address], answers, strict=True):
+                    if index is None:
+                        continue
+                    if index not in redirected and not (
+                        vouched and servers.serves(address, _key_of(commands[index]))
+                    ):
+                        replies[index] = self._replaced(address)
+                        if not fresh:
+                            todo[index] = None
+                        continue
+                    replies[index] = answer
+                    if not isinstance(answer, Exception):
+                        continue
+                    code = code_of(answer)
+                    if code == "NOSCRIPT":
+                        missing.add(address)
+                        todo[index] = address
+                    elif code == "MOVED":
+                        moved = True
+                        redirected.add(index)
+                        todo[index] = _redirected(answer, address)
+                    elif code == "ASK":
+                        asking.add(index)
+                        redirected.add(index)
+                        todo[index] = _redirected(answer, address)
+                    elif code in NOT_HERE:
+                        servers.doubt()
+                        doubtful = address
+                        if code == "READONLY" and not turn:
+                            todo[index] = None  # nothing was written
+                self._believe(commands, indexes[address], answers, replies)
+            cut = cut or any(isinstance(a, Exception) for a in answered.values())
+            if moved or doubtful is not None:
+                try:
+                    yield from servers.learn(doubtful)
+                except TwicesafeError:
+                    if turn:
+                        break
+            if not todo:
+                break
+        where = self._settings.url
+        return [explain(r, where) if isinstance(r, Exception) else r for r in replies]
+
+    def _vouched(self, address: Address, sent: float) -> FlowRun[bool]:
+        try:
+            return (yield from self.servers.vouch(address, sent))
+        except TwicesafeError:
+            return False  # who is the primary cannot be known now: it may be another one
+
+    def _replaced(self, address: Address) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"{self._settings.url}: {address} answered late, and is not known to be the primary any "
+            "more; its answer does not count"
+        )
+
+    def _group(
+        self,
+        commands: Sequence[Any],
+        todo: dict[int, Address | None],
+        replies: list[Any],
+        since: float,
+    ) -> FlowRun[dict[Address, list[int]]]:
+        groups: dict[Address, list[int]] = {}
+        for index, forced in todo.items():
+            command = commands[index]
+            try:
+                if forced is not None:
+                    address = forced
+                elif type(command) is ScriptCall:
+                    address = yield from self.servers.locate(command.keys[0], since)
+                elif command.key:
+                    address = yield from self.servers.locate(command.key, since)
+                else:
+                    primaries = yield from self.servers.primaries(since)
+                    if command.node >= len(primaries):
+                        continue
+                    address = primaries[command.node]
+            except TwicesafeError as error:
+                replies[index] = error.again()
+                continue
+            groups.setdefault(address, []).append(index)
+        return groups
+
+    def _lines(
+        self,
+        commands: Sequence[Any],
+        groups: dict[Address, list[int]],
+        missing: set[Address],
+        asking: set[int],
+    ) -> tuple[dict[Address, list[tuple[Any, ...]]], dict[Address, list[int | None]]]:
+        lines: dict[Address, list[tuple[Any, ...]]] = {}
+        indexes: dict[Address, list[int | None]] = {}
+        for address, members in groups.items():
+            out: list[tuple[Any, ...]] = []
+            whose: list[int | None] = []
+            if address in missing:
+                for script in {id(s): s for s in _scripts(commands, members)}.values():
+                    out.append((b"SCRIPT", b"LOAD", script.text))
+                    whose.append(None)
+            durable = False
+            for index in members:
+                command = commands[index]
+                if index in asking:
+                    out.append((b"ASKING",))
+                    whose.append(None)
+                whose.append(index)
+                if type(command) is ScriptCall:
+                    durable = durable or command.durable
+                    out.append(command.line())
+                else:
+                    out.append(command.args)
+            if durable and self._wait is not None:
+                out.append(self._wait)
+                whose.append(None)
+            lines[address], indexes[address] = out, whose
+        return lines, indexes
+
+    def _believe(
+        self,
+        commands: Sequence[Any],
+        indexes: list[int | None],
+        answers: list[Any],
+        replies: list[Any],
+    ) -> None:
+        """With `wait_replicas`, a write that too few replicas have is not a success."""
+        if self._wait is None or indexes[-1] is not None:
+            return
+        reached = answers[-1]
+        if isinstance(reached, int) and reached >= self._settings.wait_replicas:
+            return
+        for index in indexes:
+            if index is None or type(commands[index]) is not ScriptCall:
+                continue
+            if commands[index].durable and _wrote(replies[index]):
+                replies[index] = StoreUnavailableError(
+                    f"{self._settings.url}: {reached} of {self._settings.wait_replicas} replicas have "
+                    f"this write after {self._settings.wait_timeout:g} s; it is not believed"
+                )
+
+
+def _scripts(commands: Sequence[Any], members: list[int]) -> list[Script]:
+    return [commands[index].script for index in members if type(commands[index]) is ScriptCall]
+
+
+def _key_of(command: Any) -> bytes:
+    key: bytes = command.keys[0] if type(command) is ScriptCall else command.key
+    return key
+
+
+def _wrote(reply: Any) -> bool:
+    """A claim that was won, or an acknowledged write."""
+    return reply == 0 if isinstance(reply, int) else isinstance(reply, list) and reply[0] == 1
+
+
+def may_repeat(error: BaseException) -> bool:
+    """A connection that was cut may just have been old; a wrong password stays wrong."""
+    name = type(error).__name__
+    return not name.startswith(("Authentication", "Timeout")) and not isinstance(
+        error, TwicesafeError
+    )
+
+
+def _redirected(error: BaseException, came_from: Address) -> Address:
+    host, _, port = str(error).split()[-1].rpartition(":")
+    return Address(host or came_from.host, int(port))

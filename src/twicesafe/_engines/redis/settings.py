@@ -1,0 +1,175 @@
+"""A Redis URL taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ...errors import ConfigurationError
+from ...stores._urls import identifier, mask, options_of
+
+__all__ = ["Address", "Settings"]
+
+OPTIONS: Final = {
+    "prefix": "ts",
+    "timeout": 5.0,
+    "pool": 50,
+    "wait_replicas": 0,
+    "wait_timeout": 1.0,
+    "wake": True,
+    "db": 0,
+    "sentinel_user": "",
+    "sentinel_password": "",
+    "ca_certs": "",
+    "certfile": "",
+    "keyfile": "",
+    "verify": True,
+}
+
+KINDS: Final = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    sentinel: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    url: str
+    """For people: no password."""
+    kind: str
+    """single, sentinel or cluster."""
+    tls: bool
+    addresses: tuple[Address, ...]
+    """Where to ask first: the server, the sentinels, or some nodes of the cluster."""
+    user: str
+    password: str = field(repr=False)
+    primary: str
+    """Sentinel: the name under which the primary is watched."""
+    prefix: str
+    timeout: float
+    pool: int
+    wait_replicas: int
+    wait_timeout: float
+    wake: bool
+    db: int
+    sentinel_user: str
+    sentinel_password: str = field(repr=False)
+    ca_certs: str
+    certfile: str
+    keyfile: str
+    verify: bool
+
+    @classmethod
+    def of(cls, url: str) -> Settings:
+        parts = urlsplit(url)
+        base, _, suffix = parts.scheme.partition("+")
+        kind = KINDS[suffix]
+        options: dict[str, Any] = options_of(url, OPTIONS)
+        _check(options)
+        userinfo, _, hosts = parts.netloc.rpartition("@")
+        user, _, password = userinfo.partition(":")
+        path = unquote(parts.path.strip("/"))
+        primary = ""
+        if kind == "sentinel":
+            primary = path
+            if not primary:
+                raise ConfigurationError(
+                    "a Sentinel URL names the primary: redis+sentinel://host:26379/main"
+                )
+        elif path:
+            if kind == "cluster" or not path.isdigit():
+                raise ConfigurationError(
+                    "a Redis URL is redis://host:6379/0 (the number of a database); "
+                    "a Cluster has no numbers"
+                )
+            options["db"] = int(path)
+        if kind == "cluster" and options["db"]:
+            raise ConfigurationError("a Cluster has no databases: leave db= out")
+        return cls(
+            url=mask(url),
+            kind=kind,
+            tls=base in ("rediss", "valkeys"),
+            addresses=_addresses(hosts, kind),
+            user=unquote(user),
+            password=unquote(password),
+            primary=primary,
+            **options,
+        )
+
+    def patience(self, address: Address) -> float:
+        """Seconds that a reply may take; replicas are waited for on top.
+
+        Sentinels are asked one after the other, and all together within the time-out.
+        """
+        if address.sentinel:
+            return self.timeout / len(self.addresses)
+        return self.timeout + (self.wait_timeout if self.wait_replicas else 0)
+
+    def connection(self, address: Address) -> dict[str, Any]:
+        """What redis-py's Connection is made with."""
+        user, password, db = self.user, self.password, self.db
+        if address.sentinel:
+            user, password, db = self.sentinel_user, self.sentinel_password, 0
+        arguments: dict[str, Any] = {
+            "host": address.host,
+            "port": address.port,
+            "username": user or None,
+            "password": password or None,
+            "db": db,
+            "protocol": 2,
+            "socket_timeout": self.patience(address),
+            "socket_connect_timeout": min(self.timeout, self.patience(address)),
+            "client_name": "twicesafe",
+        }
+        if self.tls:
+            arguments["ssl_cert_reqs"] = "required" if self.verify else "none"
+            arguments["ssl_check_hostname"] = self.verify
+            for ours, theirs in (
+                ("ca_certs", "ssl_ca_certs"),
+                ("certfile", "ssl_certfile"),
+                ("keyfile", "ssl_keyfile"),
+            ):
+                if getattr(self, ours):
+                    arguments[theirs] = getattr(self, ours)
+        return arguments
+
+
+def _check(options: dict[str, Any]) -> None:
+    identifier(options["prefix"], "prefix")
+    if options["pool"] < 1:
+        raise ConfigurationError("pool=0 makes no sense: use 1 or more connections")
+    for name in ("timeout", "wait_timeout"):
+        if not 0 < options[name] <= 3600:
+            raise ConfigurationError(
+                f"{name}={options[name]:g} makes no sense: use seconds above 0"
+            )
+
+
+def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:
+    default = 26379 if kind == "sentinel" else 6379
+    found = []
+    for part in hosts.split(","):
+        host, _, port = part.rpartition(":") if _has_port(part) else (part, "", "")
+        if not host.strip("[]") or (port and not (port.isdigit() and 0 < int(port) < 65536)):
+            raise ConfigurationError(
+                "no host and port in this URL: a Redis URL is redis://host:6379/0, and special "
+                "characters in a password are percent-encoded"
+            )
+        found.append(Address(host.strip("[]"), int(port or default), kind == "sentinel"))
+    if kind == "single" and len(found) > 1:
+        raise ConfigurationError(
+            "several hosts: say redis+cluster://… or redis+sentinel://…, so that it is known what "
+            "they are"
+        )
+    return tuple(found)
+
+
+def _has_port(part: str) -> bool:
+    return ":" in part.rpartition("]")[2]

@@ -1,0 +1,1 @@
+"""What the SQL stores share: programs, commands, migrations, the outbox tables, a connection pool."""

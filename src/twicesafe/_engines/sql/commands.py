@@ -1,0 +1,188 @@
+"""What programs of SQL stores yield, and how rows cross between Python and SQL.
+
+A program never begins or ends a transaction by itself, so the same program runs on our own
+connection or inside the caller's transaction; `atomically` wraps one where that is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ..._values.records import Cause, Row, State
+from ...errors import CorruptRecordError
+
+__all__ = [
+    "CAUSES",
+    "PRESENT",
+    "STATES",
+    "Change",
+    "Query",
+    "atomically",
+    "dollars",
+    "number_of",
+    "present_from",
+    "scope_prefix",
+    "state_of",
+]
+
+T = TypeVar("T")
+
+
+class Query(msgspec.Struct, gc=False):
+    """A statement that gives rows: the reply is a list of tuples."""
+
+    sql: str
+    args: tuple[Any, ...] = ()
+
+
+class Change(msgspec.Struct, gc=False):
+    """A statement that changes rows: the reply is how many."""
+
+    sql: str
+    args: tuple[Any, ...] = ()
+
+
+# On disk, states and causes are small numbers. Numbers are never reused or reordered.
+STATES: Final[tuple[State, ...]] = (
+    State.IN_PROGRESS,
+    State.COMPLETED,
+    State.FAILED,
+    State.RELEASED,
+    State.HELD,
+    State.PARKED,
+    State.FORGOTTEN,
+)
+CAUSES: Final[tuple[Cause | None, ...]] = (
+    None,
+    Cause.FAILED,
+    Cause.LEASE_EXPIRED,
+    Cause.RETENTION_EXPIRED,
+    Cause.OPERATOR,
+    Cause.RECORD_LOST,
+)
+# Two tables: a state and a cause of the same name are equal strings ("failed").
+_NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STATES)}
+_NUMBER_OF_CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
+
+
+def number_of(value: State | Cause | None) -> int:
+    if isinstance(value, State):
+        return _NUMBER_OF_STATE[value]
+    return _NUMBER_OF_CAUSE[value]
+
+
+def state_of(number: int) -> State:
+    if not 0 <= number < len(STATES):
+        raise CorruptRecordError(
+            f"a record has the unknown state {number}; a newer version wrote it, or it is damaged"
+        )
+    return STATES[number]
+
+
+def scope_text(scope: tuple[str, ...]) -> str:
+    """A scope as one column: empty, or a JSON array."""
+    return msgspec.json.encode(scope).decode() if scope else ""
+
+
+def scope_of(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...]) if text else ()
+
+
+def scope_prefix(scope: tuple[str, ...]) -> str:
+    """All scopes that begin with these parts begin with this text; no other does."""
+    return scope_text(scope)[:-1]
+
+
+COLUMNS: Final = (
+    "id, scope, value, state, fence, attempt, owner, lease_until, created_at, changed_at, "
+    "expires_at, hold, cause, fingerprint, result, error"
+)
+"""In the order of `Row`'s fields."""
+
+
+def row_from(columns: tuple[Any, ...]) -> Row:
+    id_, scope, value, state, fence, attempt, owner, lease, created, changed, expires, *rest = (
+        columns
+    )
+    hold, cause, fingerprint, result, error = rest
+    try:
+        return Row(
+            id_,
+            scope_of(scope),
+            value,
+            state_of(state),
+            fence,
+            attempt,
+            owner,
+            lease,
+            created,
+            changed,
+            expires,
+            bool(hold),
+            CAUSES[cause if cause >= 0 else len(CAUSES)],
+            fingerprint,
+            result,
+            error,
+        )
+    except (IndexError, TypeError, msgspec.DecodeError) as trouble:
+        raise CorruptRecordError(
+            f"the record {id_[:4].hex()} cannot be understood; it was written by a newer version, "
+            "or damaged; the handler is not run because of it"
+        ) from trouble
+
+
+PRESENT: Final = (
+    "state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause, fingerprint,"
+    " result"
+)
+"""What the answer to a claim is made from."""
+
+
+def present_from(id_: bytes, columns: Any) -> Row:
+    """A row of `PRESENT` columns; the texts and the time it was made are left out."""
+    state, fence, attempt, owner, lease, changed, expires, hold, cause, print_, result = columns
+    if not (0 <= state < len(STATES) and 0 <= cause < len(CAUSES)):
+        raise CorruptRecordError(
+            f"the record {id_[:4].hex()} has a state or a cause that is not known; it was written "
+            "by a newer version, or damaged; the handler is not run because of it"
+        )
+    return Row(
+        id_,
+        (),
+        "",
+        STATES[state],
+        fence,
+        attempt,
+        owner,
+        lease,
+        0,
+        changed,
+        expires,
+        bool(hold),
+        CAUSES[cause],
+        print_,
+        result,
+    )
+
+
+def atomically(
+    program: Generator[Any, Any, T], begin: str = "BEGIN", commit: str = "COMMIT"
+) -> Generator[Any, Any, T]:
+    """The program in a transaction of its own. A death in between rolls back by itself."""
+    yield Change(begin)
+    try:
+        answer = yield from program
+    except Exception:
+        yield Change("ROLLBACK")
+        raise
+    yield Change(commit)
+    return answer
+
+
+def dollars(sql: str) -> str:
+    """``?`` as asyncpg writes it: $1, $2 …"""
+    head, *rest = sql.split("?")
+    return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))

@@ -1,0 +1,83 @@
+"""Inside: the programs of a SQL store on a transaction that is not ours.
+
+They write the same kind of row to the same table as lease mode, so records of both modes meet: a key
+that is claimed, completed, held or parked in one is honoured in the other. `enter` is insert-first
+and decides in one statement where an engine can; what is rare is loaded under a lock, decided by the
+lifecycle table and saved. Nothing begins, commits or rolls back here.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+from ..._core import inbox_flow as inbox
+from ..._core import lifecycle
+from ..._core.inbox_flow import DeferredWrite, Enter, Entered, Leave
+from ..._core.protocol import Ack, Claimed, Verdict
+from ..._values.records import Row
+from ...stores._base import Program
+from .programs import SqlPrograms
+
+__all__ = ["InTransaction", "look"]
+
+
+class InTransaction(abc.ABC):
+    """One engine's programs for the caller's transaction."""
+
+    programs: SqlPrograms
+
+    @abc.abstractmethod
+    def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
+        """Records of different keys; `wait`: seconds for which another transaction may hold one."""
+
+    @abc.abstractmethod
+    def leave(self, ask: Leave) -> Program[bool]:
+        """The record says done; False: the transaction that was entered is over."""
+
+    def note(self, ask: DeferredWrite) -> Program[None]:
+        """What is kept although the caller rolled back. Needs a transaction of our own around it."""
+        programs = self.programs
+        row, now = yield from programs.load(ask.claim.id, programs.lock)
+        floor = 0 if row is not None else (yield from programs.floor())
+        after = inbox.note(row, ask, now, floor)
+        if after is not None:
+            yield from programs.save(after, new=row is None)
+
+    def _decide(self, ask: Enter) -> Program[Claimed]:
+        """Under a lock: what one statement could not decide."""
+        programs = self.programs
+        row, now = yield from programs.load(ask.id, programs.lock)
+        floor = 0 if row is not None else (yield from programs.floor())
+        answer, after = inbox.decide(row, ask, now, floor)
+        if after is not None:
+            yield from programs.save(after, new=row is None)
+        return answer
+
+    def _complete(self, ask: Leave) -> Program[bool]:
+        """The same with the end of the work."""
+        programs = self.programs
+        row, now = yield from programs.load(ask.ask.id, programs.lock)
+        ack, after = lifecycle.complete(row, ask.ask, now)
+        if after is not None:
+            yield from programs.save(after)
+        return ack is Ack.OK
+
+
+def look(row: Row, ask: Enter, now: int) -> Claimed | None:
+    """The answer of a present row that needs no write; None: it must be decided under a lock."""
+    if lifecycle.is_expired(row, now):
+        return None
+    answer, after = inbox.decide(row, ask, now, 0)
+    return None if after is not None or answer.verdict is Verdict.WON else answer
+
+
+def savepoint(owner: bytes) -> str:
+    """A name that no other savepoint has: it is there only as long as the transaction is."""
+    return f"twicesafe_{owner.hex()}"
+
+
+def new(rows: Any) -> Claimed | None:
+    """The answer to an insert that returns its fence, if it inserted."""
+    return Claimed(Verdict.WON, rows[0][0], 1) if rows else None

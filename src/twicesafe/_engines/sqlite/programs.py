@@ -1,0 +1,156 @@
+"""What is asked of SQLite, as data. ``now`` is the store's clock: SQLite has none of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ..._core import lifecycle
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Renew, Request, Verdict
+from ..._values.records import Row
+from ...errors import StoreError
+from ...stores._base import Program
+from ..sql.commands import COLUMNS, PRESENT, Change, Query, number_of, present_from, scope_text
+from ..sql.migrations import Schema
+from ..sql.programs import SqlPrograms
+
+__all__ = ["APART", "SqlitePrograms", "SqliteSchema"]
+
+APART: Final = 2048
+"""Results above this many bytes live in a table of their own, off the hot row."""
+
+AT_ONCE: Final = 100
+"""Keys in one look at many."""
+
+
+class SqliteSchema(Schema):
+    def exists(self) -> Program[bool]:
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool((yield Query(query, (f"{self.table}_meta",))))
+
+
+class SqlitePrograms(SqlPrograms):
+    """The common cases in one statement each. ``now`` is the store's clock."""
+
+    begin = "BEGIN IMMEDIATE"
+    lock = ""  # whoever has begun to write is alone
+
+    def __init__(self, table: str, now: Callable[[], int], style: str = "?") -> None:
+        """``style``: how whoever runs the statements writes the place of a value."""
+        self.now = now
+        self._style = style
+        self.results = f"{table}_results"
+        self.columns = COLUMNS.replace("result,", f"{_whole_result(table)},")
+        super().__init__(table)
+        present = PRESENT.replace("result", _whole_result(table))
+        self._look = f"SELECT {present} FROM {self.records} WHERE id = ?"
+        several = ", ".join("?" * AT_ONCE)
+        self._look_at_many = f"SELECT id, {present} FROM {self.records} WHERE id IN ({several})"
+        self._start = (
+            f"INSERT INTO {self.records} (id, state, fence, attempt, owner, lease_until,"
+            " created_at, changed_at, expires_at, hold, cause, scope, value, error, fingerprint)"
+            f" VALUES (?, 0, (SELECT floor + 1 FROM {self.meta}), 1, ?, ?, ?, ?, 0, ?, 0,"
+            " ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING fence"
+        )
+        self._complete = (
+            f"UPDATE {self.records} SET state=?, result=?, error=?, lease_until=0, changed_at=?,"
+            " expires_at=? WHERE id=? AND owner=? AND fence=? AND state=0"
+        )
+        self._renew = (
+            f"UPDATE {self.records} SET lease_until=max(lease_until, ?) WHERE id=? AND owner=?"
+            " AND fence=? AND state=0"
+        )
+
+    def mark(self, sql: str) -> str:
+        return sql.replace("?", self._style)
+
+    def clock(self) -> Program[int]:
+        yield from ()
+        return self.now()
+
+    def peek(self, ask: ClaimRequest) -> Program[Claimed | None]:
+        """The answer that needs no write, if there is one."""
+        rows = yield Query(self._look, (ask.key.id,))
+        return self._seen(ask, rows[0]) if rows else None
+
+    def peek_all(self, asks: Sequence[ClaimRequest]) -> Program[list[Any]]:
+        """The same for many, a hundred at once; what is wrong with a row stands in its place."""
+        rows: dict[bytes, Any] = {}
+        for start in range(0, len(asks), AT_ONCE):
+            ids = [ask.key.id for ask in asks[start : start + AT_ONCE]]
+            some = yield Query(self._look_at_many, (*ids, *[None] * (AT_ONCE - len(ids))))
+            rows.update((row[0], row[1:]) for row in some)
+        answers: list[Any] = []
+        for ask in asks:
+            row = rows.get(ask.key.id)
+            try:
+                answers.append(None if row is None else self._seen(ask, row))
+            except StoreError as error:
+                answers.append(error)
+        return answers
+
+    def _seen(self, ask: ClaimRequest, columns: Any) -> Claimed | None:
+        row, now = present_from(ask.key.id, columns), self.now()
+        return None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
+
+    def lone(self, ask: Request) -> Program[Any]:
+        """A claim looks first, for a duplicate needs no write; the rest take their shortcut."""
+        seen = (yield from self.peek(ask)) if type(ask) is ClaimRequest else None
+        return seen if seen is not None else (yield from self.shortcut(ask))
+
+    def shortcut(self, ask: Request) -> Program[Any]:
+        now = self.now()
+        if isinstance(ask, ClaimRequest):
+            key = ask.key
+            start = (
+                key.id,
+                ask.owner,
+                now + ask.lease,
+                now,
+                now,
+                ask.hold,
+                scope_text(key.scope),
+                key.value,
+                ask.fingerprint,
+            )
+            rows = yield Query(self._start, start)
+            return Claimed(Verdict.WON, rows[0][0], 1) if rows else None
+        if isinstance(ask, Complete):
+            if ask.result is not None and len(ask.result) > APART:
+                return None
+            end = (number_of(ask.state), ask.result, ask.error, now, now + ask.retention)
+            changed = yield Change(self._complete, (*end, ask.id, ask.owner, ask.fence))
+            return Ack.OK if changed else None
+        if isinstance(ask, Renew):
+            until = now + ask.lease
+            changed = yield Change(self._renew, (until, ask.id, ask.owner, ask.fence))
+            return Ack.OK if changed else None
+        return None
+
+    def save(self, row: Row, new: bool = False) -> Program[None]:
+        apart = row.result is not None and len(row.result) > APART
+        yield from super().save(replace(row, result=b"") if apart else row, new)
+        this = self.mark("WHERE id = ?")
+        which = f"SELECT n FROM {self.records} {this}"
+        if apart:
+            yield Change(f"UPDATE {self.records} SET apart = 1 {this}", (row.id,))
+            keep = f"INSERT OR REPLACE INTO {self.results} VALUES (({which}), {self.mark('?')})"
+            yield Change(keep, (row.id, row.result))
+        elif not new:
+            yield Change(f"UPDATE {self.records} SET apart = 0 {this} AND apart", (row.id,))
+            yield Change(f"DELETE FROM {self.results} WHERE n = ({which})", (row.id,))
+
+    def remove(self, numbers: list[int], now: int) -> Program[int]:
+        removed = yield from super().remove(numbers, now)
+        orphans = (
+            f"n IN ({','.join(map(str, numbers))}) AND n NOT IN (SELECT n FROM {self.records})"
+        )
+        yield Change(f"DELETE FROM {self.results} WHERE {orphans}")
+        return removed
+
+
+def _whole_result(table: str) -> str:
+    apart = f"(SELECT body FROM {table}_results r WHERE r.n = {table}_records.n)"
+    return f"CASE apart WHEN 1 THEN {apart} ELSE result END"

@@ -1,0 +1,43 @@
+"""The proxy: at most one effect per Idempotency-Key, in front of a service in any language.
+
+    twicesafe proxy --upstream http://127.0.0.1:9000 --store sqlite:///keys.db
+
+    settings     what it is told: command line, environment, file
+    supervisor   the socket, the workers, reload and stop; health and metrics (admin)
+    worker       one process: the parts below, put together
+    listening    the server, with a guard before its parser
+    front        what the server calls
+    upstream     one exchange with the service, never twice, on one of its `connections`
+
+Between front and upstream stands the middleware of `twicesafe.asgi`, and everything that is decided is
+decided in `_core.http`. It needs uvicorn: ``pip install "twicesafe[proxy]"``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .._values.drivers import require
+from ..errors import ConfigurationError
+from .settings import ProxySettings, load
+
+if TYPE_CHECKING:
+    from .supervisor import Greeting
+
+__all__ = ["ProxySettings", "load", "run"]
+
+
+def run(read: Callable[[], ProxySettings], ready: Callable[[Greeting], object]) -> None:
+    """Serve until a signal ends it. ``read`` is asked again at each reload."""
+    if os.name != "posix":
+        raise ConfigurationError("the proxy needs signals and sockets as Linux and macOS have them")
+    require("uvicorn", "h11")
+    from .supervisor import Supervisor
+
+    async def supervise() -> None:
+        await Supervisor(read, ready).run()
+
+    asyncio.run(supervise())

@@ -1,0 +1,101 @@
+"""Addresses: where the upstream is, and where to listen, as settings write them."""
+
+from __future__ import annotations
+
+import socket
+from typing import Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ..errors import ConfigurationError
+from ..stores._urls import mask
+
+__all__ = ["Listener", "Origin"]
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """An upstream: what its URL says."""
+
+    secure: bool
+    host: str
+    port: int
+    named: bytes
+    """For the Host field of requests that have none."""
+    prefix: bytes
+    """What stands before each path."""
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        remedy = "use one like http://127.0.0.1:9000"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise ConfigurationError(
+                f"upstream={mask(url)!r} makes no sense: no host and port; {remedy}"
+            ) from None
+        plain = all("!" <= letter <= "~" for letter in url)  # what a request line can carry
+        if parts.scheme not in ("http", "https") or not parts.hostname or not plain or port == 0:
+            raise ConfigurationError(f"upstream={mask(url)!r} makes no sense: {remedy}")
+        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise ConfigurationError(
+                f"upstream on {parts.hostname} has more than host, port and path: {remedy}"
+            )
+        secure = parts.scheme == "https"
+        return cls(
+            secure,
+            parts.hostname,
+            port or (443 if secure else 80),
+            parts.netloc.encode(),
+            parts.path.rstrip("/").encode(),
+        )
+
+
+class Listener(msgspec.Struct, frozen=True):
+    """Where to listen: ``host:port``; an IPv6 host stands in brackets, port 0 is any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str, name: str) -> Self:
+        host, _, port = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise ConfigurationError(
+                f"{name}={text!r} makes no sense: use host:port, like 127.0.0.1:8080"
+            )
+        return cls(host, int(port))
+
+    def bind(self) -> socket.socket:
+        """A listening socket, for this process and those that it starts."""
+        try:
+            found = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            )
+            family, kind, protocol, _, address = found[0]
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                made.bind(address)
+                made.listen(2048)
+                made.setblocking(False)
+            except BaseException:
+                made.close()
+                raise
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self.host}:{self.port}: {error.strerror or error}"
+            ) from error
+        return made
+
+
+def shown(listening: socket.socket) -> str:
+    """The address of a listening socket, as a URL."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

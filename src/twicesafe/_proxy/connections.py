@@ -1,0 +1,309 @@
+"""Connections to the upstream: few, sound, and never used again after an error.
+
+A connection rests for a moment only, and is looked at before it is used again: what the server has
+closed, or has written to without being asked, is thrown away. `Unreachable` says that none could be had,
+so that nothing was sent; `UpstreamLost` says that something was, and that no whole response came. A
+response passes the `ResponseGuard` first: its parser sees no line that the guard has not judged.
+
+A connection belongs to no request. It is opened outside the context of the one that needed it first, so
+that its callbacks and timers neither run under that request's claim nor keep it in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import select
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import h11
+
+from .._core.http.problems import Problem, Refused
+from .._core.http.wire import Ambiguous, ResponseGuard
+from .._values.keys import Key
+from .addresses import Origin
+
+__all__ = ["Connection", "Connections", "Unreachable", "UpstreamLost", "UpstreamTimedOut"]
+
+_MOST_UNREAD: Final = 262_144
+"""How much of a response may wait for a client that reads slowly."""
+_MOST_HEAD: Final = 65536
+"""The longest head of a response, in bytes, as for requests; h11 alone would take a quarter of it."""
+
+
+class Unreachable(Refused):
+    """No connection could be had: nothing of the request was sent."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Problem("upstream-unavailable", retry_after=1))
+        self.why = why
+        """For the log."""
+
+
+class UpstreamLost(Exception):  # noqa: N818 - the name that is kept as the failure's
+    """The request was sent, and its response did not come, or not whole."""
+
+    key: Key | None = None
+    """The key that its request was claimed under; none: a repeat would run again."""
+
+
+class UpstreamTimedOut(UpstreamLost):
+    """Nothing came for too long."""
+
+
+class Connections:
+    """Those of one worker to one upstream."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        connect_timeout: float,
+        idle: float,
+        most: int,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._address = (origin.host, origin.port)
+        self._context = (context or ssl.create_default_context()) if origin.secure else None
+        self._connect_timeout, self._idle = connect_timeout, idle
+        self._most, self._room = most, asyncio.Semaphore(most)
+        self._resting: deque[Connection] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def take(self) -> Connection:
+        """A place among the connections, and a connection in it. Both in time, or `Unreachable`."""
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await self._room.acquire()
+        except TimeoutError:
+            why = f"all {self._most} connections were in use for {self._connect_timeout:g} s"
+            raise Unreachable(why) from None
+        try:
+            return await self._connection()
+        except BaseException:
+            self._room.release()
+            raise
+
+    async def _connection(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        while self._resting:
+            found = self._resting.pop()
+            if found.wake_up() and loop.time() - found.since < self._idle:
+                return found
+            found.drop()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                made = await self._open()
+        except TimeoutError as error:
+            raise Unreachable(f"no connection within {self._connect_timeout:g} s") from error
+        except (OSError, UnicodeError) as error:  # refused, no route, no such name, no TLS
+            raise Unreachable(str(error) or type(error).__name__) from error
+        if not made.is_sound:
+            made.drop()
+            raise Unreachable("it closed the connection, or wrote to it, before it was asked")
+        return made
+
+    async def _open(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        opening = loop.create_task(
+            loop.create_connection(Connection, *self._address, ssl=self._context),
+            context=contextvars.Context(),
+        )
+        try:
+            return (await opening)[1]
+        except asyncio.CancelledError:
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result()[1].drop()  # it came too late
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        """It rests, if it can carry another request; its place is free."""
+        self._room.release()
+        loop = asyncio.get_running_loop()
+        if not self._idle or not connection.rest():
+            return connection.drop()
+        connection.since = loop.time()
+        self._resting.append(connection)
+        if self._alarm is None:
+            self._alarm = _apart(self._idle, self._drop_rested)
+        return None
+
+    def throw_away(self, connection: Connection) -> None:
+        """After an error none is used again."""
+        self._room.release()
+        connection.drop()
+
+    def _drop_rested(self) -> None:
+        """None rests for longer than it may, also when no request comes."""
+        loop = asyncio.get_running_loop()
+        self._alarm = None
+        while self._resting and loop.time() - self._resting[0].since >= self._idle:
+            self._resting.popleft().drop()
+        if self._resting:
+            left = self._resting[0].since + self._idle - loop.time()
+            self._alarm = _apart(left, self._drop_rested)
+
+    def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        while self._resting:
+            self._resting.pop().drop()
+
+
+def _apart(delay: float, act: Callable[[], None]) -> asyncio.TimerHandle:
+    """A timer of the connections, not of the request that happens to set it."""
+    loop = asyncio.get_running_loop()
+    return loop.call_later(delay, act, context=contextvars.Context())
+
+
+class Connection(asyncio.Protocol):
+    """A connection and what its parser knows. While it rests, whatever comes breaks it."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD)
+        self.since = 0.0
+        self._guard = ResponseGuard(_MOST_HEAD)
+        self._finding: Ambiguous | None = None
+        self._resting = self._broken = False
+        self._unread = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._patience = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    # -- what the loop calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._resting:
+            return self.drop()
+        try:
+            judged = self._guard.feed(data)
+        except Ambiguous as finding:
+            self._finding = finding
+            self.drop()
+            return self._wake()
+        if judged:  # nothing at all would be the end of the connection
+            self.http.receive_data(judged)
+            self._unread += len(judged)
+            if self._unread > _MOST_UNREAD:
+                self.transport.pause_reading()
+        return self._wake()
+
+    def eof_received(self) -> bool:
+        if self._resting:
+            self.drop()
+        else:
+            self.http.receive_data(b"")
+            self._wake()
+        return True  # the rest of the request may still go out
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._broken = True
+        self._writable.set()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # -- what a passage calls -----------------------------------------------------------------
+
+    @property
+    def is_sound(self) -> bool:
+        """It is open, and nothing came unasked."""
+        return self._guard.is_clean and not (self._broken or self.transport.is_closing())
+
+    def begin(self, request: h11.Request) -> bytes:
+        """The head of a request, to be written; from now on its response may come."""
+        self._guard.expect(request.method)
+        return self.http.send(request) or b""
+
+    def event(self) -> Any:
+        """The next event, or NEED_DATA."""
+        try:
+            return self.http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise UpstreamLost("its response did not end, or is not HTTP") from error
+
+    async def more(self, patience: float) -> None:
+        """Wait until something came; `UpstreamLost` if nothing can come any more.
+
+        Silence is counted from the last octet that was written: who is still being told is no
+        more silent than it should be.
+        """
+        if self._finding is not None:
+            raise UpstreamLost(f"its response is not plain HTTP: {self._finding}")
+        if self._broken:
+            raise UpstreamLost("the connection broke")
+        if self._unread > _MOST_UNREAD:
+            self.transport.resume_reading()
+        self._unread = 0
+        self._waiter, self._patience = asyncio.get_running_loop().create_future(), patience
+        self._watch()
+        try:
+            await self._waiter
+        finally:
+            self._relax()
+            self._waiter = None
+
+    async def write(self, data: bytes) -> None:
+        self.transport.write(data)
+        if self._waiter is not None:
+            self._watch()
+        await self._writable.wait()
+
+    def _watch(self) -> None:
+        self._relax()
+        silent = UpstreamTimedOut(f"silent for {self._patience:g} s")
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(self._patience, self._wake, silent)
+
+    def _relax(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _wake(self, trouble: UpstreamLost | None = None) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None) if trouble is None else waiter.set_exception(trouble)
+
+    # -- its life -----------------------------------------------------------------------------
+
+    def rest(self) -> bool:
+        """True: it may carry another request. Nothing is under way, and nothing came unasked."""
+        http = self.http
+        if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+            return False
+        if http.trailing_data != (b"", False) or not (self._guard.rests and self.is_sound):
+            return False
+        http.start_next_cycle()
+        self._resting = True
+        return True
+
+    def wake_up(self) -> bool:
+        """True: it is as sound as when it went to rest."""
+        self._resting = False
+        return self.is_sound and not self._is_readable()
+
+    def _is_readable(self) -> bool:
+        """An end that the loop has not come to tell us yet."""
+        look = select.poll()
+        look.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(look.poll(0))
+
+    def drop(self) -> None:
+        self._broken = True
+        self.transport.abort()

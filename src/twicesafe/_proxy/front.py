@@ -1,0 +1,160 @@
+"""The front: what the server calls. It lets in what may pass, and ends what the upstream left open.
+
+    Front( IdempotencyMiddleware( Upstream ) )
+
+An upstream that gave no whole answer is no error of this program: a client without a key, or of a route
+that may run again, is told so (502), and a response that has begun is cut. What is refused here, and who
+is let go, stands in the log with its method, its path and the short form of its key.
+Answers that are not the upstream's get a Date and a Server of their own. A client that takes nothing of
+its response for long is let go; if it had a key, its response is recorded all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from typing import Any, TypeAlias
+
+from .._core.http.forwarding import Forwarding
+from .._core.http.message import HttpRequest
+from .._core.http.policy import HttpPolicy
+from .._core.http.problems import Problem, Refused
+from .._core.http.rules import Rules
+from .._values.keys import Key
+from ..asgi import IdempotencyMiddleware
+from ..asgi._messages import request_of
+from ..errors import TwicesafeError
+from ..receiver import AsyncReceiver
+from .connections import Unreachable, UpstreamLost, UpstreamTimedOut
+from .metrics import Metrics
+from .upstream import Upstream, named
+
+__all__ = ["Front"]
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+_log = logging.getLogger("twicesafe._proxy")
+
+
+class Front:
+    def __init__(
+        self,
+        upstream: Upstream,
+        receiver: AsyncReceiver,
+        policy: HttpPolicy,
+        forwarding: Forwarding,
+        metrics: Metrics,
+        patience: float = 30,
+    ) -> None:
+        self._patience = patience
+        self._layer = IdempotencyMiddleware(upstream, receiver=receiver, policy=policy)
+        self._rules = Rules(policy, receiver.scope)
+        self._forwarding, self._metrics = forwarding, metrics
+        self.finish = self._layer.finish
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        peer = scope["client"][0] if scope.get("client") else "unknown"
+        out = _Out(send, self._patience, lambda: self._named(scope))
+        out.is_awaited = any(name == b"expect" for name, _ in scope["headers"])
+
+        async def read() -> Message:
+            out.is_awaited = False
+            return await receive()
+
+        self._metrics.begin()
+        try:
+            fields = self._forwarding.inbound(scope["headers"], peer)
+            _refuse_websockets(fields)
+            await self._layer({**scope, "headers": fields}, read, out)
+        except Unreachable as refusal:  # and logged
+            await self._answer(scope, out, refusal.problem)
+        except Refused as refusal:
+            _log.warning("%s was refused: %s", self._named(scope), refusal.problem.case)
+            await self._answer(scope, out, refusal.problem)
+        except UpstreamLost as lost:  # and logged
+            if out.status == 0:
+                await self._answer(scope, out, _failed(lost))
+            # What has begun is cut: the server closes a connection whose response did not end.
+        except ClientStalled:
+            pass  # it has nothing left to hear
+        finally:
+            self._metrics.end(out.status)
+
+    def _named(self, scope: Message) -> str:
+        """For the log. The key is read again: a client is no part of its claim."""
+        key: Key | None = None
+        if self._rules.concerns(scope["method"], scope["headers"]):
+            request = request_of(scope)
+            with contextlib.suppress(Refused, TwicesafeError):
+                looked = self._rules.look(request)
+                if looked is not None and looked.key is not None:
+                    admission = self._rules.admit(request, looked)
+                    key = None if admission is None else admission.key
+        return named(scope, key)
+
+    async def _answer(self, scope: Message, out: _Out, problem: Problem) -> None:
+        request = HttpRequest(scope["method"], scope["path"], b"", b"", scope["headers"])
+        response = self._rules.refuse(request, problem)
+        await out(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": list(response.headers),
+            }
+        )
+        await out({"type": "http.response.body", "body": response.body})
+
+
+class ClientStalled(ConnectionError):  # noqa: N818 - for the layer, a client that went away
+    """A client took nothing of its response for too long."""
+
+
+class _Out:
+    """The way to the client: knows what has begun, and completes answers of our own."""
+
+    __slots__ = ("_named", "_patience", "_send", "is_awaited", "status")
+
+    def __init__(self, send: Send, patience: float, named: Callable[[], str]) -> None:
+        self._send, self._patience, self._named = send, patience, named
+        self.status = 0
+        """0: no response has begun."""
+        self.is_awaited = False
+        """The client waits for a 100 before it sends the body."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if not any(name == b"date" for name, _ in message["headers"]):
+                date = formatdate(usegmt=True).encode()
+                own = [(b"date", date), (b"server", b"twicesafe")]
+                message = {**message, "headers": [*message["headers"], *own]}
+            if self.is_awaited:  # does it go on with its body, or with another request?
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._send(message)
+        except TimeoutError:
+            _log.warning(
+                "%s: the client took nothing of its response for %g s, and is let go",
+                self._named(), self._patience,
+            )  # fmt: skip
+            raise ClientStalled from None
+
+
+def _failed(lost: UpstreamLost) -> Problem:
+    """A key comes here from a `rerun` route only: elsewhere it is held, and that was answered."""
+    status = 504 if isinstance(lost, UpstreamTimedOut) else 502
+    if lost.key is not None:
+        return Problem("attempt-failed", status, retry_after=1)
+    return Problem("upstream-failed", status)
+
+
+def _refuse_websockets(fields: Any) -> None:
+    for name, value in fields:
+        if name == b"upgrade" and b"websocket" in value.lower():
+            raise Refused(Problem("upgrade-refused"))

@@ -1,0 +1,249 @@
+"""The supervisor: holds the listening socket, keeps workers alive, and replaces them.
+
+    SIGTERM, SIGINT   no new requests; running ones end within `grace`; then this process ends
+    SIGHUP            read the settings again; new workers take over, then the old ones end. Settings
+                      that cannot be used are told, and everything stays as it is
+    a worker dies     another takes its place; what it had sent is held when its lease ends
+
+The socket is never closed in between: a client waits a moment, it is not refused. Health and metrics
+are served here, on a listener of their own, so that they speak for all workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ..errors import ConfigurationError, TwicesafeError
+from ..stores._urls import mask, open_async_store
+from .addresses import Listener, shown
+from .admin import Admin
+from .listening import server
+from .metrics import Count, added
+from .settings import ProxySettings
+from .worker import Report
+
+__all__ = ["Greeting", "Supervisor"]
+
+_log = logging.getLogger("twicesafe._proxy")
+
+_MARGIN: Final = 5.0
+"""How long beyond its grace a worker may live before it is killed."""
+_FIXED: Final = ("listen", "admin", "store")
+"""What a reload cannot change: keys and clients would be in two places."""
+
+
+class Greeting(msgspec.Struct, frozen=True):
+    """What is told when it serves."""
+
+    listening: str
+    upstream: str
+    store: str
+    admin: str | None
+
+
+class Supervisor:
+    def __init__(
+        self,
+        read: Callable[[], ProxySettings],
+        ready: Callable[[Greeting], object] = lambda _: None,
+    ) -> None:
+        self._read, self._ready = read, ready
+        self.settings = read()
+        self._workers: set[_Process] = set()
+        self._leaving: set[_Process] = set()
+        self._stopping = asyncio.Event()
+        self._changes = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._past: list[Count] = []
+        """What workers had counted that are gone, as far as they told."""
+
+    async def run(self) -> None:
+        """Until a signal ends it. Raises `ConfigurationError` before anything listens."""
+        settings = self.settings
+        await _openable(settings.store)
+        with Listener.of(settings.listen, "listen").bind() as public:
+            self._public = public
+            admin = Listener.of(settings.admin, "admin").bind() if settings.admin else None
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._spawn(self.reload()))
+            try:
+                self._workers = await self._start(settings)
+                if admin is not None:
+                    self._spawn(self._serve_admin(admin))
+                self._ready(self._greeting(public, admin))
+                await self._stopping.wait()
+            finally:
+                await self._stop()
+                for task in self._tasks:
+                    task.cancel()
+                if admin is not None:
+                    admin.close()
+
+    async def reload(self) -> None:
+        """New settings, new workers; or a complaint, and nothing changes."""
+        async with self._changes:
+            try:
+                settings = self._read()
+                for name in _FIXED:
+                    if getattr(settings, name) != getattr(self.settings, name):
+                        raise ConfigurationError(f"{name} cannot change while it runs: restart")
+                fresh = await self._start(settings)
+            except TwicesafeError as error:
+                _log.error("not reloaded: %s", error)
+                return
+            old, self._workers, self.settings = self._workers, fresh, settings
+            self._leaving |= old
+            for process in old:
+                process.end()
+            _log.info("reloaded: %d workers", len(fresh))
+
+    async def reports(self) -> list[Report]:
+        """What the workers say that answer."""
+        asked = [process.report() for process in self._workers | self._leaving]
+        return [report for report in await asyncio.gather(*asked) if report is not None]
+
+    def past(self) -> list[Count]:
+        return self._past
+
+    def _greeting(self, public: socket.socket, admin: socket.socket | None) -> Greeting:
+        where = None if admin is None else shown(admin)
+        settings = self.settings
+        return Greeting(shown(public), settings.upstream, mask(settings.store), where)
+
+    # -- workers ------------------------------------------------------------------------------
+
+    async def _start(self, settings: ProxySettings) -> set[_Process]:
+        made = [_Process(settings, self._public.fileno()) for _ in range(settings.workers)]
+        begun = await asyncio.gather(*(process.begin() for process in made))
+        if not all(begun):
+            for process in made:
+                process.end()
+            raise ConfigurationError("a worker did not start; the log says why")
+        for process in made:
+            self._spawn(self._watch(process))
+        return set(made)
+
+    async def _watch(self, process: _Process) -> None:
+        status = await process.ended()
+        self._past = added([*self._past, *process.last.counts])
+        if process in self._leaving:
+            self._leaving.discard(process)
+            return
+        pause = 0.05
+        while not self._stopping.is_set():
+            async with self._changes:
+                if process not in self._workers:
+                    return  # a reload has replaced it
+                _log.error("a worker ended with status %s: starting another", status)
+                another = _Process(self.settings, self._public.fileno())
+                if await another.begin():
+                    self._workers.discard(process)
+                    self._workers.add(another)
+                    self._spawn(self._watch(another))
+                    return
+            await asyncio.sleep(pause)
+            pause = min(5.0, pause * 2)
+
+    async def _stop(self) -> None:
+        everyone = self._workers | self._leaving
+        for process in everyone:
+            process.end()
+        patience = self.settings.grace + _MARGIN
+        await asyncio.gather(*(process.over(patience) for process in everyone))
+
+    # -- admin --------------------------------------------------------------------------------
+
+    async def _serve_admin(self, listening: socket.socket) -> None:
+        await server(Admin(self.reports, self.past, lambda: self.settings.workers)).serve(
+            [listening]
+        )
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Process:
+    """One worker process, as its supervisor sees it."""
+
+    def __init__(self, settings: ProxySettings, fd: int) -> None:
+        self._settings, self._fd = settings, fd
+        self._process: asyncio.subprocess.Process | None = None
+        self._asking = asyncio.Lock()
+        self._is_ending = False
+        self.last = Report()
+        """What it said last."""
+
+    async def begin(self) -> bool:
+        """True: it serves."""
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "twicesafe._proxy.worker",
+            str(self._fd),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=(self._fd,),
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
+        return bool(await process.stdout.readline())
+
+    async def report(self) -> Report | None:
+        """None: it does not answer."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            return None
+        try:
+            async with self._asking, asyncio.timeout(5):
+                process.stdin.write(b"\n")
+                line = await process.stdout.readline()
+            self.last = msgspec.json.decode(line, type=Report)
+        except (OSError, TimeoutError, msgspec.DecodeError):
+            return None
+        return self.last
+
+    def end(self) -> None:
+        if self._process is not None and self._process.returncode is None and not self._is_ending:
+            self._is_ending = True
+            self._process.terminate()
+
+    async def ended(self) -> int:
+        """Its status, when it has one; what it counted to its end is heard first."""
+        assert self._process is not None
+        status = await self._process.wait()
+        assert self._process.stdout is not None
+        *_, line = [b"", *(await self._process.stdout.read()).splitlines()]
+        with contextlib.suppress(msgspec.DecodeError):
+            self.last = msgspec.json.decode(line, type=Report)
+        return status
+
+    async def over(self, patience: float) -> None:
+        """Wait for its end; kill it if it takes longer than this."""
+        if self._process is None:
+            return
+        try:
+            async with asyncio.timeout(patience):
+                await self._process.wait()
+        except TimeoutError:
+            _log.error("a worker did not end in time and is killed")
+            self._process.kill()
+            await self._process.wait()
+
+
+async def _openable(url: str) -> None:
+    """Bad URLs and missing drivers are told before anything listens."""
+    await open_async_store(url).close()

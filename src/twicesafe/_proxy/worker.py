@@ -1,0 +1,147 @@
+"""One worker: serves on the socket that its supervisor holds, until it is told to end.
+
+    python -m twicesafe._proxy.worker FD        settings on standard input, as one line of JSON
+
+Afterwards each line on standard input asks for a report, which goes to standard output. The end of
+standard input, or SIGTERM, begins the end: no new connections, running requests finish within
+`grace`, also those whose clients are gone; what is left then was sent and is held, or was not and is
+given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+import sys
+from typing import Any
+
+import msgspec
+
+from .._core.http.forwarding import Forwarding
+from .._values.keys import Key
+from ..errors import TwicesafeError
+from ..receiver import AsyncReceiver
+from .front import Front
+from .listening import server
+from .metrics import Count, Metrics
+from .settings import ProxySettings
+from .upstream import Upstream
+
+__all__ = ["Report", "Worker"]
+
+_PROBE = Key("probe", ("twicesafe", "proxy"), absolute=True)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a worker says of itself."""
+
+    counts: list[Count] = []
+    store: bool = True
+    """The store answers."""
+
+
+class Worker:
+    """Everything of one process, put together from settings."""
+
+    def __init__(self, settings: ProxySettings, receiver: AsyncReceiver | None = None) -> None:
+        self.settings = settings
+        self._until = 0.0
+        """When the grace ends; 0: nobody has asked to stop."""
+        self.metrics = Metrics()
+        self.receiver = receiver or AsyncReceiver.open(settings.store, observers=[self.metrics])
+        policy = settings.policy()
+        forwarding = Forwarding(policy, trusted=settings.trusted, forwarded=settings.forwarded)
+        self.upstream = Upstream(
+            settings.upstream,
+            forwarding,
+            connect_timeout=settings.connect_timeout,
+            timeout=settings.upstream_timeout,
+            idle=settings.upstream_idle,
+            connections=settings.upstream_connections,
+            context=_trust(settings.upstream_ca),
+            metrics=self.metrics,
+        )
+        patience = settings.client_timeout
+        self.front = Front(self.upstream, self.receiver, policy, forwarding, self.metrics, patience)
+        self.server = server(
+            self.front,
+            patience=patience,
+            keep_alive=settings.keep_alive,
+            max_head=settings.max_head,
+            grace=settings.grace,
+            problem_base=policy.problem_base,
+        )
+
+    async def serve(self, listening: socket.socket) -> None:
+        if self.settings.sweep:
+            self.receiver.maintain(every=self.settings.sweep)
+        try:
+            await self.server.serve([listening])
+        finally:
+            left = self._until - asyncio.get_running_loop().time() if self._until else 0
+            await self.front.finish(max(0.0, left))
+            self.upstream.close()
+            await self.receiver.close()
+
+    def stop(self) -> None:
+        if not self.server.should_exit:
+            self._until = asyncio.get_running_loop().time() + self.settings.grace
+            self.server.should_exit = True
+
+    async def report(self) -> Report:
+        try:
+            async with asyncio.timeout(2):
+                await self.receiver.record(_PROBE)
+        except (TwicesafeError, TimeoutError):
+            return Report(self.metrics.counts(), store=False)
+        return Report(self.metrics.counts())
+
+
+def _trust(path: str) -> ssl.SSLContext | None:
+    return ssl.create_default_context(cafile=path) if path else None
+
+
+async def _obey(worker: Worker, asked: asyncio.StreamReader) -> None:
+    """Answer each line; at the end of them, the supervisor is gone."""
+    while await asked.readline():
+        _say(await worker.report())
+    worker.stop()
+
+
+def _say(report: Report) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def _run(listening: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    asked = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
+    settings = msgspec.json.decode(await asked.readline(), type=ProxySettings)
+    worker = Worker(settings)
+    loop.add_signal_handler(signal.SIGTERM, worker.stop)
+    for ignored in (signal.SIGINT, signal.SIGHUP):  # the terminal's; the supervisor's to hear
+        loop.add_signal_handler(ignored, lambda: None)
+    _say(Report())
+    obeying = asyncio.ensure_future(_obey(worker, asked))
+    try:
+        await worker.serve(listening)
+    finally:
+        obeying.cancel()
+        _say(Report(worker.metrics.counts()))
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    (fd,) = arguments or sys.argv[1:]
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    asyncio.run(_run(socket.socket(fileno=int(fd))))
+
+
+if __name__ == "__main__":
+    main()

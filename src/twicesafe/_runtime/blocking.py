@@ -1,0 +1,261 @@
+"""The blocking runtime: performs commands in the caller's own thread.
+
+The handler runs where the caller is, so thread-locals, database connections and transactions
+stay what they were. Only a handler with a `timeout` gets a thread of its own, because a thread
+cannot be stopped and its claim must be kept until it really ends.
+
+An interrupt (Ctrl-C, an exit) ends what decides at once: a claim is given back by its owner token.
+What records is said again, in the same words, and the interrupt is delivered right after; a second
+interrupt is not put off. Handlers of a batch that still run in their threads keep their claims.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from types import CoroutineType
+from typing import Any, TypeVar
+
+from .._core.commands import (
+    AwaitFlight,
+    Detach,
+    EndFlight,
+    Flow,
+    Invoke,
+    JoinFlight,
+    Launch,
+    NotStarted,
+    PerformMany,
+    Raised,
+    Reply,
+    Returned,
+    Sleep,
+    Watch,
+    Within,
+)
+from .._core.driving import drive
+from .._core.protocol import ClaimRequest
+from .._values.context import ActiveClaim, active
+from ..errors import LeaseLostError, UsageError
+from . import shared_state as shared
+from .batch_jobs import ThreadJobs
+from .flow_run import RECORDING, FlowRun
+from .shared_state import SharedState
+
+__all__ = ["BlockingFlowRun", "BlockingRuntime"]
+
+T = TypeVar("T")
+
+
+class BlockingRuntime(SharedState):
+    """Runs flows on one store, for all threads."""
+
+    def __init__(self, store: Any, **shared: Any) -> None:
+        super().__init__(store.perform_many, **shared)
+        self.store = store
+
+    def run(self, flow: Flow[T]) -> T:
+        trip = BlockingFlowRun(self)
+        try:
+            result = drive(flow, trip.perform)
+        except BaseException as error:
+            trip.interrupted(error)
+            trip.deliver(instead_of=error)
+            raise
+        finally:
+            trip.end()
+        if trip.cancelled is not None:
+            trip.deliver()
+        return result
+
+
+class BlockingFlowRun(FlowRun):
+    """One flow in the caller's own thread."""
+
+    __slots__ = ()
+
+    _jobs: ThreadJobs | None
+
+    def perform(self, command: Any) -> Any:
+        kind = type(command)
+        if kind is ClaimRequest:
+            self._asked = command  # until it is held, or whatever else becomes of it
+            return self._perform(command)
+        act = _ACTS.get(kind)
+        if act is not None:
+            return act(self, command)
+        return (
+            self._recorded(self._perform, command) if kind in RECORDING else self._perform(command)
+        )
+
+    def _recorded(self, perform: Callable[[Any], Any], what: Any) -> Any:
+        """What no interrupt breaks off: it is said again, and the interrupt is put off."""
+        try:
+            return perform(what)
+        except BaseException as error:
+            self._put_off(error)
+            return perform(what)
+
+    def _put_off(self, error: BaseException) -> None:
+        """An interrupt met a recording: it waits until the flow has ended. A second one does not."""
+        if isinstance(error, Exception) or self.cancelled is not None:
+            raise error
+        self.cancelled = error
+
+    def interrupted(self, error: BaseException) -> None:
+        """Claims were sent and never held: give them back."""
+        inner = active.get()
+        if inner is not None and inner in self._claims:  # met just before its handler, or after it
+            active.set(inner.outer)
+        asked, self._asked = self._asked, None
+        if asked is not None and not isinstance(error, Exception):
+            try:
+                self._give_back(asked)
+            except Exception:
+                return  # the lease will end by itself
+
+    def _close_jobs(self) -> None:
+        """Who still runs in its thread keeps its claim until it ends."""
+        if self._jobs is not None:
+            left = {claim: thread for claim, thread in self._jobs.close() if claim in self._claims}
+            for claim, thread in left.items():
+                thread.add_done_callback(partial(self._let_go, claim))
+            self._claims = [claim for claim in self._claims if claim not in left]
+
+    def _let_go(self, claim: ActiveClaim, _: Future[None]) -> None:
+        self._runtime.keeper.remove(claim)
+
+    # -- one method per command ---------------------------------------------------------------
+
+    def _ride(self, command: AwaitFlight) -> Any:
+        bell = threading.Event()
+        flight = command.flight
+        if self._wait_for(command, bell.set) and not bell.wait(command.seconds):
+            self._flights.leave(flight, bell.set)
+            return None
+        return flight.landing or True
+
+    def _invoke(self, command: Invoke) -> Reply:
+        claim = command.claim
+        if claim is None:
+            return _call(command.run)
+        if not claim.pid:
+            self.hold(claim)
+        elif claim.lost:
+            return Raised(LeaseLostError("the claim ended before its turn came", key=claim.key))
+        claim.outer = active.get()
+        token = active.set(claim)
+        try:
+            reply = _call(command.run)
+        finally:
+            active.reset(token)
+        if claim.pid != shared.process():
+            raise LeaseLostError(
+                "this process was forked inside the handler; the claim is its parent's",
+                key=claim.key,
+            )
+        return reply
+
+    def _detach(self, command: Detach) -> Any:
+        """The rest of the flow in a thread of its own, which takes flight and claims with it."""
+        rest = BlockingFlowRun(self._runtime)
+        self._asked = None
+        rest._flight, self._flight = self._flight, None
+        if command.claim in self._claims:  # one of a batch: it leaves the batch's keeping
+            self._claims.remove(command.claim)
+            rest._claims.append(command.claim)
+        ended: Future[Any] = Future()
+
+        def finish() -> None:
+            try:
+                ended.set_result(drive(command.flow, rest.perform))
+            except BaseException as error:
+                ended.set_exception(error)
+            finally:
+                rest.end()
+
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run, args=(finish,), name="twicesafe-handler", daemon=True
+        ).start()
+        try:
+            return ended.result(command.timeout)
+        except TimeoutError:
+            if ended.done():
+                raise
+            raise TimeoutError(
+                f"the handler did not end within timeout={command.timeout:g} s; it goes on in its "
+                "thread and keeps its claim until it ends"
+            ) from None
+
+    def _launch(self, command: Launch) -> list[tuple[int, Any]]:
+        if self._jobs is None:
+            if self.cancelled is not None:
+                return [(index, NotStarted()) for index, _ in command.jobs]
+            self.hold_all(command)
+            self._jobs = ThreadJobs(command, self._run_job, self._put_off)
+        return self._jobs.finished(command.linger, command.stop or self.cancelled is not None)
+
+    def _run_job(self, job: Invoke | Detach) -> Reply:
+        try:
+            return self._invoke(job) if isinstance(job, Invoke) else Returned(self._detach(job))
+        except BaseException as error:
+            return Raised(error)
+
+    def _watch(self, command: Watch) -> None:
+        self._stand_by()
+        if self._store.capabilities.wake:
+            self._store.watch(command.id, command.seconds)
+        else:
+            time.sleep(command.poll)
+
+    def _sleep(self, command: Sleep) -> None:
+        try:
+            time.sleep(command.seconds)
+        except BaseException as error:
+            if not command.firm:
+                raise
+            self._put_off(error)
+
+    def _within(self, command: Within) -> Any:
+        return self._perform(command.request)
+
+    def _perform_many(self, command: PerformMany) -> list[Any]:
+        perform_many = self._store.perform_many
+        if self._asks(command):
+            return perform_many(command.requests)  # type: ignore[no-any-return]
+        return self._recorded(perform_many, command.requests)  # type: ignore[no-any-return]
+
+
+_ACTS: dict[type, Callable[[BlockingFlowRun, Any], Any]] = {
+    JoinFlight: BlockingFlowRun._board,
+    AwaitFlight: BlockingFlowRun._ride,
+    EndFlight: BlockingFlowRun._land,
+    Invoke: BlockingFlowRun._invoke,
+    Detach: BlockingFlowRun._detach,
+    Launch: BlockingFlowRun._launch,
+    Watch: BlockingFlowRun._watch,
+    Sleep: BlockingFlowRun._sleep,
+    Within: BlockingFlowRun._within,
+    PerformMany: BlockingFlowRun._perform_many,
+}
+
+
+def _call(run: Callable[[], Any]) -> Reply:
+    try:
+        value = run()
+    except BaseException as error:
+        return Raised(error)
+    if type(value) is CoroutineType:  # nothing of it has run; closed, it never will
+        value.close()
+        return Raised(
+            UsageError(
+                "the handler returned a coroutine, which is work not yet done: use AsyncReceiver "
+                "for async functions"
+            )
+        )
+    return Returned(value)

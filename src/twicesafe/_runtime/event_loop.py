@@ -1,0 +1,343 @@
+"""The event-loop runtime: the same commands, awaited.
+
+Cancellation is where async receivers break, so the rule is explicit. What decides (Claim) may be
+cancelled: it is then given back by its owner token. What records (Complete, Fail, Abandon) may
+not: it runs to its end, and the cancellation is delivered right after. The handler itself is
+cancelled at once, and its claim is released, or held, before the caller sees the cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable
+from types import CoroutineType
+from typing import Any, TypeVar
+
+from .._core.commands import (
+    AwaitFlight,
+    Detach,
+    EndFlight,
+    Flow,
+    Invoke,
+    JoinFlight,
+    Launch,
+    NotStarted,
+    PerformMany,
+    Raised,
+    Reply,
+    Returned,
+    Sleep,
+    Watch,
+    Within,
+)
+from .._core.driving import drive_async
+from .._core.protocol import ClaimRequest
+from .._core.settling import RELEASE_PATIENCE
+from .._values.context import active
+from ..errors import LeaseLostError, TwicesafeError, UsageError
+from . import shared_state as shared
+from .batch_jobs import TaskJobs
+from .flow_run import RECORDING, FlowRun
+from .shared_state import SharedState
+
+__all__ = ["EventLoopFlowRun", "EventLoopRuntime", "running_loop"]
+
+T = TypeVar("T")
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that runs here. Loops of another kind are refused in words."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "no asyncio event loop runs here, and the async classes need one; under trio, call the "
+            "blocking ones in a thread: await trio.to_thread.run_sync(…)"
+        ) from None
+
+
+class EventLoopRuntime(SharedState):
+    """Runs flows on one store, for all tasks of all event loops."""
+
+    def __init__(self, store: Any, **shared: Any) -> None:
+        super().__init__(self._beside, **shared)
+        self.store = store
+        self._blocking: Any = None
+        self._warm: _Warm | None = None
+
+    def _beside(self, requests: Any) -> list[Any]:
+        """The keeper's own way to the store: not through an event loop that may be blocked."""
+        if self._blocking is None:
+            self._blocking = self.store.blocking_store()
+        return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
+
+    async def trip(self) -> EventLoopFlowRun:
+        """A trip whose store is connected. If it cannot be, its first request gets to know."""
+        return EventLoopFlowRun(self, await self.connect())
+
+    async def connect(self) -> Exception | None:
+        """Connect on this loop before any lease counts; what went wrong, if it did."""
+        loop, warm = running_loop(), self._warm
+        if warm is None or warm.loop() is not loop:
+            warm = self._warm = _Warm(loop)
+        if warm.is_done() or self.store.immediate:
+            return None
+        tries = warm.tries
+        async with warm.turn:
+            if warm.is_done():  # meanwhile
+                return None
+            if warm.tries == tries:
+                warm.tries += 1
+                try:
+                    await self.store.ready()
+                except Exception as error:
+                    warm.error = error
+                else:
+                    warm.done = True
+                    return None
+            # All who waited for this try share its end: each with a try of its own would take for ever.
+            why = warm.error
+            return why.again() if isinstance(why, TwicesafeError) else why
+
+    async def run(self, flow: Flow[T]) -> T:
+        trip = await self.trip()
+        try:
+            result = await drive_async(flow, trip.perform)
+        except BaseException as error:
+            await trip.interrupted(error)
+            trip.deliver(instead_of=error)
+            raise
+        finally:
+            trip.end()
+        if trip.cancelled is not None:
+            trip.deliver()
+        return result
+
+
+class _Warm:
+    """Is the store connected on this loop?"""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = weakref.ref(loop)
+        self.turn = asyncio.Lock()
+        self.tries = 0
+        self.done = False
+        self.error: Exception | None = None
+
+    def is_done(self) -> bool:
+        return self.done
+
+
+class EventLoopFlowRun(FlowRun):
+    """One flow in the caller's own task."""
+
+    __slots__ = ("_immediate", "_refused")
+
+    _jobs: TaskJobs | None
+
+    def __init__(self, runtime: EventLoopRuntime, refused: Exception | None = None) -> None:
+        super().__init__(runtime)
+        self._immediate = runtime.store.immediate
+        self._refused = refused
+        """Why the store could not be connected to: the answer to the first request."""
+
+    def perform(self, command: Any) -> Any:
+        """The answer, or a coroutine that gives it."""
+        kind = type(command)
+        if self._refused is not None and (kind is PerformMany or kind not in _ACTS):
+            refused, self._refused = self._refused, None
+            raise refused
+        if kind is ClaimRequest:
+            self._asked = command  # until it is held, or whatever else becomes of it
+            return self._perform(command)
+        act = _ACTS.get(kind)
+        if act is not None:
+            return act(self, command)
+        if self._immediate or kind not in RECORDING:
+            return self._perform(command)
+        return self._recorded(self._store.submit(command))
+
+    async def _recorded(self, answer: Any) -> Any:
+        """An answer that no cancellation breaks off; that is kept for when the flow has ended."""
+        try:
+            return await answer
+        except asyncio.CancelledError as error:
+            if not answer.done():
+                raise
+            self.cancelled = error
+            return answer.result()
+
+    async def interrupted(self, error: BaseException) -> None:
+        """Claims were sent and never held: give them back."""
+        asked, self._asked = self._asked, None
+        if asked is None or isinstance(error, Exception):
+            return
+        release = asyncio.ensure_future(self._give_back(asked))
+        release.add_done_callback(_swallow)
+        try:
+            await asyncio.wait({release}, timeout=RELEASE_PATIENCE)
+        except asyncio.CancelledError:
+            return  # cancelled twice: it goes on without us
+
+    async def _to_its_end(self, recording: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(recording)
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+        return task.result()
+
+    # -- one method per command ---------------------------------------------------------------
+
+    async def _ride(self, command: AwaitFlight) -> Any:
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[bool] = loop.create_future()
+
+        def tell(woken: bool) -> None:
+            if not told.done():
+                told.set_result(woken)
+
+        def wake() -> None:
+            if _runs(loop):  # most riders share the leader's loop: no need to rouse it
+                return tell(True)
+            try:
+                loop.call_soon_threadsafe(tell, True)
+            except RuntimeError:
+                return None  # its loop is closed: nobody is left to wake
+            return None
+
+        flight = command.flight
+        if self._wait_for(command, wake):
+            alarm = loop.call_later(command.seconds, tell, False)
+            try:
+                if not await told:
+                    return None
+            finally:
+                alarm.cancel()
+                self._flights.leave(flight, wake)
+        return flight.landing or True
+
+    async def _invoke(self, command: Invoke) -> Reply:
+        claim = command.claim
+        if claim is None:
+            return await _call(command.run, command.timeout)
+        if not claim.pid:
+            self.hold(claim)
+        elif claim.lost:
+            return Raised(LeaseLostError("the claim ended before its turn came", key=claim.key))
+        claim.outer = active.get()
+        token = active.set(claim)
+        try:
+            reply = await _call(command.run, command.timeout)
+        finally:
+            active.reset(token)
+        if claim.pid != shared.process():
+            raise LeaseLostError(
+                "this process was forked inside the handler; the claim is its parent's",
+                key=claim.key,
+            )
+        return reply
+
+    async def _detach(self, command: Detach) -> Any:
+        """A coroutine can be stopped, so it needs no thread: `_invoke` applies the time-out."""
+        return await drive_async(command.flow, self.perform)
+
+    async def _launch(self, command: Launch) -> list[tuple[int, Any]]:
+        if self._jobs is None:
+            if self.cancelled is not None:
+                return [(index, NotStarted()) for index, _ in command.jobs]
+            self.hold_all(command)
+            self._jobs = TaskJobs(command, self._run_job)
+        stop = command.stop or self.cancelled is not None
+        try:
+            return await self._jobs.finished(command.linger, stop)
+        except asyncio.CancelledError as error:
+            # No more are started, what runs is cancelled, and all of it is recorded or given back.
+            self.cancelled = error
+            return await self._to_its_end(self._jobs.finished(command.linger, stop=True))
+
+    async def _run_job(self, job: Invoke | Detach) -> Reply:
+        if isinstance(job, Invoke):
+            return await self._invoke(job)
+        try:
+            return Returned(await self._detach(job))
+        except Exception as error:
+            return Raised(error)
+
+    async def _watch(self, command: Watch) -> None:
+        self._stand_by()
+        if self._store.capabilities.wake:
+            await self._store.watch(command.id, command.seconds)
+        else:
+            await asyncio.sleep(command.poll)
+
+    async def _sleep(self, command: Sleep) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + command.seconds
+        while (left := until - loop.time()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError as error:
+                if not command.firm:
+                    raise
+                self.cancelled = error
+
+    async def _within(self, command: Within) -> Any:
+        recording = asyncio.ensure_future(self._perform(command.request))
+        recording.add_done_callback(_swallow)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + command.seconds
+        while not recording.done() and loop.time() < until:
+            try:
+                await asyncio.wait({recording}, timeout=until - loop.time())
+            except asyncio.CancelledError as error:
+                self.cancelled = error  # once more; it is delivered when we are done
+        return recording.result() if recording.done() else None
+
+    async def _perform_many(self, command: PerformMany) -> list[Any]:
+        if self._asks(command):
+            return await self._store.perform_many(command.requests)  # type: ignore[no-any-return]
+        return await self._to_its_end(self._store.perform_many(command.requests))
+
+
+_ACTS: dict[type, Callable[[EventLoopFlowRun, Any], Any]] = {
+    JoinFlight: EventLoopFlowRun._board,
+    AwaitFlight: EventLoopFlowRun._ride,
+    EndFlight: EventLoopFlowRun._land,
+    Invoke: EventLoopFlowRun._invoke,
+    Detach: EventLoopFlowRun._detach,
+    Launch: EventLoopFlowRun._launch,
+    Watch: EventLoopFlowRun._watch,
+    Sleep: EventLoopFlowRun._sleep,
+    Within: EventLoopFlowRun._within,
+    PerformMany: EventLoopFlowRun._perform_many,
+}
+
+
+def _runs(loop: asyncio.AbstractEventLoop) -> bool:
+    """Is this the loop that runs here?"""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa: ASYNC109
+    try:
+        value = run()
+        if type(value) is CoroutineType or hasattr(value, "__await__"):
+            if timeout is None:
+                value = await value
+            else:
+                async with asyncio.timeout(timeout):
+                    value = await value
+    except BaseException as error:
+        return Raised(error)
+    return Returned(value)
+
+
+def _swallow(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

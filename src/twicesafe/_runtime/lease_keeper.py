@@ -1,0 +1,160 @@
+"""The lease keeper: one thread per store that renews the leases of handlers which take long.
+
+    claim ──────── lease/3 ──────── 2·lease/3 ──────── lease
+      │               │ renew            │ renew           │ store lets go
+      └ most handlers end here: they pay one dict entry     └ worker stopped 10 % earlier
+
+It is a thread in both colours, so a blocked event loop keeps its claims. A renewal that fails is
+tried again soon, without end; one that is *refused* marks the claim as gone. Nothing is renewed
+past ``max_lease``: a hung handler loses its key. The thread ends with its keeper: a receiver that
+nobody closed and nobody uses leaves none behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import events as ev
+from .._core.protocol import Ack, Renew
+from .._values.clocks import WorkerClock
+from .._values.context import MARGIN, ActiveClaim
+
+__all__ = ["LeaseKeeper"]
+
+_log = logging.getLogger("twicesafe")
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        perform_many: Callable[[Sequence[Any]], list[Any]],
+        clock: WorkerClock,
+        notify: Callable[[ev.Event], None],
+    ) -> None:
+        self._perform_many = perform_many
+        self._clock = clock
+        self._notify = notify
+        self._live: dict[ActiveClaim, float] = {}
+        """Claims and when each is due for renewal."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._awake = False
+        self._pace = float("inf")
+        self._seen = 0
+        self._added = 0
+        self._bell = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, claim: ActiveClaim) -> None:
+        third = claim.lease / 3
+        due = self._live[claim] = claim.renewed + third
+        self._added += 1
+        # Due already: its answer was late, and the next look might be too.
+        if not self._awake or third < self._pace or due <= self._clock():
+            self._rouse(third)
+
+    def remove(self, claim: ActiveClaim) -> None:
+        self._live.pop(claim, None)
+
+    def close(self) -> None:
+        self._closed, self._awake = True, False
+        self._bell.set()
+
+    def forget_all(self) -> None:
+        """After a fork: the thread and its claims stayed with the parent."""
+        self._live = {}
+        self._reset()
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _rouse(self, pace: float) -> None:
+        if self._closed:
+            self._reset()  # used again after close: its claims are kept like any others
+        self._pace = min(self._pace, pace)
+        self._awake = True
+        self._bell.set()
+        if self._thread is None:
+            bell = self._bell
+            self._thread = threading.Thread(
+                target=_keep,
+                args=(weakref.ref(self, lambda _: bell.set()), bell),
+                name="twicesafe-lease-keeper",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def _round(self) -> bool:
+        """Renew what is due. False: closed."""
+        if self._closed:
+            return False
+        try:
+            self._renew_due()
+        except Exception:
+            _log.exception("the lease keeper goes on after an error")
+        return True
+
+    def _next_round(self) -> float | None:
+        """Seconds to the next look; None: nobody needs us, sleep until roused."""
+        if not self._live and self._added == self._seen:
+            self._awake, self._pace = False, float("inf")
+            if not self._live:  # added just now? then add() saw us asleep, or we see it here
+                return None
+            self._awake = True
+        self._seen = self._added
+        soonest = min(list(self._live.values()), default=float("inf")) - self._clock()
+        return max(0.001, min(soonest, self._pace if self._pace < float("inf") else 1.0))
+
+    def _renew_due(self) -> None:
+        now = self._clock()
+        due: list[ActiveClaim] = []
+        for claim, at in list(self._live.items()):
+            if claim.settled or claim.gone or now - claim.started >= claim.max_lease:
+                self._live.pop(claim, None)
+            elif at <= now:
+                due.append(claim)
+        if due:
+            self._renew(due, now)
+
+    def _renew(self, due: list[ActiveClaim], sent: float) -> None:
+        spans = [min(c.lease, c.max_lease - (sent - c.started)) for c in due]
+        asks = [
+            Renew(claim.key.id, claim.owner, claim.fence, max(1, round(span * 1000)))
+            for claim, span in zip(due, spans, strict=True)
+        ]
+        try:
+            answers = self._perform_many(asks)
+        except Exception as error:
+            answers = [error] * len(asks)
+        for claim, span, answer in zip(due, spans, answers, strict=True):
+            if answer is Ack.OK:
+                claim.renewed = sent
+                claim.expires = max(claim.expires, sent + span * (1 - MARGIN))
+                self._postpone(claim, sent + claim.lease / 3)
+            elif isinstance(answer, Exception):
+                self._notify(ev.RenewalFailed(claim.key, type(answer).__name__))
+                self._postpone(claim, self._clock() + min(1.0, claim.lease / 10))
+            elif not claim.settled:
+                claim.gone = True
+                self._live.pop(claim, None)
+
+    def _postpone(self, claim: ActiveClaim, at: float) -> None:
+        if claim in self._live:
+            self._live[claim] = at
+
+
+def _keep(keeper: weakref.ref[LeaseKeeper], bell: threading.Event) -> None:
+    """The thread: between rounds it holds nothing but the bell, so that the keeper can go."""
+    while True:
+        there = keeper()
+        if there is None or not there._round():
+            return
+        pause = there._next_round()
+        del there
+        bell.wait(pause)
+        bell.clear()

@@ -1,0 +1,288 @@
+"""Running a relay: what `_core.relay_lease` decides, done by threads or on an event loop.
+
+The carrier and the keeper are two threads (or tasks), so a publisher that takes its time does not
+cost the leases. However a publish ends, its ticket comes back. A publisher of the other colour is
+welcome: `awaited` runs a plain one in threads beside the loop, `blocking` an ``async`` one on a
+small loop of its own beside the threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from .._core.driving import drive, drive_async
+from .._core.relay_lease import Check, Collect, Listen, Pause, Publish, RelayState, keep_slots
+from .._core.relay_publish import publish_pending
+from ..errors import BrokerUnavailableError
+
+__all__ = ["AsyncRelayRunner", "RelayRunner", "awaited", "blocking"]
+
+T = TypeVar("T")
+
+EAR = 0.5
+"""Seconds that a thread listens at a stretch: so long may it take until it hears that it is over."""
+
+
+class RelayRunner:
+    """A relay's two flows in threads; runs once."""
+
+    def __init__(
+        self,
+        desk: RelayState,
+        publisher: Any,
+        perform: Callable[[Any], Any],
+        watch: Callable[[bytes, float], None],
+    ) -> None:
+        self._desk = desk
+        self._perform = perform
+        self._watch = watch
+        self._ended: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._publisher = publisher
+        self._pool = (
+            ThreadPoolExecutor(desk.concurrency, "twicesafe-publish")
+            if desk.concurrency > 1
+            else None
+        )
+
+    def run(self) -> None:
+        """Until `stop`, in this thread."""
+        keeper = threading.Thread(target=self._keep, name="twicesafe-outbox-leases", daemon=True)
+        keeper.start()
+        try:
+            drive(publish_pending(self._desk), self._do)
+        finally:
+            self._desk.carried = True
+            self._over.set()
+            keeper.join()
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)
+
+    def stop(self) -> None:
+        self._desk.stopping = True
+        self._ended.put(None)
+
+    def _keep(self) -> None:
+        drive(keep_slots(self._desk), self._do)
+
+    def _do(self, command: Any) -> Any:
+        kind = type(command)
+        if kind is Publish or kind is Check:
+            if self._pool is None:
+                self._take(command)
+            else:
+                self._pool.submit(self._take, command)
+            return None
+        if kind is Collect:
+            return self._collect(command.seconds)
+        if kind is Listen:
+            self._watch(command.bell, min(command.seconds, EAR))
+            return None
+        if kind is Pause:
+            self._over.wait(command.seconds)
+            return None
+        return self._perform(command)
+
+    def _take(self, command: Publish | Check) -> None:
+        answers: Any
+        try:
+            if type(command) is Publish:
+                answers = _checked(self._publisher.publish(command.messages), command)
+            else:
+                answers = self._publisher.check()
+        except BaseException as error:
+            answers = _told(error)
+            if not isinstance(error, Exception):
+                raise  # in a thread of the pool nobody hears it: the ticket is all that is left
+        finally:
+            self._ended.put((command.ticket, answers))
+
+    def _collect(self, seconds: float) -> list[tuple[int, Any]]:
+        ended: list[tuple[int, Any] | None] = []
+        try:
+            ended.append(self._ended.get(timeout=seconds))
+            while True:
+                ended.append(self._ended.get_nowait())
+        except queue.Empty:
+            return [one for one in ended if one is not None]
+
+
+class AsyncRelayRunner:
+    """The same two flows as tasks of the running loop; runs once."""
+
+    def __init__(
+        self,
+        desk: RelayState,
+        publisher: Any,
+        perform: Callable[[Any], Awaitable[Any]],
+        watch: Callable[[bytes, float], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._desk = desk
+        self._perform = perform
+        self._watch = watch
+        self._publisher = publisher
+        self._flying: set[asyncio.Task[Any]] = set()
+        self._ended: list[tuple[int, Any]] = []
+        self._news = asyncio.Event()
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `stop`. Cancelled, it drops what is under way, as a dead process would."""
+        keeper = asyncio.create_task(drive_async(keep_slots(self._desk), self._do))
+        try:
+            await drive_async(publish_pending(self._desk), self._do)
+        finally:
+            self._desk.carried = True
+            self._over.set()
+            for task in self._flying:
+                task.cancel()
+            await asyncio.wait({keeper, *self._flying})
+        keeper.result()
+
+    def stop(self) -> None:
+        self._desk.stopping = True
+        self._news.set()
+
+    def _do(self, command: Any) -> Any:
+        kind = type(command)
+        if kind is Publish or kind is Check:
+            task = asyncio.create_task(self._take(command))
+            self._flying.add(task)
+            task.add_done_callback(lambda ended: self._land(command.ticket, ended))
+            return None
+        if kind is Collect:
+            return self._collect(command.seconds)
+        if kind is Listen:
+            return self._listen(command)
+        if kind is Pause:
+            return _until(self._over, command.seconds)
+        return self._ask(command)
+
+    async def _ask(self, request: Any) -> Any:
+        return await self._perform(request)
+
+    async def _take(self, command: Publish | Check) -> Any:
+        if type(command) is Publish:
+            return _checked(await self._publisher.publish(command.messages), command)
+        return await self._publisher.check()
+
+    def _land(self, ticket: int, task: asyncio.Task[Any]) -> None:
+        self._flying.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._ended.append((ticket, task.result() if error is None else _told(error)))
+        self._news.set()
+
+    async def _collect(self, seconds: float) -> list[tuple[int, Any]]:
+        if not self._ended:
+            if not self._desk.stopping:
+                await _until(self._news, seconds)
+            elif self._flying:
+                await asyncio.wait(set(self._flying), timeout=seconds)
+            else:
+                await asyncio.sleep(seconds)  # stop was said already: this is a rest
+        if not self._desk.stopping:
+            self._news.clear()
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def _listen(self, command: Listen) -> None:
+        ear = asyncio.create_task(self._watch(command.bell, command.seconds))
+        news = asyncio.create_task(self._news.wait())
+        try:
+            await asyncio.wait({ear, news}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+            if not ear.done():
+                ear.cancel()
+            await asyncio.wait({ear, news})
+        if not ear.cancelled():
+            ear.result()
+
+
+def _checked(answers: Any, command: Publish) -> Any:
+    """A publisher that answers for other messages than it was given answers for none."""
+    if not isinstance(answers, Sequence) or len(answers) != len(command.messages):
+        raise TypeError(
+            f"publish() was given {len(command.messages)} messages and must return a list with "
+            f"None or an exception for each, not {type(answers).__name__}"
+        )
+    return answers
+
+
+def _told(error: BaseException) -> Exception:
+    """What broke a publish off. A cancellation or an exit in there is no message's fault."""
+    if isinstance(error, Exception) and not isinstance(error, CancelledError):
+        return error
+    return BrokerUnavailableError(f"the publisher was broken off by {type(error).__name__}")
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+# --- publishers of the other colour --------------------------------------------------------------
+
+
+def blocking(publisher: Any) -> Any:
+    """The publisher for threads."""
+    return _OnOwnLoop(publisher) if inspect.iscoroutinefunction(publisher.publish) else publisher
+
+
+def awaited(publisher: Any) -> Any:
+    """The publisher for event loops."""
+    return publisher if inspect.iscoroutinefunction(publisher.publish) else _InThreads(publisher)
+
+
+class _OnOwnLoop:
+    """An ``async`` publisher on a loop in a thread of its own: its connection lives there."""
+
+    def __init__(self, publisher: Any) -> None:
+        self._publisher = publisher
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="twicesafe-publish-loop", daemon=True
+        )
+        self._thread.start()
+
+    def publish(self, messages: Sequence[Any]) -> Any:
+        return self._run(self._publisher.publish(messages))
+
+    def check(self) -> None:
+        self._run(self._publisher.check())
+
+    def close(self) -> None:
+        try:
+            self._run(self._publisher.close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class _InThreads:
+    """A plain publisher beside the event loop."""
+
+    def __init__(self, publisher: Any) -> None:
+        self._publisher = publisher
+
+    async def publish(self, messages: Sequence[Any]) -> Any:
+        return await asyncio.to_thread(self._publisher.publish, messages)
+
+    async def check(self) -> None:
+        await asyncio.to_thread(self._publisher.check)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._publisher.close)

@@ -1,0 +1,222 @@
+"""What a caller's transaction can do for us: run statements in it, and say whether it is open.
+
+A `Transaction` never begins or ends anything. Whether it is open is the server's word, not the
+wrapper's (`state`). Errors of the driver come out as ours; what they mean
+for whoever holds the transaction is told in one place (`explain`).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from .._core.driving import drive, drive_async
+from .._engines.sql.commands import Change, Query
+from ..errors import (
+    AtomicityBrokenError,
+    SchemaVersionError,
+    StillInProgressError,
+    StoreError,
+    StoreUnavailableError,
+    TwicesafeError,
+    UsageError,
+)
+from ..stores._base import Program
+from .state import State, ask
+
+__all__ = [
+    "AsyncTransaction",
+    "Described",
+    "Dialect",
+    "Style",
+    "Transaction",
+    "causes",
+    "explain",
+    "plain",
+]
+
+T = TypeVar("T")
+
+Dialect: TypeAlias = Literal["sqlite", "postgresql", "mysql"]
+Style: TypeAlias = Literal["?", "%s", "$1"]
+"""How the driver writes the place of a value."""
+
+
+class Described(abc.ABC):
+    """What both twins know, and how they find out whether the transaction is open."""
+
+    dialect: Dialect
+    style: Style
+    remedy: str
+    """What to do about a connection that commits by itself."""
+    begins: bool = False
+    """A wrapper, not the driver, begins with the first statement."""
+
+    @abc.abstractmethod
+    def look(self, heard: bool = False) -> State:
+        """The state as the driver has it, without a word to the server; `heard`: it just answered."""
+
+    def opened(self) -> Program[None]:
+        """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        state = self._looked()
+        if state is State.CLAIMED:
+            yield Change("DO 0")  # its answer carries the state of now
+            state = self._looked(heard=True)
+        if state is State.COMMITS and self.begins:
+            yield Query("SELECT 1")
+            state = self._looked()
+        if state is State.UNKNOWN:
+            state = yield from ask(self.dialect)
+        if state is State.FAILED:
+            raise self.failed()
+        if state is State.COMMITS:
+            raise self.refuse()
+
+    def _looked(self, heard: bool = False) -> State:
+        try:
+            return self.look(heard)
+        except TwicesafeError:
+            raise
+        except Exception as error:  # closed, or broken
+            raise explain(self.dialect, error) from error
+
+    def refuse(self) -> UsageError:
+        return UsageError(
+            "this connection has no open transaction: every statement would commit by itself, "
+            f"and the record apart from your data; {self.remedy}"
+        )
+
+    def failed(self) -> UsageError:
+        return UsageError(
+            "the transaction on this connection has failed and takes no more statements; roll it "
+            "back and begin again"
+        )
+
+
+class Transaction(Described):
+    """The blocking twin."""
+
+    def check(self) -> None:
+        """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        drive(self.opened(), self.perform)
+
+    @abc.abstractmethod
+    def execute(self, statement: Query | Change) -> Any:
+        """Rows of a query, or how many rows a change changed; may raise the driver's error."""
+
+    def perform(self, statement: Query | Change) -> Any:
+        try:
+            return self.execute(statement)
+        except TwicesafeError:
+            raise
+        except Exception as error:
+            raise explain(self.dialect, error) from error
+
+    def run(self, program: Program[T]) -> T:
+        """A whole program in the caller's transaction."""
+        return drive(program, self.perform)
+
+
+class AsyncTransaction(Described):
+    """The awaited twin."""
+
+    async def check(self) -> None:
+        """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        await drive_async(self.opened(), self.perform)
+
+    @abc.abstractmethod
+    async def execute(self, statement: Query | Change) -> Any:
+        """Rows of a query, or how many rows a change changed; may raise the driver's error."""
+
+    async def perform(self, statement: Query | Change) -> Any:
+        try:
+            return await self.execute(statement)
+        except TwicesafeError:
+            raise
+        except Exception as error:
+            raise explain(self.dialect, error) from error
+
+    async def run(self, program: Program[T]) -> T:
+        """A whole program in the caller's transaction."""
+        return await drive_async(program, self.perform)
+
+
+def plain(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Rows of whatever kind as tuples; psycopg 2 has memoryviews for bytes."""
+    return [
+        tuple(bytes(value) if type(value) is memoryview else value for value in row) for row in rows
+    ]
+
+
+# --- what the driver said --------------------------------------------------------------------
+
+_WAITED: Final[dict[Dialect, AbstractSet[object]]] = {
+    "postgresql": {"55P03", "40001", "40P01"},
+    "mysql": {1205, 1213, 1020},
+    "sqlite": {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_TIMEOUT"},
+}
+"""Somebody else held the row, or moved it under our snapshot."""
+_NO_TABLE: Final[dict[Dialect, AbstractSet[object]]] = {
+    "postgresql": {"42P01"},
+    "mysql": {1146},
+    "sqlite": set(),
+}
+_ENDED: Final[dict[Dialect, AbstractSet[object]]] = {
+    "postgresql": {"25P02"},
+    "mysql": {1305},
+    "sqlite": set(),
+}
+_LOST: Final[dict[Dialect, tuple[object, ...]]] = {
+    "postgresql": ("08", "57P", "58"),
+    "mysql": (0, 1053, 1927, 2006, 2013, 2014, 2055, 4031),
+    "sqlite": ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY"),
+}
+
+
+def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
+    """A driver's error, however wrapped, as ours: what happened and whose move it is."""
+    code, text = None, ""
+    for cause in causes(error):
+        code, text = _code_of(dialect, cause), " ".join(str(cause).split())[:300]
+        if code is not None:
+            break
+    if code in _WAITED[dialect]:
+        return StillInProgressError(
+            "another transaction holds this key (or, on SQLite, the database) and did not end in "
+            f"time ({text}); roll back, and let the message come again",
+            retry_after=0.5,
+        )
+    if code in _NO_TABLE[dialect] or "no such table" in text:
+        return SchemaVersionError(
+            "the database of this connection has no twicesafe tables; open the inbox on the same "
+            f"database, or run there: twicesafe migrate ({text})"
+        )
+    if code in _ENDED[dialect] or "no such savepoint" in text:
+        return AtomicityBrokenError(f"the transaction is not what it was: {text}")
+    gone = isinstance(code, str) and code.startswith(tuple(map(str, _LOST[dialect])))
+    if code is None or gone or code in _LOST[dialect]:
+        return StoreUnavailableError(
+            f"the database did not answer inside your transaction: {text or type(error).__name__}; "
+            "whether it was committed is told by the next delivery of the same key"
+        )
+    return StoreError(f"the database refuses a statement inside your transaction: {text}")
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it wraps: SQLAlchemy keeps it in ``orig``, Django in ``__cause__``."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = getattr(error, "orig", None) or error.__cause__
+
+
+def _code_of(dialect: Dialect, error: BaseException) -> Any:
+    if dialect == "postgresql":
+        return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if dialect == "sqlite":
+        return getattr(error, "sqlite_errorname", None)
+    first = error.args[0] if error.args else None
+    return first if isinstance(first, int) else None

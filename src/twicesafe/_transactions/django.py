@@ -1,0 +1,81 @@
+"""Django: a database connection, or its alias, inside ``atomic()``.
+
+The statements go through Django's own cursor, in the caller's thread, so its thread-local
+connection, `atomic` and query log are what they were.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final, cast
+
+from .._engines.sql.commands import Change, Query
+from ..errors import UsageError
+from .base import Dialect, Style, Transaction, plain
+from .state import State, state_of
+
+__all__ = ["DjangoTransaction"]
+
+_VENDORS: Final[dict[str, Dialect]] = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "mysql": "mysql",
+}
+
+
+class DjangoTransaction(Transaction):
+    style: Style = "%s"  # Django's, whatever the driver
+    remedy = "use `with transaction.atomic():`"
+
+    def __init__(self, connection: Any) -> None:
+        if isinstance(connection, str):
+            connection = _named(connection)
+        vendor = connection.vendor
+        if vendor not in _VENDORS:
+            raise UsageError(
+                f"this Django database is {vendor}, but a record can join only a transaction of "
+                "SQLite, PostgreSQL, MySQL or MariaDB"
+            )
+        self.dialect = _VENDORS[vendor]
+        self._connection = connection
+
+    def look(self, heard: bool = False) -> State:
+        """Django must say that the caller commits, and the server that a transaction is there."""
+        connection = self._connection
+        if not connection.in_atomic_block:
+            if connection.get_autocommit():
+                return State.COMMITS
+        elif connection.needs_rollback:
+            return State.FAILED
+        connection.ensure_connection()
+        driver = connection.connection
+        state = state_of(self.dialect, driver, heard)
+        if (
+            state is State.OPEN
+            and self.dialect == "sqlite"
+            and connection.in_atomic_block
+            and driver.isolation_level is not None
+        ):
+            raise UsageError(
+                "with AUTOCOMMIT off, atomic() on SQLite is a SAVEPOINT that may have no BEGIN before "
+                "it: its end would commit the record apart from the rest; leave AUTOCOMMIT on"
+            )
+        return state
+
+    def execute(self, statement: Query | Change) -> Any:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement.sql, statement.args)
+            if type(statement) is not Query:
+                return cast("int", cursor.rowcount)
+            return plain(cursor.fetchall()) if cursor.description else []
+
+
+def _named(alias: str) -> Any:
+    if "django.db" not in sys.modules:
+        raise UsageError(
+            "a text is taken for the alias of a Django database, but Django is not loaded; pass the "
+            "connection itself"
+        )
+    from django.db import connections
+
+    return connections[alias]

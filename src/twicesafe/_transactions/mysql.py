@@ -1,0 +1,76 @@
+"""MariaDB and MySQL by PyMySQL, asyncmy or aiomysql."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._engines.sql.commands import Change, Query
+from .base import AsyncTransaction, Described, Dialect, Style, Transaction
+from .state import State, state_of
+
+__all__ = ["AiomysqlTransaction", "AsyncmyTransaction", "PymysqlTransaction", "with_hex"]
+
+
+class _Looked(Described):
+    dialect: Dialect = "mysql"
+    style: Style = "%s"
+    remedy = "say connection.begin() first, or connect without autocommit"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def look(self, heard: bool = False) -> State:
+        return state_of(self.dialect, self._connection, heard)
+
+
+class PymysqlTransaction(_Looked, Transaction):
+    def execute(self, statement: Query | Change) -> Any:
+        from pymysql.cursors import Cursor
+
+        with self._connection.cursor(Cursor) as cursor:
+            changed = cursor.execute(statement.sql, statement.args or None)
+            return _rows(cursor, cursor.fetchall()) if type(statement) is Query else changed
+
+
+class AsyncmyTransaction(_Looked, AsyncTransaction):
+    def _cursor(self) -> Any:
+        from asyncmy.cursors import Cursor
+
+        return self._connection.cursor(Cursor)
+
+    async def execute(self, statement: Query | Change) -> Any:
+        async with self._cursor() as cursor:
+            changed = await cursor.execute(statement.sql, statement.args or None)
+            if type(statement) is not Query:
+                return changed
+            return _rows(cursor, await cursor.fetchall())
+
+
+class AiomysqlTransaction(AsyncmyTransaction):
+    """Its way to write bytes does not go with PyMySQL of today: they are written as hex here."""
+
+    def _cursor(self) -> Any:
+        from aiomysql.cursors import Cursor
+
+        return self._connection.cursor(Cursor)
+
+    async def execute(self, statement: Query | Change) -> Any:
+        return await super().execute(with_hex(statement))
+
+
+def with_hex(statement: Query | Change) -> Query | Change:
+    """The same statement with its bytes written out."""
+    head, *rest = statement.sql.split("%s")
+    args: list[Any] = []
+    for part, value in zip(rest, statement.args, strict=True):
+        if isinstance(value, bytes):
+            head += f"x'{value.hex()}'{part}"
+        else:
+            head += f"%s{part}"
+            args.append(value)
+    return type(statement)(head, tuple(args))
+
+
+def _rows(cursor: Any, rows: Any) -> list[Any]:
+    """A statement that gives rows on MariaDB may give none at all on MySQL."""
+    return [] if cursor.description is None else list(rows)

@@ -1,0 +1,187 @@
+"""SQLAlchemy 2: Core connections and ORM sessions, blocking and awaited, on any of its drivers.
+
+Statements go to the driver as they are (`exec_driver_sql`), in the session's own transaction; what
+is pending in an ORM session is not flushed by us, it is flushed by its commit. Whether a transaction
+is open is read from the driver below, whatever the engine, its options or its arguments say.
+
+SQLite: the driver sends BEGIN before the first INSERT, UPDATE or DELETE only. A `begin_nested()`
+that comes earlier is a bare SAVEPOINT, and SQLite commits at its release. It is refused unless the
+engine is seen to send BEGIN by itself.
+"""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from typing import Any, Final, cast
+
+from .._engines.sql.commands import Change, Query
+from ..errors import UsageError
+from .base import AsyncTransaction, Described, Dialect, Style, Transaction, plain
+from .mysql import with_hex
+from .state import State, state_of
+
+__all__ = [
+    "AsyncConnectionTransaction",
+    "AsyncSessionTransaction",
+    "ConnectionTransaction",
+    "SessionTransaction",
+]
+
+_DIALECTS: Final[dict[str, Dialect]] = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+_STYLES: Final[dict[str, Style]] = {
+    "qmark": "?",
+    "format": "%s",
+    "pyformat": "%s",
+    "numeric_dollar": "$1",
+}
+_MAY_NEST: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Engines on SQLite that were seen to send BEGIN before anything else."""
+
+
+class _Wrapped(Described):
+    """A connection of SQLAlchemy, the blocking one behind either kind."""
+
+    begins = True  # the engine, for a driver that does not: asyncpg, or by an event
+    remedy = (
+        "do not use isolation_level='AUTOCOMMIT', nor the driver's own autocommit, here; "
+        "`with engine.begin() as connection:`"
+    )
+
+    def _learn(self, dialect: Any) -> None:
+        name, style = dialect.name, dialect.paramstyle
+        if name not in _DIALECTS or style not in _STYLES:
+            raise UsageError(
+                f"SQLAlchemy speaks {name}+{dialect.driver} here, but a record can join only a "
+                "transaction of SQLite, PostgreSQL, MySQL or MariaDB"
+            )
+        self.dialect, self.style = _DIALECTS[name], _STYLES[style]
+
+    @abc.abstractmethod
+    def blocking(self) -> Any:
+        """The `sqlalchemy.Connection`."""
+
+    def look(self, heard: bool = False) -> State:
+        proxied = self.blocking().connection
+        if getattr(proxied.dbapi_connection, "autocommit", False) is True:
+            return (
+                State.COMMITS
+            )  # also after a BEGIN by hand: commit() and rollback() may do nothing
+        return state_of(self.dialect, proxied.driver_connection, heard)
+
+    def is_doubtful(self) -> bool:
+        """Inside a savepoint that may be the transaction itself: its release would commit."""
+        if self.dialect != "sqlite":
+            return False
+        connection = self.blocking()
+        return connection.in_nested_transaction() and connection.engine not in _MAY_NEST
+
+    def refuse_nested(self) -> UsageError:
+        return UsageError(
+            "this is begin_nested() on SQLite, and the driver may have sent SAVEPOINT without BEGIN: "
+            "its release would commit the record apart from the rest of your transaction; pass the "
+            'connection before begin_nested(), let the engine\'s "begin" event send BEGIN (see '
+            '"Serializable isolation / Savepoints" in SQLAlchemy\'s page on SQLite), or from Python '
+            'on 3.12 connect with connect_args={"autocommit": False}'
+        )
+
+
+def prove_nesting(connection: Any) -> bool:
+    """Does this engine send BEGIN before a savepoint? SQLite is asked, on a connection of our own.
+
+    The one at hand cannot tell: inside a savepoint SQLite says "in a transaction" either way.
+    """
+    from sqlalchemy import Connection
+
+    engine, callers = connection.engine, connection.connection.driver_connection
+    pool = engine.pool.recreate()  # the same arguments and events, other connections
+    proxied = pool.connect()
+    if proxied.driver_connection is callers:  # creator= gives the same one each time
+        proxied.detach()  # or it would be rolled back on its return
+        return False
+    try:
+        cursor = proxied.cursor()  # not by the engine, which might begin with this
+        cursor.execute("PRAGMA busy_timeout = 0")
+        cursor.close()
+        with Connection(engine, connection=proxied) as probe:
+            began = _begins_first(probe, proxied.driver_connection)
+    finally:
+        pool.dispose()
+    if began:
+        _MAY_NEST.add(engine)
+    return began
+
+
+def _begins_first(probe: Any, driver: Any) -> bool:
+    try:
+        probe.begin()
+    except Exception as error:
+        return "locked" in str(error)  # BEGIN IMMEDIATE, while the caller writes
+    return state_of("sqlite", driver) is State.OPEN
+
+
+class ConnectionTransaction(_Wrapped, Transaction):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._learn(connection.dialect)
+
+    def blocking(self) -> Any:
+        return self._connection
+
+    def check(self) -> None:
+        super().check()
+        if self.is_doubtful() and not prove_nesting(self._connection):
+            raise self.refuse_nested()
+
+    def execute(self, statement: Query | Change) -> Any:
+        return _reply(
+            statement, self._connection.exec_driver_sql(statement.sql, statement.args or None)
+        )
+
+
+class SessionTransaction(ConnectionTransaction):
+    def __init__(self, session: Any) -> None:
+        super().__init__(session.connection())
+
+
+class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._learn(connection.dialect)
+
+    def blocking(self) -> Any:
+        return self._connection.sync_connection
+
+    async def check(self) -> None:
+        await super().check()
+        if self.is_doubtful() and not await self._connection.run_sync(prove_nesting):
+            raise self.refuse_nested()
+
+    async def execute(self, statement: Query | Change) -> Any:
+        sent = with_hex(statement) if self._connection.dialect.driver == "aiomysql" else statement
+        return _reply(
+            statement, await self._connection.exec_driver_sql(sent.sql, sent.args or None)
+        )
+
+
+class AsyncSessionTransaction(AsyncConnectionTransaction):
+    """The connection of a session must be awaited: it is asked for with the first check."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._learn(session.get_bind().dialect)
+
+    async def check(self) -> None:
+        self._connection = await self._session.connection()
+        await super().check()
+
+
+def _reply(statement: Query | Change, result: Any) -> Any:
+    if type(statement) is not Query:
+        return cast("int", result.rowcount)
+    return plain(result.fetchall()) if result.returns_rows else []

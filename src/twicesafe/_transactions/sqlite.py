@@ -1,0 +1,65 @@
+"""SQLite by the standard library, or by aiosqlite.
+
+Without ``isolation_level=None`` (or with ``autocommit=False``) the driver begins by itself before
+our first write; otherwise the caller must have said BEGIN. Say ``BEGIN IMMEDIATE`` where you read
+before you write: SQLite refuses a reader whose snapshot is old as soon as it wants to write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._engines.sql.commands import Change, Query
+from .base import AsyncTransaction, Described, Dialect, Style, Transaction, explain
+from .state import State, state_of
+
+__all__ = ["AiosqliteTransaction", "SqliteTransaction"]
+
+
+class _Looked(Described):
+    dialect: Dialect = "sqlite"
+    style: Style = "?"
+    remedy = "say BEGIN IMMEDIATE first, or connect without isolation_level=None"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def look(self, heard: bool = False) -> State:
+        return state_of(self.dialect, self._connection, heard)
+
+
+class SqliteTransaction(_Looked, Transaction):
+    def execute(self, statement: Query | Change) -> Any:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None  # the caller's rows may be dicts
+        cursor.execute(statement.sql, statement.args)
+        return cursor.fetchall() if type(statement) is Query else cursor.rowcount
+
+
+class AiosqliteTransaction(_Looked, AsyncTransaction):
+    _state = State.UNKNOWN
+
+    async def check(self) -> None:
+        """From Python 3.12 on, only the connection's own thread may read all of its state."""
+        connection = self._connection
+        try:
+            self._state = (
+                State.OPEN
+                if connection.in_transaction
+                else await connection._execute(state_of, self.dialect, connection)
+            )
+        except Exception as error:
+            raise explain(self.dialect, error) from error
+        await super().check()
+
+    def look(self, heard: bool = False) -> State:
+        return self._state
+
+    async def execute(self, statement: Query | Change) -> Any:
+        cursor = await self._connection.cursor()
+        try:
+            cursor.row_factory = None
+            await cursor.execute(statement.sql, statement.args)
+            return await cursor.fetchall() if type(statement) is Query else cursor.rowcount
+        finally:
+            await cursor.close()

@@ -1,0 +1,125 @@
+"""Is a transaction open? What the server last said, read from the driver's own connection.
+
+A wrapper (SQLAlchemy, Django) only knows what was asked of it; a driver argument, an engine option
+or a raw COMMIT can make it wrong. The driver has the server's word: PostgreSQL and MySQL send the
+state with their answers, SQLite keeps it in the connection. So every adapter ends up here.
+
+    OPEN      the caller's transaction is open on the server
+    BEGINS    none yet, but the next write begins one that only the caller ends
+    CLAIMED   the state that the driver has may be old: the server must be heard first
+    COMMITS   every statement commits by itself
+    FAILED    open, but it takes no more statements
+    UNKNOWN   this driver does not tell; `ask` finds out by statements
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from typing import Any
+
+from .._engines.sql.commands import Change, Query
+from ..errors import AtomicityBrokenError, UsageError
+from ..stores._base import Program
+
+__all__ = ["State", "ask", "state_of"]
+
+
+class State(enum.Enum):
+    OPEN = enum.auto()
+    BEGINS = enum.auto()
+    CLAIMED = enum.auto()
+    COMMITS = enum.auto()
+    FAILED = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+def sqlite_state(connection: Any) -> State:
+    """Of a connection of `sqlite3`, or of a library that copies it.
+
+    A savepoint without a BEGIN opens a transaction too, which its RELEASE commits. SQLite does not
+    tell the two apart, so a wrapper that nests must prove its BEGIN by other means.
+    """
+    connection = getattr(connection, "_conn", connection)  # aiosqlite has one inside
+    if not hasattr(connection, "in_transaction"):
+        raise UsageError(
+            f"a {type(connection).__module__} connection does not tell whether a transaction is "
+            "open; use sqlite3 or aiosqlite"
+        )
+    if connection.in_transaction:
+        return State.OPEN
+    autocommit = getattr(connection, "autocommit", -1)  # Python 3.12; -1: by isolation_level
+    if autocommit is True or autocommit is False:
+        return State.COMMITS if autocommit else State.BEGINS
+    return State.COMMITS if connection.isolation_level is None else State.BEGINS
+
+
+_PG_IDLE, _PG_FAILED = 0, 3
+
+
+def postgresql_state(connection: Any) -> State:
+    """psycopg 3 begins by itself unless it is told not to; asyncpg never does."""
+    if hasattr(connection, "pgconn"):
+        status = int(connection.pgconn.transaction_status)
+        if status == _PG_FAILED:
+            return State.FAILED
+        if status != _PG_IDLE:
+            return State.OPEN
+        return State.COMMITS if connection.autocommit else State.BEGINS
+    if hasattr(connection, "is_in_transaction"):
+        return State.OPEN if connection.is_in_transaction() else State.COMMITS
+    return State.UNKNOWN
+
+
+_IN_TRANSACTION, _AUTOCOMMIT = 1, 2
+_HEARD: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+"""Connections that answered a statement of ours, with the number of their session."""
+
+
+def mysql_state(connection: Any, heard: bool) -> State:
+    """PyMySQL, asyncmy and aiomysql keep the flags of the server's last OK. Two of its words are missing:
+
+    An error carries no flags, and a deadlock rolls the whole transaction back: after one, a
+    connection in autocommit mode still looks open. And the flags of the log-in are older than what
+    the server's `init_connect` sets. ``heard``: a statement was just answered.
+    """
+    flags = getattr(connection, "server_status", None)
+    if not isinstance(flags, int):
+        return State.UNKNOWN
+    session = getattr(connection, "server_thread_id", None)
+    if heard:
+        _HEARD[connection] = session
+    elif _HEARD.get(connection) != session:
+        return State.CLAIMED
+    if not flags & _AUTOCOMMIT:
+        return State.BEGINS
+    if not flags & _IN_TRANSACTION:
+        return State.COMMITS
+    return State.OPEN if heard else State.CLAIMED
+
+
+def state_of(dialect: str, connection: Any, heard: bool = False) -> State:
+    """By the connection of the driver itself."""
+    if dialect == "mysql":
+        return mysql_state(connection, heard)
+    return sqlite_state(connection) if dialect == "sqlite" else postgresql_state(connection)
+
+
+def ask(dialect: str) -> Program[State]:
+    """By statements: a setting, or a savepoint, that lives as long as its transaction."""
+    try:
+        if dialect == "postgresql":
+            yield Query("SELECT set_config('twicesafe.open', 'yes', true)")
+            rows = yield Query("SELECT current_setting('twicesafe.open', true)")
+            return State.OPEN if rows[0][0] == "yes" else State.COMMITS
+        rows = yield Query("SELECT @@autocommit")
+        if not int(rows[0][0]):
+            return State.BEGINS
+    except AtomicityBrokenError:
+        return State.FAILED
+    yield Change("SAVEPOINT twicesafe_open")
+    try:
+        yield Change("RELEASE SAVEPOINT twicesafe_open")
+    except AtomicityBrokenError:
+        return State.COMMITS
+    return State.OPEN

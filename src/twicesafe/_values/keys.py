@@ -1,0 +1,199 @@
+"""Keys: the identity of one operation.
+
+A key is ``(scope, value)``. The scope says who and what (tenant, operation); the value is the
+sender's id. Its identity is a 32-byte SHA-256 over a length-prefixed encoding, so no choice of
+separators can make two keys meet: ``("a", "bc")`` is not ``("ab", "c")``. Keys are opaque,
+case-sensitive and never normalised, cut or folded; what does not fit is refused.
+
+A receiver or an inbox puts its own scope in front of every key that it is given. The full keys that
+come out of it (`outcome.key`, `error.key`, `current_key()`, `record.key`) are absolute: given to a
+receiver again, they stay as they are.
+
+    Key("tx-123")                                       the sender's own id
+    Key("tx-123", scope=("acct_1", "POST /charges"))    …of one tenant and operation
+    Key("tx-123", absolute=True)                        …and no receiver puts its scope in front
+    Key.from_content(order, ignore=("sent_at",))        no id: a hash of what was sent
+    Key.from_message(type="order.paid", id="77", version=2, source="shop")
+    Key.natural("invoice", 2026, 11)                    parts that are the identity
+    Key.random()                                        new work of our own (UUIDv7)
+    key.derive("charge-card")                           the same child key on every retry
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
+
+from ..errors import InvalidKeyError, MissingKeyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["MAX_KEY_BYTES", "MAX_SCOPE_PARTS", "Key", "KeyLike", "as_key"]
+
+MAX_KEY_BYTES: Final = 255
+MAX_SCOPE_PARTS: Final = 8
+
+_DOMAIN = b"twicesafe.key.1\0"
+
+
+class Key:
+    """One operation's identity. Immutable, hashable, equal by scope and value.
+
+    ``absolute``: this is the full key; a receiver's scope is not put in front of it.
+    """
+
+    __slots__ = ("absolute", "id", "scope", "value")
+
+    value: str
+    scope: tuple[str, ...]
+    id: bytes
+    """32 bytes; what stores compare."""
+    absolute: bool
+
+    def __init__(self, value: str, scope: Iterable[str] = (), *, absolute: bool = False) -> None:
+        if isinstance(scope, str):
+            raise InvalidKeyError(
+                f"scope must be a tuple of strings, not the string {scope[:20]!r}: write scope=(…,)"
+            )
+        scope = tuple(scope)
+        if len(scope) > MAX_SCOPE_PARTS:
+            raise InvalidKeyError(
+                f"a scope has at most {MAX_SCOPE_PARTS} parts, this one has {len(scope)}"
+            )
+        text = _prefixed(value, "key")
+        around = b"".join([_prefixed(part, "scope part") for part in scope]) if scope else b""
+        _put_value(self, value if type(value) is str else str.__str__(value))
+        _put_scope(self, scope)
+        _put_id(self, hashlib.sha256(_DOMAIN + around + b"\0" + text).digest())
+        _put_absolute(self, absolute)
+
+    # -- makers -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_content(
+        cls,
+        content: object,
+        *,
+        scope: Iterable[str] = (),
+        only: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+    ) -> Key:
+        """A key from what was sent: equal content, equal key. Name the fields that are noise."""
+        from .fingerprint import content_digest
+
+        return cls("sha256:" + content_digest(content, only=only, ignore=ignore).hex(), scope)
+
+    @classmethod
+    def from_message(
+        cls,
+        *,
+        type: str,  # noqa: A002 - the CloudEvents name
+        id: str,  # noqa: A002
+        version: int | None = None,
+        source: str | None = None,
+        scope: Iterable[str] = (),
+    ) -> Key:
+        """``type:id`` or ``type@vN:id``; the source, if any, is part of the scope."""
+        if not type or not id:
+            raise MissingKeyError("a message key needs a type and an id, both non-empty")
+        # The type joins the scope as well, so that a colon inside it cannot shift meaning. What
+        # follows it tells whether there is a version, so that no id can look like one.
+        named = (*scope, *(() if source is None else (source,)), type)
+        return cls(f"{type}:{id}" if version is None else f"{type}@v{version}:{id}", named)
+
+    @classmethod
+    def natural(cls, *parts: str | int | UUID, scope: Iterable[str] = ()) -> Key:
+        """A key from the parts that identify the thing itself; types count (1 is not "1")."""
+        from .canonical import canonical
+
+        if not parts:
+            raise MissingKeyError("a natural key needs at least one part")
+        return cls("natural:" + hashlib.sha256(canonical(parts)).hexdigest(), scope)
+
+    @classmethod
+    def random(cls, *, scope: Iterable[str] = ()) -> Key:
+        """A fresh UUIDv7: unique, and sorted by the time it was made."""
+        number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+        number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
+        return cls(str(UUID(int=number)), scope)
+
+    def derive(self, step: str) -> Key:
+        """The key for one step of this operation: the same on every retry, different per step."""
+        digest = hashlib.sha256(b"twicesafe.derive.1\0" + self.id + _prefixed(step, "step"))
+        return Key("step:" + digest.hexdigest(), self.scope, absolute=self.absolute)
+
+    # -- a value like any other ---------------------------------------------------------------
+
+    @property
+    def short(self) -> str:
+        """Eight hex digits of the identity: what errors, logs and metrics show."""
+        return self.id[:4].hex()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Key is immutable; make a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Key is immutable; {name!r} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Key {self.short}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.value, self.scope, self.absolute)
+
+
+# Past `__setattr__`, and half as long as `object.__setattr__` by name: every delivery makes a key.
+_put_value, _put_scope, _put_id, _put_absolute = (
+    Key.__dict__[name].__set__ for name in ("value", "scope", "id", "absolute")
+)
+
+
+def _rebuilt(value: str, scope: tuple[str, ...], absolute: bool) -> Key:
+    return Key(value, scope, absolute=absolute)
+
+
+KeyLike: TypeAlias = Key | str | int | UUID
+
+
+def as_key(key: KeyLike | None, scope: tuple[str, ...] = ()) -> Key:
+    """What callers pass as a key → the full Key: this scope, then the key's own, if it has one."""
+    if isinstance(key, str):
+        return Key(key, scope, absolute=True)
+    if isinstance(key, Key):
+        return key if key.absolute else Key(key.value, (*scope, *key.scope), absolute=True)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return Key(int.__repr__(key), scope, absolute=True)  # of an enum, its value
+    if isinstance(key, UUID):
+        return Key(str(key), scope, absolute=True)
+    if key is None:
+        raise MissingKeyError("no key was given: pass the sender's id, or Key.from_content(…)")
+    raise InvalidKeyError(f"a key is text (or an int, a UUID, a Key), not {type(key).__name__}")
+
+
+def _prefixed(text: str, what: str) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidKeyError(f"a {what} must be text, not {type(text).__name__}")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidKeyError(f"a {what} must be valid Unicode (it has a lone surrogate)") from None
+    size = len(data)
+    if not 1 <= size <= MAX_KEY_BYTES:
+        raise InvalidKeyError(
+            f"a {what} must be 1 to {MAX_KEY_BYTES} bytes of UTF-8, this one has {size}"
+            + ("" if size == 0 else ": keys are never cut; hash a long one with Key.from_content")
+        )
+    return _LENGTHS[size] + data
+
+
+_LENGTHS = [bytes((n,)) for n in range(256)]

@@ -1,0 +1,198 @@
+"""Policy: the few settings that decide how a receiver behaves, checked when they are made.
+
+A policy is taken whole: the decorator's if it has one, else the receiver's, else the default; two
+are never merged. Durations are seconds or timedeltas. Nonsense raises `ConfigurationError`, naming
+the field and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from ..errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from .codecs import Codec
+
+__all__ = ["Backoff", "Duration", "Policy", "refuse_unknown", "seconds"]
+
+Duration: TypeAlias = float | int | timedelta
+
+_CENTURY: Final = 100 * 365.25 * 86400
+"""More than anybody means, and less than what clocks and databases can count."""
+
+
+def seconds(value: object, name: str = "duration") -> float:
+    """A duration in seconds, or a `ConfigurationError` that names the setting."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
+    _require(abs(value) <= _CENTURY, name, value, "use at most 100 years of seconds")
+    return float(value)
+
+
+def _require(holds: bool, name: str, value: object, remedy: str) -> None:
+    if not holds:
+        raise ConfigurationError(f"{name}={value!r} makes no sense: {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a failed key rests before its next attempt: ``first * factor**n``, at most ``most``.
+
+    ``jitter`` is the share of the delay that is random, so that retries do not march in step.
+    """
+
+    first: Duration = 0.1
+    factor: float = 2.0
+    most: Duration = 60.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("first", "most"):
+            value = seconds(getattr(self, name), f"backoff.{name}")
+            _require(value >= 0, f"backoff.{name}", value, "use 0 or more seconds")
+            object.__setattr__(self, name, value)
+        for name, least, most in (("factor", 1, 1000), ("jitter", 0, 1)):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            remedy = f"use a number from {least} to {most}"
+            _require(number and least <= value <= most, f"backoff.{name}", value, remedy)
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to rest after attempt number `attempt` failed; `chance` is from 0 to 1."""
+        # Past 2**64 the exponent only overflows; the cap has long been reached.
+        steps = min(attempt - 1, 64)
+        full = min(seconds(self.first) * self.factor**steps, seconds(self.most))
+        return full * (1 - self.jitter * chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How one receiver treats repeats, crashes and failures. Immutable; `but` makes variants."""
+
+    lease: Duration = 30
+    """How long a claim lives without renewal: the longest wait after a crash."""
+    max_lease: Duration = 3600
+    """How long a handler may keep its claim by renewing it; a hung one loses it then."""
+    retention: Duration = 86400
+    """How long a completed record is kept, counted from completion."""
+    in_flight: Literal["wait", "reject"] = "wait"
+    """What a duplicate of running work does: wait for the result, or be told to come back."""
+    wait: Duration = 30
+    """How long a duplicate waits before `StillInProgressError`."""
+    max_waiters: int = 100
+    """How many callers of one process may wait for one key."""
+    takeover: Literal["retry", "hold"] = "retry"
+    """After a crash: run again (at least once), or hold the key for an operator (at most once)."""
+    max_attempts: int = 5
+    """Starts of the handler, counted at the claim; then the key is parked."""
+    backoff: Backoff = Backoff()
+    """The rest between a failed attempt and the next."""
+    remember: tuple[type[BaseException], ...] = ()
+    """Exceptions that are answers: stored, and replayed as `RememberedFailureError`."""
+    timeout: Duration | None = None
+    """How long a handler may run. A sync handler runs in a thread of its own then."""
+    outage: Literal["refuse", "run"] = "refuse"
+    """Store unreachable: refuse (fail closed), or run unprotected (counted and logged)."""
+    max_result_bytes: int = 262_144
+    """Larger results are not kept: the work is done, duplicates get `ResultUnavailableError`."""
+    retry_horizon: Duration | None = None
+    """How long senders may retry; checked against retention."""
+    codec: Codec | None = None
+    """How results become bytes; None is the typed JSON codec."""
+
+    def __post_init__(self) -> None:
+        for name in ("lease", "max_lease", "retention", "wait", "timeout", "retry_horizon"):
+            value = getattr(self, name)
+            if value is not None or name not in ("timeout", "retry_horizon"):
+                object.__setattr__(self, name, seconds(value, name))
+        _check(self)
+
+    def replace(self, **changes: Any) -> Policy:
+        """This policy with some settings changed."""
+        refuse_unknown(changes, _NAMES, "policy")
+        return replace(self, **changes)
+
+
+_NAMES = tuple(field.name for field in fields(Policy))
+
+
+def refuse_unknown(settings: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Say which setting is unknown, and which one may have been meant."""
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigurationError(f"there is no {what} setting {name!r}; {hint}")
+
+
+def _check(policy: Policy) -> None:
+    lease, max_lease = seconds(policy.lease), seconds(policy.max_lease)
+    _require(lease >= 0.05, "lease", policy.lease, "use at least 0.05 seconds")
+    _require(
+        max_lease >= lease, "max_lease", policy.max_lease, f"it must not be below lease={lease:g}"
+    )
+    retention = seconds(policy.retention)
+    _require(retention > 0, "retention", policy.retention, "use a positive number of seconds")
+    _require(seconds(policy.wait) >= 0, "wait", policy.wait, "use 0 or more seconds")
+    for name, known in (
+        ("in_flight", ("wait", "reject")),
+        ("takeover", ("retry", "hold")),
+        ("outage", ("refuse", "run")),
+    ):
+        value = getattr(policy, name)
+        _require(value in known, name, value, f"use one of {', '.join(known)}")
+    for name in ("max_waiters", "max_attempts", "max_result_bytes"):
+        value = getattr(policy, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        least = 0 if name == "max_waiters" else 1
+        _require(whole and value >= least, name, value, f"use a whole number, {least} or more")
+    _require(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
+    codec: object = policy.codec
+    _require(
+        codec is None or all(callable(getattr(codec, name, None)) for name in ("encode", "decode")),
+        "codec",
+        codec,
+        "use None or an object with encode and decode",
+    )
+    remember: object = policy.remember
+    _require(
+        isinstance(remember, tuple) and all(map(_is_exception_type, remember)),
+        "remember",
+        remember,
+        "use a tuple of exception types",
+    )
+    if policy.timeout is not None:
+        _require(seconds(policy.timeout) > 0, "timeout", policy.timeout, "use None or more than 0")
+    if policy.retry_horizon is not None:
+        horizon = seconds(policy.retry_horizon)
+        _require(
+            retention >= horizon,
+            "retention",
+            policy.retention,
+            f"senders may retry for retry_horizon={horizon:g} seconds, and a repeat that comes "
+            "after retention runs again; raise retention or lower retry_horizon",
+        )
+
+
+def _is_exception_type(item: object) -> bool:
+    return isinstance(item, type) and issubclass(item, BaseException)
+
+
+# Python itself would answer an unknown setting with a TypeError; ours says which one was meant.
+def _checked(build: Any) -> Any:
+    def init(self: Policy, **settings: Any) -> None:
+        refuse_unknown(settings, _NAMES, "policy")
+        build(self, **settings)
+
+    return init
+
+
+Policy.__init__ = _checked(Policy.__init__)  # type: ignore[method-assign]

@@ -1,0 +1,81 @@
+"""The client of one keyed request, behind its server: what is sent to it, and when it went away.
+
+The server's `send` and `receive` are called in the server's own context (`server_context` says why).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextvars import Context
+
+from .._edges.server_context import call_in
+from ._messages import Message, Receive, Send
+
+__all__ = ["Client"]
+
+_log = logging.getLogger("twicesafe")
+
+
+class Client:
+    __slots__ = (
+        "_context",
+        "_on_left",
+        "_receive",
+        "_send",
+        "_watch",
+        "is_gone",
+        "started",
+        "trouble",
+    )
+
+    def __init__(
+        self, receive: Receive, send: Send, context: Context, on_left: Callable[[], None]
+    ) -> None:
+        self._receive, self._send, self._context = receive, send, context
+        self._on_left = on_left
+        self._watch: asyncio.Task[None] | None = None
+        self.is_gone = False
+        self.started = False
+        """Some of the response was sent."""
+        self.trouble: Exception | None = None
+        """What the server itself raised; it is raised to the server when the key is settled."""
+
+    async def send(self, message: Message) -> None:
+        """To a client that is gone nothing is sent, and nothing is raised."""
+        if self.is_gone:
+            return
+        try:
+            await call_in(self._context, self._send, message)
+            self.started = True
+        except OSError:
+            self.left()
+        except Exception as error:
+            self.trouble = self.trouble or error
+            self.left()
+
+    def watch(self) -> None:
+        """Notice when it goes away, also if nothing is sent to it."""
+        if self._watch is None and not self.is_gone:
+            self._watch = asyncio.ensure_future(self._until_gone())
+
+    async def _until_gone(self) -> None:
+        try:
+            while True:
+                message = await call_in(self._context, self._receive)
+                if message["type"] == "http.disconnect":
+                    break
+                await asyncio.sleep(0)  # a `receive` that never waits must not stop the loop
+        except Exception as error:
+            _log.debug("a server's receive() failed: %r", error)
+        self.left()
+
+    def left(self) -> None:
+        if not self.is_gone:
+            self.is_gone = True
+            self._on_left()
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()

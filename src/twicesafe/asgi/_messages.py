@@ -1,0 +1,129 @@
+"""ASGI's scopes and messages, as requests and responses, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+
+from .._core.http.message import HttpRequest, StoredResponse
+from .._core.http.rules import Rules
+
+__all__ = [
+    "App",
+    "Inner",
+    "Message",
+    "Receive",
+    "Scope",
+    "Send",
+    "again",
+    "answer",
+    "is_event_stream",
+    "messages",
+    "request_of",
+    "version_of",
+    "whole_body",
+]
+
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_BY_FILE = ("http.response.pathsend", "http.response.zerocopysend")
+"""Ways to send a body that never passes by, and so cannot be recorded."""
+
+_OURS = ("headers", "extensions")
+"""What the layer itself changes for the application."""
+
+
+def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
+    path: str = scope["path"]
+    target = scope.get("raw_path") or path.encode("utf-8", "surrogateescape")
+    query = scope.get("query_string", b"")
+    return HttpRequest(scope["method"].upper(), path, target, query, scope["headers"], body, scope)
+
+
+def version_of(scope: Scope) -> tuple[int, ...]:
+    """Of the protocol: since 2.4 a `send` to nobody raises OSError, and frameworks wait for that."""
+    text: str = scope.get("asgi", {}).get("spec_version", "2.0")
+    return tuple(map(int, text.split(".")))
+
+
+class Inner:
+    """The scope that the application gets: everything it had, but no way around the recording.
+
+    A copy; so what routers write into it (`route`, `endpoint`, `path_params`) is told to the layers
+    outside, which look for it in theirs.
+    """
+
+    __slots__ = ("_known", "_outer", "scope")
+
+    def __init__(self, outer: Scope, rules: Rules, *, records: bool = True) -> None:
+        self._outer = outer
+        self.scope: Scope = dict(outer)
+        self.scope["headers"] = rules.forwarded(outer["headers"])
+        extensions = outer.get("extensions")
+        if records and extensions and any(name in extensions for name in _BY_FILE):
+            kept = {name: each for name, each in extensions.items() if name not in _BY_FILE}
+            self.scope["extensions"] = kept
+        self._known = dict(self.scope)
+
+    def tell_outer(self) -> None:
+        """What the application changed since."""
+        for name, value in self.scope.items():
+            if name not in _OURS and self._known.get(name, self) is not value:
+                self._known[name] = self._outer[name] = value
+
+
+def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream")
+        for name, value in headers
+    )
+
+
+async def whole_body(receive: Receive, rules: Rules) -> bytes | None:
+    """The whole body; None: the client went away before it was whole."""
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        rules.require_size(size)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read already, then goes on."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def messages(response: StoredResponse) -> tuple[Message, Message]:
+    return (
+        {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": list(response.headers),
+        },
+        {"type": "http.response.body", "body": response.body, "more_body": False},
+    )
+
+
+async def answer(send: Send, response: StoredResponse) -> None:
+    for message in messages(response):
+        await send(message)

@@ -1,0 +1,60 @@
+"""Budget: retries are load. When a server is down, they must not be what keeps it down.
+
+A bucket of tokens: every call puts a fraction in, every retry takes a whole one out. While most
+calls succeed there is enough for every retry; when all fail, retries are at most `ratio` of the
+calls. One budget per server and process: share it between the clients of that server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._forking import RenewedLock
+from ..errors import ConfigurationError
+
+__all__ = ["Budget"]
+
+
+class Budget:
+    """How many retries clients may add to a server's load. Thread-safe."""
+
+    __slots__ = ("_lock", "_tokens", "ratio", "reserve")
+
+    def __init__(self, ratio: float = 0.2, reserve: float = 10) -> None:
+        settings: tuple[tuple[str, Any, float], ...] = (
+            ("ratio", ratio, 1),
+            ("reserve", reserve, 1e9),
+        )
+        for name, value, most in settings:
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not 0 <= value <= most:
+                raise ConfigurationError(
+                    f"budget.{name}={value!r} makes no sense: use a number from 0 to {most:g}"
+                )
+        self.ratio = ratio
+        """Retries per call, in the long run."""
+        self.reserve = reserve
+        """Retries at once, and what is there at the start."""
+        self._tokens = float(reserve)
+        self._lock = RenewedLock()
+
+    @property
+    def left(self) -> float:
+        """Retries that are possible now."""
+        return self._tokens
+
+    def earn(self) -> None:
+        """A call begins."""
+        with self._lock.now:
+            self._tokens = min(self._tokens + self.ratio, float(self.reserve))
+
+    def spend(self) -> bool:
+        """May a retry be sent? Then it is counted."""
+        with self._lock.now:
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True
+
+    def __repr__(self) -> str:
+        return f"<Budget {self._tokens:.1f} of {self.reserve:g}>"

@@ -1,0 +1,102 @@
+"""Redirects: the key of a request that a library sends because an answer told it where to go.
+
+    POST a.example/charges   key K                    307 → b.example/charges
+    POST b.example/charges   key derived from K and that address
+    GET  b.example/receipt   no key                   after 301, 302 or 303
+
+The same key would be refused at another path of the same server (422), and it would tell another host a key
+that is not its own. A new key would be a second effect when the whole call is repeated: the first server
+replays its redirect, and the second one meets a key that it does not know. The derived key is the same
+for each repeat, differs for each address, and does not tell the key that it is made from.
+
+A `Root` goes with the request in a way of each library's own; the key itself is taken off a request that
+was redirected, so that nothing can copy it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import msgspec
+
+from .._core.http.key_field import field_of
+from .._values.keys import Key
+from ..propagation import as_sent
+from ._final_answers import Answer, Unanswered
+from ._policy import RetryPolicy
+from ._sending import SAFE, Call, call_of
+
+__all__ = ["ROOT", "Root", "call_from", "is_redirect", "start", "take_off"]
+
+ROOT: Final = "twicesafe.root"
+"""The name under which a library's request holds its `Root`."""
+
+_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
+
+
+class Root(msgspec.Struct, frozen=True):
+    """The call that a redirected request belongs to."""
+
+    key: str
+    url: str
+    """Where it was sent first."""
+    fresh: bool
+
+    def __repr__(self) -> str:
+        return f"<Root {Key(self.key).short}>"
+
+
+def start(
+    policy: RetryPolicy,
+    method: str,
+    url: str,
+    path: str,
+    headers: MutableMapping[str, Any],
+    root: Root | None,
+) -> tuple[Call | None, Root | None]:
+    """The call that a request is, its key written into the headers; and where it began.
+
+    `root`: it follows a redirect, or is sent again after one.
+    """
+    if root is None:
+        lines = [(name, _text(value)) for name, value in headers.items()]
+        call = call_of(policy, method, path, lines)
+        root = None if call is None else Root(call.key, url, call.fresh)
+    else:
+        take_off(policy, headers)
+        call = call_from(policy, root, method, url)
+    if call is not None and call.field is not None:
+        headers[policy.http.sent_as] = call.field
+    return call, root
+
+
+def call_from(policy: RetryPolicy, root: Root, method: str, url: str) -> Call | None:
+    """The call at this address; None: what it has become needs no key."""
+    if method in SAFE:
+        return None
+    key = root.key
+    if url != root.url:
+        place = hashlib.sha256(f"{method} {url}".encode("utf-8", "surrogatepass")).hexdigest()
+        key = as_sent(Key(key).derive(f"redirect {place}"), policy.http)
+    return Call(root.key, field_of(key, strict=policy.http.strict), root.fresh)
+
+
+def take_off(policy: RetryPolicy, headers: MutableMapping[str, Any]) -> None:
+    """No key in these headers, whoever put it there."""
+    for name in policy.http.key_fields:
+        while headers.pop(name, None) is not None:
+            pass  # aiohttp's takes off one line at a time
+
+
+def is_redirect(reply: Answer | Unanswered) -> bool:
+    return (
+        isinstance(reply, Answer)
+        and reply.status in _STATUSES
+        and bool(reply.headers.get("location"))
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value

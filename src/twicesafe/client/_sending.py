@@ -1,0 +1,131 @@
+"""Sending: one call with all its retries, as a flow of commands. It decides; the edges act.
+
+    Attempt(seconds)        send the request, within so many seconds. Reply: Answer or Unanswered
+    Pause(seconds, answer)  let go of that answer, then wait. Reply: nothing
+
+The flow is run by `drive` or `drive_async`, so that every library, blocking or not, has the same
+rules. What is not a matter of the network (a bug, a cancellation) passes through it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from .._core.http.key_field import BadKey, field_of, parse_key, require_key
+from .._values.clocks import WorkerClock, since_boot
+from .._values.context import current_key
+from .._values.keys import Key
+from .._values.policy import seconds
+from ..errors import InvalidKeyError
+from ..propagation import numbered, outgoing_key
+from ._budget import Budget
+from ._final_answers import Answer, Unanswered, is_final, is_replay, retry_after
+from ._policy import RetryPolicy
+from ._sent import End, Sent
+
+__all__ = ["SAFE", "Attempt", "Call", "Ended", "Pause", "Sending", "call_of", "send"]
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    seconds: float
+
+
+class Pause(msgspec.Struct, frozen=True):
+    seconds: float
+    answer: Answer | None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    reply: Answer | Unanswered
+    sent: Sent
+
+
+Sending: TypeAlias = Generator[Attempt | Pause, Answer | Unanswered | None, Ended]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A request that has a key."""
+
+    key: str
+    field: str | None
+    """What to put into the key's header; None: the caller has put it there."""
+    fresh: bool
+    """The key was made for this call: nobody else can have used it."""
+
+    def __repr__(self) -> str:
+        return f"<Call {Key(self.key).short}>"
+
+
+def call_of(
+    policy: RetryPolicy, method: str, path: str, headers: Iterable[tuple[str, str]]
+) -> Call | None:
+    """The call that a request is; None: it needs no key and is left alone."""
+    if method in SAFE:
+        return None
+    http = policy.http
+    names = {name.lower() for name in http.key_fields}
+    given = [value.encode("utf-8", "replace") for name, value in headers if name.lower() in names]
+    try:
+        if given:
+            return Call(parse_key(given, strict=http.strict, most=http.max_key), None, False)
+        if method not in http.methods:
+            return None
+        inside = policy.propagate and current_key() is not None
+        key = (
+            outgoing_key(numbered(f"{method} {path}"), policy=http)
+            if inside
+            else require_key(policy.new_key(), http.max_key)
+        )
+    except BadKey as bad:
+        raise InvalidKeyError(f"{http.header}: {bad}; nothing was sent") from None
+    return Call(key, field_of(key, strict=http.strict), not inside)
+
+
+def send(
+    call: Call,
+    policy: RetryPolicy,
+    budget: Budget,
+    rewind: Callable[[], bool],
+    *,
+    now: WorkerClock = since_boot,
+    wall: WorkerClock = time.time,
+    chance: Callable[[], float] = random.random,
+) -> Sending:
+    """One call. `rewind` makes the body ready to be sent again, or says that it cannot be."""
+    begun = now()
+    deadline = seconds(policy.deadline)
+    budget.earn()
+    number = 0
+    while True:
+        number += 1
+        reply = yield Attempt(max(0.001, begun + deadline - now()))
+        assert reply is not None
+        replayed = False
+        wait = policy.backoff.delay(number, chance())
+        if isinstance(reply, Answer):
+            replayed = is_replay(reply, policy)
+            running = number > 1 or not call.fresh
+            if is_final(reply, policy, may_be_running=running):
+                return Ended(reply, Sent(call.key, number, replayed, "answered"))
+            wait += retry_after(reply.headers, wall())
+        elif reply.final:
+            return Ended(reply, Sent(call.key, number, False, "error"))
+        end: End | None = None
+        if number >= policy.attempts:
+            end = "attempts"
+        elif now() - begun + wait >= deadline:
+            end = "deadline"
+        elif (isinstance(reply, Answer) or reply.sent) and not rewind():
+            end = "body"
+        elif not budget.spend():
+            end = "budget"
+        if end is not None:
+            return Ended(reply, Sent(call.key, number, replayed, end))
+        yield Pause(wait, reply if isinstance(reply, Answer) else None)

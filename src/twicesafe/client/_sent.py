@@ -1,0 +1,62 @@
+"""Sent: how a call went, for whoever holds its response or its error.
+
+response = client.post("/charges", json=order)
+sent_of(response).replayed      # the server had done it before
+except httpx.TransportError as error:
+    sent_of(error).key          # send the call again under this key, and it is the same call
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from .._values.keys import Key
+
+__all__ = ["EXTENSION", "End", "Sent", "mark", "sent_of"]
+
+EXTENSION = "twicesafe"
+"""The name of an httpx response's extension, and of the attribute elsewhere."""
+
+End: TypeAlias = Literal["answered", "error", "attempts", "deadline", "budget", "body"]
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One call: its key, how often it was sent, and why it was not sent again."""
+
+    key: str
+    """Send the call again under it, and it is the same call."""
+    attempts: int
+    """How often it was sent."""
+    replayed: bool
+    """The answer is from the server's record: the last attempt had no effect of its own."""
+    end: End
+    """answered: the answer is final. error: so is the error (a certificate, a protocol of this side).
+    Otherwise a retry was due, and this forbade it: attempts, deadline or budget, or a body that could
+    be read only once."""
+
+    def __repr__(self) -> str:
+        replayed = ", replayed" if self.replayed else ""
+        return f"<Sent {Key(self.key).short} {self.attempts}x, {self.end}{replayed}>"
+
+
+def mark(what: Any, sent: Sent) -> None:
+    """Leave it on a response or an error."""
+    setattr(what, EXTENSION, sent)
+    if isinstance(what, BaseException):
+        times = "once" if sent.attempts == 1 else f"{sent.attempts} times"
+        what.add_note(
+            f"twicesafe: sent {times}, then stopped ({sent.end}). The effect may have happened: "
+            "retry under the same key, sent_of(error).key"
+        )
+
+
+def sent_of(what: object) -> Sent | None:
+    """How the call of this response or error went; None: it was not ours (it had no key)."""
+    extensions = getattr(what, "extensions", None)
+    if isinstance(extensions, dict) and EXTENSION in extensions:
+        found = extensions[EXTENSION]
+    else:
+        found = getattr(what, EXTENSION, None)
+    return found if isinstance(found, Sent) else None

@@ -1,0 +1,5 @@
+"""The inbox: the effect and the record that it happened, in one transaction of yours."""
+
+from ._inbox import AsyncInbox, Inbox
+
+__all__ = ["AsyncInbox", "Inbox"]

@@ -1,0 +1,266 @@
+"""Letters: an inbox's settings, and how a message becomes a call on those terms.
+
+What the twins share, in one place and without I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CoroutineType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from .. import events
+from .._core import inbox_flow as core
+from .._core.call import Call
+from .._core.commands import Invoke, Raised, Reply, Returned
+from .._core.handler_profile import FingerprintSetting, HandlerProfile
+from .._engines.sql.in_transaction import InTransaction
+from .._runtime.deferred_writes import DeferredWrites
+from .._values.clocks import since_boot
+from .._values.context import active, scope_of_context
+from .._values.fingerprint import stated
+from .._values.keys import Key, KeyLike, as_key
+from .._values.policy import Policy
+from ..errors import AtomicityBrokenError, ConfigurationError, UnsupportedByStoreError, UsageError
+from ..receiver._base import ReceiverBase
+from ..stores._base import Program, Store
+
+__all__ = ["InboxBase", "Results", "claim_of", "invoked", "invoked_async"]
+
+Results: TypeAlias = Literal["required", "optional"]
+
+_POINTLESS: Final = (
+    "lease", "max_lease", "max_waiters", "takeover", "backoff", "timeout", "outage",
+)  # fmt: skip
+"""Settings that say nothing where a transaction holds the key."""
+
+
+class _Clock:
+    """What `ReceiverBase` asks of a runtime."""
+
+    clock = staticmethod(since_boot)
+    cache = None
+
+
+class InboxBase(ReceiverBase):
+    """What the twins share: settings, and how a message becomes a call. No I/O."""
+
+    _store: Store
+    _notes: Any = None
+
+    def _set_up(
+        self,
+        consumer: str,
+        policy: Policy | None,
+        scope: Iterable[str],
+        fingerprint: FingerprintSetting,
+        results: Results,
+        observers: Sequence[events.Observer],
+    ) -> None:
+        if results not in ("required", "optional"):
+            raise ConfigurationError(f"results={results!r}: use required or optional")
+        self._runtime = _Clock
+        self._insides: dict[str, InTransaction] = {}
+        self._must_keep = results == "required"
+        _refuse_pointless(policy)
+        self._consumer = (consumer,) if consumer else ()
+        self._configure(policy, scope, fingerprint, events.notifier(observers), bool(observers))
+        Key("-", self.scope)  # checked as any scope is
+
+    def _use(self, store: Store) -> None:
+        if not store.capabilities.transactions:
+            raise UnsupportedByStoreError(
+                f"{store.url} has no transaction that your data could share: an inbox needs "
+                "sqlite:///…, postgresql://… or mysql://…; for other stores use a Receiver"
+            )
+        self._store = store
+
+        @functools.cache  # not before the first note: a store may open late
+        def ours() -> InTransaction:
+            inside: InTransaction = store.in_transaction(
+                "?" if store.url.startswith("sqlite:") else "%s"
+            )
+            return inside
+
+        self._notes = DeferredWrites(lambda note: store.own_transaction(lambda: ours().note(note)))
+
+    def _is_ready(self) -> bool:
+        return self._notes is not None
+
+    def options(
+        self,
+        *,
+        policy: Policy | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting | Any = ...,
+    ) -> Self:
+        """An inbox with other settings in the same database. Cheap; nothing is reconfigured."""
+        _refuse_pointless(policy)
+        return super().options(policy=policy, scope=scope, fingerprint=fingerprint)
+
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """What every key of this inbox begins with: the consumer, then its own scope."""
+        return (*self._consumer, *self._scope)
+
+    def key(self, key: KeyLike | None) -> Key:
+        """The full key that this inbox makes of a message's. The consumer is part of each one that
+        is not absolute: two consumers of one message both run."""
+        return as_key(key, (*scope_of_context(), *self.scope))
+
+    # -- from messages to calls ---------------------------------------------------------------
+
+    def _plain_call(self, id_: KeyLike, content: object) -> Call:
+        """A call without a handler: `accept`."""
+        key = self.key(id_)
+        return Call(
+            *(key, _nothing, self._terms, Any, stated(content), None),
+            *(since_boot, self._notify, self._observed),
+        )
+
+    def _letter(
+        self,
+        key: Key,
+        run: Callable[[], Any],
+        profile: HandlerProfile,
+        connection: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Call:
+        """The connection is no part of what was asked: it is left out of the fingerprint."""
+        if self._fingerprint is True:
+            args = tuple(None if arg is connection else arg for arg in args)
+            kwargs = {name: None if arg is connection else arg for name, arg in kwargs.items()}
+        return self._call(key, run, profile, args, kwargs)
+
+    def _decorated_with(
+        self,
+        function: Any,
+        key: Callable[..., KeyLike] | str | None,
+        scope: Iterable[str] | None,
+        fingerprint: FingerprintSetting,
+        policy: Policy | None,
+    ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:
+        if key is None:
+            raise ConfigurationError(
+                "an inbox needs to be told the message's id: give key=, for example "
+                "key=lambda connection, message: message.id"
+            )
+        _refuse_pointless(policy)
+        return self._decorated(function, key, scope, fingerprint, policy)
+
+    def _connection_of(
+        self, profile: HandlerProfile, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The first argument, after ``self`` if there is one."""
+        named = profile.named(args, kwargs)
+        if not profile.parameters or profile.parameters[0] not in named:
+            raise UsageError("the first argument of this function must be a connection")
+        return named[profile.parameters[0]]
+
+    @staticmethod
+    def _first_of_each(calls: Iterable[Call]) -> list[Call]:
+        return list({call.key.id: call for call in reversed(list(calls))}.values())[::-1]
+
+    @staticmethod
+    def _verdicts(
+        calls: list[Call], asks: list[core.Enter], entered: list[core.Entered]
+    ) -> list[bool]:
+        """An id that came twice in one batch is new once."""
+        answers = {ask.id: got.answer for ask, got in zip(asks, entered, strict=True)}
+        seen: set[bytes] = set()
+        verdicts = []
+        for call in calls:
+            verdicts.append(core.accept(call, answers[call.key.id]) and call.key.id not in seen)
+            seen.add(call.key.id)
+        return verdicts
+
+    # -- programs for the caller's transaction ------------------------------------------------
+
+    def _inside(self, transaction: Any) -> InTransaction:
+        known = self._insides.get(transaction.style)
+        if known is None:
+            scheme = self._store.url.partition(":")[0].partition("+")[0]
+            ours = {"mariadb": "mysql", "postgres": "postgresql"}.get(scheme, scheme)
+            if ours != transaction.dialect:
+                raise UsageError(
+                    f"this inbox is on {ours}, and the connection speaks {transaction.dialect}: "
+                    "they must be the same database"
+                )
+            known = self._insides[transaction.style] = self._store.in_transaction(transaction.style)
+        return known
+
+    def _enter(self, transaction: Any, asks: list[core.Enter]) -> Program[list[core.Entered]]:
+        wait = 0.0 if self._terms.rejects else self._terms.wait
+        inside = self._inside(transaction)
+        try:
+            return (yield from inside.enter(asks, wait))
+        except AtomicityBrokenError as error:  # before anything was asked of it
+            raise UsageError(
+                f"the transaction on this connection takes no statements: {error.message}; roll it "
+                "back and begin again"
+            ) from error
+
+    def _leave(self, transaction: Any, ask: core.Leave) -> Program[bool]:
+        return self._inside(transaction).leave(ask)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _refuse_pointless(policy: Policy | None) -> None:
+    if not isinstance(policy, Policy):
+        return
+    usual = Policy()
+    for name in _POINTLESS:
+        if getattr(policy, name) != getattr(usual, name):
+            raise ConfigurationError(
+                f"{name}= says nothing in an inbox, where your transaction holds the key; it is "
+                "for receivers"
+            )
+
+
+# --- running the handler, in the caller's own thread or task -----------------------------------
+
+
+@contextlib.contextmanager
+def claim_of(command: Invoke) -> Iterator[None]:
+    claim = command.claim
+    assert claim is not None
+    claim.outer = active.get()
+    token = active.set(claim)
+    try:
+        yield
+    finally:
+        active.reset(token)
+
+
+def invoked(command: Invoke) -> Reply:
+    try:
+        value = command.run()
+    except Exception as error:
+        return Raised(error)
+    if isinstance(value, CoroutineType):  # nothing of it has run; closed, it never will
+        value.close()
+        return Raised(
+            UsageError(
+                "the handler returned a coroutine, which is work not yet done: use AsyncInbox for "
+                "async functions"
+            )
+        )
+    return Returned(value)
+
+
+async def invoked_async(command: Invoke) -> Reply:
+    with claim_of(command):
+        try:
+            value = command.run()
+            if inspect.isawaitable(value):
+                value = await value
+        except Exception as error:
+            return Raised(error)
+    return Returned(value)

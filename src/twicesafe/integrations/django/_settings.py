@@ -1,0 +1,59 @@
+"""The setting TWICESAFE, read once for each handler, and whose a key is in Django.
+
+In tests the real store is left alone, as Django leaves the real databases and mailboxes alone: the keys of
+each test client are in memory, so that no test finds the keys of another; or in `test_store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.test import utils
+
+from ... import AsyncReceiver, Receiver
+from ..._core.http.message import HttpRequest
+from ..._core.http.policy import DEFAULT_SCOPE, HttpPolicy
+from ..._core.http.rules import credentials
+
+__all__ = ["configured", "is_tested"]
+
+
+def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
+    """The policy, and a receiver in the handler's colour."""
+    found = getattr(settings, "TWICESAFE", None)
+    if not isinstance(found, Mapping) or not isinstance(found.get("store"), str):
+        raise ImproperlyConfigured(
+            'twicesafe needs the setting TWICESAFE = {"store": "sqlite:///keys.db"}: the URL of a '
+            "store, and if need be a policy, a dict of HTTP settings or an HttpPolicy"
+        )
+    unknown = sorted(set(found) - {"store", "policy", "test_store"})
+    if unknown:
+        raise ImproperlyConfigured(
+            f"TWICESAFE knows no {unknown[0]!r}, only store, policy and test_store"
+        )
+    given = found.get("policy", {})
+    policy = given if isinstance(given, HttpPolicy) else HttpPolicy().replace(**given)
+    if policy.scope is DEFAULT_SCOPE:
+        policy = policy.replace(scope=_user_or_client(policy.scope_secret))
+    store = found.get("test_store", "memory://") if is_tested() else found["store"]
+    return policy, (AsyncReceiver if awaits else Receiver).open(store)
+
+
+def is_tested() -> bool:
+    """Was `setup_test_environment` called? Django's test runner does, and pytest-django."""
+    return hasattr(utils._TestState, "saved_data")  # what Django itself asks
+
+
+def _user_or_client(secret: bytes) -> Callable[[HttpRequest], tuple[str, str, str]]:
+    def scope(request: HttpRequest) -> tuple[str, str, str]:
+        host = request.native.get_host().lower()  # each of several sites may have a user 1
+        user = getattr(request.native, "user", None)
+        if user is not None and user.is_authenticated:
+            return host, "user", str(user.pk)
+        names = ("Authorization", f"cookie:{settings.SESSION_COOKIE_NAME}")
+        return host, "client", credentials(request, names, secret)
+
+    return scope

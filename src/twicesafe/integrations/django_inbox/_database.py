@@ -1,0 +1,92 @@
+"""A Django database as a store: opened when it is first needed, and never left open.
+
+Django imports modules before there are tables (``check``, ``makemigrations``, the first ``migrate``), and
+before the test runner has put the test database in place. So nothing is opened before the first
+use, and the address is asked for again each time. What an inbox does on a connection of its own is
+rare (it notes a failed attempt), so each such use opens and closes one: a test database can be
+dropped, and the server keeps no idle connection for us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from ..._core.outbox_requests import Prepare
+from ...errors import TwicesafeError
+from ...stores._base import Capabilities, Store
+from ...stores._urls import open_store
+
+__all__ = ["DjangoDatabase", "make_ready"]
+
+_ALL: Final[dict[str, Callable[[], str]]] = {}
+"""Databases that have an inbox or an outbox, by alias."""
+_READY: Final[set[str]] = set()
+
+
+class DjangoDatabase:
+    """What `Inbox` and `Outbox` ask of a store."""
+
+    capabilities: Final = Capabilities(transactions=True, outbox=True)
+
+    def __init__(self, alias: str, url: Callable[[], str]) -> None:
+        self._url = url
+        self._outboxes: dict[str, Any] = {}
+        _ALL[alias] = url
+
+    @property
+    def url(self) -> str:
+        return self._url()
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Store]:
+        store = open_store(self._url())
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def in_transaction(self, style: str) -> Any:
+        with self._opened() as store:
+            return store.in_transaction(style)
+
+    def own_transaction(self, program: Callable[[], Any]) -> Any:
+        with self._opened() as store:
+            return store.own_transaction(program)
+
+    @property
+    def outbox(self) -> Any:
+        """The statements of the outbox, once its tables were seen."""
+        url = self._url()
+        if url not in self._outboxes:
+            with self._opened() as store:
+                store.perform(Prepare())  # type: ignore[arg-type]
+                self._outboxes[url] = store.outbox  # type: ignore[attr-defined]
+        return self._outboxes[url]
+
+    def perform(self, request: Any) -> Any:
+        if isinstance(request, Prepare):
+            return []  # with the first use
+        with self._opened() as store:
+            return store.perform(request)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def make_ready(alias: str) -> None:
+    """SQLite: switch the file to WAL and agree on its clock while no transaction is in the way.
+
+    Our own connection could not do that from inside a transaction of the caller that has written.
+    """
+    url = _ALL.get(alias)
+    if url is None:
+        return
+    with contextlib.suppress(
+        TwicesafeError
+    ):  # no tables yet, or in memory: the first use will tell
+        address = url()
+        if address.startswith("sqlite:") and address not in _READY:
+            open_store(address).close()
+            _READY.add(address)

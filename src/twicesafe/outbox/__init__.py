@@ -1,0 +1,11 @@
+"""The outbox: messages written in your transaction, and the relay that publishes them.
+
+outbox       `Outbox` and `AsyncOutbox`: add messages, look at lanes, retry or skip
+relay        `OutboxRelay` and `AsyncOutboxRelay`: publish what was added, in order per key
+publishers   where a relay publishes: webhooks, Kafka, RabbitMQ, NATS, Redis Streams, a function
+"""
+
+from ._outbox import AsyncOutbox, Outbox
+from ._relay import AsyncOutboxRelay, OutboxRelay
+
+__all__ = ["AsyncOutbox", "AsyncOutboxRelay", "Outbox", "OutboxRelay"]

@@ -1,0 +1,384 @@
+"""The outbox: messages that leave if, and only if, your transaction commits.
+
+    outbox = Outbox.open("postgresql://…/shop")
+    with pool.connection() as connection, connection.transaction():
+        insert_order(connection, order)
+        outbox.add(connection, topic="orders", body={"id": order.id}, key=order.customer)
+
+A row is written in your own open transaction, on your own connection or session. A relay
+(`OutboxRelay`, or ``twicesafe relay``) publishes it afterwards: at least once, always under the same
+id, in row order per key; no row is skipped. Consumers that deduplicate by the id apply it once.
+
+The id: yours, if you give one. Inside a protected call it is derived from the key that the code runs
+under and the number of the message, so a run that is repeated sends the same ids. Else a UUIDv7.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn, Self
+
+import msgspec
+
+from .. import _transactions as transactions
+from .._core.http.key_field import field_of
+from .._core.outbox_requests import (
+    Backlog,
+    Depth,
+    Message,
+    ParkedLane,
+    ParkedLanes,
+    Prepare,
+    Unpark,
+    lane_of,
+)
+from .._engines.sql.outbox_programs import Added, OutboxPrograms
+from .._values.clocks import wall_clock
+from ..errors import UnsupportedByStoreError, UsageError, stays_here
+from ..propagation import numbered, outgoing_key
+from ..stores._base import AsyncStore, Store
+from ..stores._urls import open_async_store, open_store
+
+__all__ = ["AsyncOutbox", "Outbox"]
+
+MAX_BYTES: Final = 1_000_000
+"""Brokers take about a megabyte. A message that none takes would park its lane."""
+
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}", re.ASCII)
+_ID: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_FRAMING: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te",
+     "trailer", "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Header names that belong to a connection, not to a message: no web hook may carry them."""
+
+MAX_HEADER_BYTES: Final = 32_768
+"""Of all headers together: one frame of AMQP, one request head of HTTP."""
+
+_FIELDS: Final = frozenset({"topic", "body", "key", "headers", "id"})
+
+
+class _Outbox:
+    """What both twins do without asking anybody: check a message, and choose the statements."""
+
+    def __reduce__(self) -> NoReturn:
+        raise stays_here(self)
+
+    def __init__(self, store: Any, ordered: bool, max_bytes: int) -> None:
+        if not store.capabilities.outbox:
+            raise UnsupportedByStoreError(
+                f"{store.url} cannot keep an outbox, which lives in the database of your data: use "
+                "sqlite:///…, postgresql://… or mysql://…"
+            )
+        if max_bytes < 1:
+            raise UsageError(f"max_bytes={max_bytes!r} makes no sense: use 1 or more")
+        self._ordered = ordered
+        self._max_bytes = max_bytes
+        self._spoken: dict[tuple[str, str], OutboxPrograms] = {}
+
+    def _programs(self, outbox: OutboxPrograms, transaction: Any) -> OutboxPrograms:
+        """The statements for this outbox, as the caller's driver writes them."""
+        known = self._spoken.get((transaction.dialect, transaction.style))
+        if known is None:
+            if transaction.dialect != outbox.dialect:
+                raise UsageError(
+                    f"this outbox is on {outbox.dialect}, and the connection speaks "
+                    f"{transaction.dialect}: they must be the same database"
+                )
+            known = outbox.speaking(transaction.style)
+            self._spoken[transaction.dialect, transaction.style] = known
+        return known
+
+    def _added(self, fields: Mapping[str, Any]) -> Added:
+        unknown = fields.keys() - _FIELDS
+        if unknown or not fields.keys() >= {"topic", "body"}:
+            raise UsageError(
+                "a message is topic= and body=, and may have key=, headers= and id=; not "
+                + ", ".join(sorted(map(str, unknown or _FIELDS - fields.keys())))
+            )
+        topic = _text(fields["topic"], "topic")
+        key = fields.get("key")
+        key = None if key is None else _text(key, "key")
+        body, kind = _body(fields["body"])
+        if len(body) > self._max_bytes:
+            raise UsageError(
+                f"a body of {len(body)} bytes is above max_bytes={self._max_bytes}: send a "
+                "reference to it, or raise max_bytes= if your broker takes as much"
+            )
+        id_ = fields.get("id")
+        if id_ is None:
+            id_ = outgoing_key(numbered(f"outbox {topic}"))
+        elif not isinstance(id_, str) or _ID.fullmatch(id_) is None:
+            raise UsageError("id= must be 1 to 255 visible ASCII characters")
+        headers = _headers(fields.get("headers"))
+        headers.setdefault("content-type", kind)
+        headers.setdefault("idempotency-key", field_of(id_))
+        if "traceparent" not in headers:
+            _put_trace(headers)
+        message = Message(id_, topic, body, key, headers)
+        return Added(
+            message,
+            lane_of(key, id_),
+            headers.get("type", topic)[:255],
+            msgspec.json.encode(headers).decode(),
+            self._ordered and key is not None,
+        )
+
+
+class Outbox(_Outbox):
+    """The blocking twin. Thread-safe; one per process and database is enough."""
+
+    def __init__(self, store: Store, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__(store, ordered, max_bytes)
+        self.store = store
+        store.perform(Prepare())  # type: ignore[arg-type]
+
+    @classmethod
+    def open(cls, url: str, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> Self:
+        """The outbox in the database at this URL; its tables are made if they are not there.
+
+        ``ordered``: whoever adds a message with a key waits for those who added one with the same
+        key before and did not commit yet; so the order of a key is that of its commits. Without it
+        nobody waits, and of two transactions at once either may be first.
+        """
+        store = open_store(url)
+        try:
+            return cls(store, ordered=ordered, max_bytes=max_bytes)
+        except BaseException:
+            store.close()
+            raise
+
+    def add(
+        self,
+        connection: Any,
+        *,
+        topic: str,
+        body: object,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> str:
+        """Add one message in the transaction that is open on this connection; its id.
+
+        ``body``: bytes and text go as they are, anything else as JSON.
+        """
+        fields = {"topic": topic, "body": body, "key": key, "headers": headers, "id": id}
+        return self.add_many(connection, [fields])[0]
+
+    def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Add many, in this order, in one trip; each is the arguments of `add`. Their ids."""
+        added = [self._added(fields) for fields in messages]
+        transaction = transactions.of(connection)
+        transaction.check()
+        if added:
+            programs = self._programs(_outbox_of(self.store), transaction)
+            transaction.run(programs.add(added, wall_clock()))
+        return [one.message.id for one in added]
+
+    def depth(self) -> Depth:
+        """How many messages wait, how old the oldest is, what is parked."""
+        return self.store.perform(Backlog())  # type: ignore[arg-type, no-any-return]
+
+    def parked(self, limit: int = 100) -> list[ParkedLane]:
+        """Lanes that were refused too often, the longest parked first."""
+        return self.store.perform(ParkedLanes(_whole(limit)))  # type: ignore[arg-type, no-any-return]
+
+    def retry(self, lane: str, *, by: str, why: str = "") -> None:
+        """Let a parked lane go on from the message that was refused."""
+        _require(self.store.perform(_unpark(lane, False, by, why)), lane)  # type: ignore[arg-type]
+
+    def skip(self, lane: str, *, by: str, why: str = "") -> None:
+        """Let a parked lane go on behind the message that was refused, which is kept aside."""
+        _require(self.store.perform(_unpark(lane, True, by, why)), lane)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Close the store that it was opened on; your own connections stay yours."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncOutbox(_Outbox):
+    """The awaited twin. Its tables are made on entering it, or with the first thing it is asked."""
+
+    def __init__(
+        self, store: AsyncStore, *, ordered: bool = True, max_bytes: int = MAX_BYTES
+    ) -> None:
+        super().__init__(store, ordered, max_bytes)
+        self.store = store
+        self._prepared = False
+
+    @classmethod
+    def open(cls, url: str, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> Self:
+        """The outbox in the database at this URL; its tables are made if they are not there.
+
+        ``ordered``: whoever adds a message with a key waits for those who added one with the same
+        key before and did not commit yet; so the order of a key is that of its commits. Without it
+        nobody waits, and of two transactions at once either may be first.
+        """
+        return cls(open_async_store(url), ordered=ordered, max_bytes=max_bytes)
+
+    async def add(
+        self,
+        connection: Any,
+        *,
+        topic: str,
+        body: object,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> str:
+        """Add one message in the transaction that is open on this connection; its id.
+
+        ``body``: bytes and text go as they are, anything else as JSON.
+        """
+        fields = {"topic": topic, "body": body, "key": key, "headers": headers, "id": id}
+        return (await self.add_many(connection, [fields]))[0]
+
+    async def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Add many, in this order, in one trip; each is the arguments of `add`. Their ids."""
+        added = [self._added(fields) for fields in messages]
+        transaction = transactions.async_of(connection)
+        await transaction.check()
+        if added:
+            await self._prepare()
+            programs = self._programs(_outbox_of(self.store), transaction)
+            await transaction.run(programs.add(added, wall_clock()))
+        return [one.message.id for one in added]
+
+    async def depth(self) -> Depth:
+        """How many messages wait, how old the oldest is, what is parked."""
+        return await self._ask(Backlog())  # type: ignore[no-any-return]
+
+    async def parked(self, limit: int = 100) -> list[ParkedLane]:
+        """Lanes that were refused too often, the longest parked first."""
+        return await self._ask(ParkedLanes(_whole(limit)))  # type: ignore[no-any-return]
+
+    async def retry(self, lane: str, *, by: str, why: str = "") -> None:
+        """Let a parked lane go on from the message that was refused."""
+        _require(await self._ask(_unpark(lane, False, by, why)), lane)
+
+    async def skip(self, lane: str, *, by: str, why: str = "") -> None:
+        """Let a parked lane go on behind the message that was refused, which is kept aside."""
+        _require(await self._ask(_unpark(lane, True, by, why)), lane)
+
+    async def close(self) -> None:
+        """Close the store that it was opened on; your own connections stay yours."""
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self._prepare()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _prepare(self) -> None:
+        from .._runtime.event_loop import running_loop
+
+        running_loop()
+        if not self._prepared:
+            await self.store.perform(Prepare())  # type: ignore[arg-type]
+            self._prepared = True
+
+    async def _ask(self, request: Any) -> Any:
+        await self._prepare()
+        return await self.store.perform(request)
+
+
+# --- what a message may be -----------------------------------------------------------------------
+
+
+def _outbox_of(store: Any) -> OutboxPrograms:
+    """The statements of the store's engine; a store in a thread has them beside it."""
+    found = getattr(store, "outbox", None)
+    return store.blocking_store().outbox if found is None else found  # type: ignore[no-any-return]
+
+
+def _text(given: object, what: str) -> str:
+    if not isinstance(given, str):
+        raise UsageError(f"{what}= must be text, not {type(given).__name__}")
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{what}= must be valid Unicode (it has a lone surrogate)") from None
+    if not 1 <= size <= 255 or _CONTROL.search(given):
+        raise UsageError(f"{what}= must be 1 to 255 bytes of UTF-8 without control characters")
+    return given
+
+
+def _body(given: object) -> tuple[bytes, str]:
+    """What is sent, and its content type."""
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return bytes(given), "application/octet-stream"
+    try:
+        if isinstance(given, str):
+            return given.encode(), "text/plain; charset=utf-8"
+        return msgspec.json.encode(given), "application/json"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"this body cannot be sent as JSON ({error}): pass bytes, text or plain data"
+        ) from error
+
+
+def _headers(given: object) -> dict[str, str]:
+    """Names without case; nothing that could end a header line, or that a connection would believe."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UsageError(f"headers= must be a mapping of text to text, not {type(given).__name__}")
+    headers: dict[str, str] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise UsageError("a header's name must be 1 to 100 letters, digits and !#$%&'*+-.^_`|~")
+        if not isinstance(value, str) or not value.isprintable() or len(value) > 4096:
+            raise UsageError(f"the header {name} must be printable text of at most 4096 characters")
+        if value != value.strip():
+            raise UsageError(f"the header {name} must not begin or end with a space")
+        if name.lower() in _FRAMING:
+            raise UsageError(f"the header {name} belongs to a connection, not to a message")
+        headers[name.lower()] = value
+    if sum(len(name) + len(value.encode()) for name, value in headers.items()) > MAX_HEADER_BYTES:
+        raise UsageError(f"the headers together must be at most {MAX_HEADER_BYTES} bytes")
+    return headers
+
+
+def _put_trace(headers: dict[str, str]) -> None:
+    """The trace that this code runs in, if the application traces with OpenTelemetry."""
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry.propagate import inject
+
+        inject(headers)
+
+
+def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:
+    if not _note(by, "by").strip():
+        raise UsageError("say who does this: by=… is kept with a skipped message")
+    try:
+        return Unpark(bytes.fromhex(lane), skip, by, _note(why, "why"))
+    except (TypeError, ValueError):
+        raise UsageError("a lane is named by its 32 hex digits, as `parked` tells them") from None
+
+
+def _note(given: object, what: str) -> str:
+    if not isinstance(given, str) or "\0" in given or len(given) > 255:
+        raise UsageError(f"{what}= must be text of at most 255 characters")
+    return given
+
+
+def _require(done: bool, lane: str) -> None:
+    if not done:
+        raise UsageError(f"the lane {lane[:32]} is not parked: there is nothing to let go on")
+
+
+def _whole(limit: object) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise UsageError(f"limit={limit!r} makes no sense: use 1 or more")
+    return limit

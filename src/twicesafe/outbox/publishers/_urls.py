@@ -1,0 +1,67 @@
+"""Publishers by URL: the scheme chooses the file, imported on first use.
+
+Query parameters configure the publisher; unknown ones are refused by name. Other packages add
+schemes through the entry-point group ``twicesafe.outbox.publishers`` (``scheme = "module:Class"``, a class
+with ``open(url)``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from ..._core.publisher import Publisher
+from ...errors import ConfigurationError
+from ...stores._urls import target_of, typed
+
+__all__ = ["SCHEMES", "driver_url", "open_publisher"]
+
+SCHEMES: Final[dict[str, str]] = {
+    "http": "twicesafe.outbox.publishers.webhook:WebhookPublisher",
+    "https": "twicesafe.outbox.publishers.webhook:WebhookPublisher",
+    "redis": "twicesafe.outbox.publishers.redis:RedisStreamPublisher",
+    "rediss": "twicesafe.outbox.publishers.redis:RedisStreamPublisher",
+    "valkey": "twicesafe.outbox.publishers.redis:RedisStreamPublisher",
+    "nats": "twicesafe.outbox.publishers.nats:JetStreamPublisher",
+    "tls+nats": "twicesafe.outbox.publishers.nats:JetStreamPublisher",
+    "amqp": "twicesafe.outbox.publishers.rabbitmq:RabbitPublisher",
+    "amqps": "twicesafe.outbox.publishers.rabbitmq:RabbitPublisher",
+    "kafka": "twicesafe.outbox.publishers.kafka:KafkaPublisher",
+}
+
+
+def open_publisher(url: str) -> Publisher:
+    """The publisher at this URL; it connects when it is first used."""
+    module, _, name = target_of(url, SCHEMES, "publisher").partition(":")
+    publisher: Publisher = getattr(importlib.import_module(module), name).open(url)
+    return publisher
+
+
+def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str, dict[str, Any]]:
+    """The URL without our options, for the driver; and our options, with the types of their defaults.
+
+    What is not ours stays in the URL: the driver knows it, or refuses it.
+    """
+    parts = urlsplit(url)
+    options, theirs = dict(ours), []
+    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in ours:
+            theirs.append((name, text))
+            continue
+        try:
+            options[name] = _positive(text, ours[name])
+        except (ValueError, KeyError):
+            raise ConfigurationError(
+                f"option {name}={text[:40]!r} makes no sense: its default is {ours[name]!r}"
+            ) from None
+    query = urlencode(theirs)
+    return urlunsplit((scheme or parts.scheme, parts.netloc, parts.path, query, "")), options
+
+
+def _positive(text: str, default: Any) -> Any:
+    value = typed(text, default)
+    if type(value) in (int, float) and value <= 0:
+        raise ValueError(text)
+    return value

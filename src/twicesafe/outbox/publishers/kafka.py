@@ -1,0 +1,179 @@
+"""Kafka: the idempotent producer of librdkafka, without gaps.
+
+    kafka://host:9092,host2:9092?prefix=shop.&client.id=relay
+
+The topic is the message's, with ``prefix=`` in front; the record's key is the ordering key, so a key
+stays in one partition; the id travels as the header ``id``. Whatever else stands in the query goes
+to librdkafka (``security.protocol``, ``sasl.username`` …). While a topic does not exist, its messages
+wait: their lanes rest, and nothing is counted.
+
+The producer retries by itself and keeps the order of a partition (``acks=all``, idempotence). If it
+must give a message up, it gives up those behind it too (``enable.gapless.guarantee``); then it is
+replaced, and they are tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from ..._core.outbox_requests import Message
+from ..._core.publisher import Answer, Answers, NotNow
+from ..._values.drivers import require
+from ...errors import BrokerUnavailableError, ConfigurationError
+from ._urls import driver_url
+
+__all__ = ["KafkaPublisher"]
+
+OPTIONS: Final = {"prefix": "", "batch": 500, "timeout": 10.0}
+
+_TO_BLAME: Final = frozenset(
+    {"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE", "INVALID_RECORD", "POLICY_VIOLATION",
+     "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED", "RECORD_LIST_TOO_LARGE"}
+)  # fmt: skip
+"""Errors that are about this message or its topic, not about the cluster."""
+
+_NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
+
+_AWAY: Final = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "_RESOLVE", "_SSL", "_TRANSPORT"})
+
+
+class KafkaPublisher:
+    """Blocking, by confluent-kafka."""
+
+    concurrency = 1
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        prefix: str = "",
+        batch: int = 500,
+        timeout: float = 10.0,
+    ) -> None:
+        self._config = {
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "log_level": 0,  # what fails is told by the publish that it fails
+            **config,
+            "enable.idempotence": True,
+            "enable.gapless.guarantee": True,
+            "acks": "all",
+            "delivery.timeout.ms": round(timeout * 1000),
+        }
+        self._prefix, self._timeout = prefix, timeout
+        self.batch = batch
+        self._producer: Any = None
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("confluent_kafka")
+        servers = urlsplit(url).netloc
+        if not servers or "@" in servers:
+            raise ConfigurationError(
+                "a Kafka URL is kafka://host:9092,host2:9092?…; credentials go into the query, as "
+                "librdkafka names them (sasl.username=…)"
+            )
+        theirs, options = driver_url(url, OPTIONS)
+        config = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
+        return cls({**config, "bootstrap.servers": servers}, **options)
+
+    def publish(self, messages: Sequence[Message]) -> list[Answer]:
+        producer = self._connected()
+        reports: list[Any] = [_UNREPORTED] * len(messages)
+
+        def report_to(place: int) -> Any:
+            def reported(error: Any, _: Any) -> None:
+                reports[place] = error
+
+            return reported
+
+        answers = Answers(messages)
+        produced: list[int] = []
+        for place, message in enumerate(messages):
+            if not answers.may_go(place):
+                continue
+            try:
+                producer.produce(
+                    self._prefix + message.topic,
+                    value=message.body,
+                    key=message.key,
+                    headers=[("id", message.id.encode()), *_headers(message)],
+                    on_delivery=report_to(place),
+                )
+            except BufferError as error:
+                self._renew()
+                raise BrokerUnavailableError("the producer's queue is full") from error
+            except Exception as error:
+                answers.failed(place, self._blamed(error))
+            else:
+                produced.append(place)
+        producer.flush(self._timeout + 1)
+        for place in produced:
+            if reports[place] is None:
+                answers.took(place)
+            elif answers.may_go(place):
+                answers.failed(place, self._meaning(reports[place], messages[place]))
+        if any(reports[place] is not None for place in produced):
+            self._renew()
+        return answers.ended()
+
+    def _meaning(self, report: Any, message: Message) -> Exception:
+        """Of a message that was not delivered."""
+        if report is _UNREPORTED:
+            return BrokerUnavailableError("Kafka did not confirm in time")
+        name = report.name()
+        if name in _TO_BLAME:
+            return RuntimeError(f"Kafka refuses it: {name}")
+        if name in _NO_TOPIC:
+            return NotNow(f"Kafka has no topic {self._prefix}{message.topic}: create it")
+        return BrokerUnavailableError(
+            f"Kafka did not take it: {name}", blames="none" if name in _AWAY else "compared"
+        )
+
+    def check(self) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._connected().list_topics(timeout=self._timeout)
+        except KafkaException as error:
+            raise BrokerUnavailableError("Kafka cannot be reached", blames="none") from error
+
+    def _connected(self) -> Any:
+        if self._producer is None:
+            from confluent_kafka import KafkaException, Producer
+
+            try:
+                self._producer = Producer(self._config)
+            except KafkaException as error:
+                raise ConfigurationError(f"librdkafka refuses a setting: {error}") from error
+        return self._producer
+
+    def _blamed(self, error: Exception) -> Exception:
+        """`produce` itself refused: too large, say. Anything else is the producer's trouble."""
+        code: Any = error.args[0] if error.args else None
+        name = code.name() if hasattr(code, "name") else ""
+        if name and name not in _TO_BLAME:
+            self._renew()
+            raise BrokerUnavailableError(f"the Kafka producer failed: {name}") from error
+        return error
+
+    def _renew(self) -> None:
+        """After a gap the producer is done for: what it still holds is dropped, not sent later."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(1)
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.flush(self._timeout)
+            self._producer = None
+
+
+_UNREPORTED: Final = object()
+
+
+def _headers(message: Message) -> list[tuple[str, bytes]]:
+    return [(name, value.encode()) for name, value in message.headers.items()]

@@ -1,0 +1,167 @@
+"""Redis Streams: one XADD per message; all that goes to one stream is one transaction and one trip.
+
+    redis://host:6379/0?stream=orders&maxlen=100000
+
+The stream is the message's topic (``prefix=`` goes in front), or the one that ``stream=`` names. A
+consumer finds ``id``, ``key``, ``topic``, ``headers`` (JSON) and ``body``. Streams do not
+deduplicate: consumers do, by the id (`Inbox`). With ``maxlen`` Redis trims old entries, read or not.
+
+EXEC is not all or nothing: a command that fails in it stops none of those behind it. So a transaction has
+one stream only, where Redis takes either all or none; and a relay sends a key's messages of one topic at
+a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+import msgspec
+
+from ..._core.outbox_requests import Message
+from ..._core.publisher import Answer, Answers
+from ..._values.drivers import require
+from ...errors import BrokerUnavailableError
+from ._urls import driver_url
+
+__all__ = ["RedisStreamPublisher"]
+
+OPTIONS: Final = {"stream": "", "prefix": "", "maxlen": "", "batch": 200, "timeout": 5.0}
+
+_AWAY: Final = frozenset(
+    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOREPLICAS",
+     "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "WRONGPASS"}
+)  # fmt: skip
+"""First words of errors that are about the server, not about the message or its stream."""
+
+
+class RedisStreamPublisher:
+    """Blocking, by redis-py."""
+
+    concurrency = 1
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        stream: str = "",
+        prefix: str = "",
+        maxlen: int | None = None,
+        batch: int = 200,
+    ) -> None:
+        self._client = client
+        self._stream, self._prefix, self._maxlen = stream, prefix, maxlen
+        self.batch = batch
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("redis")
+        import redis
+
+        theirs, options = driver_url(url.replace("valkey:", "redis:", 1), OPTIONS)
+        client = redis.Redis.from_url(
+            theirs, socket_timeout=options["timeout"], socket_connect_timeout=options["timeout"]
+        )
+        maxlen = int(options["maxlen"]) if options["maxlen"] else None
+        return cls(
+            client,
+            stream=options["stream"],
+            prefix=options["prefix"],
+            maxlen=maxlen,
+            batch=options["batch"],
+        )
+
+    def publish(self, messages: Sequence[Message]) -> list[Answer]:
+        answers = Answers(messages)
+        streams: dict[str, list[int]] = {}
+        for place, message in enumerate(messages):
+            streams.setdefault(self._stream or self._prefix + message.topic, []).append(place)
+        for stream, places in streams.items():
+            self._add(stream, [place for place in places if answers.may_go(place)], answers)
+        return answers.ended()
+
+    def _add(self, stream: str, places: Sequence[int], answers: Answers) -> None:
+        import redis
+
+        pipe = self._client.pipeline(transaction=True)
+        for place in places:
+            pipe.xadd(
+                stream,
+                _fields(answers.messages[place]),
+                maxlen=self._maxlen,
+                approximate=self._maxlen is not None,
+            )
+        replies: Sequence[Any]
+        try:
+            replies = pipe.execute(raise_on_error=False)
+        except redis.RedisError as error:
+            replies = [error] * len(places)
+        for place, reply in zip(places, replies, strict=True):
+            if not isinstance(reply, Exception):
+                answers.took(place)
+            elif answers.may_go(place):
+                answers.failed(place, _meaning(reply, len(places)))
+
+    def check(self) -> None:
+        import redis
+
+        try:
+            self._client.ping()
+        except redis.RedisError as error:
+            raise BrokerUnavailableError(
+                f"Redis cannot be used: {type(error).__name__}", blames="none"
+            ) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "id": message.id,
+        "topic": message.topic,
+        "headers": msgspec.json.encode(message.headers),
+        "body": message.body,
+    }
+    if message.key is not None:
+        fields["key"] = message.key
+    return fields
+
+
+def _meaning(error: Exception, count: int) -> Exception:
+    """Redis says no to these messages or their stream; or it is away; or that cannot be told."""
+    import redis
+
+    said = f"Redis took none of {count}: {type(error).__name__}"
+    if isinstance(error, redis.TimeoutError):
+        outage = BrokerUnavailableError(f"{said} in time")
+    elif isinstance(error, (redis.ConnectionError, redis.AuthenticationError)):
+        never = isinstance(error, redis.AuthenticationError) or "onnecting to" in str(error)
+        outage = BrokerUnavailableError(said, blames="none" if never else "alone")
+    elif _first_word(error) in _AWAY:
+        outage = BrokerUnavailableError(said, blames="none")
+    else:
+        return RuntimeError(f"Redis refuses it: {type(error).__name__}: {_words(error)}")
+    outage.__cause__ = error
+    return outage
+
+
+def _words(error: Exception) -> str:
+    """What Redis said. redis-py may put the command in front of it, and so the message."""
+    return str(error).rpartition("caused error: ")[2]
+
+
+def _first_word(error: Exception) -> str:
+    import redis.exceptions as known
+
+    for kind, word in (
+        (known.ReadOnlyError, "READONLY"),
+        (known.OutOfMemoryError, "OOM"),
+        (known.BusyLoadingError, "LOADING"),
+        (known.ClusterDownError, "CLUSTERDOWN"),
+        (known.MasterDownError, "MASTERDOWN"),
+        (known.TryAgainError, "TRYAGAIN"),
+    ):
+        if isinstance(error, kind):
+            return word
+    return _words(error).partition(" ")[0]

@@ -1,0 +1,130 @@
+"""A web hook: one signed POST per message, with its id as ``Idempotency-Key``.
+
+    https://example.com/hook?secret_env=HOOK_SECRET
+
+The receiver answers 2xx when it has kept the message. 429, 503 and no connection mean that it is away:
+nothing is counted. Silence, a broken connection, 502 and 504 mean the same, unless they repeat for one
+message while others are taken. Any other answer is this message's failure.
+
+With a secret each delivery is signed (`signature`), and `verify_signature` checks it. The secret is read from
+the environment variable that ``secret_env=`` names, so that no URL and no process list has it; while it is
+replaced, ``secret_env=NEW,OLD`` signs with both.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
+
+from ..._core.outbox_requests import Message
+from ..._core.publisher import Answer
+from ..._forking import RenewedLock
+from ..._values.drivers import require
+from ...errors import BrokerUnavailableError, ConfigurationError
+from ._function import CallablePublisher
+from ._header_lines import line_of
+from ._signature import Secrets, as_secrets, sign, verify_signature
+from ._urls import driver_url
+
+__all__ = ["WebhookPublisher", "verify_signature"]
+
+OPTIONS: Final = {"secret_env": "", "timeout": 10.0, "concurrency": 16}
+
+BUSY: Final = frozenset({425, 429, 503})
+"""It says itself that it takes nothing now."""
+AWAY: Final = frozenset({408, 502, 504})
+"""What is behind it did not answer: to this message, or to any."""
+
+FRAMING: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer",
+     "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Fields that say where a request ends and who answers it: a message's own would be believed."""
+
+
+class WebhookPublisher(CallablePublisher):
+    """Blocking, by httpx. One message per call, many calls at once; a key has one under way."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: Secrets | None = None,
+        timeout: float = 10.0,
+        concurrency: int = 16,
+        client: Any = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(self._post, batch=1, concurrency=concurrency)
+        self._url = url
+        self._secrets = () if secret is None else as_secrets(secret)
+        self._timeout = timeout
+        self._client = client
+        self._making = RenewedLock()
+        self._clock = clock
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("httpx")
+        theirs, options = driver_url(url, OPTIONS)
+        secrets = []
+        for name in filter(None, options.pop("secret_env").split(",")):
+            secrets.append(os.environ.get(name, ""))
+            if not secrets[-1]:
+                raise ConfigurationError(
+                    f"secret_env={name}: there is no such environment variable, or it is empty"
+                )
+        return cls(theirs, secret=secrets or None, **options)
+
+    def _post(self, message: Message) -> None:
+        import httpx
+
+        with self._making.now:  # the relay calls from many threads: one client, or the others leak
+            if self._client is None:
+                self._client = httpx.Client(timeout=self._timeout)
+        try:
+            answer = self._client.post(
+                self._url, content=message.body, headers=self._headers(message)
+            )
+        except httpx.LocalProtocolError:
+            raise  # httpx itself refuses it: this message
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise BrokerUnavailableError(
+                f"the web hook cannot be reached: {type(error).__name__}", blames="none"
+            ) from error
+        except httpx.HTTPError as error:
+            raise BrokerUnavailableError(
+                f"the web hook did not answer: {type(error).__name__}"
+            ) from error
+        if answer.status_code in BUSY:
+            raise BrokerUnavailableError(
+                f"the web hook is away: it answers {answer.status_code}", blames="none"
+            )
+        if answer.status_code in AWAY:
+            raise BrokerUnavailableError(f"the web hook is away: it answers {answer.status_code}")
+        if not answer.is_success:
+            raise RuntimeError(f"the web hook answers {answer.status_code}")
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        headers = {name.lower(): line_of(value) for name, value in message.headers.items()}
+        framing = FRAMING & headers.keys()
+        if framing:
+            raise ValueError(f"a web hook cannot carry the header {min(framing)}")
+        headers.setdefault("idempotency-key", message.id)
+        headers["twicesafe-id"] = message.id
+        headers["twicesafe-topic"] = line_of(message.topic)
+        if message.key is not None:
+            headers["twicesafe-key"] = line_of(message.key)
+        if self._secrets:
+            at, key = int(self._clock()), headers["idempotency-key"]
+            headers["twicesafe-signature"] = sign(self._secrets, at, key, message.body)
+        return headers
+
+    def publish(self, messages: Sequence[Message]) -> list[Answer]:
+        return super().publish(messages)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()

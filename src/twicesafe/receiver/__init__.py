@@ -1,0 +1,23 @@
+"""The receiver: run a handler at most once per key, and answer repeats with its recorded result.
+
+receiver    `Receiver` and `AsyncReceiver`, on a shared `_base`
+claim       `with receiver.claim(key)`: a claim by hand
+message_handler    handlers as classes
+maintenance        sweeping on a timer, by one node among many
+"""
+
+from ._claim import AsyncClaim, Claim
+from ._maintenance import AsyncMaintenance, Maintenance
+from ._message_handler import AsyncMessageHandler, MessageHandler
+from ._receiver import AsyncReceiver, Receiver
+
+__all__ = [
+    "AsyncClaim",
+    "AsyncMaintenance",
+    "AsyncMessageHandler",
+    "AsyncReceiver",
+    "Claim",
+    "Maintenance",
+    "MessageHandler",
+    "Receiver",
+]

@@ -1,0 +1,257 @@
+"""Deliveries: a receiver's settings, and how a delivery becomes a call on those terms.
+
+What the twins share, in one place and without I/O: `Receiver` and `AsyncReceiver` differ only in
+how they run the flows that are made here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Any, NoReturn, Self
+
+from .. import events
+from .._core import operations
+from .._core.call import Call
+from .._core.commands import Flow, Raised
+from .._core.duplicates import outcome_of
+from .._core.handler_profile import (
+    FingerprintSetting,
+    HandlerProfile,
+    check_setting,
+    profile_of,
+    refuse_generator,
+    scope_of_function,
+)
+from .._core.protocol import Forget, Release, Resolve
+from .._core.resolved_policy import ResolvedPolicy
+from .._values.clocks import wall_clock
+from .._values.context import scope_of_context
+from .._values.keys import Key, KeyLike, as_key
+from .._values.outcomes import Failure, Outcome
+from .._values.policy import Duration, Policy, seconds
+from .._values.records import Record, State, Stats
+from ..errors import ConfigurationError, stays_here
+from ..stores._base import Finding
+
+__all__ = ["ReceiverBase", "merged", "unswept", "value_or_raise", "whole"]
+
+
+class ReceiverBase:
+    """What twins share: settings, and how a delivery becomes a call. No I/O."""
+
+    _runtime: Any
+    store: Any
+    _upkeep: Any
+
+    def _configure(
+        self,
+        policy: Policy | None,
+        scope: Iterable[str],
+        fingerprint: FingerprintSetting,
+        notify: Callable[[events.Event], None],
+        observed: bool,
+    ) -> None:
+        if policy is not None and not isinstance(policy, Policy):
+            raise ConfigurationError(f"policy must be a Policy(…), not {type(policy).__name__}")
+        self.policy = policy or Policy()
+        self._terms = ResolvedPolicy(self.policy)
+        self._scope = Key("-", scope).scope  # checked as any scope is
+        self._fingerprint = check_setting(fingerprint)
+        self._notify = notify
+        self._observed = observed
+
+    def __reduce__(self) -> NoReturn:
+        raise stays_here(self)
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def options(
+        self,
+        *,
+        policy: Policy | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting | Any = ...,
+    ) -> Self:
+        """A receiver with other settings on the same store. Cheap; nothing is reconfigured."""
+        other = copy(self)
+        other._configure(
+            policy or self.policy,
+            self._scope if scope is None else scope,
+            self._fingerprint if fingerprint is ... else fingerprint,
+            self._notify,
+            self._observed,
+        )
+        return other
+
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """What every key of this receiver begins with, unless the key is absolute."""
+        return self._scope
+
+    def key(self, key: KeyLike | None) -> Key:
+        """The full key that this receiver makes of one: the context's scope, its own, the key's."""
+        around = scope_of_context()
+        return as_key(key, (*around, *self._scope) if around else self._scope)
+
+    def _call(
+        self,
+        key: Key,
+        run: Callable[[], Any],
+        profile: HandlerProfile,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Call:
+        setting = self._fingerprint
+        print_, names = (
+            (None, None) if setting is None else profile.fingerprint(setting, args, kwargs)
+        )
+        return Call(
+            key,
+            run,
+            self._terms,
+            profile.declared,
+            print_,
+            names,
+            self._runtime.clock,
+            self._notify,
+            self._observed,
+        )
+
+    def _cached(self, call: Call) -> Outcome[Any] | None:
+        cache = self._runtime.cache
+        if cache is None:
+            return None
+        answer = cache.get(call.key.id)
+        if answer is None or call.fingerprint not in (None, answer.fingerprint):
+            return None  # the store compares: it may know a fingerprint that we do not
+        return outcome_of(call, answer, cached=True)
+
+    # -- operator requests --------------------------------------------------------------------
+
+    def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
+        yield from operations.operate(key, ask)
+        if self._runtime.cache is not None:
+            self._runtime.cache.drop(key.id)  # now that the store knows: nothing refills it
+
+    def _release(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
+        return self._operate(key, Release(key.id, by, why, self._terms.retention_ms, force))
+
+    def _resolve(self, key: Key, value: object, by: str, why: str, returns: Any) -> Flow[None]:
+        payload = self._terms.codec.encode(value, returns)
+        return self._operate(key, Resolve(key.id, by, why, self._terms.retention_ms, payload))
+
+    def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
+        return self._operate(key, Forget(key.id, by, why, self._terms.retention_ms))
+
+    def _before(self, older_than: Duration) -> int:
+        # Hours, so the node's own clock will do: whoever is wrongly parked may still complete.
+        return wall_clock() - round(seconds(older_than, "older_than") * 1000)
+
+    def _tell_parked(self, records: list[Record]) -> list[Record]:
+        for record in records:
+            assert record.key is not None  # only what is forgotten has none
+            closed = events.Held if record.state is State.HELD else events.Parked
+            self._notify(closed(record.key, "not delivered again for long"))
+        return records
+
+    # -- decorating ---------------------------------------------------------------------------
+
+    def _decorated(
+        self,
+        function: Any,
+        key: Callable[..., KeyLike] | str | None,
+        scope: Iterable[str] | None,
+        fingerprint: FingerprintSetting,
+        policy: Policy | None,
+    ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:
+        """The receiver, profile and key maker of one decorated function."""
+        if not callable(function):
+            raise ConfigurationError(f"idempotent decorates a function, not {function!r}")
+        inner = scope_of_function(function, key is not None) if scope is None else scope
+        owner = self.options(
+            policy=policy,
+            scope=(*self._scope, *inner),
+            fingerprint=self._fingerprint if fingerprint is None else fingerprint,
+        )
+        name = getattr(function, "__qualname__", "")
+        profile = profile_of(function, method="." in name.rpartition("<locals>.")[2])
+        if profile.problem == "generator":
+            raise refuse_generator(function)
+        if key is None and profile.is_method:
+            raise ConfigurationError(
+                f"{name} is a method, and equal arguments of two objects are not equal calls: "
+                "give key=, for example key=lambda self, order: order.id"
+            )
+
+        def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+            if key is None:
+                return Key.from_content(profile.content(args, kwargs), scope=owner.key("-").scope)
+            if isinstance(key, str):
+                return owner.key(profile.named(args, kwargs).get(key))
+            return owner.key(key(*args, **kwargs))
+
+        if isinstance(key, str) and key not in profile.parameters:
+            raise ConfigurationError(
+                f"key={key!r} names no parameter of {name}: it has {', '.join(profile.parameters)}"
+            )
+        return owner, profile, key_of
+
+    def _calls(
+        self,
+        messages: Sequence[Any],
+        handler: Callable[..., Any],
+        key: Callable[[Any], KeyLike],
+        profile: HandlerProfile,
+    ) -> tuple[list[Call], dict[int, Failure]]:
+        """A call per message; a message without a usable key is a failure of its own."""
+        calls: list[Call] = []
+        bad: dict[int, Failure] = {}
+        for index, message in enumerate(messages):
+            full: Key | None = None
+            try:
+                full = self.key(key(message))
+                run = functools.partial(handler, message)
+                calls.append(self._call(full, run, profile, (message,), {}))
+            except Exception as error:
+                bad[index] = Failure(error, full)
+        return calls, bad
+
+
+def unswept(stats: Stats) -> list[Finding]:
+    """Records that are past their retention cost room until a sweep removes them."""
+    if 2 * stats.expired <= stats.total:
+        return []
+    return [
+        Finding(
+            "warn",
+            f"{stats.expired:,} of {stats.total:,} records are past their retention and not removed",
+            "run `twicesafe sweep` regularly, or `receiver.maintain()` in one long-lived process",
+        )
+    ]
+
+
+def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:
+    if type(answer) is Raised:
+        raise answer.error
+    return answer  # type: ignore[return-value]
+
+
+def merged(
+    count: int, calls: list[Call], answers: list[Outcome[Any] | Raised], bad: dict[int, Failure]
+) -> list[Outcome[Any] | Failure]:
+    good = (
+        Failure(answer.error, call.key) if isinstance(answer, Raised) else answer
+        for call, answer in zip(calls, answers, strict=True)
+    )
+    return [bad[index] if index in bad else next(good) for index in range(count)]
+
+
+def whole(concurrency: object) -> int:
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ConfigurationError(f"concurrency={concurrency!r} makes no sense: use 1 or more")
+    return concurrency

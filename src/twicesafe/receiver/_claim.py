@@ -1,0 +1,308 @@
+"""Claims by hand: for work that does not fit into one function.
+
+    with receiver.claim("tx-123") as claim:
+        if claim.is_new:
+            claim.complete(charge(order))
+    return claim.result
+
+Leaving the block with an exception fails the attempt; leaving it without `complete` gives the
+claim back. A duplicate finds ``is_new`` false and ``result`` set. The twins share one base.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from .._core.call import Call, cause_of
+from .._core.commands import Flow, Raised, Returned, Sleep
+from .._core.delivery import admit
+from .._core.driving import drive, drive_async
+from .._core.duplicates import outcome_of
+from .._core.protocol import Abandon, Ack, Claimed, Fail
+from .._core.recording import without_payload
+from .._core.settling import settle
+from .._values.context import ActiveClaim, active
+from .._values.fingerprint import field_names, stated
+from ..errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
+from ..events import Held, StoreFailed
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from .._runtime.blocking import BlockingFlowRun
+    from .._runtime.event_loop import EventLoopFlowRun
+    from .._values.keys import Key
+    from .._values.records import Cause
+
+__all__ = ["AsyncClaim", "Claim"]
+
+
+class _Claim:
+    """What a claim knows of itself, in both colours."""
+
+    def __init__(self, receiver: Any, key: Key, fingerprint: object, returns: Any) -> None:
+        content: object = fingerprint
+        named = not (content is None or isinstance(content, bytes))
+        self._receiver = receiver
+        self._call = Call(
+            key,
+            _nothing,
+            receiver._terms,
+            returns,
+            stated(content),
+            (lambda: field_names(content)) if named else None,
+            receiver._runtime.clock,
+            receiver._notify,
+            receiver._observed,
+        )
+        self._held: ActiveClaim | None = None
+        self._unsure = False
+        """The store was asked to end this claim, and did not say that it has."""
+        self._done = self._completed_here = False
+        self._result: Any = None
+        self._attempt = self._fence = 0
+        self._token: Token[ActiveClaim | None] | None = None
+        self._trip: Any = None
+
+    key = property(lambda self: self._call.key)
+    attempt: int = property(lambda self: self._attempt)  # type: ignore[assignment]
+    fence: int = property(lambda self: self._fence)  # type: ignore[assignment]
+
+    @property
+    def is_new(self) -> bool:
+        """True: this block must do the work. False: it is done, see `result`."""
+        return self._held is not None
+
+    @property
+    def cause(self) -> Cause | None:
+        return None if self._held is None else self._held.cause
+
+    @property
+    def lost(self) -> bool:
+        """Stop: somebody else may be doing this work by now, or soon."""
+        return self._held is not None and not self._completed_here and self._held.lost
+
+    @property
+    def result(self) -> Any:
+        """The recorded answer: the first one's, or what `complete` just recorded."""
+        if self._held is not None and not self._completed_here:
+            raise UsageError("this work is new and not completed: it has no result", key=self.key)
+        return self._result
+
+    def _admitted(self, admitted: ActiveClaim | Claimed, trip: Any) -> None:
+        if isinstance(admitted, Claimed):
+            outcome = outcome_of(self._call, admitted)
+            self._result, self._attempt, self._fence = outcome.value, outcome.attempt, outcome.fence
+            return
+        self._held = admitted
+        self._attempt, self._fence = admitted.attempt, admitted.fence
+        trip.hold(admitted)
+        admitted.outer, admitted.store = active.get(), self._receiver.store
+        self._token = active.set(admitted)
+
+    @property
+    def _is_held_around(self) -> bool:
+        """Does whoever asks for this claim run under it already? A wait for it would never end."""
+        found, store = active.get(), self._receiver.store
+        while found is not None:
+            if found.key == self.key and not found.settled and _is_one(found.store, store):
+                return True
+            found = found.outer
+        return False
+
+    def _mine(self) -> ActiveClaim:
+        """The claim, if it is still this block's to end."""
+        if self._held is None:
+            raise UsageError("this is a duplicate: its answer is recorded already", key=self.key)
+        if self._done:
+            raise UsageError("this claim is ended already", key=self.key)
+        if self._held.pid != os.getpid():
+            raise LeaseLostError(
+                "this process was forked after the claim was made; the claim is its parent's",
+                key=self.key,
+            )
+        return self._held
+
+    def _completing(self, value: Any) -> Flow[Any]:
+        mine, self._unsure = self._mine(), True
+        return settle(self._call, mine, Returned(value))
+
+    def _releasing(self) -> Flow[None]:
+        mine, self._unsure = self._mine(), True
+        return _give_back(self._call, mine)
+
+    def _holding(self, why: str) -> Flow[None]:
+        mine, self._unsure = self._mine(), True
+        return _hold(self._call, mine, why)
+
+    def _completed(self, answer: Any, value: Any) -> None:
+        self._done = self._completed_here = True
+        self._result = value
+        if isinstance(answer, Raised):
+            raise answer.error
+
+    def _gave_up(self) -> None:
+        """From here on this block is no longer under the claim; others of this process may go."""
+        self._done = True
+        self._step_out()
+        self._trip.end()
+
+    def _step_out(self) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            # Given up by a task or thread that the block started: its context is not the block's.
+            with contextlib.suppress(ValueError):
+                active.reset(token)
+
+    def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
+        self._step_out()
+        if self._held is None or self._done or self._held.pid != os.getpid():
+            return None
+        if self._unsure:
+            return None  # whether it was recorded is unknown: only the lease may end this claim
+        if error is not None:
+            return settle(self._call, self._held, Raised(error))
+        return _give_back(self._call, self._held)
+
+
+def _nothing() -> None: ...
+
+
+def _is_one(one: Any, other: Any) -> bool:
+    """Is it the same store, opened once or twice?"""
+    return one is other or (
+        one is not None and one.url == other.url and bool(other.capabilities.shared)
+    )
+
+
+def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:
+    claim.over = True
+    yield from _told(call, Abandon(claim.key.id, claim.owner, call.terms.retention_ms))
+    claim.settled = True
+
+
+def _told(call: Call, ask: Abandon | Fail) -> Flow[Any]:
+    """The store's answer. It is asked three times; then observers are told of the outage."""
+    for pause in (0.05, 0.2, None):
+        try:
+            return (yield ask)
+        except StoreUnavailableError as error:
+            if pause is None:
+                call.notify(StoreFailed(call.key, ask.op, cause_of(error)))
+                raise
+            yield Sleep(pause)
+    return None
+
+
+def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
+    terms = call.terms
+    ask = Fail(claim.key.id, claim.owner, claim.fence, 0, terms.max_attempts, terms.retention_ms)
+    ask.error, ask.hold = why, True
+    claim.over = True
+    try:
+        ack = yield from _told(call, ask)
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        ack = yield from _told(
+            call, without_payload(ask)
+        )  # better held without its reason than not
+    claim.settled = True
+    if ack is not Ack.OK:
+        raise LeaseLostError("the claim was taken over before it could be held", key=claim.key)
+    call.notify(Held(call.key, why))
+
+
+class Claim(_Claim):
+    """The blocking twin, made by `Receiver.claim`."""
+
+    _trip: BlockingFlowRun | None
+
+    def __enter__(self) -> Self:
+        from .._runtime.blocking import BlockingFlowRun
+
+        trip = self._trip = BlockingFlowRun(self._receiver._runtime)
+        try:
+            self._admitted(drive(admit(self._call), trip.perform), trip)
+        except BaseException as error:
+            trip.interrupted(error)
+            trip.end()
+            trip.deliver(instead_of=error)
+            raise
+        return self
+
+    def complete(self, value: Any = None) -> None:
+        """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
+        assert self._trip is not None
+        self._completed(drive(self._completing(value), self._trip.perform), value)
+        self._trip.deliver()
+
+    def release(self) -> None:
+        """Nothing was done: give the claim back at once. It does not count as an attempt."""
+        assert self._trip is not None
+        drive(self._releasing(), self._trip.perform)
+        self._gave_up()
+
+    def hold(self, why: str = "") -> None:
+        """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
+        assert self._trip is not None
+        drive(self._holding(why), self._trip.perform)
+        self._gave_up()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        assert self._trip is not None
+        try:
+            flow = self._leaving(error)
+            if flow is not None:
+                drive(flow, self._trip.perform)
+        finally:
+            self._trip.end()
+        self._trip.deliver(instead_of=error)
+
+
+class AsyncClaim(_Claim):
+    """The awaited twin, made by `AsyncReceiver.claim`."""
+
+    _trip: EventLoopFlowRun | None
+
+    async def __aenter__(self) -> Self:
+        trip = self._trip = await self._receiver._runtime.trip()
+        try:
+            self._admitted(await drive_async(admit(self._call), trip.perform), trip)
+        except BaseException as error:
+            await trip.interrupted(error)
+            trip.end()
+            trip.deliver(instead_of=error)
+            raise
+        return self
+
+    async def complete(self, value: Any = None) -> None:
+        """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
+        assert self._trip is not None
+        answer = await drive_async(self._completing(value), self._trip.perform)
+        self._completed(answer, value)
+        self._trip.deliver()
+
+    async def release(self) -> None:
+        """Nothing was done: give the claim back at once. It does not count as an attempt."""
+        assert self._trip is not None
+        await drive_async(self._releasing(), self._trip.perform)
+        self._gave_up()
+
+    async def hold(self, why: str = "") -> None:
+        """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
+        assert self._trip is not None
+        await drive_async(self._holding(why), self._trip.perform)
+        self._gave_up()
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        assert self._trip is not None
+        try:
+            flow = self._leaving(error)
+            if flow is not None:
+                await drive_async(flow, self._trip.perform)
+        finally:
+            self._trip.end()
+        self._trip.deliver(instead_of=error)

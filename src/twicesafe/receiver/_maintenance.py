@@ -1,0 +1,205 @@
+"""Maintenance: sweeping by itself, on a timer, by one node among many.
+
+    upkeep = receiver.maintain(every=300)     # a daemon thread; AsyncReceiver: a task
+    upkeep.stop()                             # or let receiver.close() do it
+
+Besides removing what is past its retention it parks what was claimed long ago and never ended or
+delivered again, so that somebody looks. Who does a round is decided the way everything is decided
+here: each round is a key, and whoever wins its claim does it; the others get its report as a
+replay. A round that fails, however it fails, is logged and the next one comes; a store that cannot
+keep up gets smaller bites (`_core.operations.sweep`). The timer ends with the last of the receivers
+that share its runtime: it holds none of them itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
+
+from .._values.keys import Key
+from .._values.policy import Backoff, Duration, Policy, seconds
+from ..errors import ConfigurationError, StillInProgressError, TwicesafeError
+from ._base import ReceiverBase
+
+if TYPE_CHECKING:
+    from .._values.outcomes import Outcome
+    from ._receiver import AsyncReceiver, Receiver
+
+__all__ = ["AsyncMaintenance", "Maintenance", "RoundTimer", "sweep_round"]
+
+R = TypeVar("R", bound=ReceiverBase)
+
+_log = logging.getLogger("twicesafe")
+
+
+class RoundTimer:
+    """When the next round is, and under which key."""
+
+    def __init__(
+        self, every: Duration, limit: int | None, park_after: Duration | None = None
+    ) -> None:
+        self.every = seconds(every, "every")
+        if self.every < 0.05:
+            raise ConfigurationError(f"every={every!r} makes no sense: use at least 0.05 seconds")
+        self.limit = limit
+        self._park_after = None if park_after is None else seconds(park_after, "park_after")
+        self.policy = Policy(
+            in_flight="reject",
+            retention=max(60.0, 2 * self.every),
+            backoff=Backoff(first=0),
+            max_attempts=1_000_000,
+        )
+
+    def number(self) -> int:
+        # The wall clocks of nodes may differ: then a round is swept twice, which harms nobody.
+        return int(time.time() / self.every)
+
+    def key(self) -> Key:
+        # One round for all nodes of this store, whatever scopes their receivers have.
+        return Key(f"{self.number()}", ("twicesafe", "maintenance"), absolute=True)
+
+    def park_after(self) -> float | None:
+        """In every twelfth round: looking for stuck work reads what the sweep just read."""
+        return self._park_after if self.number() % 12 == 0 else None
+
+
+def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]] | None:
+    """This round's report, swept now or replayed; None: another node is at it."""
+    rounds = receiver.options(policy=timer.policy, fingerprint=None)
+    try:
+        return rounds.process(timer.key(), _upkeep, receiver, timer.limit, timer.park_after())
+    except StillInProgressError:
+        return None
+
+
+class Maintenance:
+    """The blocking twin, made by `Receiver.maintain`."""
+
+    def __init__(
+        self, receiver: Receiver, every: Duration, limit: int | None, park_after: Duration | None
+    ) -> None:
+        self._timer = RoundTimer(every, limit, park_after)
+        self._receiver = _held_by_others(receiver)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="twicesafe-upkeep", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; a round under way is finished first."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def round(self) -> bool:
+        """One round now; True: this node did it."""
+        receiver = self._receiver()
+        if receiver is None:
+            self._stopped.set()
+            return False
+        try:
+            outcome = sweep_round(receiver, self._timer)
+        except Exception as error:
+            _log_failed(error)
+            return False
+        return outcome is not None and not outcome.replayed
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._timer.every):
+            self.round()
+
+
+class AsyncMaintenance:
+    """The awaited twin, made by `AsyncReceiver.maintain`."""
+
+    def __init__(
+        self,
+        receiver: AsyncReceiver,
+        every: Duration,
+        limit: int | None,
+        park_after: Duration | None,
+    ) -> None:
+        import asyncio
+
+        self._timer = RoundTimer(every, limit, park_after)
+        self._receiver = _held_by_others(receiver)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="twicesafe-upkeep")
+
+    async def stop(self) -> None:
+        """End it; a round under way is given up."""
+        import asyncio
+
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def round(self) -> bool:
+        """One round now; True: this node did it."""
+        receiver = self._receiver()
+        if receiver is None:
+            return False
+        rounds = receiver.options(policy=self._timer.policy, fingerprint=None)
+        try:
+            outcome = await rounds.process(
+                self._timer.key(),
+                _upkeep_async,
+                receiver,
+                self._timer.limit,
+                self._timer.park_after(),
+            )
+        except StillInProgressError:
+            return False  # another node is at it
+        except Exception as error:
+            _log_failed(error)
+            return False
+        return not outcome.replayed
+
+    async def _run(self) -> None:
+        import asyncio
+
+        while True:
+            await asyncio.sleep(self._timer.every)
+            if self._receiver() is None:
+                return
+            await self.round()
+
+
+def _held_by_others(receiver: R) -> Callable[[], R | None]:
+    """A receiver of these settings, as long as anybody holds one on the same runtime; then None.
+
+    The runtime counts, and not the receiver: `options` gives receivers that nobody keeps.
+    """
+    settings, runtime = copy(receiver), weakref.ref(receiver._runtime)
+    del settings._runtime, settings.store
+
+    def again() -> R | None:
+        alive = runtime()
+        if alive is None:
+            return None
+        other = copy(settings)
+        other._runtime, other.store = alive, alive.store
+        return other
+
+    return again
+
+
+def _log_failed(error: Exception) -> None:
+    foreign = not isinstance(error, TwicesafeError)  # nothing of ours: say where it came from
+    _log.warning("a round of maintenance failed: %s", error, exc_info=foreign)
+
+
+def _upkeep(receiver: Receiver, limit: int | None, park_after: float | None) -> dict[str, int]:
+    report = receiver.sweep(limit)
+    parked = 0 if park_after is None else len(receiver.park_stuck(park_after))
+    return {"removed": report.removed, "examined": report.examined, "parked": parked}
+
+
+async def _upkeep_async(
+    receiver: AsyncReceiver, limit: int | None, park_after: float | None
+) -> dict[str, int]:
+    report = await receiver.sweep(limit)
+    parked = 0 if park_after is None else len(await receiver.park_stuck(park_after))
+    return {"removed": report.removed, "examined": report.examined, "parked": parked}

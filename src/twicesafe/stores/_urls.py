@@ -1,0 +1,218 @@
+"""Stores by URL: ``sqlite:///keys.db``, ``memory://``, ``postgresql://…``.
+
+The scheme chooses the file that knows the engine, imported on first use. Query parameters
+configure the store; unknown ones are refused by name. Other packages add schemes through the
+entry-point group ``twicesafe.stores`` (``scheme = "module:Class"``; the async class is ``Async`` +
+its name in the same module, or named after a comma).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from ..errors import ConfigurationError
+from ._base import AsyncStore, Store
+
+__all__ = [
+    "SCHEMES",
+    "default_url",
+    "identifier",
+    "is_missing",
+    "mask",
+    "open_async_store",
+    "open_store",
+    "options_of",
+    "outbox_script_of",
+    "script_of",
+    "target_of",
+    "typed",
+]
+
+SCHEMES: Final[dict[str, str]] = {
+    "memory": "twicesafe.stores.memory:MemoryStore",
+    "sqlite": "twicesafe._engines.sqlite:SqliteStore",
+    "postgresql": "twicesafe._engines.postgresql:PostgresStore",
+    "postgres": "twicesafe._engines.postgresql:PostgresStore",
+    "postgresql+asyncpg": "twicesafe._engines.postgresql:PostgresStore,AsyncpgStore",
+    "mysql": "twicesafe._engines.mysql:MysqlStore",
+    "mariadb": "twicesafe._engines.mysql:MysqlStore",
+    "redis": "twicesafe._engines.redis:RedisStore",
+    "rediss": "twicesafe._engines.redis:RedisStore",
+    "redis+sentinel": "twicesafe._engines.redis:RedisStore",
+    "rediss+sentinel": "twicesafe._engines.redis:RedisStore",
+    "redis+cluster": "twicesafe._engines.redis:RedisStore",
+    "rediss+cluster": "twicesafe._engines.redis:RedisStore",
+    "valkey": "twicesafe._engines.redis:RedisStore",
+    "valkeys": "twicesafe._engines.redis:RedisStore",
+}
+
+
+def open_store(url: str) -> Store:
+    store: Store = _class_for(url, "").open(url)
+    return store
+
+
+def open_async_store(url: str) -> AsyncStore:
+    store: AsyncStore = _class_for(url, "Async").open(url)
+    return store
+
+
+def is_missing(url: str) -> bool:
+    """Is this store a file that is not there? Opening would make it."""
+    missing: bool = _class_for(url, "").missing(url)
+    return missing
+
+
+def script_of(url: str) -> str:
+    """The SQL that makes the schema of this store; empty: it has none. Connects to nothing."""
+    script: str = _class_for(url, "").script(url)
+    return script
+
+
+def outbox_script_of(url: str) -> str:
+    """The SQL that makes the tables of an outbox on this store; empty: it can keep none."""
+    script: str = _class_for(url, "").outbox_script(url)
+    return script
+
+
+def default_url() -> str:
+    """SQLite in the user's data folder."""
+    try:
+        folder = _data_folder() / "twicesafe"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows a home
+        raise ConfigurationError(
+            f"there is no data folder for the default store ({error}); name a store by its URL"
+        ) from error
+    return f"sqlite:///{folder / 'twicesafe.db'}"
+
+
+def _data_folder() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+
+
+def mask(url: str) -> str:
+    """The URL without its secrets and its options; only beside a hidden password is a user shown.
+
+    A user alone may be a token, and a password may hold what a URL should not: so all from ``://`` to
+    the last ``@`` is hidden.
+    """
+    head, _, query = url.partition("?")
+    scheme, mark, rest = head.partition("://")
+    if not mark:
+        scheme, rest = "", head
+    if rest.startswith("/"):
+        return head
+    secret, at, place = rest.rpartition("@")
+    place = place.partition("#")[0]
+    if at:
+        user, _, password = secret.partition(":")
+        shown = f"{user}:***" if password and scheme in SCHEMES else "***"
+        return f"{scheme}{mark}{shown}@{place}"
+    return f"{scheme}{mark}***" if "@" in query and "/" not in rest else f"{scheme}{mark}{place}"
+
+
+def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The query parameters of a store URL, converted to the types of their defaults."""
+    chosen = dict(known)
+    for name, text in parse_qsl(url.partition("?")[2], keep_blank_values=True):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigurationError(f"this store has no option {name[:40]!r}; {hint}")
+        chosen[name] = _convert(name, text, known[name])
+    return chosen
+
+
+def _convert(name: str, text: str, default: Any) -> Any:
+    try:
+        value = typed(text, default)
+        if isinstance(value, (int, float)) and value < 0:
+            raise ValueError
+    except (ValueError, KeyError):
+        kind = "true or false" if isinstance(default, bool) else "a number, 0 or more"
+        raise ConfigurationError(
+            f"option {name}={text[:40]!r} makes no sense: use {kind}"
+        ) from None
+    return value
+
+
+def typed(text: str, default: Any) -> Any:
+    """A text as the type of its default; ValueError or KeyError: it is none."""
+    if isinstance(default, bool):
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        return words[text.lower()]
+    return type(default)(text) if isinstance(default, (int, float)) else text
+
+
+_WEB: Final = ("http", "https")
+"""Their paths may hold an @."""
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
+
+
+def identifier(name: str, what: str = "table") -> str:
+    """A name that may stand in SQL; anything else is refused, not quoted and hoped for."""
+    if not _IDENTIFIER.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} name {name[:60]!r} is refused: use 1 to 48 of a-z, 0-9 and _, not starting "
+            "with a digit"
+        )
+    return name
+
+
+def _class_for(url: str, prefix: str) -> Any:
+    module_name, _, names = target_of(url, SCHEMES, "store").partition(":")
+    name, _, other = names.partition(",")
+    return getattr(
+        importlib.import_module(module_name), (other or prefix + name) if prefix else name
+    )
+
+
+def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
+    """Where the class for this URL is: by our own scheme, or by one that another package adds."""
+    scheme, colon, _ = url.partition(":")
+    _check_place(url)
+    if colon and scheme in schemes:
+        return schemes[scheme]
+    from importlib.metadata import entry_points
+
+    added = {point.name: point.value for point in entry_points(group=f"twicesafe.{what}s")}
+    if colon and scheme in added:
+        return added[scheme]
+    named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
+    if not url:
+        named = "an empty URL (is the variable that should hold it not set?)"
+    raise ConfigurationError(
+        f"no {what} for {named}: a {what} URL starts with one of "
+        f"{', '.join(f'{name}:' for name in [*schemes, *added])}"
+    )
+
+
+def _check_place(url: str) -> None:
+    """Nobody looks for a host in the middle of a password, and then says where he looked."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(
+            f"{mask(url)} cannot be read: an IPv6 address stands in [brackets], and special characters "
+            "in a password are percent-encoded"
+        ) from None
+    after = parts.path + parts.fragment + parts.query.partition("=")[0]
+    if parts.netloc and "@" in after and "@" not in parts.netloc and parts.scheme not in _WEB:
+        raise ConfigurationError(
+            f"{mask(url)}: an @ stands after the host; percent-encode / # ? and @ in a user, a "
+            "password or a name (%2F %23 %3F %40)"
+        )

@@ -1,0 +1,108 @@
+"""High-water marks: of each producer, only the highest sequence that was done.
+
+    marks = HighWaterMarks(consumer="billing")
+    with connection.transaction():
+        if marks.advance(connection, "orders/partition-3", message.offset):
+            apply(connection, message)
+
+The state is one row per producer, whatever the number of messages, and never expires. The price: it
+is right only for a source that delivers in order. What comes after a higher sequence was done is
+taken for a repeat, also if it is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from .._transactions import Dialect, async_of, of
+from ..errors import UsageError
+from ..stores._base import Program
+from ..stores._urls import identifier
+from ._statements import NAME, Place, change, create, held, insert_once, name, query
+
+__all__ = ["AsyncHighWaterMarks", "HighWaterMarks"]
+
+_MOST: Final = 2**63 - 1
+
+
+class _Marks:
+    def __init__(self, consumer: str = "", table: str = "twicesafe_marks") -> None:
+        self.consumer = name(consumer, "consumer", least=0)
+        self.table = identifier(table)
+
+    def schema(self, dialect: Dialect) -> Sequence[str]:
+        """The statements that make the table, for your own migrations."""
+        text = NAME[dialect]
+        table = (
+            f"CREATE TABLE IF NOT EXISTS {self.table} (consumer {text} NOT NULL,"
+            f" producer {text} NOT NULL, sequence bigint NOT NULL,"
+            " PRIMARY KEY (consumer, producer))"
+        )
+        return (table,)
+
+    def _advance(self, place: Place, producer: str, sequence: int) -> Program[bool]:
+        name(producer, "producer")
+        if type(sequence) is not int or not -_MOST <= sequence <= _MOST:
+            raise UsageError(f"sequence={sequence!r} makes no sense: use an int of 64 bits")
+        who = [held(place, self.consumer), held(place, producer)]
+        raised = change(
+            place,
+            f"UPDATE {self.table} SET sequence = ?"
+            " WHERE consumer = ? AND producer = ? AND sequence < ?",
+            [sequence, *who, sequence],
+        )
+        if (yield raised):
+            return True
+        columns = ["consumer", "producer", "sequence"]
+        if (yield from insert_once(place, self.table, columns, [*who, sequence], columns[:2])):
+            return True
+        return bool((yield raised))  # its first mark was made by another in between
+
+    def _at(self, place: Place, producer: str) -> Program[int | None]:
+        rows = yield query(
+            place,
+            f"SELECT sequence FROM {self.table} WHERE consumer = ? AND producer = ?",
+            [held(place, self.consumer), held(place, producer)],
+        )
+        return rows[0][0] if rows else None
+
+
+class HighWaterMarks(_Marks):
+    def create(self, connection: Any) -> None:
+        """Make the table if there is none. (MySQL commits by itself when a table is made.)"""
+        mine = of(connection)
+        mine.check()
+        mine.run(create(mine, self.table, self.schema(mine.dialect)))
+
+    def advance(self, connection: Any, producer: str, sequence: int) -> bool:
+        """True: this is new and the mark is raised to it. False: it was done before."""
+        mine = of(connection)
+        mine.check()
+        return mine.run(self._advance(mine, producer, sequence))
+
+    def at(self, connection: Any, producer: str) -> int | None:
+        """The highest sequence that was done; None: none yet."""
+        mine = of(connection)
+        mine.check()
+        return mine.run(self._at(mine, producer))
+
+
+class AsyncHighWaterMarks(_Marks):
+    async def create(self, connection: Any) -> None:
+        """Make the table if there is none. (MySQL commits by itself when a table is made.)"""
+        mine = async_of(connection)
+        await mine.check()
+        await mine.run(create(mine, self.table, self.schema(mine.dialect)))
+
+    async def advance(self, connection: Any, producer: str, sequence: int) -> bool:
+        """True: this is new and the mark is raised to it. False: it was done before."""
+        mine = async_of(connection)
+        await mine.check()
+        return await mine.run(self._advance(mine, producer, sequence))
+
+    async def at(self, connection: Any, producer: str) -> int | None:
+        """The highest sequence that was done; None: none yet."""
+        mine = async_of(connection)
+        await mine.check()
+        return await mine.run(self._at(mine, producer))

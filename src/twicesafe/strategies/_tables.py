@@ -1,0 +1,131 @@
+"""Writes to the caller's own table that bear repeating: insert once, update at a version, set.
+
+    orders = Table("orders", key="id")
+    with connection.transaction():
+        if orders.insert_once(connection, {"id": "o-1", "total": 5}):
+            ...                                               # a repeat gets False
+        orders.update_if_version(connection, "o-1", {"total": 6}, version=1)
+        orders.put(connection, {"id": "o-1", "total": 7})     # twice is the same as once
+
+Names of tables and columns are checked and never quoted; values are always bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._transactions import async_of, of
+from ..errors import UsageError
+from ..stores._base import Program
+from ..stores._urls import identifier
+from ._statements import Place, change, insert_once, met, places
+
+__all__ = ["AsyncTable", "Table"]
+
+
+class _Named:
+    """The names, checked once, and the programs."""
+
+    def __init__(
+        self, name: str, key: str | Sequence[str] = "id", version: str = "version"
+    ) -> None:
+        self.name = identifier(name)
+        self.key = tuple(
+            identifier(each, "column") for each in ([key] if isinstance(key, str) else key)
+        )
+        self.version = identifier(version, "column")
+        if not self.key:
+            raise UsageError("key= names no column: say which of them are unique")
+
+    def _columns(self, row: Mapping[str, Any]) -> list[str]:
+        if missing := [name for name in self.key if name not in row]:
+            raise UsageError(f"the row has no value for its key: {', '.join(missing)}")
+        return [identifier(name, "column") for name in row]
+
+    def _insert_once(self, place: Place, row: Mapping[str, Any]) -> Program[bool]:
+        columns = self._columns(row)
+        return (yield from insert_once(place, self.name, columns, [*row.values()], self.key))
+
+    def _update_if_version(
+        self, place: Place, key: Any, values: Mapping[str, Any], version: int
+    ) -> Program[bool]:
+        wanted = key if isinstance(key, tuple) else (key,)
+        if len(wanted) != len(self.key):
+            raise UsageError(f"the key of {self.name} is ({', '.join(self.key)}): give {self.key}")
+        if taken := {self.version, *self.key} & set(values):
+            raise UsageError(f"values= may not set {', '.join(sorted(taken))}: that is ours to do")
+        names = [identifier(name, "column") for name in values]
+        sets = "".join(f"{name} = ?, " for name in names)
+        same = "".join(f"{name} = ? AND " for name in self.key)
+        sql = (
+            f"UPDATE {self.name} SET {sets}{self.version} = {self.version} + 1"
+            f" WHERE {same}{self.version} = ?"
+        )
+        return bool((yield change(place, sql, [*values.values(), *wanted, version])))
+
+    def _put(self, place: Place, row: Mapping[str, Any]) -> Program[None]:
+        columns = self._columns(row)
+        others = [name for name in columns if name not in self.key]
+        values = [*row.values()]
+        insert = f"INSERT INTO {self.name} ({', '.join(columns)}) VALUES ({places(len(columns))})"
+        if place.dialect != "mysql":
+            sets = ", ".join(f"{name} = excluded.{name}" for name in others)
+            what = f"UPDATE SET {sets}" if others else "NOTHING"
+            sql = f"{insert} ON CONFLICT ({', '.join(self.key)}) DO {what}"
+            yield change(place, sql, values)
+            return
+        # MySQL meets any unique key, so also another's row: the insert locks what it meets, and
+        # leaves it as it is. A caught error would lock it for reading, and two of us in a circle.
+        same = f"{self.key[0]} = {self.name}.{self.key[0]}"
+        yield change(place, f"{insert} ON DUPLICATE KEY UPDATE {same}", values)
+        yield from met(place, self.name, columns, values, self.key)
+        if others:
+            sets = ", ".join(f"{name} = ?" for name in others)
+            mine = " AND ".join(f"{name} = ?" for name in self.key)
+            sql = f"UPDATE {self.name} SET {sets} WHERE {mine}"
+            yield change(place, sql, [row[name] for name in (*others, *self.key)])
+
+
+class Table(_Named):
+    def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
+        """Insert it, unless there is a row with this key. True: it was inserted now."""
+        mine = of(connection)
+        mine.check()
+        return mine.run(self._insert_once(mine, row))
+
+    def update_if_version(
+        self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
+    ) -> bool:
+        """Set values and raise the version by one. False: it has another version, or is not there."""
+        mine = of(connection)
+        mine.check()
+        return mine.run(self._update_if_version(mine, key, values, version))
+
+    def put(self, connection: Any, row: Mapping[str, Any]) -> None:
+        """The row has these values from now on, whether it was there or not."""
+        mine = of(connection)
+        mine.check()
+        mine.run(self._put(mine, row))
+
+
+class AsyncTable(_Named):
+    async def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
+        """Insert it, unless there is a row with this key. True: it was inserted now."""
+        mine = async_of(connection)
+        await mine.check()
+        return await mine.run(self._insert_once(mine, row))
+
+    async def update_if_version(
+        self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
+    ) -> bool:
+        """Set values and raise the version by one. False: it has another version, or is not there."""
+        mine = async_of(connection)
+        await mine.check()
+        return await mine.run(self._update_if_version(mine, key, values, version))
+
+    async def put(self, connection: Any, row: Mapping[str, Any]) -> None:
+        """The row has these values from now on, whether it was there or not."""
+        mine = async_of(connection)
+        await mine.check()
+        await mine.run(self._put(mine, row))

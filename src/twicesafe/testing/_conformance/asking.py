@@ -1,0 +1,164 @@
+"""The words that rules are written in: three owners, two keys, and requests with usual terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ..._core.protocol import (
+    Abandon,
+    Ack,
+    Claimed,
+    ClaimRequest,
+    Complete,
+    Fail,
+    Forget,
+    Read,
+    Release,
+    Renew,
+    Resolve,
+    Verdict,
+)
+from ..._values.keys import Key
+from ..._values.records import Row, State
+from .bench import Script
+
+__all__ = [
+    "HOUR",
+    "KEY",
+    "OTHER",
+    "A",
+    "B",
+    "C",
+    "Mine",
+    "claim",
+    "forget",
+    "reach",
+    "read",
+    "release",
+    "resolve",
+    "unchanged",
+    "won",
+]
+
+HOUR: Final = 3_600_000
+"""Milliseconds that no test ever waits for, unless it can set the clock."""
+
+A: Final = b"owner A".ljust(16, b".")
+B: Final = b"owner B".ljust(16, b".")
+C: Final = b"owner C".ljust(16, b".")
+
+KEY: Final = Key("order-77", scope=("shop", "charge"))
+OTHER: Final = Key("order-78", scope=("shop", "charge"))
+
+
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """What the winner of a claim knows, and may ask for."""
+
+    id: bytes
+    owner: bytes
+    fence: int
+    answer: Claimed
+
+    def replace(self, **changes: Any) -> Mine:
+        """An impostor: the same with another owner or fence."""
+        return replace(self, **changes)
+
+    def renew(self, lease: int = HOUR) -> Renew:
+        return Renew(self.id, self.owner, self.fence, lease)
+
+    def complete(
+        self,
+        result: bytes | None = b"done",
+        *,
+        retention: int = HOUR,
+        state: State = State.COMPLETED,
+        error: str = "",
+    ) -> Complete:
+        return Complete(self.id, self.owner, self.fence, retention, result, state, error)
+
+    def remember(self, failure: bytes = b"no", *, retention: int = HOUR) -> Complete:
+        return self.complete(failure, retention=retention, state=State.FAILED, error="Refused")
+
+    def fail(
+        self,
+        *,
+        delay: int = 0,
+        max_attempts: int = 5,
+        retention: int = HOUR,
+        error: str = "Boom",
+        hold: bool = False,
+    ) -> Fail:
+        return Fail(self.id, self.owner, self.fence, delay, max_attempts, retention, error, hold)
+
+    def abandon(self, retention: int = HOUR) -> Abandon:
+        return Abandon(self.id, self.owner, retention)
+
+
+def claim(
+    by: bytes,
+    key: Key = KEY,
+    *,
+    lease: int = HOUR,
+    max_attempts: int = 5,
+    hold: bool = False,
+    fingerprint: bytes | None = None,
+) -> ClaimRequest:
+    return ClaimRequest(key, by, lease, max_attempts, hold, fingerprint)
+
+
+def read(key: Key = KEY) -> Read:
+    return Read(key.id)
+
+
+def release(key: Key = KEY, *, force: bool = False, retention: int = HOUR) -> Release:
+    return Release(key.id, "ann", "ticket 7", retention, force)
+
+
+def resolve(key: Key = KEY, result: bytes | None = b"by hand", retention: int = HOUR) -> Resolve:
+    return Resolve(key.id, "ben", "asked the bank", retention, result)
+
+
+def forget(key: Key = KEY, *, retention: int = HOUR) -> Forget:
+    return Forget(key.id, "cat", "erasure request", retention)
+
+
+# --- short scripts that longer ones begin with -----------------------------------------------
+
+
+def won(by: bytes = A, key: Key = KEY, **terms: Any) -> Script[Mine]:
+    """A claim that must win, and its row."""
+    answer = yield claim(by, key, **terms)
+    assert answer.verdict is Verdict.WON, answer
+    return Mine(key.id, by, answer.fence, answer)
+
+
+def reach(state: State | None, key: Key = KEY, by: bytes = A, **terms: Any) -> Script[Mine]:
+    """Bring a new key into this state; who did it."""
+    if state is None:
+        return Mine(key.id, by, 1, Claimed(Verdict.WON))
+    mine = yield from won(by, key, **terms)
+    path: dict[State, list[Any]] = {
+        State.IN_PROGRESS: [],
+        State.COMPLETED: [mine.complete()],
+        State.FAILED: [mine.remember()],
+        State.RELEASED: [mine.fail()],
+        State.HELD: [mine.fail(hold=True)],
+        State.PARKED: [mine.fail(max_attempts=1)],
+        State.FORGOTTEN: [mine.complete(), forget(key)],
+    }
+    for step in path[state]:
+        assert (yield step) is Ack.OK, step
+    row = yield read(key)
+    assert row is not None
+    assert row.state is state
+    return mine
+
+
+def unchanged(request: Any, expected: Any, key: Key = KEY) -> Script[None]:
+    """This request gets this answer and leaves the record as it was."""
+    before: Row | None = yield read(key)
+    answer = yield request
+    assert answer == expected, f"{request} was answered {answer}"
+    assert (yield read(key)) == before, f"{request} was refused and changed the record all the same"

@@ -1,0 +1,175 @@
+"""Looking around: pages of rows for an operator, and the counts that tell how full the store is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..._core.protocol import Browse, Survey
+from ..._values.keys import Key
+from ..._values.records import Row, State
+from .asking import HOUR, A, forget, reach, won
+from .bench import Advance, Script
+from .retention import expiring
+from .rules import Rules, rule
+
+__all__ = ["BrowsingRules"]
+
+SCOPES: Final[list[tuple[str, ...]]] = [
+    (),
+    ("a",),
+    ("ab",),
+    ("a", "b"),
+    ("a", "bc"),
+    ("a", "b", "c"),
+    ("a,b",),
+    ('a","b',),
+    ('a"',),
+    ('"a"',),
+    ("a'",),
+    ("a%",),
+    ("a_",),
+    ("a\\",),
+    ("a\0",),
+    ("a\n",),
+    ("A",),
+    ("\u00e9",),
+    ("e\u0301",),
+    ("🙂", "a"),
+    ("🙂🙂",),
+    ("[",),
+    ("x" * 255,),
+]
+"""Any two of these are different, and a prefix is one of whole parts."""
+
+
+def browse_all(
+    limit: int, state: State | None = None, scope: tuple[str, ...] = ()
+) -> Script[list[Row]]:
+    rows: list[Row] = []
+    after = ""
+    while True:
+        page = yield Browse(limit, state, scope, after)
+        assert len(page.rows) <= limit
+        rows += page.rows
+        after = page.after
+        if not after:
+            return rows
+        assert page.rows, "a page that is not the last has rows"
+
+
+class BrowsingRules(Rules):
+    @rule()
+    def test_an_empty_store(self) -> Script[None]:
+        page = yield Browse(10)
+        assert (page.rows, page.after) == ([], "")
+        stats = yield Survey()
+        assert (stats.total, stats.stuck, stats.expired) == (0, 0, 0)
+        assert stats.oldest_in_progress is None
+
+    @rule(cases={str(limit): limit for limit in (1, 2, 5, 6, 7, 100)})
+    def test_rows_come_in_pages_newest_first(self, case: int) -> Script[None]:
+        for number in range(6):
+            yield from won(A, Key(f"key-{number}"))
+            yield Advance(1)
+        rows = yield from browse_all(case)
+        assert [row.value for row in rows] == [f"key-{number}" for number in reversed(range(6))]
+
+    @rule()
+    def test_a_full_last_page_is_the_last(self) -> Script[None]:
+        for number in range(3):
+            yield from won(A, Key(f"key-{number}"))
+        assert (yield Browse(3)).after == ""
+        assert (yield Browse(2)).after != ""
+
+    @rule()
+    def test_a_row_that_comes_meanwhile_hides_no_other(self) -> Script[None]:
+        for number in range(4):
+            yield from won(A, Key(f"key-{number}"))
+        first = yield Browse(2)
+        yield from won(A, Key("late"))
+        second = yield Browse(2, after=first.after)
+        third = yield Browse(2, after=second.after) if second.after else Browse(2)
+        seen = {row.value for page in (first, second, third) for row in page.rows}
+        assert seen >= {f"key-{number}" for number in range(4)}
+
+    @rule()
+    def test_rows_are_whole(self) -> Script[None]:
+        yield from reach(State.COMPLETED, fingerprint=b"f" * 32)
+        page = yield Browse(10)
+        [row] = page.rows
+        assert (row.result, row.fingerprint, row.owner) == (b"done", b"f" * 32, A)
+
+    @rule(cases={state.value: state for state in State})
+    def test_rows_by_state(self, case: State) -> Script[None]:
+        for state in State:
+            yield from reach(state, Key(state.value))
+        for limit in (1, 10):
+            rows = yield from browse_all(limit, state=case)
+            assert [row.id for row in rows] == [Key(case.value).id]
+
+    @rule()
+    def test_rows_by_scope_prefix_of_whole_parts(self) -> Script[None]:
+        for scope in SCOPES:
+            yield from won(A, Key("k", scope))
+        for prefix in SCOPES:
+            expected = [scope for scope in SCOPES if scope[: len(prefix)] == prefix]
+            rows = yield from browse_all(7, scope=prefix)
+            assert sorted(row.scope for row in rows) == sorted(expected), prefix
+
+    @rule()
+    def test_rows_by_state_and_scope(self) -> Script[None]:
+        for scope in (("a",), ("ab",)):
+            yield from reach(State.HELD, Key("held", scope))
+            yield from reach(State.COMPLETED, Key("done", scope))
+        rows = yield from browse_all(1, State.HELD, ("a",))
+        assert [(row.scope, row.value) for row in rows] == [(("a",), "held")]
+
+    @rule()
+    def test_a_forgotten_row_is_shown_without_its_key(self) -> Script[None]:
+        key = Key("secret", ("tenant",))
+        yield from reach(State.COMPLETED, key)
+        yield forget(key)
+        assert (yield Browse(10, scope=("tenant",))).rows == []
+        [row] = (yield Browse(10, state=State.FORGOTTEN)).rows
+        assert (row.id, row.scope, row.value) == (key.id, (), "")
+
+    # -- counts -------------------------------------------------------------------------------
+
+    @rule()
+    def test_a_survey_counts_every_state(self) -> Script[None]:
+        for count, state in enumerate(State, 1):
+            for number in range(count):
+                yield from reach(state, Key(f"{state.value}-{number}"))
+        stats = yield Survey()
+        assert stats.by_state == {state: count for count, state in enumerate(State, 1)}
+        assert stats.total == 28
+
+    @rule()
+    def test_a_survey_tells_what_is_stuck(self) -> Script[None]:
+        yield from won(A, Key("stuck"), lease=self.tick)
+        yield from won(A, Key("alive"), lease=HOUR)
+        yield from reach(State.COMPLETED, Key("done"))
+        yield Advance(self.tick)
+        stats = yield Survey()
+        assert stats.stuck == 1
+
+    @rule(exact_time=True)
+    def test_a_survey_tells_the_oldest_work(self) -> Script[None]:
+        yield from reach(State.COMPLETED, Key("older, but done"))
+        yield Advance(1000)
+        yield from won(A, Key("old"))
+        [row] = (yield Browse(1)).rows
+        yield Advance(1000)
+        yield from won(A, Key("young"))
+        stats = yield Survey()
+        assert round(stats.oldest_in_progress.timestamp() * 1000) == row.changed_at
+
+    @rule()
+    def test_a_survey_tells_what_a_sweep_would_remove(self) -> Script[None]:
+        for number, state in enumerate((State.COMPLETED, State.RELEASED, State.FORGOTTEN)):
+            yield from expiring(state, self.tick, Key(f"old-{number}"))
+        yield from won(A, Key("stuck"), lease=self.tick)
+        yield from expiring(State.COMPLETED, HOUR, Key("young"))
+        yield Advance(self.tick)
+        stats = yield Survey()
+        assert stats.expired == (0 if self.capabilities.native_expiry else 3)

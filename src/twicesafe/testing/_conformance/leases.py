@@ -1,0 +1,215 @@
+"""Leases: a claim lives while it is renewed; then the next delivery takes over, and the old owner is out.
+
+The lease is a field, not a TTL (P6). The store's clock judges it (P5). A takeover raises the fence
+(P3), and a policy of *at most once* turns it into a hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..._core.protocol import Ack, Claimed, Sweep, Verdict
+from ..._values.records import Cause, State
+from .asking import HOUR, KEY, A, B, C, Mine, claim, read, release, unchanged, won
+from .bench import Advance, Beside, Script
+from .rules import Rules, rule
+
+__all__ = ["LeaseRules"]
+
+ZOMBIE: Final[dict[str, Any]] = {
+    "renew": lambda mine: mine.renew(),
+    "complete": lambda mine: mine.complete(b"zombie"),
+    "remember": lambda mine: mine.remember(b"zombie"),
+    "fail": lambda mine: mine.fail(),
+    "hold": lambda mine: mine.fail(hold=True),
+    "park": lambda mine: mine.fail(max_attempts=1),
+    "abandon": lambda mine: mine.abandon(),
+}
+"""What an owner that lost its claim may still try."""
+
+FENCED: Final = {name: ask for name, ask in ZOMBIE.items() if name != "abandon"}
+"""All but the one that is known by its token alone."""
+
+
+class LeaseRules(Rules):
+    @rule("P5", "P6", exact_time=True)
+    def test_a_lease_ends_to_the_millisecond(self) -> Script[None]:
+        yield claim(A, lease=1000)
+        yield Advance(999)
+        assert (yield claim(B)) == Claimed(Verdict.BUSY, wait=1)
+        yield Advance(1)
+        assert (yield claim(B)).verdict is Verdict.WON
+
+    @rule("P3", "P12")
+    def test_a_takeover_is_a_new_attempt_with_a_higher_fence(self) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        began = (yield read()).created_at
+        yield Advance(self.tick)
+        answer = yield claim(B)
+        assert answer == Claimed(Verdict.WON, answer.fence, 2, Cause.LEASE_EXPIRED)
+        assert answer.fence > mine.fence
+        row = yield read()
+        assert (row.owner, row.fence, row.attempt) == (B, answer.fence, 2)
+        assert row.state is State.IN_PROGRESS
+        assert row.lease_until == row.changed_at + HOUR
+        assert row.created_at == began, "created_at is when the key was first seen"
+
+    @rule("P3", "P4", cases=ZOMBIE)
+    def test_after_a_takeover_the_old_owner_can_do_nothing(self, case: Any) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        yield Advance(self.tick)
+        yield from won(B)
+        yield from unchanged(case(mine), Ack.LOST)
+
+    @rule("P3", "P4", cases=ZOMBIE)
+    def test_nor_after_the_new_owner_completed(self, case: Any) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        yield Advance(self.tick)
+        new = yield from won(B)
+        yield new.complete(b"new")
+        yield from unchanged(case(mine), Ack.LOST)
+        assert (yield claim(C)).result == b"new"
+
+    @rule("P3", "P4", cases=ZOMBIE)
+    def test_nor_after_an_operator_released_the_key(self, case: Any) -> Script[None]:
+        mine = yield from won(A)
+        yield release()
+        yield from unchanged(case(mine), Ack.LOST)
+
+    @rule("P3", cases=FENCED)
+    def test_the_owner_alone_is_not_enough(self, case: Any) -> Script[None]:
+        mine = yield from won(A)
+        yield from unchanged(case(mine.replace(fence=mine.fence + 1)), Ack.LOST)
+        yield from unchanged(case(mine.replace(fence=mine.fence - 1)), Ack.LOST)
+
+    @rule("P3", cases=ZOMBIE)
+    def test_the_fence_alone_is_not_enough(self, case: Any) -> Script[None]:
+        mine = yield from won(A)
+        yield from unchanged(case(mine.replace(owner=B)), Ack.LOST)
+        yield from unchanged(case(mine.replace(owner=b"")), Ack.LOST)
+
+    @rule("P4", cases=ZOMBIE)
+    def test_a_missing_row_is_not_made(self, case: Any) -> Script[None]:
+        nobody = Mine(KEY.id, A, 1, Claimed(Verdict.WON))
+        yield from unchanged(case(nobody), Ack.MISSING)
+        assert (yield claim(B)).attempt == 1
+
+    # -- renewal ------------------------------------------------------------------------------
+
+    @rule("P6")
+    def test_a_renewed_lease_lives_on(self) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        assert (yield mine.renew()) is Ack.OK
+        yield Advance(self.tick)
+        assert (yield claim(B)).verdict is Verdict.BUSY
+
+    @rule("P5", exact_time=True)
+    def test_renewal_counts_from_the_stores_now(self) -> Script[None]:
+        mine = yield from won(A, lease=1000)
+        before = yield read()
+        yield Advance(600)
+        yield mine.renew(1000)
+        row = yield read()
+        assert row.lease_until == before.lease_until + 600
+        row.lease_until = before.lease_until
+        assert row == before, "renewal changes the lease and nothing else"
+
+    @rule("P6")
+    def test_renewal_never_shortens(self) -> Script[None]:
+        mine = yield from won(A)
+        yield from unchanged(mine.renew(self.tick), Ack.OK)
+
+    @rule("P6")
+    def test_a_late_renewal_is_accepted_if_nobody_took_over(self) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        yield Advance(self.tick)
+        assert (yield mine.renew()) is Ack.OK
+        assert (yield claim(B)).verdict is Verdict.BUSY
+
+    @rule("P6")
+    def test_the_keepers_store_renews_the_same_claims(self) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        assert (yield Beside(mine.renew())) is Ack.OK
+        yield Advance(self.tick)
+        assert (yield claim(B)).verdict is Verdict.BUSY
+
+    # -- P6: a field, not a TTL ---------------------------------------------------------------
+
+    @rule("P6")
+    def test_work_in_progress_outlives_its_lease(self) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        before = yield read()
+        yield Advance(2 * self.tick)
+        report, _ = yield Sweep(100)
+        assert report.removed == 0
+        assert (yield read()) == before
+        assert (yield mine.complete(b"late")) is Ack.OK
+        assert (yield claim(B)).result == b"late"
+
+    @rule("P6", exact_time=True)
+    def test_work_in_progress_is_there_after_a_year(self) -> Script[None]:
+        yield claim(A, lease=1000)
+        before = yield read()
+        yield Advance(365 * 24 * HOUR)
+        yield Sweep(100)
+        assert (yield read()) == before
+        assert (yield claim(B)).attempt == 2
+
+    # -- at most once -------------------------------------------------------------------------
+
+    @rule("P6")
+    def test_a_lost_claim_is_held_if_its_owner_said_so(self) -> Script[None]:
+        mine = yield from won(A, lease=self.tick, hold=True)
+        yield Advance(self.tick)
+        assert (yield claim(B, hold=True)) == Claimed(Verdict.HELD, closes=True)
+        row = yield read()
+        assert (row.state, row.owner, row.fence) == (State.HELD, A, mine.fence)
+        assert (row.attempt, row.lease_until, row.expires_at) == (1, 0, 0)
+        yield from unchanged(claim(C), Claimed(Verdict.HELD))
+
+    @rule()
+    def test_a_later_claimer_does_not_weaken_the_hold(self) -> Script[None]:
+        yield claim(A, lease=self.tick, hold=True)
+        yield Advance(self.tick)
+        assert (yield claim(B, hold=False)).verdict is Verdict.HELD
+
+    @rule()
+    def test_a_later_claimer_takes_over_where_there_was_no_hold(self) -> Script[None]:
+        yield claim(A, lease=self.tick, hold=False)
+        yield Advance(self.tick)
+        yield from won(B, hold=True)
+        assert (yield read()).hold
+
+    @rule()
+    def test_a_lost_claim_is_held_before_it_is_parked(self) -> Script[None]:
+        yield claim(A, lease=self.tick, hold=True)
+        yield Advance(self.tick)
+        assert (yield claim(B, max_attempts=1)).verdict is Verdict.HELD
+
+    # -- a claim that never started -----------------------------------------------------------
+
+    @rule("P3", "P12")
+    def test_an_abandoned_claim_never_happened_but_for_its_fence(self) -> Script[None]:
+        mine = yield from won(A)
+        assert (yield mine.abandon()) is Ack.OK
+        row = yield read()
+        assert (row.state, row.attempt, row.cause) == (State.RELEASED, 0, None)
+        assert row.expires_at == row.changed_at + HOUR
+        again = yield from won(B)
+        assert (again.answer.attempt, again.answer.cause) == (1, None)
+        assert again.fence > mine.fence
+
+    @rule("P12")
+    def test_an_abandoned_takeover_keeps_its_cause(self) -> Script[None]:
+        yield claim(A, lease=self.tick)
+        yield Advance(self.tick)
+        second = yield from won(B)
+        yield second.abandon()
+        third = yield from won(C)
+        assert (third.answer.attempt, third.answer.cause) == (2, Cause.LEASE_EXPIRED)
+
+    @rule()
+    def test_what_is_done_cannot_be_abandoned(self) -> Script[None]:
+        mine = yield from won(A)
+        yield mine.complete(b"x")
+        yield from unchanged(mine.abandon(), Ack.LOST)

@@ -1,0 +1,125 @@
+"""The whole table of the lifecycle: every state × every event, allowed or refused.
+
+The expectations are read from `_core.lifecycle.TRANSITIONS`, so a row that is added there is asked
+of every store. An event that is not in the table must change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ..._core.lifecycle import TRANSITIONS, RecordEvent
+from ..._core.protocol import Ack, Claimed, Read, Sweep, Verdict
+from ..._values.records import State
+from .asking import HOUR, KEY, B, Mine, claim, forget, reach, release, resolve
+from .bench import Advance, Script
+from .retention import expiring
+from .rules import Rules, rule
+
+__all__ = ["TransitionRules"]
+
+Case = tuple[State | None, RecordEvent]
+
+TABLE: Final[dict[str, Case]] = {
+    f"{state or 'no record'}-{event}".replace(" ", "_"): (state, event)
+    for state in (None, *State)
+    for event in RecordEvent
+}
+ALLOWED: Final = {name: case for name, case in TABLE.items() if case in TRANSITIONS}
+UNASKED: Final[set[Case]] = {
+    (None, RecordEvent.TAKE_OVER),
+    (None, RecordEvent.PARK),
+    (State.RELEASED, RecordEvent.TAKE_OVER),
+}
+"""A claim like any other: there is no lease that ran out, and nothing to park."""
+REFUSED: Final = {
+    name: case for name, case in TABLE.items() if case not in TRANSITIONS and case not in UNASKED
+}
+
+VERDICTS: Final = {
+    State.IN_PROGRESS: Verdict.BUSY,
+    State.COMPLETED: Verdict.REPLAY,
+    State.FAILED: Verdict.REPLAY,
+    State.HELD: Verdict.HELD,
+    State.PARKED: Verdict.PARKED,
+    State.FORGOTTEN: Verdict.FORGOTTEN,
+}
+REPEATS: Final[dict[RecordEvent, set[State]]] = {
+    RecordEvent.COMPLETE: {State.COMPLETED, State.FAILED},
+    RecordEvent.REMEMBER: {State.COMPLETED, State.FAILED},
+    RecordEvent.FAIL: {State.RELEASED, State.HELD, State.PARKED},
+    RecordEvent.HOLD: {State.RELEASED, State.HELD, State.PARKED},
+    RecordEvent.FORGET: {State.FORGOTTEN},
+}
+"""Said before by the same one: a repeat is OK, and changes nothing."""
+
+
+class TransitionRules(Rules):
+    @rule("P1", "P4", "P6", cases=ALLOWED)
+    def test_what_the_table_allows(self, case: Case) -> Script[None]:
+        state, event = case
+        if event is RecordEvent.EXPIRE:
+            assert state is not None
+            yield from expiring(state, self.tick)
+            yield Advance(self.tick)
+            assert (yield Read(KEY.id)) is None
+            return
+        mine = yield from reach(state, lease=self.tick, hold=event is RecordEvent.HOLD)
+        before = yield Read(mine.id)
+        if event in (RecordEvent.TAKE_OVER, RecordEvent.HOLD):
+            yield Advance(self.tick)
+        answer = yield self._request(state, event, mine)
+        assert self._accepts(event, answer), answer
+        row = yield Read(mine.id)
+        assert row.state is TRANSITIONS[case]
+        assert before is None or row.fence >= before.fence, "a fence never goes back (P3)"
+
+    @rule("P1", "P4", "P6", cases=REFUSED)
+    def test_what_the_table_does_not_know(self, case: Case) -> Script[None]:
+        state, event = case
+        mine = yield from reach(state, lease=self.tick if event is RecordEvent.EXPIRE else HOUR)
+        before = yield Read(mine.id)
+        if event is RecordEvent.EXPIRE:
+            yield Advance(self.tick)
+            yield Sweep(100)
+        else:
+            answer = yield self._request(state, event, mine)
+            assert answer == self._refusal(state, event, answer)
+        assert (yield Read(mine.id)) == before
+
+    def _request(self, state: State | None, event: RecordEvent, mine: Mine) -> Any:
+        """How this event comes about."""
+        return {
+            RecordEvent.CLAIM: claim(B),
+            RecordEvent.TAKE_OVER: claim(B),
+            RecordEvent.HOLD: claim(B) if state is State.IN_PROGRESS else mine.fail(hold=True),
+            RecordEvent.PARK: mine.fail(max_attempts=1)
+            if state is State.IN_PROGRESS
+            else claim(B, max_attempts=1),
+            RecordEvent.RENEW: mine.renew(),
+            RecordEvent.COMPLETE: mine.complete(),
+            RecordEvent.REMEMBER: mine.remember(),
+            RecordEvent.FAIL: mine.fail(),
+            RecordEvent.ABANDON: mine.abandon(),
+            RecordEvent.RELEASE: release(force=True),
+            RecordEvent.RESOLVE: resolve(),
+            RecordEvent.FORGET: forget(),
+        }[event]
+
+    def _accepts(self, event: RecordEvent, answer: Ack | Claimed) -> bool:
+        if isinstance(answer, Ack):
+            return answer is Ack.OK
+        expected = {RecordEvent.HOLD: Verdict.HELD, RecordEvent.PARK: Verdict.PARKED}
+        return answer.verdict is expected.get(event, Verdict.WON)
+
+    def _refusal(self, state: State | None, event: RecordEvent, answer: Ack | Claimed) -> Any:
+        if state is None:
+            return Ack.MISSING
+        if state in REPEATS.get(event, ()):
+            return Ack.OK
+        if isinstance(answer, Claimed):
+            return replace(answer, verdict=VERDICTS[state])
+        operator = event in (RecordEvent.RELEASE, RecordEvent.RESOLVE, RecordEvent.FORGET)
+        return Ack.REFUSED if operator else Ack.LOST

@@ -1,0 +1,45 @@
+"""Waking: whoever was told "busy" and watches the key hears of its end from another store object.
+
+Only for stores that declare ``wake``; elsewhere waiters poll. A wake-up may come for nothing, and one
+that is missed costs no more than the seconds that the watcher gave.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from ..._core.protocol import Verdict
+from .asking import KEY, A, B, claim, release, resolve, won
+from .bench import Script, Watched
+from .rules import Rules, rule
+
+__all__ = ["WakingRules"]
+
+ENDS: Final[dict[str, Any]] = {
+    "complete": lambda mine: mine.complete(b"x"),
+    "remember": lambda mine: mine.remember(b"x"),
+    "fail": lambda mine: mine.fail(),
+    "abandon": lambda mine: mine.abandon(),
+    "release": lambda _: release(),
+    "resolve": lambda _: resolve(),
+}
+
+
+class WakingRules(Rules):
+    patience: ClassVar[float] = 8.0
+    """Seconds that a deaf watcher would sit through; nobody else does."""
+
+    @rule(needs="wake", cases=ENDS)
+    def test_a_watcher_hears_of_the_end(self, case: Any) -> Script[None]:
+        mine = yield from won(A)
+        assert (yield claim(B)).verdict is Verdict.BUSY
+        took = yield Watched(KEY.id, self.patience, meanwhile=case(mine))
+        assert took < self.patience / 2, f"nobody woke the watcher in {took:.1f} s"
+        assert (yield claim(B)).verdict in (Verdict.REPLAY, Verdict.WON)
+
+    @rule(needs="wake")
+    def test_a_watcher_that_hears_nothing_gives_up_in_time(self) -> Script[None]:
+        yield from won(A)
+        yield claim(B)
+        took = yield Watched(KEY.id, 0.05)
+        assert took < self.patience / 2

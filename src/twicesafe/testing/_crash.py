@@ -1,0 +1,245 @@
+"""Crashes on purpose: let a "process" die at every point of a scenario and look at what is left.
+
+    for life, shop in crash_points(Shop, pay):      # pay(life, shop) dies once at each point
+        assert Receiver(shop.store()).process("tx-1", charge).value == "paid"
+
+A `Life` is one process. It passes *points*: before and after every statement of a store made
+mortal with `life.mortal(store)`, and wherever the code under test calls `crash_point("name")`,
+which does nothing outside a life. At its appointed point it dies: `Died` is raised, and from then
+on no command of this life reaches the store, whatever the unwinding code tries; connections are
+closed, and the engine rolls back, as the operating system would have it.
+
+What it shows: that no order of "this was done, that was not" leaves a key lost, doubled without a
+recorded cause, or with two results. Points are found by running, so a new statement is covered
+the day it is written. What it cannot show: power loss, torn writes, a death *inside* one statement
+(kill real processes for that), and code that keeps state in this very interpreter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar, overload
+
+from .._core.protocol import Request
+from ..stores._base import AsyncStore, Store
+
+__all__ = ["Died", "Life", "crash_point", "crash_points"]
+
+W = TypeVar("W")
+
+
+class Died(BaseException):
+    """The process is dead. Not an `Exception`: no handler of errors may survive it."""
+
+
+class Life:
+    """One process: what it passed, and where it dies (never, if ``dies_at`` is None).
+
+    As a context manager it is the process's extent: `crash_point` counts inside, and its own
+    `Died` ends there.
+    """
+
+    real: ClassVar[bool] = False
+    """Does it die as a process does, with no word to anybody?"""
+
+    def __init__(self, dies_at: int | None = None) -> None:
+        self.passed: list[str] = []
+        """The points in order, the deadly one included."""
+        self.alive = True
+        self._dies_at = dies_at
+        self._lock = threading.Lock()
+        self._token: Token[Life | None] | None = None
+
+    @property
+    def died_at(self) -> str | None:
+        return None if self.alive else self.passed[-1]
+
+    @property
+    def doomed(self) -> bool:
+        """Is it meant to end before its time?"""
+        return self._dies_at is not None
+
+    def reach(self, name: str) -> None:
+        """Pass a point, or die at it."""
+        with self._lock:
+            self.check()
+            self.passed.append(name)
+            self.alive = len(self.passed) != self._dies_at
+            self.check()
+
+    def check(self) -> None:
+        """The dead do nothing more."""
+        if not self.alive:
+            raise Died(f"at point {len(self.passed)}: {self.passed[-1]}")
+
+    @overload
+    def mortal(self, store: Store) -> Store: ...
+    @overload
+    def mortal(self, store: AsyncStore) -> AsyncStore: ...
+    def mortal(self, store: Store | AsyncStore) -> Store | AsyncStore:
+        """This store as this life sees it. Give each life a store object of its own.
+
+        A store with a tap on its statements has a point before and after each of them; any other
+        before and after each request.
+        """
+        engine: Any = store
+        if isinstance(store, AsyncStore) and not hasattr(store, "_tap"):
+            engine = store.blocking_store()  # an awaited face of a blocking store
+        if hasattr(engine, "_tap"):
+            engine._tap = self._statement
+            return store
+        return _AsyncMortal(self, store) if isinstance(store, AsyncStore) else _Mortal(self, store)
+
+    def _statement(self, stage: str, command: Any) -> None:
+        self.reach(f"{stage} {_named(command)}")
+
+    def __enter__(self) -> Self:
+        self._token = _life.set(self)
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        assert self._token is not None
+        _life.reset(self._token)
+        return isinstance(error, Died) and not self.alive
+
+    def __repr__(self) -> str:
+        end = "alive" if self.alive else f"died at {self.died_at!r}"
+        return f"<life of {len(self.passed)} points, {end}>"
+
+
+def _named(command: Any) -> str:
+    """A statement by its first words, a script by its name, a trip by all that it carries."""
+    if isinstance(command, list):
+        return ", ".join(map(_named, command))
+    if hasattr(command, "sql"):
+        return " ".join(command.sql.split()[:3])
+    script = getattr(command, "script", None)
+    return str(script.name if script is not None else command.args[0].decode())
+
+
+_life: ContextVar[Life | None] = ContextVar("twicesafe_life", default=None)
+
+
+def current_life() -> Life | None:
+    return _life.get()
+
+
+def crash_point(name: str) -> None:
+    """A step of your handler after which its process may die. Does nothing outside a test."""
+    life = current_life()
+    if life is not None:
+        life.reach(name)
+
+
+def crash_points(
+    prepare: Callable[[], W], scenario: Callable[[Life, W], object], *, most: int = 10_000
+) -> Iterator[tuple[Life, W]]:
+    """Run ``scenario(life, world)`` on fresh worlds: once per point at which it can die.
+
+    Each ended life is yielded with its world for you to check the aftermath; the last one lived
+    through. For async code, let the scenario call `asyncio.run`. A scenario must take the same way
+    each time up to its death; one that does not raises an AssertionError, for its sweep would
+    have holes.
+    """
+    before: list[str] = []
+    for number in itertools.count(1):
+        assert number <= most, f"no end after {most} points: does the scenario end by itself?"
+        world, life = prepare(), Life(number)
+        with life:
+            scenario(life, world)
+        way = life.passed[: len(before)]
+        assert way == before, f"the scenario took another way: {way}, not {before}"
+        yield life, world
+        if life.alive:
+            return
+        before = life.passed
+
+
+# --- stores without a tap: a point before and after each request -----------------------------
+
+
+class _Mortal(Store):
+    """Batches go one by one, so that a death can fall between two of their items."""
+
+    def __init__(self, life: Life, store: Store, counted: bool = True) -> None:
+        self._life, self._store = life, store
+        self._reach = life.reach if counted else _only(life.check)
+        self.url = store.url
+        self.capabilities = store.capabilities  # type: ignore[misc]
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        raise NotImplementedError("made by Life.mortal")
+
+    def perform(self, request: Request) -> Any:
+        self._reach(f"before {request.op}")
+        answer = self._store.perform(request)
+        self._reach(f"after {request.op}")
+        return answer
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return [_or_error(self.perform, request) for request in requests]
+
+    def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        self._life.check()
+        self._store.watch(id, seconds)
+
+    def close(self) -> None:
+        """The data belongs to the world, not to the process."""
+
+
+class _AsyncMortal(AsyncStore):
+    """The awaited twin."""
+
+    def __init__(self, life: Life, store: AsyncStore, counted: bool = True) -> None:
+        self._life, self._store, self._counted = life, store, counted
+        self._reach = life.reach if counted else _only(life.check)
+        self.url = store.url
+        self.capabilities = store.capabilities  # type: ignore[misc]
+        self.immediate = store.immediate  # type: ignore[misc]
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        raise NotImplementedError("made by Life.mortal")
+
+    async def perform(self, request: Request) -> Any:
+        self._reach(f"before {request.op}")
+        answer = await self._store.perform(request)
+        self._reach(f"after {request.op}")
+        return answer
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for request in requests:
+            try:
+                answers.append(await self.perform(request))
+            except Exception as error:
+                answers.append(error)
+        return answers
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        self._life.check()
+        await self._store.watch(id, seconds)
+
+    def blocking_store(self) -> Store:
+        return _Mortal(self._life, self._store.blocking_store(), self._counted)
+
+    async def close(self) -> None:
+        """The data belongs to the world, not to the process."""
+
+
+def _or_error(perform: Callable[[Request], Any], request: Request) -> Any:
+    try:
+        return perform(request)
+    except Exception as error:
+        return error
+
+
+def _only(check: Callable[[], None]) -> Callable[[str], None]:
+    return lambda _: check()

@@ -1,0 +1,235 @@
+"""Real kills: the handler runs in a process of its own, which is killed at each point in turn.
+
+    crash_matrix(handlers.charge, 7, snapshot=…, setup=…, kill=True)
+
+SIGKILL asks nobody: no ``finally``, no flush, no goodbye to the database. So this sees what a raised
+death cannot, for example an effect that only looks done because a ``finally`` committed it. The
+store is SQLite in a temporary folder, with a short lease that is waited for: about a second per
+point. Of the policy it takes ``takeover`` and ``max_attempts``.
+
+It needs a handler that another process can import, arguments that JSON can carry, and a world that
+outlives a process (a file, a database); each is checked before anything is killed. It cannot show
+power loss: what the operating system has, it keeps.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from .._values.keys import Key, as_key
+from .._values.policy import Policy
+from ..errors import ConfigurationError, HeldError, ParkedError, TwicesafeError
+from ..receiver import Receiver
+from ._comparison import Trial, difference, same
+from ._crash import Life
+from ._simulated_process import BRIEF, Case, Stage, called
+from ._tracing import Tracer
+
+__all__ = ["kills", "order_for"]
+
+TRIES: Final = 3
+"""A machine that is busy for longer than the lease makes a trial void; it is done again."""
+
+
+class Order(msgspec.Struct):
+    """What a child is told on its standard input."""
+
+    path: list[str]
+    module: str
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    key: list[Any]
+    bare: bool
+    awaited: bool
+    files: list[str]
+    every_line: bool
+    takeover: Literal["retry", "hold"]
+    max_attempts: int
+    store: str = ""
+    dies_at: int | None = None
+
+
+class Done(msgspec.Struct):
+    """What a child says on its standard output, in one last line: at its end, or before it dies."""
+
+    passed: list[str]
+    starts: int = 0
+    killed: bool = False
+    error: str = ""
+    retryable: bool = False
+    waits: bool = False
+    """It waits for an operator."""
+
+
+def kills(case: Case, clean: Trial) -> Iterator[Trial]:
+    """One trial per point that a process passes, which are not all those of a life in this one."""
+    order = order_for(case)
+    trial, points = _trial(case, order, "without a kill", clean)
+    if trial.fault:
+        raise ConfigurationError(
+            f"{case.name} does not leave the same world behind from another process ({trial.fault}): "
+            "kill=True needs an effect that outlives its process, in a file or a database"
+        )
+    for number, point in enumerate(points, 1):
+        yield _trial(case, msgspec.structs.replace(order, dies_at=number), point, clean)[0]
+
+
+def _trial(case: Case, order: Order, name: str, clean: Trial) -> tuple[Trial, list[str]]:
+    trial = Trial(name, kind="kill")
+    for _ in range(TRIES):
+        with tempfile.TemporaryDirectory(prefix="twicesafe-") as folder:
+            called(case.setup)
+            order.store = f"sqlite:///{folder}/keys.db"
+            first = last = _child(order)
+            starts = first.starts
+            if order.dies_at is not None and not first.error:
+                if case.later is not None:
+                    called(case.later)
+                last = _child(msgspec.structs.replace(order, dies_at=None))
+                starts += last.starts
+            if last.error and last.retryable:
+                continue
+            trial.starts = starts
+            trial.state, trial.fault = case.state()
+        if order.dies_at is not None and (not first.killed or first.passed[-1:] != [name]):
+            trial.fault = (
+                first.error or "it never came to this point: it takes another way each time"
+            )
+        elif last.waits:
+            trial.fault, trial.note = "", "waits for an operator"
+        elif last.error:
+            trial.fault = f"the last delivery fails: {last.error}"
+        elif not trial.fault and not same(clean.state, trial.state):
+            trial.fault = difference(clean.state, trial.state)
+        return trial, first.passed
+    trial.fault = (
+        f"no answer within a lease of {BRIEF:g} s in {TRIES} tries: is the machine too busy?"
+    )
+    return trial, []
+
+
+def order_for(case: Case) -> Order:
+    """What every child is told; a case that is not fit for children is refused."""
+    module, name = getattr(case.handler, "__module__", ""), case.name
+    try:
+        found = _resolve(module, name)
+    except (ImportError, AttributeError):
+        found = None
+    if found is not case.handler or module == "__main__":
+        raise ConfigurationError(
+            f"kill=True runs the handler in another process, which cannot import {module}:{name}: "
+            "use a function at the top of a module"
+        )
+    given = [list(case.args), case.kwargs]
+    try:
+        carried = msgspec.json.decode(msgspec.json.encode(given))
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        carried = None
+    if carried is None or not same(carried, given):
+        raise ConfigurationError(
+            "kill=True hands the arguments to another process as JSON, and these do not come out the "
+            "same: use text, numbers, lists and objects"
+        )
+    args, named = carried
+    key = as_key(case.key)
+    policy = case.policy or (Policy() if case.receiver is None else case.receiver.policy)
+    return Order(
+        [str(Path(entry).absolute()) for entry in sys.path], module, name, args, named,
+        [key.value, key.scope], case.bare, case.awaited, sorted(case.tracer.files),
+        case.tracer.every_line, policy.takeover, policy.max_attempts,
+    )  # fmt: skip
+
+
+def _resolve(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _child(order: Order) -> Done:
+    """Run one delivery elsewhere."""
+    ran = subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-m", __name__],
+        input=msgspec.json.encode(order),
+        capture_output=True,
+        check=False,
+    )
+    try:
+        done = msgspec.json.decode(ran.stdout.splitlines()[-1], type=Done)
+    except (IndexError, msgspec.MsgspecError):
+        told = ran.stderr.decode(errors="replace").strip().splitlines()
+        ended = f"the process ended with status {ran.returncode}: {told[-1] if told else ''}"
+        return Done([], error=ended)
+    done.killed = ran.returncode == -signal.SIGKILL
+    return done
+
+
+# --- in the child ----------------------------------------------------------------------------
+
+
+class Doomed(Life):
+    """A life whose death is real."""
+
+    real = True
+
+    def __init__(self, dies_at: int | None) -> None:
+        super().__init__()
+        self._kills_at = dies_at
+        self.starts: list[str] = []
+
+    @property
+    def doomed(self) -> bool:
+        return self._kills_at is not None
+
+    def reach(self, name: str) -> None:
+        super().reach(name)
+        if len(self.passed) == self._kills_at:
+            _say(Done(self.passed, len(self.starts)))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _say(done: Done) -> None:
+    sys.stdout.flush()
+    os.write(1, b"\n" + msgspec.json.encode(done) + b"\n")
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    sys.path[:] = order.path
+    handler = _resolve(order.module, order.name)
+    policy = Policy(takeover=order.takeover, max_attempts=order.max_attempts)
+    life = Doomed(order.dies_at)
+    with Receiver.open(order.store, policy=policy) as receiver:
+        case = Case(
+            handler=handler, args=tuple(order.args), kwargs=order.kwargs, receiver=receiver,
+            bare=order.bare, tracer=Tracer(order.files, order.every_line), setup=_nothing,
+            snapshot=_nothing, awaited=order.awaited,
+        )  # fmt: skip
+        stage = Stage(case, starts=life.starts)
+        stage.key = Key(*order.key, absolute=True)
+        answer = stage.deliver(life)
+    done = Done(life.passed, len(life.starts))
+    if isinstance(answer, Exception):
+        done.error = f"{type(answer).__name__}: {answer}"
+        done.retryable = isinstance(answer, TwicesafeError) and answer.retryable
+        done.waits = isinstance(answer, (HeldError, ParkedError))
+    _say(done)
+
+
+def _nothing() -> None: ...
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""The model: Hypothesis asks a store and the lifecycle the same things and compares every answer.
+
+The conformance suite holds a store to the rules that we thought of; this finds the others. The model
+is a `MemoryStore`, which applies `_core.lifecycle` and nothing else, on the same clock. Several keys and
+owners, stale owners and fences, batches, operators, sweeps, time and reopening come in any order;
+after each step every row must be the same.
+
+    class SqliteModel(Sqlite, StoreModel):
+        pass
+
+    TestSqliteModel = SqliteModel.TestCase
+    TestSqliteModel.settings = settings(max_examples=200, stateful_step_count=30)
+
+Fences need not be equal numbers: where the model's fence is new, the store's must be higher than any
+before it; where it is not, the store's must be the one that it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, precondition, rule
+from msgspec.structs import replace
+
+from .._core.protocol import (
+    Browse,
+    Claimed,
+    ClaimRequest,
+    History,
+    Read,
+    Request,
+    Survey,
+    Sweep,
+    Verdict,
+)
+from .._values.keys import Key
+from .._values.records import Cause, Row
+from ..stores.memory import MemoryStore
+from ._conformance.asking import HOUR, Mine, forget, release, resolve
+from ._conformance.bench import Advance, Reopen, open_bench
+from ._conformance.hooks import StoreUnderTest
+
+__all__ = ["StoreModel"]
+
+KEYS: Final = [Key("k"), Key("k", ("shop",)), Key("other", ("shop", "it's"))]
+OWNERS: Final = [b"1" * 16, b"2" * 16, b"\0" * 16]
+SLACK: Final = 10_000
+"""Milliseconds by which two clocks that both run may differ."""
+
+keys = st.sampled_from(KEYS)
+owners = st.sampled_from(OWNERS)
+fingerprints = st.sampled_from([None, b"f" * 32, b"g" * 32])
+attempts = st.sampled_from([1, 2, 5])
+results = st.sampled_from([None, b"", b"x", b"big" * 1000])
+lapses = st.integers(0, 2)
+"""A duration: already over, over soon, or not in this test."""
+
+
+class StoreModel(StoreUnderTest, RuleBasedStateMachine):
+    """Fill in the hooks of `StoreUnderTest`; run its ``TestCase``."""
+
+    colour: ClassVar[str] = "blocking"
+    """Or "async"."""
+
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = Path(tempfile.mkdtemp(prefix="twicesafe-model-"))
+        self._bench = open_bench(self, self.colour, self._folder)
+        self._model = MemoryStore(now=None if self.real_clock else self._bench.place.clock)
+        self._fences: dict[bytes, dict[int, int]] = {key.id: {} for key in KEYS}
+
+    def teardown(self) -> None:
+        try:
+            self._bench.__exit__()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ms(self, lapse: int) -> int:
+        """On a clock that runs, what is over soon would be over at another moment each time."""
+        return (0, 0, HOUR)[lapse] if self.real_clock else (1, 500, HOUR)[lapse]
+
+    # -- what a worker does -------------------------------------------------------------------
+
+    @rule(
+        target=claims,
+        key=keys,
+        by=owners,
+        lapse=lapses,
+        most=attempts,
+        hold=st.booleans(),
+        fingerprint=fingerprints,
+    )
+    def claim(
+        self, key: Key, by: bytes, lapse: int, most: int, hold: bool, fingerprint: bytes | None
+    ) -> Any:
+        ask = ClaimRequest(key, by, self._ms(lapse), most, hold, fingerprint)
+        answer = self._ask(ask)
+        if answer.verdict is not Verdict.WON:
+            return multiple()
+        return Mine(key.id, by, answer.fence, answer)
+
+    @rule(
+        mine=claims,
+        act=st.sampled_from(["renew", "complete", "remember", "fail", "hold", "abandon"]),
+        lapse=lapses,
+        rest=lapses,
+        most=attempts,
+        result=results,
+        impostor=st.sampled_from([None, None, None, "owner", "fence"]),
+        pick=st.integers(0, 20),
+    )
+    def act(
+        self,
+        mine: Mine,
+        act: str,
+        lapse: int,
+        rest: int,
+        most: int,
+        result: bytes | None,
+        impostor: str | None,
+        pick: int,
+    ) -> None:
+        if impostor == "owner":
+            mine = mine.replace(owner=OWNERS[pick % len(OWNERS)])
+        elif impostor == "fence":
+            known = [*self._fences[mine.id], max(self._fences[mine.id]) + 1]
+            mine = mine.replace(fence=known[pick % len(known)])
+        self._ask(self._request(mine, act, self._ms(lapse), self._ms(rest), most, result))
+
+    @rule(
+        mine=st.lists(claims, max_size=4, unique_by=lambda mine: mine.id),
+        act=st.sampled_from(["renew", "complete", "fail"]),
+        lapse=lapses,
+        fresh=st.lists(keys, max_size=3, unique=True),
+        by=owners,
+    )
+    def batch(self, mine: list[Mine], act: str, lapse: int, fresh: list[Key], by: bytes) -> None:
+        """One request per key: those of one batch have no order."""
+        ms = self._ms(lapse)
+        taken = {each.id for each in mine}
+        asks = [self._request(each, act, ms, ms, 2, b"batch") for each in mine]
+        asks += [ClaimRequest(key, by, ms) for key in fresh if key.id not in taken]
+        expected = self._model.perform_many(asks)
+        found = self._bench.perform([self._translated(ask) for ask in asks])
+        assert len(found) == len(expected)
+        for ask, ours, theirs in zip(asks, expected, found, strict=True):
+            self._compare(ask, ours, theirs)
+        self._compare_rows()
+
+    # -- what an operator and a timer do ------------------------------------------------------
+
+    @rule(key=keys, force=st.booleans(), lapse=lapses)
+    def release(self, key: Key, force: bool, lapse: int) -> None:
+        self._ask(release(key, force=force, retention=self._ms(lapse)))
+
+    @rule(key=keys, result=results, lapse=lapses)
+    def resolve(self, key: Key, result: bytes | None, lapse: int) -> None:
+        self._ask(resolve(key, result, self._ms(lapse)))
+
+    @rule(key=keys, lapse=lapses)
+    def forget(self, key: Key, lapse: int) -> None:
+        self._ask(forget(key, retention=self._ms(lapse)))
+
+    @rule(limit=st.integers(1, 3))
+    def sweep(self, limit: int) -> None:
+        """To the end: which records the first bite meets is the store's affair."""
+        removed = [_sweep(perform, limit) for perform in (self._model.perform, self._bench.perform)]
+        if not self._bench.capabilities.native_expiry:
+            assert removed[0] == removed[1], f"swept {removed[1]}, not {removed[0]}"
+        self._compare_rows()
+
+    @precondition(lambda self: not self.real_clock)
+    @rule(ms=st.sampled_from([0, 1, 499, 500, 501, HOUR]))
+    def time_passes(self, ms: int) -> None:
+        self._bench.perform(Advance(ms))
+        self._compare_rows()
+
+    @precondition(lambda self: self._bench.capabilities.durable)
+    @rule()
+    def reopen(self) -> None:
+        self._bench.perform(Reopen())
+        self._compare_rows()
+
+    # -- comparing ----------------------------------------------------------------------------
+
+    def _request(
+        self, mine: Mine, act: str, ms: int, rest: int, most: int, result: bytes | None
+    ) -> Any:
+        match act:
+            case "renew":
+                return mine.renew(ms)
+            case "complete":
+                return mine.complete(result, retention=ms)
+            case "remember":
+                return mine.remember(retention=ms)
+            case "fail":
+                return mine.fail(delay=rest, max_attempts=most, retention=ms)
+            case "hold":
+                return mine.fail(hold=True)
+        return mine.abandon(ms)
+
+    def _ask(self, ask: Any) -> Any:
+        expected = self._model.perform(ask)
+        self._compare(ask, expected, self._bench.perform(self._translated(ask)))
+        self._compare_rows()
+        return expected
+
+    def _translated(self, ask: Any) -> Request:
+        """The model's fence in the store's numbers."""
+        if not hasattr(ask, "fence"):
+            return ask  # type: ignore[no-any-return]
+        known = self._fences[ask.id]
+        highest = max(known)
+        fence = known.get(ask.fence) or known[highest] + ask.fence - highest
+        return replace(ask, fence=fence)  # type: ignore[no-any-return]
+
+    def _compare(self, ask: Any, expected: Any, found: Any) -> None:
+        if isinstance(expected, (Claimed, Row)) and type(found) is type(expected):
+            found = self._levelled(ask.id, expected, found)
+        assert found == expected, f"{ask}\n  expected {expected}\n  got      {found}"
+
+    def _levelled(self, id: bytes, expected: Any, found: Any) -> Any:  # noqa: A002
+        """The store's answer with the differences that are allowed taken out."""
+        changes: dict[str, Any] = {}
+        if expected.fence:
+            known = self._fences[id]
+            new = expected.fence not in known
+            assert not new or found.fence > max(known.values(), default=0), (
+                f"a fence went from {max(known.values())} to {found.fence} (P3)"
+            )
+            if known.setdefault(expected.fence, found.fence) == found.fence:
+                changes["fence"] = expected.fence
+        if self.real_clock:
+            changes |= _same_time(expected, found)
+        untold = self._bench.capabilities.native_expiry and found.cause is None
+        if untold and expected.cause in (Cause.RETENTION_EXPIRED, Cause.FAILED):
+            changes["cause"] = expected.cause
+        return replace(found, **changes)
+
+    def _compare_rows(self) -> None:
+        ours, theirs = self._model.perform, self._bench.perform
+        for key in KEYS:
+            self._compare(Read(key.id), ours(Read(key.id)), theirs(Read(key.id)))
+            trails = [
+                [(entry.action, entry.by, entry.why, entry.state_before) for entry in trail]
+                for trail in (ours(History(key.id)), theirs(History(key.id)))
+            ]
+            assert trails[0] == trails[1] or self._bench.capabilities.native_expiry, trails
+        shown = [{row.id for row in perform(Browse(10)).rows} for perform in (ours, theirs)]
+        assert shown[0] == shown[1], f"browsing shows {shown[1]}, not {shown[0]}"
+        if not self._bench.capabilities.native_expiry:
+            counted = [perform(Survey()) for perform in (ours, theirs)]
+            if self.real_clock:
+                counted = [stats.by_state for stats in counted]
+            assert counted[0] == counted[1], f"counted {counted[1]}, not {counted[0]}"
+
+
+def _sweep(perform: Any, limit: int) -> int:
+    removed: int = 0
+    after = ""
+    while True:
+        report, after = perform(Sweep(limit, after))
+        removed += report.removed
+        if not after:
+            return removed
+
+
+def _same_time(expected: Any, found: Any) -> dict[str, int]:
+    """Of two clocks that run: spans are about equal, moments are either set or not."""
+    changes = {}
+    for name in ("wait", "age", "expires_in"):
+        span = getattr(expected, name, None)
+        if span is not None and abs(span - getattr(found, name)) <= SLACK:
+            changes[name] = span
+    for name in ("created_at", "changed_at", "lease_until", "expires_at"):
+        moment = getattr(expected, name, None)
+        if moment is not None and bool(moment) == bool(getattr(found, name)):
+            changes[name] = moment
+    return changes

@@ -1,0 +1,284 @@
+"""The rules: order per key, refusals that stay where they belong, outages that are told from them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+from ..._core.outbox_requests import Message
+from ..._core.publisher import NOT_TRIED, NotNow
+from ..._runtime.relay_runner import blocking
+from ..._values.policy import Backoff
+from ...errors import BrokerUnavailableError
+from ...outbox import Outbox, OutboxRelay
+from .hooks import PublisherUnderTest
+
+__all__ = ["PublisherConformance"]
+
+SOON: Final = Backoff(first=0.05, factor=1, jitter=0)
+LARGEST: Final = 1 << 30
+OUTAGE: Final = "an outage"
+
+
+class PublisherConformance(PublisherUnderTest):
+    """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""
+
+    # -- what the rules are made of ---------------------------------------------------------------
+
+    @contextmanager
+    def publisher(self) -> Iterator[_Opened]:
+        """The publisher, in blocking words."""
+        opened = _Opened(self.open_publisher())
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    @contextmanager
+    def relay(
+        self, folder: Path, max_attempts: int = 2
+    ) -> Iterator[tuple[Outbox, Callable[..., None]]]:
+        """A relay at work between an outbox in SQLite and the broker; and how to add to it."""
+        import sqlite3
+
+        url = f"sqlite:///{folder / 'outbox.db'}"
+        with Outbox.open(url, max_bytes=LARGEST) as outbox:
+            connection = sqlite3.connect(folder / "outbox.db", timeout=30)
+
+            def add(messages: Sequence[Message]) -> None:
+                with connection:
+                    outbox.add_many(connection, [_fields(message) for message in messages])
+
+            working = OutboxRelay(
+                url, self.open_publisher(), max_attempts=max_attempts, backoff=SOON
+            )
+            try:
+                with working:
+                    yield outbox, add
+            finally:
+                connection.close()
+
+    def until(self, condition: Callable[[], object], what: str, pause: float = 0.02) -> None:
+        patience = time.monotonic() + self.patience
+        while not condition():
+            assert time.monotonic() < patience, f"it never happened: {what}"
+            time.sleep(pause)
+
+    # -- order --------------------------------------------------------------------------------------
+
+    def test_what_is_taken_is_there_in_the_order_of_its_key(self) -> None:
+        topic = self.topic("orders")
+        sent = [_message(topic, f"k{n % 3}") for n in range(60)]
+        sent += [_message(topic, None) for _ in range(6)]
+        with self.publisher() as publisher:
+            for start in range(0, len(sent), publisher.batch):
+                part = sent[start : start + publisher.batch]
+                assert list(publisher.publish(part)) == [None] * len(part)
+        taken = self.taken(topic)
+        assert sorted(taken) == sorted(message.id for message in sent)
+        _assert_in_order(taken, sent)
+
+    def test_a_repeat_has_the_same_id(self) -> None:
+        topic = self.topic("repeats")
+        sent = [_message(topic, "k")]
+        for _ in range(2):
+            with self.publisher() as publisher:
+                assert list(publisher.publish(sent)) == [None]
+        assert set(self.taken(topic)) == {sent[0].id}
+
+    def test_behind_a_message_that_failed_its_key_stops(self) -> None:
+        """Whatever the broker says to poison, nothing of its key gets past it in the same call."""
+        for poison in self.poison():
+            topic = poison.topic
+            with self.publisher() as publisher:
+                sent = [replace(poison, key="k"), _message(topic, "k"), _message(topic, "k")]
+                try:
+                    answers = publisher.publish(sent[: publisher.batch])
+                except BrokerUnavailableError:
+                    continue
+                assert answers[0] is not None
+                assert all(answer is NOT_TRIED for answer in answers[1:])
+
+    # -- refusals -----------------------------------------------------------------------------------
+
+    def test_poison_parks_its_own_lane_and_the_others_go_on(self, tmp_path: Path) -> None:
+        """Also poison that the broker answers by hanging up, which looks like an outage."""
+        topic = self.topic("others")
+        poisons = [
+            replace(poison, key=f"poison {number}") for number, poison in enumerate(self.poison())
+        ]
+        good = [_message(topic, f"k{n % 4}") for n in range(20)]
+        behind = [_message(topic, poison.key) for poison in poisons]
+        with self.relay(tmp_path) as (outbox, add):
+            add([*good[:10], *poisons, *behind, *good[10:]])
+
+            def all_parked() -> bool:
+                good.append(_message(topic, "k0"))  # what it is compared with goes on coming
+                add(good[-1:])
+                return len(outbox.parked()) == len(poisons)
+
+            self.until(all_parked, "all poison is parked", pause=0.2)
+            self.until(lambda: set(self.taken(topic)) >= _ids(good), "the others are taken")
+            assert {lane.message_id for lane in outbox.parked()} == _ids(poisons)
+            taken = self.taken(topic)
+            assert not set(taken) & _ids(behind)
+            _assert_in_order(taken, good)
+            for lane in outbox.parked():
+                outbox.skip(lane.lane, by="suite", why="poison")
+            self.until(
+                lambda: set(self.taken(topic)) >= _ids(behind), "what was behind it is taken"
+            )
+
+    def test_poison_with_nothing_else_to_send_is_found_out(self, tmp_path: Path) -> None:
+        """There is no other message to compare with: the publisher must tell, or be able to check."""
+        for number, poison in enumerate(self.lone_poison()):
+            folder = tmp_path / f"{number}"
+            folder.mkdir()
+            with self.relay(folder) as (outbox, add):
+                add([replace(poison, key="k")])
+                self.until(outbox.parked, f"poison {number} is parked")
+
+    def test_a_key_with_poison_in_the_middle_keeps_its_order(self, tmp_path: Path) -> None:
+        """Its messages have several topics, and the broker would take those behind the poison."""
+        topic = self.topic("middle")
+        poison = replace(self.poison()[0], key="k")
+        before, behind = ([_message(topic, "k") for _ in range(3)] for _ in range(2))
+        with self.relay(tmp_path, max_attempts=1) as (outbox, add):
+            add([*before, poison, *behind])
+            self.until(outbox.parked, "the poison is parked")
+            assert set(self.taken(topic)) == _ids(before)
+            outbox.skip(outbox.parked()[0].lane, by="suite", why="poison")
+            self.until(
+                lambda: set(self.taken(topic)) >= _ids(behind), "what was behind it is taken"
+            )
+        _assert_in_order(self.taken(topic), [*before, *behind])
+
+    def test_a_destination_that_is_missing_is_no_messages_fault(self, tmp_path: Path) -> None:
+        if self.makes_topics:
+            pytest.skip("this broker makes what is missing, or needs nothing")
+        topic, missing = self.topic("there"), _message(self.missing_topic(), "missing")
+        with self.publisher() as publisher:
+            (answer,) = publisher.publish([missing])
+            assert isinstance(answer, NotNow), answer
+        others = [_message(topic, "k") for _ in range(3)]
+        with self.relay(tmp_path, max_attempts=1) as (outbox, add):
+            add([missing, *others])
+            self.until(lambda: set(self.taken(topic)) == _ids(others), "the others are taken")
+            self.until(lambda: outbox.depth().resting_lanes == 1, "its lane rests")
+            assert outbox.parked() == []
+
+    # -- outages ------------------------------------------------------------------------------------
+
+    def test_an_outage_is_an_outage_and_counts_nothing(self, tmp_path: Path) -> None:
+        topic = self.topic("outage")
+        sent = [_message(topic, f"k{n % 2}") for n in range(6)]
+        with self.relay(tmp_path, max_attempts=1) as (outbox, add):
+            with self.outage():
+                with self.publisher() as publisher:
+                    assert _said(publisher, sent[:1]) == OUTAGE
+                add(sent)
+                time.sleep(0.5)  # so that the relay meets it; a quick machine does so several times
+                assert outbox.parked() == []
+                assert outbox.depth().pending == len(sent)
+            self.until(lambda: set(self.taken(topic)) >= _ids(sent), "all are taken")
+            assert outbox.parked() == []
+        _assert_in_order(self.taken(topic), sent)
+
+    def test_a_publisher_that_was_dropped_comes_back(self, tmp_path: Path) -> None:
+        if not self.hangs_up:
+            pytest.skip("this broker cannot be made to hang up")
+        topic = self.topic("dropped")
+        sent = [_message(topic, "k") for _ in range(3)]
+        with self.relay(tmp_path, max_attempts=1) as (outbox, add):
+            for number in range(len(sent)):
+                add(sent[number : number + 1])
+                self.until(lambda: len(set(self.taken(topic))) > number, "it is taken")  # noqa: B023
+                self.hang_up()
+            assert outbox.parked() == []
+
+    def test_silence_is_not_taken_for_published(self) -> None:
+        topic = self.topic("silence")
+        first, second = _message(topic, "k"), _message(topic, "k")
+        with self.publisher() as publisher:
+            assert list(publisher.publish([first])) == [None]
+            with self.silence():
+                assert _said(publisher, [second]) == OUTAGE
+            self.until(lambda: _goes(publisher, second), "it is taken when the broker is back")
+        _assert_in_order(self.taken(topic), [first, second])
+
+    # -- closing ------------------------------------------------------------------------------------
+
+    def test_it_may_be_closed_unused_and_while_the_broker_is_away(self) -> None:
+        with self.publisher():
+            pass
+        topic = self.topic("closing")
+        with self.publisher() as publisher:
+            assert list(publisher.publish([_message(topic, "k")])) == [None]
+            with self.outage():
+                publisher.close()
+
+
+class _Opened:
+    """A publisher, plain or async, in blocking words."""
+
+    def __init__(self, publisher: Any) -> None:
+        self.batch: int = publisher.batch
+        self._blocking = blocking(publisher)
+        self._closed = False
+
+    def publish(self, messages: Sequence[Message]) -> Sequence[Any]:
+        return self._blocking.publish(messages)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._blocking.close()
+
+
+def _message(topic: str, key: str | None) -> Message:
+    id_ = str(uuid.uuid4())
+    return Message(id_, topic, b"body of " + id_.encode(), key, {"idempotency-key": id_})
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "body": message.body,
+        "key": message.key,
+        "headers": message.headers,
+        "id": message.id,
+    }
+
+
+def _ids(messages: Sequence[Message]) -> set[str]:
+    return {message.id for message in messages}
+
+
+def _assert_in_order(taken: Sequence[str], sent: Sequence[Message]) -> None:
+    """Of every key: at their first coming, its messages stand as they were sent."""
+    for key in {message.key for message in sent} - {None}:
+        mine = [message.id for message in sent if message.key == key]
+        assert list(dict.fromkeys(id_ for id_ in taken if id_ in set(mine))) == mine
+
+
+def _said(publisher: _Opened, messages: Sequence[Message]) -> object:
+    try:
+        answers = publisher.publish(messages)
+    except BrokerUnavailableError:
+        return OUTAGE
+    away = all(isinstance(answer, BrokerUnavailableError) for answer in answers)
+    return OUTAGE if away else list(answers)
+
+
+def _goes(publisher: _Opened, message: Message) -> bool:
+    try:
+        return list(publisher.publish([message])) == [None]
+    except BrokerUnavailableError:
+        return False

@@ -1,0 +1,196 @@
+"""Deliveries as a broker makes them: twice, many times, in any order; and over all inputs.
+
+    run_twice(set_price, "tea", 350, snapshot=book.copy)
+    deliver_at_least_once(handle, messages, key=lambda m: m["id"], n=3, seed=7)
+    assert_idempotent_for(set_price, strategies.tuples(items, cents), snapshot=book.copy, setup=book.clear)
+
+`run_twice` and `assert_idempotent_for` call the function itself, with no receiver in between: they
+ask whether f(f(x)) = f(x), which is what makes a retry after a crash harmless. What they cannot show:
+what a crash in the middle leaves behind (`crash_matrix`), and inputs that the strategy does not draw.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .._values.codecs import resolve_return_type
+from .._values.keys import KeyLike
+from .._values.outcomes import Outcome
+from .._values.policy import Backoff, Policy
+from ..errors import ConfigurationError, UsageError
+from ..receiver import Receiver
+from ..stores.memory import MemoryStore
+from ._comparison import COPIED, copied, difference, plain_copy, same
+from ._simulated_process import called, is_awaited
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__ = ["Delivered", "assert_idempotent_for", "deliver_at_least_once", "run_twice"]
+
+M = TypeVar("M")
+
+
+def run_twice(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    snapshot: Callable[[], Any] | None = None,
+    results: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Call it two times; raise an AssertionError if the second changed the world, or its answer.
+
+    ``results=False``: the answers may differ (``True``, then ``False`` for "was there already").
+    Returns the first answer. Async functions run on an event loop of their own.
+    """
+    spoilt = False
+
+    def run() -> Any:
+        nonlocal spoilt
+        given, named = plain_copy((args, kwargs))
+        answer = called(lambda: function(*given, **named))
+        spoilt = not same((given, named), (args, kwargs))
+        return answer
+
+    def state() -> Any:
+        return None if snapshot is None else copied(called(snapshot))
+
+    start = state()
+    first, before = run(), state()
+    second, after = run(), state()
+    name = getattr(function, "__qualname__", repr(function))
+    if spoilt and snapshot is not None and same(start, before):
+        raise ConfigurationError(
+            f"{name} changed nothing but an argument, and {COPIED}: so the snapshot sees nothing"
+        )
+    if snapshot is None and (first is None or not results):
+        raise ConfigurationError(
+            f"there is nothing to compare: {name} gave no answer, and without snapshot=… nobody looks "
+            "at the world"
+        )
+    if not same(before, after):
+        raise AssertionError(
+            f"{name} is not idempotent: its second run left the world {difference(before, after)}"
+        )
+    if results and not same(first, second):
+        raise AssertionError(
+            f"{name} is not idempotent: its second answer is {difference(first, second)}"
+        )
+    return first
+
+
+@dataclass(frozen=True)
+class Delivered(Generic[M]):
+    """One delivery: the message, which time it was, and what came of it."""
+
+    message: M
+    time: int
+    outcome: Outcome[Any] | Exception
+
+
+def deliver_at_least_once(
+    handler: Callable[[M], Any],
+    messages: Iterable[M],
+    *,
+    key: Callable[[M], KeyLike],
+    n: int = 3,
+    shuffle: bool = True,
+    seed: int = 0,
+    receiver: Receiver | None = None,
+) -> list[Delivered[M]]:
+    """Deliver each message 1 to ``n`` times, in an order that ``seed`` draws; the same seed, the
+    same order. Without ``shuffle``: each of them ``n`` times, one after the other.
+
+    A failed delivery is no more than that, as for a broker: its error stands in its outcome, and the
+    message comes again in the end, ``n`` times at most. Look at your world afterwards: it must be as
+    if each message had come once.
+    """
+    if n < 1:
+        raise ConfigurationError(f"n={n!r} makes no sense: at least once is 1 or more")
+    chance = random.Random(seed)
+    batch = list(messages)
+    order = [
+        index for index in range(len(batch)) for _ in range(chance.randint(1, n) if shuffle else n)
+    ]
+    if shuffle:
+        chance.shuffle(order)
+    used = receiver or Receiver(MemoryStore(), policy=Policy(backoff=Backoff(first=0, most=0)))
+    run = _blocking(handler)
+    keys = [key(message) for message in batch]
+    times = [0] * len(batch)
+    failed: set[int] = set()
+    made: list[Delivered[M]] = []
+
+    def deliver(index: int) -> None:
+        times[index] += 1
+        outcome: Outcome[Any] | Exception
+        try:
+            outcome = used.process(keys[index], run, plain_copy(batch[index]))
+        except UsageError:
+            raise  # the test's own mistake, not a delivery's
+        except Exception as error:
+            outcome = error
+            failed.add(index)
+        else:
+            failed.discard(index)
+        made.append(Delivered(batch[index], times[index], outcome))
+
+    for index in order:
+        deliver(index)
+    while again := [index for index in sorted(failed) if times[index] < n]:
+        for index in again:
+            deliver(index)
+    if receiver is None:
+        used.close()
+    return made
+
+
+def _blocking(handler: Callable[[M], Any]) -> Callable[[M], Any]:
+    """An async handler runs on an event loop of its own."""
+    if not is_awaited(handler):
+        return handler
+
+    def run(message: M) -> Any:
+        return called(lambda: handler(message))
+
+    run.__annotations__ = {"return": resolve_return_type(handler)}
+    return run
+
+
+def assert_idempotent_for(
+    function: Callable[..., Any],
+    inputs: SearchStrategy[Any],
+    *,
+    snapshot: Callable[[], Any],
+    setup: Callable[[], Any],
+    results: bool = True,
+    examples: int = 100,
+) -> None:
+    """For all inputs: running it twice is running it once, f(f(x)) = f(x).
+
+    ``inputs`` is a Hypothesis strategy; a tuple that it draws is taken as the arguments, anything
+    else as the one argument. Hypothesis makes the failing input small and tells it.
+    """
+    from hypothesis import HealthCheck, given, settings
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    @given(inputs)
+    def twice(drawn: Any) -> None:
+        called(setup)
+        run_twice(
+            function,
+            *(drawn if isinstance(drawn, tuple) else (drawn,)),
+            snapshot=snapshot,
+            results=results,
+        )
+
+    twice()

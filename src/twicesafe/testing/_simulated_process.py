@@ -1,0 +1,276 @@
+"""One delivery as a process of its own: a life, a receiver, and an event loop if it needs one.
+
+A `Stage` is where one trial plays: a fresh store and a clock that stands still, or a receiver of
+the user's on a fresh key; or nothing at all, when the handler receives by itself (``bare``). What is
+delivered there is run in the thread that asks, under a `Life` that passes these points:
+
+    before and after every request to the store, except renewals, which come when they will
+    when the handler starts, and when it has ended and nothing is recorded yet
+    at every `crash_point`, before every line that awaits and whenever it waits, and before every
+    line, if lines are asked for
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, Final, Self
+
+from .._core.protocol import Request
+from .._values.codecs import resolve_return_type
+from .._values.keys import Key, KeyLike
+from .._values.policy import Policy, seconds
+from ..errors import StillInProgressError, StoreUnavailableError, UsageError
+from ..events import Event
+from ..receiver import AsyncReceiver, Receiver
+from ..stores._base import AsyncStore, Store
+from ..stores.memory import MemoryStore
+from ._clock import FakeClock
+from ._comparison import copied, plain_copy
+from ._crash import Life, _Mortal, crash_point
+from ._fresh import Fresh
+from ._tracing import Awaits, Tracer
+
+__all__ = ["END", "START", "Case", "Stage", "UnawaitedError", "called", "is_awaited"]
+
+START: Final = "as the handler starts"
+END: Final = "after the handler, with nothing recorded"
+
+BRIEF: Final = 0.5
+"""Seconds of lease of whoever is to die, on a receiver of yours: the retry waits so long for real."""
+
+REDELIVERIES: Final = 3
+
+
+class UnawaitedError(UsageError):
+    """A function that does not look like an async one returned something to await."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The handler under trial, with its arguments and what is known of it."""
+
+    handler: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    receiver: Receiver | AsyncReceiver | None = None
+    policy: Policy | None = None
+    key: KeyLike = "the call"
+    bare: bool = False
+    tracer: Tracer
+    setup: Callable[[], Any]
+    snapshot: Callable[[], Any]
+    later: Callable[[], Any] | None = None
+    results: bool = True
+    """Must every delivery give the same answer?"""
+    awaited: bool
+
+    @property
+    def name(self) -> str:
+        return getattr(_inner(self.handler), "__qualname__", repr(self.handler))
+
+    def state(self) -> tuple[Any, str]:
+        """The world; or why it cannot be read, which is a finding too: it is half written."""
+        try:
+            return copied(called(self.snapshot)), ""
+        except Exception as error:
+            return error, f"the world cannot be read: {type(error).__name__}: {error}"
+
+    def ask(self) -> Any:
+        """One call of the handler, with arguments that no other call has changed."""
+        args, kwargs = plain_copy((self.args, self.kwargs))
+        return self.handler(*args, **kwargs)
+
+
+def is_awaited(handler: Callable[..., Any]) -> bool:
+    """Is it written as an async function? (One that hides this is found out when it is run.)"""
+    inner = _inner(handler)
+    return any(map(inspect.iscoroutinefunction, (inner, getattr(inner, "__call__", None))))  # noqa: B004
+
+
+def _inner(handler: Any) -> Any:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return handler
+
+
+def called(function: Callable[[], Any]) -> Any:
+    """What a function of the user's returns; awaited, if that is what it wants."""
+    found = function()
+    if not inspect.isawaitable(found):
+        return found
+
+    async def wait() -> Any:
+        return await found
+
+    return asyncio.run(wait())
+
+
+@dataclass
+class Stage:
+    """Where one trial plays: clean at first, and with one key."""
+
+    case: Case
+    starts: list[str] = field(default_factory=list)
+    """One entry per start of the handler."""
+    clock: FakeClock | None = None
+
+    def __post_init__(self) -> None:
+        case = self.case
+        called(case.setup)
+        own = case.receiver
+        policy = case.policy or (Policy() if own is None else own.policy)
+        # Without a time-out, which would take the handler, and its points, to another thread.
+        self.policy = policy.replace(timeout=None)
+        if own is None:
+            # Refusals instead of waits: nobody but us moves this clock.
+            self.clock = FakeClock()
+            self.store: Store = MemoryStore(now=self.clock)
+            self.policy = self.policy.replace(in_flight="reject")
+            self.key: Key = Receiver(self.store).key(case.key)
+        else:
+            self.store = own.store if isinstance(own.store, Store) else own.store.blocking_store()
+            self.policy = self.policy.replace(in_flight="wait", wait=10.0)
+            self.key = Fresh(own.key(case.key))
+
+    def pass_time(self) -> None:
+        """Let whatever lease there is run out. On a real clock the next delivery waits for it."""
+        if self.clock is not None and not self.case.bare:
+            self.clock.advance(
+                max(seconds(self.policy.lease), seconds(self.policy.backoff.most)) + 1
+            )
+        if self.case.later is not None:
+            called(self.case.later)
+
+    def deliver(self, life: Life | None = None) -> Any:
+        """The outcome (bare: the value), or the error. What the dead say is None."""
+        life = life or Life()
+        with life:
+            try:
+                return self._received(life)
+            except SystemExit as end:
+                return RuntimeError(f"it ended its process, with status {end.code!r}")
+            except Exception as error:
+                return error
+        return None
+
+    def deliver_again(self) -> Any:
+        """As a broker would, that does not give up while somebody else seems to be at it."""
+        answer = self.deliver()
+        for _ in range(REDELIVERIES):
+            if not isinstance(answer, StillInProgressError):
+                break
+            self.pass_time()
+            answer = self.deliver()
+        return answer
+
+    # -- two colours --------------------------------------------------------------------------
+
+    def _received(self, life: Life) -> Any:
+        with self.case.tracer.watching():
+            if self.case.awaited:
+                return asyncio.run(self._await(life))
+            if self.case.bare:
+                return self._started()
+            handler = self._dressed(functools.partial(self._started))
+            with Receiver(_Store(life, self.store), policy=self._policy_of(life)) as receiver:
+                self._prepare(receiver)
+                return receiver.process(self.key, handler)
+
+    async def _await(self, life: Life) -> Any:
+        async def handler() -> Any:
+            self.starts.append(START)
+            crash_point(START)
+            value = await Awaits(self.case.ask())
+            crash_point(END)
+            return value
+
+        if self.case.bare:
+            return await handler()
+        inline = _Inline(_Store(life, self.store))
+        async with AsyncReceiver(inline, policy=self._policy_of(life)) as receiver:
+            self._prepare(receiver)
+            return await receiver.process(self.key, self._dressed(handler))
+
+    def _started(self) -> Any:
+        self.starts.append(START)
+        crash_point(START)
+        value = self.case.ask()
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise UnawaitedError(f"{self.case.name} returned something to await")
+        if isinstance(value, (GeneratorType, AsyncGeneratorType)):
+            raise UsageError(
+                f"{self.case.name} returned a generator, which is work not yet done: return a value "
+                "instead of yielding"
+            )
+        crash_point(END)
+        return value
+
+    def _policy_of(self, life: Life) -> Policy:
+        return (
+            self.policy.replace(lease=BRIEF) if self.clock is None and life.doomed else self.policy
+        )
+
+    def _prepare(self, receiver: Receiver | AsyncReceiver) -> None:
+        """Zombies and lost leases are what trials are made of: nothing for a log. And the worker's
+        clock goes with the store's, so that `current_claim().lost` tells the truth."""
+        receiver._notify = receiver._runtime.keeper._notify = _silent
+        if self.clock is not None:
+            receiver._runtime.clock = self.clock.worker
+
+    def _dressed(self, wrapper: Any) -> Any:
+        """With the handler's name and return type, so that results decode the same."""
+        functools.update_wrapper(wrapper, self.case.handler, ("__name__", "__qualname__"))
+        del wrapper.__wrapped__
+        wrapper.__annotations__ = {"return": resolve_return_type(self.case.handler)}
+        return wrapper
+
+
+def _silent(_: Event) -> None: ...
+
+
+class _Store(_Mortal):
+    """The stage's store as one life sees it. Renewals are not points: they come when they will."""
+
+    def perform(self, request: Request) -> Any:
+        if request.op != "renew":
+            return super().perform(request)
+        self._life.check()
+        if getattr(self._life, "stands_still", False):
+            raise StoreUnavailableError("this worker stands still: it renews nothing")
+        return self._store.perform(request)
+
+
+class _Inline(AsyncStore):
+    """A blocking store on an event loop that has nothing else to do."""
+
+    immediate = True
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.url = store, store.url
+        self.capabilities = store.capabilities  # type: ignore[misc]
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        raise NotImplementedError("made for one life of a trial")
+
+    async def perform(self, request: Request) -> Any:
+        return self._store.perform(request)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return self._store.perform_many(requests)
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await asyncio.to_thread(self._store.watch, id, seconds)
+
+    def blocking_store(self) -> Store:
+        return self._store
+
+    async def close(self) -> None:
+        """The data belongs to the stage."""

@@ -1,0 +1,190 @@
+"""Points that nobody had to mark: before the lines of a handler, and whenever it waits.
+
+Both call `crash_point`, so outside a life they do nothing. Lines are watched by ``sys.settrace`` in
+the thread that runs the handler, in the files that were asked for: a debugger or a coverage tool
+that uses the same hook sees nothing meanwhile, and gets it back afterwards. Once dead, a life is not
+traced any more: a ``finally`` of the handler runs to its end, as it would on an exception.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import sys
+import sysconfig
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, CoroutineType, FrameType, ModuleType
+from typing import Any, Final, Self, TypeAlias
+
+from ..errors import ConfigurationError
+from ._crash import Died, Life, crash_point, current_life
+from ._source import Source, source_of
+
+__all__ = ["Awaits", "LinesOf", "Tracer", "code_of", "receives_itself"]
+
+LinesOf: TypeAlias = bool | Iterable[ModuleType | str | Path]
+"""True: of the file that the handler is written in; or of these modules or files too."""
+
+WIDE: Final = 56
+"""Characters of a line that are shown."""
+
+_PACKAGE: Final = str(Path(__file__).parent.parent)
+_NOT_YOURS: Final = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
+
+
+def code_of(handler: Any) -> CodeType | None:
+    """The code that runs when this is called; None: it is not written in Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    handler = inspect.unwrap(handler)
+    for candidate in (handler, getattr(handler, "__func__", None), type(handler).__call__):
+        code = getattr(candidate, "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None
+
+
+def receives_itself(handler: Any) -> bool:
+    """Is it what one of our decorators made of a function?"""
+    code = getattr(handler, "__code__", None)
+    return isinstance(code, CodeType) and code.co_filename.startswith(_PACKAGE)
+
+
+class Tracer:
+    """Makes points of lines: of all of these files, or only of those that await."""
+
+    def __init__(self, files: Iterable[str], every_line: bool) -> None:
+        self.files = frozenset(files)
+        self.every_line = every_line
+        self.elsewhere: set[str] = set()
+        """Files of the user's that were called from these, and are not watched."""
+        self.passed = False
+        """Was any line of them met?"""
+
+    @classmethod
+    def of(cls, handler: Any, lines: LinesOf) -> Self:
+        code = code_of(handler)
+        home = {code.co_filename} if code is not None else set()
+        if isinstance(lines, bool):
+            if lines and not home:
+                raise ConfigurationError(
+                    f"lines=True: {handler!r} is not written in Python; name the modules whose lines "
+                    "count: lines=[shop]"
+                )
+            return cls(home, lines)
+        return cls(home | {_file_of(one) for one in lines}, True)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, and in this thread, lines are points. If none can be, nobody's hook is touched."""
+        if not self.every_line and not any(source_of(file).awaits for file in self.files):
+            yield
+            return
+        before = sys.gettrace()
+        sys.settrace(self._on_call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _on_call(self, frame: FrameType, _: str, __: Any) -> Any:
+        file = frame.f_code.co_filename
+        if file not in self.files:
+            caller = frame.f_back
+            if caller is not None and caller.f_code.co_filename in self.files and _is_yours(file):
+                self.elsewhere.add(file)
+            return None
+        if frame.f_trace is not None:  # a coroutine that goes on
+            return frame.f_trace
+        source = source_of(file)
+        before = 0
+
+        def on_line(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal before
+            life = current_life()
+            if event == "line" and life is not None and life.alive:
+                self.passed = True
+                line, last, before = frame.f_lineno, before, frame.f_lineno
+                block = source.withs.get(line)
+                if block is not None and last in block:
+                    if self.every_line:
+                        _leave(life, frame, source, line)
+                elif self.every_line or line in source.awaits:
+                    crash_point("before " + shown(frame.f_code.co_name, file, line))
+            return on_line
+
+        return on_line
+
+
+def _leave(life: Life, frame: FrameType, source: Source, line: int) -> None:
+    """A point between the body of a ``with`` and its exit.
+
+    Python does not call the exit of an exception that is raised here, so whoever dies here leaves it
+    by our hand: a lock that is held for ever is what no real death leaves behind. Where we cannot
+    have the manager, only who dies for real may pass.
+    """
+    manager = source.manager(line, frame.f_locals, frame.f_globals)
+    if manager is None and not life.real:
+        return
+    try:
+        crash_point("before leaving " + shown(frame.f_code.co_name, frame.f_code.co_filename, line))
+    except Died as death:
+        type(manager).__exit__(manager, Died, death, None)
+        raise
+
+
+def _file_of(one: ModuleType | str | Path) -> str:
+    file = getattr(one, "__file__", None) if isinstance(one, ModuleType) else str(one)
+    if file is None or not file.endswith(".py"):
+        raise ConfigurationError(f"lines: {one!r} is not a module, or a file, written in Python")
+    return str(Path(file).absolute()) if not isinstance(one, ModuleType) else file
+
+
+def _is_yours(file: str) -> bool:
+    return not file.startswith(("<", *_NOT_YOURS))
+
+
+def shown(function: str, file: str, line: int) -> str:
+    source = linecache.getline(file, line).strip()
+    told = source if len(source) <= WIDE else f"{source[: WIDE - 1]}…"
+    return f"{Path(file).name}:{line} in {function}: {told}"
+
+
+class Awaits:
+    """A coroutine that passes a point each time it is about to wait."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._coroutine.__await__()
+        act: Callable[[], Any] = functools.partial(steps.send, None)
+        while True:
+            try:
+                awaited = act()
+            except StopIteration as end:
+                return end.value
+            try:
+                life = current_life()
+                if life is not None and life.alive:  # the dead may still let go of what they hold
+                    life.reach(f"at the await of {_place(self._coroutine)}")
+                reply = yield awaited
+            except BaseException as error:  # the death too: it is the coroutine that dies
+                act = functools.partial(steps.throw, error)
+            else:
+                act = functools.partial(steps.send, reply)
+
+
+def _place(coroutine: Any) -> str:
+    """Where the handler waits: the innermost frame that is still in its own file."""
+    frame = coroutine.cr_frame
+    home = frame.f_code.co_filename
+    inner = coroutine.cr_await
+    while isinstance(inner, CoroutineType) and inner.cr_frame is not None:
+        if inner.cr_frame.f_code.co_filename == home:
+            frame = inner.cr_frame
+        inner = inner.cr_await
+    return shown(frame.f_code.co_name, home, frame.f_lineno)

@@ -1,0 +1,122 @@
+"""WSGI's environ as a request, and a response through ``start_response``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+
+from .._core.http.message import Fields, HttpRequest, StoredResponse
+from .._core.http.problems import Problem, Refused
+from .._core.http.rules import Rules
+
+__all__ = [
+    "App",
+    "Environ",
+    "StartResponse",
+    "Write",
+    "answer",
+    "fields_of",
+    "request_of",
+    "variable_of",
+    "whole_body",
+]
+
+Environ: TypeAlias = dict[str, Any]
+Write: TypeAlias = Callable[[bytes], object]
+StartResponse: TypeAlias = Callable[..., Write]
+App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+_PIECE: Final = 65536
+
+_TELLS_A_CUT: Final = ("gunicorn", "werkzeug")
+"""Servers, by the name in SERVER_SOFTWARE, that raise when a chunked upload ends before its end. WSGI has
+no word for this: a server may also end it silently, as Granian does, and ``cents=1000`` becomes
+``cents=1``. Elsewhere a chunked upload with a key is refused, because it cannot be known to be whole."""
+
+
+def variable_of(name: bytes) -> str:
+    return "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
+
+
+def fields_of(environ: Environ) -> Fields:
+    """The request's fields, as far as CGI names can tell."""
+    lines = [
+        (_name(key[5:]), value.encode("latin-1"))
+        for key, value in environ.items()
+        if key.startswith("HTTP_")
+    ]
+    lines += [
+        (_name(key), environ[key].encode("latin-1"))
+        for key in ("CONTENT_TYPE", "CONTENT_LENGTH")
+        if environ.get(key)
+    ]
+    return lines
+
+
+@lru_cache(maxsize=1024)
+def _name(variable: str) -> bytes:
+    return variable.lower().replace("_", "-").encode("latin-1")
+
+
+def request_of(environ: Environ, fields: Fields, body: bytes = b"") -> HttpRequest:
+    octets = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
+    return HttpRequest(
+        environ["REQUEST_METHOD"].upper(),
+        octets.decode("utf-8", "replace"),
+        octets,
+        environ.get("QUERY_STRING", "").encode("latin-1"),
+        fields,
+        body,
+        environ,
+    )
+
+
+def whole_body(environ: Environ, rules: Rules) -> bytes:
+    """The whole body; `Refused` if it is too large, shorter than announced, or has no end."""
+    stream = environ["wsgi.input"]
+    announced = environ.get("CONTENT_LENGTH") or ""
+    if not announced.isdigit():
+        ends = environ.get("wsgi.input_terminated")
+        if ends and environ.get("SERVER_SOFTWARE", "").lower().startswith(_TELLS_A_CUT):
+            return _to_the_end(stream, rules)
+        if environ.get("HTTP_TRANSFER_ENCODING") or (ends and stream.read(1)):
+            raise Refused(Problem("length-required"))
+        return b""
+    left = int(announced)
+    rules.require_size(left)
+    pieces: list[bytes] = []
+    while left:
+        piece = stream.read(left)
+        if not piece:
+            raise Refused(Problem("request-incomplete"))
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _to_the_end(stream: Any, rules: Rules) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := stream.read(_PIECE):
+        size += len(piece)
+        rules.require_size(size)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def answer(
+    start_response: StartResponse, response: StoredResponse, error: BaseException | None = None
+) -> list[bytes]:
+    try:
+        phrase = HTTPStatus(response.status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    lines = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in response.headers]
+    status = f"{response.status} {phrase}"
+    if error is None:
+        start_response(status, lines)
+    else:
+        start_response(status, lines, (type(error), error, error.__traceback__))
+    return [response.body]
