@@ -13,8 +13,7 @@ import pytest
 
 from tests.patience import until
 from twicesafe import AsyncInbox, AsyncReceiver, Inbox, Receiver
-from twicesafe.outbox import Outbox
-from twicesafe.relay import AsyncOutboxRelay, OutboxRelay
+from twicesafe.outbox import AsyncOutboxRelay, Outbox, OutboxRelay
 
 ROUNDS = 4
 
