@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import re
 from types import ModuleType
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.house.repository import ROOT
 from twicesafe import Policy, errors
 from twicesafe._core.lifecycle import TRANSITIONS
+from twicesafe.stores._urls import SCHEMES
 
 
 def load() -> ModuleType:
@@ -45,6 +48,23 @@ def test_every_setting_error_and_transition_is_shown():
 def test_the_evidence_is_that_of_the_last_published_run(page: str):
     text = (ROOT / page).read_text("utf-8")
     assert GENERATE.evidence() in text, "run python docs/generate.py and commit what it writes"
+
+
+def test_the_stores_of_the_readme_are_what_the_code_declares():
+    """| `scheme://` | survives a crash | shared by | inbox and outbox | …, for every store that there is."""
+    told = re.findall(r"^\| `(\w+)://.*", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    lines = re.findall(r"^\| `\w+://.*", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    classes = set()
+    for scheme, line in zip(told, lines, strict=True):
+        _, survives, shared, joins, _ = line.strip("| ").split(" | ")
+        module, _, names = SCHEMES[scheme].partition(":")
+        store = getattr(importlib.import_module(module), names.split(",")[0])
+        can = store.capabilities
+        assert (survives == "yes", joins == "yes") == (can.durable, can.transactions and can.outbox)
+        assert (shared != "one process") == can.shared
+        classes.add(store)
+    every = {target.split(",")[0] for target in SCHEMES.values()}
+    assert len(classes) == len(every)
 
 
 def test_no_picture_is_left_that_nothing_draws():
