@@ -709,11 +709,7 @@ def values_page() -> str:
     event_rows = []
     for name in events.__all__:
         cls = getattr(events, name)
-        if (
-            inspect.isclass(cls)
-            and issubclass(cls, events.RecordEvent)
-            and cls is not events.RecordEvent
-        ):
+        if inspect.isclass(cls) and issubclass(cls, events.Event) and cls is not events.Event:
             shown = ", ".join(code(n) for n in cls.__struct_fields__)
             event_rows.append((code(name), shown, own_doc(cls)))
     parts = [

@@ -40,7 +40,7 @@ def _sentence(path: Path) -> str:
 
 
 def map_of_rooms(package: Path) -> str:
-    """One row per layer; folders in strong type, modules in plain."""
+    """One row per layer; public names in colour, private ones grey."""
     body: list[str] = []
     y = 20.0
     for layer, members in _layers().items():
@@ -55,8 +55,9 @@ def map_of_rooms(package: Path) -> str:
             wide = width(shown, 13) * 1.12 + 20
             if x + wide > WIDE - 30:
                 x, y = LEFT + 16.0, y + HIGH + GAP
-            chips.append(box(x, y + GAP, wide, HIGH, "box" if folder else "note"))
-            kind = "strong mono" if folder else "mono"
+            public = not name.startswith("_")
+            chips.append(box(x, y + GAP, wide, HIGH, "box" if public else "note"))
+            kind = "strong mono" if public else "mono"
             chips.append(text(x + wide / 2, y + GAP + 20, shown, kind, "middle", 12))
             x += wide + GAP
         y += HIGH + 2 * GAP
@@ -69,7 +70,15 @@ def map_of_rooms(package: Path) -> str:
         y += 12
     body.append(f'<path class="edge" d="M18,{y - 14:.0f} V26" marker-end="url(#end)"/>')
     y += 6
-    body.append(text(LEFT, y, "A layer imports only the layers above it.", "quiet", size=13))
+    body.append(
+        text(
+            LEFT,
+            y,
+            "A layer imports only the layers above it. Public names are green, private ones grey.",
+            "quiet",
+            size=13,
+        )
+    )
     return document(WIDE, y + 16, "The layers of the package and what is in them", body)
 
 

@@ -1,4 +1,4 @@
-"""The receiver: run a handler at most once per key, and answer repeats with its recorded result.
+"""The receiver: run a handler, record its result under a key, and answer repeats with that result.
 
 receiver    `Receiver` and `AsyncReceiver`, on a shared `_base`
 claim       `with receiver.claim(key)`: a claim by hand
