@@ -6,7 +6,7 @@
     ?prefix=ts&timeout=5&pool=50&wait_replicas=1&wait_timeout=1&wake=false …
 
     settings    a URL taken apart                  rows        the record's layout, read
-    scripts     ../lua/*.lua, ready to be sent     programs    what is asked, as data
+    scripts     lua/*.lua, ready to be sent     programs    what is asked, as data
     routing     which server, and what if not      wake        one ear per process
     blocking    threads: pools of connections      awaited     event loops: shared round trips
 

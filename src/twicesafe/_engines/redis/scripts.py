@@ -76,4 +76,4 @@ class Scripts:
 
 @cache
 def _source(name: str) -> str:
-    return files("twicesafe.stores").joinpath("lua", f"{name}.lua").read_text("utf-8")
+    return files(__package__).joinpath("lua", f"{name}.lua").read_text("utf-8")
