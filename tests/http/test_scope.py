@@ -9,10 +9,11 @@ from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.http.stage import Answer, Seen, Stage
-from twicesafe import AsyncReceiver, Receiver, wsgi
+from twicesafe import AsyncReceiver, Receiver, asgi, key_scope, wsgi
 from twicesafe.http import HttpPolicy, HttpRequest
 from twicesafe.stores import open_async_store, open_store
 from twicesafe.stores.memory import MemoryStore
@@ -263,3 +264,47 @@ def test_a_key_that_has_ended_is_held_around_nobody():
     ran: list[Context] = []
     layer = wsgi.IdempotencyMiddleware(app, receiver=Receiver(MemoryStore()))
     assert asked() == ran[0].run(asked) == [b"1"]
+
+
+@pytest.mark.item("S1", "D1")
+async def test_keys_belong_to_the_scope_around_the_middleware():
+    """`key_scope` in an outer layer names the tenant, as it does for every other way to make a key."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": dict(scope["headers"])[b"host"]})
+
+    async with AsyncReceiver.open("memory://") as receiver:
+        layer = asgi.IdempotencyMiddleware(app, receiver=receiver)
+
+        async def tenants(scope: Any, receive: Any, send: Any) -> None:
+            with key_scope(dict(scope["headers"])[b"host"].decode()):
+                await layer(scope, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(tenants)) as client:
+            asked = ["a.example", "b.example", "a.example"]
+            replies = [
+                await client.post(f"http://{host}/", headers={"Idempotency-Key": '"k"'})
+                for host in asked
+            ]
+    assert [reply.text for reply in replies] == asked
+    assert [reply.headers.get("idempotent-replayed") for reply in replies] == [None, None, "true"]
+
+
+@pytest.mark.item("S1", "D1")
+def test_keys_belong_to_the_scope_around_the_middleware_under_wsgi():
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("201 Created", [])
+        return [environ["HTTP_HOST"].encode()]
+
+    with Receiver.open("memory://") as receiver:
+        layer = wsgi.IdempotencyMiddleware(app, receiver=receiver)
+
+        def tenants(environ: Any, start_response: Any) -> Any:
+            with key_scope(environ["HTTP_HOST"]):
+                return layer(environ, start_response)
+
+        with httpx.Client(transport=httpx.WSGITransport(tenants)) as client:
+            asked = ["a.example", "b.example", "a.example"]
+            post = [client.post(f"http://{h}/", headers={"Idempotency-Key": '"k"'}) for h in asked]
+    assert [reply.text for reply in post] == asked

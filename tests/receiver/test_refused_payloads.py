@@ -12,6 +12,7 @@ import pytest
 
 from tests.receiver.colours import Bench, Counter
 from twicesafe import (
+    ConfigurationError,
     Key,
     NotStorableError,
     RememberedFailureError,
@@ -124,6 +125,34 @@ def test_a_store_that_refuses_everything_says_what_it_said_first(impatient: Benc
         impatient.process("k", Counter("heavy").quick)
     assert caught.value.key == Key("k")
     assert impatient.events(ev.StoreFailed)[0].operation == "complete"
+
+
+def test_what_is_refused_for_a_while_is_recorded_whole(impatient: Bench) -> None:
+    """A permission taken away, a table renamed: the payload is not to blame, and the lease still lasts."""
+    began = impatient.clock()
+
+    def forbidden(request: Any) -> None:
+        if request.op != "claim" and impatient.clock() - began < 10_000:
+            raise ConfigurationError("no permission")
+
+    impatient.store.before = forbidden
+    counter = Counter("heavy")
+    assert impatient.process("k", counter.quick).value == "heavy"
+    outcome = impatient.process("k", counter.quick)
+    assert (outcome.replayed, outcome.value, counter.runs) == (True, "heavy", 1)
+    assert impatient.events(ev.ResultNotKept) == []
+
+
+def test_what_is_refused_for_good_waits_no_longer_than_the_lease(impatient: Bench) -> None:
+    def forbidden(request: Any) -> None:
+        if request.op == "complete":
+            raise ConfigurationError("no permission")
+
+    impatient.store.before = forbidden
+    began = impatient.clock()
+    with pytest.raises(ConfigurationError):
+        impatient.process("k", Counter("heavy").quick)
+    assert impatient.clock() - began <= 31_000
 
 
 @WAYS

@@ -4,6 +4,8 @@
     no answer             the same words again (P10), as long as the claim lasts
     refused               the store says no to this payload (too large, a quota, a value that it does not
                           take): at once without the payload
+    refused even so       the payload is not to blame (a permission was taken away, a table renamed): the
+                          same words again, until the lease ends
     stuck                 small requests of the same claim get through and this one does not, `ALONE`
                           times in a row: without the payload, too
 
@@ -42,7 +44,7 @@ AT_LEAST: Final = 1.0
 class Recording:
     """One end on its way into the store."""
 
-    __slots__ = ("alone", "ask", "began", "claim", "refused", "reply", "until")
+    __slots__ = ("alone", "ask", "began", "claim", "refused", "reply", "until", "whole")
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Recording:
         until: float | None = None,
     ) -> None:
         self.claim = claim
-        self.ask = ask
+        self.ask = self.whole = ask
         self.reply = reply
         """What came of it so far: an `Ack`, or an exception."""
         self.began = began
@@ -118,11 +120,15 @@ class Recording:
         self.refused = self.reply
         self.ask = without_payload(self.ask)
 
+    def _restore(self) -> None:
+        """Its payload was not to blame if it is refused without it, too: it is sent whole again."""
+        if not isinstance(self.reply, StoreUnavailableError):
+            self.ask, self.refused = self.whole, None
+
     def _waits(self, then: float) -> bool:
-        """Is it unanswered, and is its claim still there at that time?"""
+        """Is it not recorded, and is its claim still there at that time?"""
         until = self.claim.expires if self.until is None else self.until
-        unanswered = isinstance(self.reply, StoreUnavailableError)
-        return unanswered and not self.claim.gone and then < until
+        return isinstance(self.reply, Exception) and not self.claim.gone and then < until
 
 
 def see_through(recordings: Sequence[Recording], clock: WorkerClock) -> Flow[None]:
@@ -138,12 +144,16 @@ def see_through(recordings: Sequence[Recording], clock: WorkerClock) -> Flow[Non
             continue
         for one in recordings:
             if not isinstance(one.reply, StoreUnavailableError):
-                one.claim.settled = True  # nothing is left to renew
+                one.claim.settled = (
+                    True  # recorded; or refused, and then the lease is all the time it has
+                )
         unanswered = [one for one in recordings if one._waits(now + pause)]
         if not unanswered:
             return
         tries += 1
         yield Sleep(pause, firm=True)
+        for one in unanswered:
+            one._restore()
         now = clock()
         asked = [one for one in unanswered if tries > 1 and now < one.claim.expires]
         told = [one for one in unanswered if one not in asked]  # too late to renew anything

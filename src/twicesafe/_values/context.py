@@ -4,7 +4,7 @@
 smaller after it (in an inbox it numbers committed records: a run that is rolled back has none), the
 attempt and its cause, and `lost`, which turns true *before* the store lets the claim go: when the
 lease runs out, and when the attempt ends without an answer, for what it left running.
-`key_scope()` names tenant and operation once for all plain keys made inside it.
+`key_scope()` names tenant and operation once for all keys made inside it, except absolute ones.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def current_key() -> Key | None:
 
 @contextlib.contextmanager
 def key_scope(*parts: str) -> Iterator[tuple[str, ...]]:
-    """Inside, plain keys get these scope parts in front (tenant, operation); scopes nest."""
+    """Inside, every key that is not absolute gets these scope parts in front (tenant, operation); scopes nest."""
     scope = (*_scope.get(), *parts)
     token = _scope.set(scope)
     try:

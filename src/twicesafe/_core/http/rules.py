@@ -20,6 +20,7 @@ from itertools import islice
 
 import msgspec
 
+from ..._values.context import scope_of_context
 from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key
 from ...errors import ConfigurationError, TwicesafeError
 from .fingerprint import http_fingerprint
@@ -155,7 +156,11 @@ class Rules:
             return None
         policy = self.policy
         return Admission(
-            Key(found, (*self._outer_scope, *self.scope(request)), absolute=True),
+            Key(
+                found,
+                (*scope_of_context(), *self._outer_scope, *self.scope(request)),
+                absolute=True,
+            ),
             http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
             policy.on_unknown == "rerun" or self._rerun.match(request.method, request.path),
         )
