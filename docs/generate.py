@@ -185,7 +185,7 @@ another policy on the same store.
 from twicesafe import ConfigurationError, Policy
 
 strict = Policy(takeover="hold", retention=7 * 86400)
-assert strict.but(lease=5).takeover == "hold"
+assert strict.replace(lease=5).takeover == "hold"
 
 try:
     Policy(retention=3600, retry_horizon=86400)

@@ -75,7 +75,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How one receiver treats repeats, crashes and failures. Immutable; `but` makes variants."""
+    """How one receiver treats repeats, crashes and failures. Immutable; `replace` makes variants."""
 
     lease: Duration = 30
     """How long a claim lives without renewal: the longest wait after a crash."""

@@ -34,7 +34,7 @@ def _fresh() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How a client retries. Immutable; `but` makes variants."""
+    """How a client retries. Immutable; `replace` makes variants."""
 
     http: HttpPolicy = _DRAFT
     """What server and client agree on: header, methods, marker of a replay, form of keys."""

@@ -43,7 +43,7 @@ _HEADERS_ROOM: Final = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPolicy:
-    """How the HTTP layer treats requests and answers. Immutable; `but` makes variants."""
+    """How the HTTP layer treats requests and answers. Immutable; `replace` makes variants."""
 
     header: str | None = "Idempotency-Key"
     """The field that holds the key; None: no field does, and `key_from` alone is asked."""
