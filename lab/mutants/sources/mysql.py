@@ -7,6 +7,7 @@ from .registry import break_source
 MIXED = "tests/stores/test_mixed_modes.py"
 MEET = "tests/inbox/test_meeting.py"
 RIVALS = "tests/stores/test_mysql_rivals.py"
+WAITS = "tests/stores/test_mysql_waits.py"
 MY = "tests/conformance/test_mysql.py::TestMariadb"
 MYSQL = "tests/stores/test_mysql.py"
 
@@ -38,17 +39,37 @@ break_source(
     "mysql: a sweep reads the table through",
     bug="a sweep waits at the rows that it has stepped over",
     file="_engines/mysql/sweep.py",
-    old='return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")',
-    new='return Change(f"DELETE o FROM {table} o WHERE o.n IN (SELECT n FROM {numbered})")',
+    old="DELETE o FROM {numbered(table, 'o', 'n', (row[0] for row in rows))}",
+    new="DELETE o FROM {table} o WHERE o.n IN ({', '.join(str(row[0]) for row in rows)})",
     tests=[f"{RIVALS}::test_a_sweep_steps_over_what_a_transaction_has_met"],
 )
 break_source(
     "mysql: a batch reads the table through",
     bug="completions and renewals wait behind a row of another key that a transaction holds",
     file="_engines/mysql/programs.py",
-    old="AS a STRAIGHT_JOIN {records} r ON r.id = a.id",
+    old="AS a STRAIGHT_JOIN {records} r FORCE INDEX ({table}_identity) ON r.id = a.id",
     new="AS a JOIN {records} r ON r.id = a.id",
     tests=[f"{RIVALS}::test_a_batch_does_not_wait_for_a_row_that_is_none_of_its_own"],
+)
+break_source(
+    "mysql: a batch reads a nearly empty table through",
+    bug="renewals wait behind the row of an open inbox transaction, and leases are lost",
+    file="_engines/mysql/programs.py",
+    old="{records} r FORCE INDEX ({table}_identity) ON r.id = a.id",
+    new="{records} r ON r.id = a.id",
+    tests=[
+        f"{WAITS}::test_an_open_inbox_transaction_stops_no_renewal",
+        f"{WAITS}::test_an_open_inbox_transaction_stops_no_awaited_renewal",
+        f"{WAITS}::test_no_statement_that_locks_reads_a_table_through",
+    ],
+)
+break_source(
+    "mysql: rows by their numbers are searched for",
+    bug="on a nearly empty table, sweeps and the outbox wait at rows of other sessions",
+    file="_engines/mysql/leading.py",
+    old=" FORCE INDEX (PRIMARY) ON",
+    new=" ON",
+    tests=[f"{WAITS}::test_no_statement_that_locks_reads_a_table_through"],
 )
 break_source(
     "mysql: the floor is read without a lock",

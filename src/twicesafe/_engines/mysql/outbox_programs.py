@@ -24,7 +24,7 @@ from ..sql.outbox_programs import (
     marked,
     values_of,
 )
-from .leading import these
+from .leading import numbered
 from .programs import NOW, MysqlPrograms, MysqlSchema
 
 __all__ = ["MysqlOutbox"]
@@ -65,14 +65,13 @@ class MysqlOutbox(OutboxPrograms):
         )
 
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
-        numbered = these("n", numbers)
-        return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")
+        return Change(f"DELETE o FROM {numbered(table, 'o', 'n', numbers)}")
 
     def copying(self, source: str, target: str, numbers: Sequence[int]) -> Change:
         columns = ", ".join(f"o.{name}" for name in COLUMNS.split(", "))
         return Change(
-            f"INSERT INTO {target} ({COLUMNS}) SELECT {columns} FROM {these('n', numbers)}"
-            f" STRAIGHT_JOIN {source} o ON o.n = these.n"
+            f"INSERT INTO {target} ({COLUMNS}) SELECT {columns}"
+            f" FROM {numbered(source, 'o', 'n', numbers)}"
         )
 
     def migrated(self) -> Program[list[str]]:
@@ -82,11 +81,8 @@ class MysqlOutbox(OutboxPrograms):
         """`created_at` is not used: the server tells the time."""
         gates = gates_of(added)
         if gates:
-            numbered = these("gate", gates)
-            yield Query(
-                f"SELECT g.gate FROM {numbered} STRAIGHT_JOIN {self.t}_gates g ON g.gate = these.gate"
-                " FOR UPDATE"
-            )
+            rows = numbered(f"{self.t}_gates", "g", "gate", gates)
+            yield Query(f"SELECT g.gate FROM {rows} FOR UPDATE")
         for part in _parts(added):
             row = f"({self._now}{', ?' * 8})"
             yield Change(

@@ -136,14 +136,14 @@ class MysqlPrograms(SqlPrograms):
         released = "NOT {hold} AND r.attempt < {max_attempts}"
         self._updates = {
             "complete": _Update(
-                self.records,
+                table,
                 _COMPLETE,
                 "r.state = {state}, r.result = {result}, r.error = {error}, r.lease_until = 0,"
                 f" r.changed_at = {now}, r.expires_at = {now} + {{retention}}",
                 "r.state IN (0, 4, 5)",
             ),
             "fail": _Update(
-                self.records,
+                table,
                 _FAIL,
                 f"r.error = {{error}}, r.changed_at = {now}, r.cause = IF({released}, 1, r.cause),"
                 f" r.lease_until = IF({released}, {now} + {{delay}}, 0),"
@@ -152,7 +152,7 @@ class MysqlPrograms(SqlPrograms):
                 "r.state = 0",
             ),
             "renew": _Update(
-                self.records,
+                table,
                 _RENEW,
                 f"r.lease_until = GREATEST(r.lease_until, {now} + {{lease}})",
                 "r.state = 0",
@@ -334,7 +334,8 @@ class MysqlPrograms(SqlPrograms):
 class _Update:
     """One change of a record by its owner: for one ask, and for a table of them."""
 
-    def __init__(self, records: str, names: Sequence[str], changes: str, state: str) -> None:
+    def __init__(self, table: str, names: Sequence[str], changes: str, state: str) -> None:
+        records = f"{table}_records"
         mine = "r.owner = {owner} AND r.fence = {fence} AND " + state
         one = f"UPDATE {records} r SET {changes} WHERE r.id = {{id}} AND {mine}"
         fields = [field for _, field, _, _ in Formatter().parse(one) if field]
@@ -345,7 +346,8 @@ class _Update:
         # The asks lead (`leading`): who waits at the row of another key delays all of them.
         self._head = "UPDATE ("
         self._tail = (
-            f") AS a STRAIGHT_JOIN {records} r ON r.id = a.id SET {changes} WHERE {mine}"
+            f") AS a STRAIGHT_JOIN {records} r FORCE INDEX ({table}_identity) ON r.id = a.id"
+            f" SET {changes} WHERE {mine}"
         ).format(**theirs)
 
     def one(self, values: tuple[Any, ...]) -> Change:

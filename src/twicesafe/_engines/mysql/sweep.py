@@ -22,7 +22,7 @@ from ..._core.protocol import Sweep
 from ..._values.records import SweepReport
 from ...stores._base import Program
 from ..sql.commands import Change, Query, atomically
-from .leading import these
+from .leading import numbered
 
 if TYPE_CHECKING:
     from .programs import MysqlPrograms
@@ -108,8 +108,8 @@ class Sweeper:
             f"SELECT one FROM {self._meta} WHERE floor < {to:d} FOR UPDATE SKIP LOCKED"
         )
         if free:
-            ones = _list(one for (one,) in free)
-            yield Change(f"UPDATE {self._meta} SET floor = {to:d} WHERE one IN {ones}")
+            rows = numbered(self._meta, "m", "one", (one for (one,) in free))
+            yield Change(f"UPDATE {rows} SET m.floor = {to:d}")
 
     def _remove(self, numbers: list[int], still: str) -> Program[int]:
         """What was claimed since we looked stays; what a session works on is not waited for.
@@ -118,8 +118,8 @@ class Sweeper:
         we have locked: a scan would wait at the rows that were stepped over.
         """
         rows = yield Query(
-            f"SELECT r.n, r.id FROM {these('n', numbers)} STRAIGHT_JOIN {self._records} r"
-            f" ON r.n = these.n WHERE {still} FOR UPDATE SKIP LOCKED"
+            f"SELECT r.n, r.id FROM {numbered(self._records, 'r', 'n', numbers)}"
+            f" WHERE {still} FOR UPDATE SKIP LOCKED"
         )
         if not rows:
             return 0
@@ -132,9 +132,4 @@ class Sweeper:
         return (yield self._delete(self._records, rows))  # type: ignore[no-any-return]
 
     def _delete(self, table: str, rows: Iterable[tuple[int, Any]]) -> Change:
-        numbered = these("n", (row[0] for row in rows))
-        return Change(f"DELETE o FROM {numbered} STRAIGHT_JOIN {table} o ON o.n = these.n")
-
-
-def _list(numbers: Iterable[int]) -> str:
-    return f"({', '.join(map(str, numbers))})"
+        return Change(f"DELETE o FROM {numbered(table, 'o', 'n', (row[0] for row in rows))}")

@@ -192,7 +192,10 @@ class OutboxPrograms(abc.ABC):
         if len(held) < share:
             held |= yield from self._take(ask.owner, until, share - len(held), give)
         old = f"{self.instant()} - {_DAY:d}"
-        yield Change(f"DELETE FROM {self.t}_relays WHERE seen_until < {old}")
+        # One by one: a DELETE that looks for them would wait for every relay that says it is alive.
+        for (gone,) in (yield Query(f"SELECT owner FROM {self.t}_relays WHERE seen_until < {old}")):
+            remove = f"DELETE FROM {self.t}_relays WHERE owner = ? AND seen_until < {old}"
+            yield Change(self.mark(remove), (bytes(gone),))
         yield from self._end_moot_troubles()
         return Held(held, share)
 
