@@ -248,20 +248,20 @@ def _sweep(t: Trial, way: str, per_scene: int | None) -> None:
 @trial("cut replies", "C5", "cuts")
 def cut_replies(t: Trial) -> None:
     """Every reply of claim, complete, fail, renew, replay and batch ends after any number of bytes:
-    one run, one result, nobody waits for a lease."""
+    one run, one result, and no caller waits for a lease."""
     _sweep(t, "reply", None if t.full else 6)
 
 
 @trial("cut requests", "C5", "cuts")
 def cut_requests(t: Trial) -> None:
-    """Every request ends after some number of bytes: one run, one result, nobody waits for a lease."""
+    """Every request ends after some number of bytes: one run, one result, and no caller waits for a lease."""
     _sweep(t, "request", t.size(3, 100))
 
 
 @trial("rough network", "C5", "faults")
 def rough_network(t: Trial) -> None:
     """Connections reset, half closed, delayed beyond the time-out, throttled and swallowed in silence:
-    one run, one result, nobody waits for a lease."""
+    one run, one result, and no caller waits for a lease."""
 
     def through_one(driver: str, page: Trial) -> None:
         rng = random.Random(f"rough/{driver}/{t.seed}")

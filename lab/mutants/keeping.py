@@ -38,7 +38,7 @@ def mismatch_ignored(patch: Patch) -> None:
     patch(lifecycle, "look", look)
 
 
-@mutant("expiry is left to the sweep: nobody compares it on reading")
+@mutant("expiry is left to the sweep: reads do not compare it")
 def no_expiry_on_read(patch: Patch) -> None:
     expired = lifecycle.is_expired
     sweep = MemoryStore.sweep

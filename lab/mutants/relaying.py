@@ -82,7 +82,7 @@ def early_takeover_of_a_slot(patch: Patch) -> None:
     patch(OutboxPrograms, "_take", _taking(early))
 
 
-@mutant("a slot is given to whoever asks, also while another relay holds it", STUDY)
+@mutant("a slot is given to any relay that asks, even while another one holds it", STUDY)
 def slots_for_two(patch: Patch) -> None:
     def anyone(sql: str) -> str:
         return sql.replace("lease_until <=", "lease_until <> 1 OR lease_until <=")

@@ -164,7 +164,9 @@ def done_runs_again(patch: Patch) -> None:
 # --- deciding ----------------------------------------------------------------------------------
 
 
-@mutant("a key is looked for and then inserted, and nobody waits for whoever inserted it meanwhile")
+@mutant(
+    "a key is looked for and then inserted, without waiting for a transaction that inserted it meanwhile"
+)
 def insert_without_lock(patch: Patch) -> None:
     def at_once(self: Any, session: Any, opened: Any, id_: bytes, reply: Any, then: Any) -> None:
         then()
@@ -173,7 +175,7 @@ def insert_without_lock(patch: Patch) -> None:
     patch(Locks, "give_back", lambda self, opened, id_: None)
 
 
-@mutant("whoever waited for a record decides on what it saw before it waited")
+@mutant("a transaction that waited for a record decides on what it saw before it waited")
 def old_snapshot(patch: Patch) -> None:
     def load(self: Any, session: Any, opened: Any, ask: Any, reply: Any) -> None:
         row, now = self._seen(opened, ask.id), self.now()

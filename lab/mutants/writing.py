@@ -81,7 +81,7 @@ def renew_revives(patch: Patch) -> None:
     patch(lifecycle, "renew", renew)
 
 
-@mutant("complete is refused once the lease is over, although nobody took over")
+@mutant("complete is refused once the lease is over, although no other worker took over")
 def late_complete_refused(patch: Patch) -> None:
     def complete(row: Row | None, ask: Complete, now: int) -> Any:
         if row is not None and row.state is State.IN_PROGRESS and row.lease_until <= now:

@@ -35,7 +35,7 @@ _OUTCOMES: Final = (
 STUDY: Final = Study(
     name="relays",
     about=(
-        "The outbox relay. Keeper and carrier of one to three relays are stepped by a scheduler, "
+        "The outbox relay. The lease and publish flows of one to three relays are stepped by a scheduler, "
         "under virtual time, between a store and a broker. What runs is the shipped code: both "
         "flows, and the SQL programs of the SQLite outbox on a database in memory. Rows with lower "
         "numbers come in late, as on the other engines. Invariants are looked for at every request "

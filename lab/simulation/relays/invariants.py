@@ -24,7 +24,7 @@ INVARIANTS: Final = Rules(
         "one hand": "a slot changes hands only when the relay before publishes no more",
         "fences grow": "a slot that changes hands has a larger fence",
         "given back empty": "a slot is given back when nothing of it is under way or unsettled",
-        "only published rows go": "a row is deleted after it was published, and by nobody else's word",
+        "only published rows go": "a row is deleted after it was published, and only by the relay that published it",
         "strangers note nothing": "only the holder of a slot, with its fence, notes a refusal",
         "refusals count once": "each refusal counts once, for its own message; max_attempts of them park",
         "rests are kept": "a lane that was refused is not fetched before its rest is over",

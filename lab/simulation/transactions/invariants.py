@@ -15,7 +15,7 @@ INVARIANTS: Final = Rules(
         "one effect per key and life": "one effect per key while its record is kept, or an operator's word",
         "half is held": "what a handler committed by itself is never done, and held from then on",
         "rolled back leaves no trace": "what others see changes by a commit, and by nothing else",
-        "one at a time": "between a decision and its commit nobody else decides about the same key",
+        "one at a time": "between a decision and its commit no other transaction decides about the same key",
         "replays are exact": "a replay is the committed result, byte for byte, while it is kept",
         "mismatch first": "another fingerprint is answered with a mismatch, before all else (P11)",
         "waits are true": "held, parked and forgotten are said only when it is so; expired is not said (P8)",

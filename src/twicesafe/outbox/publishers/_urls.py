@@ -1,7 +1,7 @@
 """Publishers by URL: the scheme chooses the file, imported on first use.
 
 Query parameters configure the publisher; unknown ones are refused by name. Other packages add
-schemes through the entry-point group ``twicesafe.outbox.publishers`` (``scheme = "module:Class"``, a class
+schemes through the entry-point group ``twicesafe.publishers`` (``scheme = "module:Class"``, a class
 with ``open(url)``).
 """
 
