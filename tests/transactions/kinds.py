@@ -209,6 +209,9 @@ class Psycopg(Door):
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(text)
+        if self.connection.pgconn.pipeline_status:
+            with self.connection.pipeline():  # a sync: the answer is here
+                pass
         return [tuple(row.values()) for row in cursor] if cursor.description else []
 
     def close(self) -> None:
@@ -230,6 +233,9 @@ class AsyncPsycopg(AwaitedDoor):
 
     async def asql(self, text: str) -> list[tuple[Any, ...]]:
         cursor = await self.connection.execute(text)
+        if self.connection.pgconn.pipeline_status:
+            async with self.connection.pipeline():
+                pass
         return await cursor.fetchall() if cursor.description else []
 
     async def aclose(self) -> None:

@@ -138,6 +138,39 @@ def nested(door: Door) -> Callable[[], object]:
 block = entering(lambda connection: connection.transaction())  # psycopg, asyncpg
 
 
+def piped(*begins: Begin) -> Begin:
+    """A pipeline of psycopg around all of it, the user's commit too; then the rest of the beginning."""
+
+    def begin(door: Door) -> Callable[[], object]:
+        pipeline = door.connection.pipeline()
+        door.end(pipeline.__aenter__() if door.awaited else pipeline.__enter__())
+        after = then(*begins)(door)
+        commit, rollback = door.commit, door.rollback
+
+        def leaving(end: Callable[[], object]) -> Callable[[], None]:
+            def ends() -> None:
+                end()
+                leave = pipeline.__aexit__ if door.awaited else pipeline.__exit__
+                door.end(leave(None, None, None))
+                door.commit, door.rollback = commit, rollback  # type: ignore[method-assign]
+
+            return ends
+
+        door.commit, door.rollback = leaving(commit), leaving(rollback)  # type: ignore[method-assign]
+        return after
+
+    return begin
+
+
+def pending(text: str) -> Begin:
+    """A statement whose answer the user does not ask for."""
+
+    def begin(door: Door) -> None:
+        door.end(door.connection.execute(text))
+
+    return begin
+
+
 def around(make: Callable[[Any], Any]) -> Begin:
     """A context manager of the library around all of it: its end is the user's commit."""
 
@@ -236,6 +269,20 @@ POSTGRES = _ways(
     ("after an error", "refused", swallowing("SELECT 1 FROM nowhere")),
     ("after an error, back to a savepoint", "atomic",
      then(says("SAVEPOINT s"), swallowing("SELECT 1 FROM nowhere"), says("ROLLBACK TO s"))),
+    ("pipeline", "atomic", piped()),
+    ("pipeline, a statement pending", "atomic", piped(pending(PROBE))),
+    ("pipeline, COMMIT by hand pending", "atomic", piped(pending(PROBE), pending("COMMIT"))),
+    ("pipeline, savepoint", "atomic", piped(savepoint)),
+    ("pipeline, after an error", "fails", piped(pending("SELECT 1 FROM nowhere"))),
+    ("autocommit, pipeline", "refused", piped(), AUTO),
+    ("autocommit, pipeline, a statement pending", "refused", piped(pending(PROBE)), AUTO),
+    ("autocommit, pipeline, BEGIN pending", "atomic", piped(pending("BEGIN")), AUTO),
+    ("autocommit, pipeline, COMMIT pending", "refused",
+     piped(pending("BEGIN"), pending("COMMIT")), AUTO),
+    ("autocommit, pipeline, transaction()", "atomic",
+     piped(around(lambda c: c.transaction())), AUTO),
+    ("autocommit, transaction(), pipeline", "atomic",
+     then(around(lambda c: c.transaction()), piped(pending(PROBE))), AUTO),
     ("transaction pooling", "atomic", nothing, {"prepare_threshold": None}, "transaction"),
     ("transaction pooling, autocommit", "refused", nothing, AUTO, "transaction"),
     ("statement pooling", "fails", nothing, {"prepare_threshold": None}, "statement"),

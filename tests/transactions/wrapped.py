@@ -87,6 +87,21 @@ def optioned_session(door: Any) -> None:
     door.end(door.connection.connection(execution_options=AUTOCOMMIT))
 
 
+def piped_below(door: Door) -> None:
+    """psycopg's pipeline, which the wrapper knows nothing of."""
+    driver = driver_of(door)
+    pipeline = driver.pipeline()
+    door.end(pipeline.__aenter__() if door.awaited else pipeline.__enter__())
+    rollback = door.rollback
+
+    def leave() -> None:
+        door.end((pipeline.__aexit__ if door.awaited else pipeline.__exit__)(None, None, None))
+        door.rollback = rollback  # type: ignore[method-assign]
+        rollback()
+
+    door.rollback = leave  # type: ignore[method-assign]
+
+
 CORE = ("sa-connection", "sa-async")
 ORM = ("sa-session", "sa-async-session")
 SYNC = {"sqlite": "sqlite", "postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql"}
@@ -149,6 +164,10 @@ SQLALCHEMY += _ways(
 SQLALCHEMY += _ways(
     [kind for kind in _kinds("postgres", True, True) if "asyncpg" not in kind],
     ("COMMIT by hand", "atomic", says(PROBE, "COMMIT")),
+)
+SQLALCHEMY += _ways(
+    ["sa-connection:postgresql+psycopg", "sa-async:postgresql+psycopg", "django:postgresql"],
+    ("pipeline of the driver", "refused", then(usual, piped_below)),
 )
 SQLALCHEMY += _ways(
     _kinds("sqlite", True, True),

@@ -39,6 +39,23 @@ _break(
     "psycopg/after-an-error",
 )
 _break(
+    "a psycopg pipeline is believed",
+    "statements that are pending in a pipeline count as an open transaction; the next sync commits them",
+    "state.py",
+    "if status == _PG_ACTIVE or (not heard and int(connection.pgconn.pipeline_status)):",
+    "if status < 0:",
+    "psycopg/autocommit,-pipeline,-a-statement-pending",
+    "psycopg-async/autocommit,-pipeline,-COMMIT-pending",
+)
+_break(
+    "a psycopg pipeline is refused",
+    "a BEGIN that is pending in a pipeline is not waited for",
+    "base.py",
+    "            yield HEAR\n",
+    "",
+    "psycopg/autocommit,-pipeline,-BEGIN-pending",
+)
+_break(
     "asyncpg is always in a transaction",
     "an asyncpg connection without a transaction is taken",
     "state.py",
@@ -90,8 +107,8 @@ _break(
     "nothing is refused",
     "a connection that commits by itself is used all the same",
     "base.py",
-    "        if state is State.COMMITS:\n            raise self.refuse()",
-    "        if state is None:\n            raise self.refuse()",
+    "if state in (State.COMMITS, State.CLAIMED):",
+    "if state is None:",
     "sqlite3/isolation_level-None",
 )
 _break(
@@ -106,15 +123,15 @@ _break(
     "sqlalchemy autocommit with a BEGIN by hand",
     "a driver in autocommit mode, whose rollback may do nothing, counts as open after a BEGIN",
     "sqlalchemy.py",
-    'getattr(proxied.dbapi_connection, "autocommit", False) is True',
-    'getattr(proxied.dbapi_connection, "autocommit", False) is None',
+    'connection.dbapi_connection, "autocommit", False) is True',
+    'connection.dbapi_connection, "autocommit", False) is None',
     "sa-connection:postgresql+psycopg/AUTOCOMMIT,-BEGIN-by-hand",
 )
 _break(
     "sqlalchemy is not asked below",
     "the driver's state is not looked at: options of the engine and the driver go unnoticed",
     "sqlalchemy.py",
-    "return state_of(self.dialect, proxied.driver_connection, heard)",
+    "return super().look(heard)",
     "return State.BEGINS",
     "sa-session:sqlite/engine-AUTOCOMMIT",
     "sa-connection:sqlite/isolation_level-None",
@@ -179,7 +196,7 @@ _break(
     "django is believed about its block",
     "the database is not asked whether the block's transaction is still there",
     "django.py",
-    "state = state_of(self.dialect, driver, heard)",
+    "state = super().look(heard)",
     "state = State.OPEN",
     "django:sqlite3/COMMIT-by-hand",
 )
@@ -187,8 +204,8 @@ _break(
     "django's savepoint without a BEGIN",
     "atomic() with AUTOCOMMIT off is taken on SQLite: its end commits the record alone",
     "django.py",
-    "and driver.isolation_level is not None",
-    "and driver is None",
+    "and self.driver().isolation_level is not None",
+    "and self.driver() is None",
     "django:sqlite3/AUTOCOMMIT-off,-atomic-first",
 )
 break_source(

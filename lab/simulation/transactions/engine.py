@@ -106,6 +106,9 @@ class VirtualTransaction(Transaction):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def driver(self) -> Connection:
+        return self._connection
+
     def look(self, heard: bool = False) -> State:
         """No connection of the lab commits by itself."""
         return State.OPEN
@@ -120,6 +123,9 @@ class AsyncVirtualTransaction(AsyncTransaction):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def driver(self) -> Connection:
+        return self._connection
 
     def look(self, heard: bool = False) -> State:
         return State.OPEN

@@ -6,7 +6,6 @@ from typing import Any
 
 from .._engines.sql.commands import Change, Query
 from .base import AsyncTransaction, Dialect, Style, plain
-from .state import State, state_of
 
 __all__ = ["AsyncpgTransaction"]
 
@@ -19,8 +18,8 @@ class AsyncpgTransaction(AsyncTransaction):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def look(self, heard: bool = False) -> State:
-        return state_of(self.dialect, self._connection, heard)
+    def driver(self) -> Any:
+        return self._connection
 
     async def execute(self, statement: Query | Change) -> Any:
         if type(statement) is Query:

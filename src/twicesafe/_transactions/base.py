@@ -24,7 +24,7 @@ from ..errors import (
     UsageError,
 )
 from ..stores._base import Program
-from .state import State, ask
+from .state import State, ask, state_of, sync, sync_async
 
 __all__ = [
     "AsyncTransaction",
@@ -44,6 +44,13 @@ Style: TypeAlias = Literal["?", "%s", "$1"]
 """How the driver writes the place of a value."""
 
 
+class Hear:
+    """A command: let the server answer, so that the driver has the state of now."""
+
+
+HEAR: Final = Hear()
+
+
 class Described(abc.ABC):
     """What both twins know, and how they find out whether the transaction is open."""
 
@@ -55,14 +62,18 @@ class Described(abc.ABC):
     """A wrapper, not the driver, begins with the first statement."""
 
     @abc.abstractmethod
+    def driver(self) -> Any:
+        """The driver's own connection, below any wrapper."""
+
     def look(self, heard: bool = False) -> State:
         """The state as the driver has it, without a word to the server; `heard`: it just answered."""
+        return state_of(self.dialect, self.driver(), heard)
 
     def opened(self) -> Program[None]:
         """Raise `UsageError` unless what we write now is committed by the caller, later."""
         state = self._looked()
         if state is State.CLAIMED:
-            yield Change("DO 0")  # its answer carries the state of now
+            yield HEAR
             state = self._looked(heard=True)
         if state is State.COMMITS and self.begins:
             yield Query("SELECT 1")
@@ -71,7 +82,7 @@ class Described(abc.ABC):
             state = yield from ask(self.dialect)
         if state is State.FAILED:
             raise self.failed()
-        if state is State.COMMITS:
+        if state in (State.COMMITS, State.CLAIMED):  # still claimed: another thread uses it
             raise self.refuse()
 
     def _looked(self, heard: bool = False) -> State:
@@ -106,8 +117,16 @@ class Transaction(Described):
     def execute(self, statement: Query | Change) -> Any:
         """Rows of a query, or how many rows a change changed; may raise the driver's error."""
 
-    def perform(self, statement: Query | Change) -> Any:
+    def hear(self) -> None:
+        if self.dialect == "postgresql":
+            sync(self.driver())
+        else:
+            self.execute(Change("DO 0"))
+
+    def perform(self, statement: Query | Change | Hear) -> Any:
         try:
+            if isinstance(statement, Hear):
+                return self.hear()
             return self.execute(statement)
         except TwicesafeError:
             raise
@@ -130,8 +149,16 @@ class AsyncTransaction(Described):
     async def execute(self, statement: Query | Change) -> Any:
         """Rows of a query, or how many rows a change changed; may raise the driver's error."""
 
-    async def perform(self, statement: Query | Change) -> Any:
+    async def hear(self) -> None:
+        if self.dialect == "postgresql":
+            await sync_async(self.driver())
+        else:
+            await self.execute(Change("DO 0"))
+
+    async def perform(self, statement: Query | Change | Hear) -> Any:
         try:
+            if isinstance(statement, Hear):
+                return await self.hear()
             return await self.execute(statement)
         except TwicesafeError:
             raise

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from .._engines.sql.commands import Change, Query
 from ..errors import UsageError
 from .base import Dialect, Style, Transaction, plain
-from .state import State, state_of
+from .state import State, refuse_pipeline
 
 __all__ = ["DjangoTransaction"]
 
@@ -39,6 +39,10 @@ class DjangoTransaction(Transaction):
         self.dialect = _VENDORS[vendor]
         self._connection = connection
 
+    def driver(self) -> Any:
+        self._connection.ensure_connection()
+        return self._connection.connection
+
     def look(self, heard: bool = False) -> State:
         """Django must say that the caller commits, and the server that a transaction is there."""
         connection = self._connection
@@ -47,14 +51,13 @@ class DjangoTransaction(Transaction):
                 return State.COMMITS
         elif connection.needs_rollback:
             return State.FAILED
-        connection.ensure_connection()
-        driver = connection.connection
-        state = state_of(self.dialect, driver, heard)
+        refuse_pipeline(self.driver(), "Django")
+        state = super().look(heard)
         if (
             state is State.OPEN
             and self.dialect == "sqlite"
             and connection.in_atomic_block
-            and driver.isolation_level is not None
+            and self.driver().isolation_level is not None
         ):
             raise UsageError(
                 "with AUTOCOMMIT off, atomic() on SQLite is a SAVEPOINT that may have no BEGIN before "

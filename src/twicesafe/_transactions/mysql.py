@@ -6,7 +6,6 @@ from typing import Any
 
 from .._engines.sql.commands import Change, Query
 from .base import AsyncTransaction, Described, Dialect, Style, Transaction
-from .state import State, state_of
 
 __all__ = ["AiomysqlTransaction", "AsyncmyTransaction", "PymysqlTransaction", "with_hex"]
 
@@ -19,8 +18,8 @@ class _Looked(Described):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def look(self, heard: bool = False) -> State:
-        return state_of(self.dialect, self._connection, heard)
+    def driver(self) -> Any:
+        return self._connection
 
 
 class PymysqlTransaction(_Looked, Transaction):

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._engines.sql.commands import Change, Query
 from .base import AsyncTransaction, Described, Dialect, Style, Transaction
-from .state import State, state_of
+from .state import sync, sync_async
 
 __all__ = ["AsyncPsycopgTransaction", "PsycopgTransaction"]
 
@@ -19,8 +19,8 @@ class _Looked(Described):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def look(self, heard: bool = False) -> State:
-        return state_of(self.dialect, self._connection, heard)
+    def driver(self) -> Any:
+        return self._connection
 
 
 class PsycopgTransaction(_Looked, Transaction):
@@ -31,7 +31,11 @@ class PsycopgTransaction(_Looked, Transaction):
         # Not connection.cursor(): the caller's cursors and rows may be of another kind.
         cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
         cursor.execute(statement.sql, statement.args or None, binary=True)
-        return cursor.fetchall() if type(statement) is Query else cursor.rowcount
+        if type(statement) is Query:
+            return cursor.fetchall()
+        if self._connection.pgconn.pipeline_status:  # the count comes with the answer
+            sync(self._connection)
+        return cursor.rowcount
 
 
 class AsyncPsycopgTransaction(_Looked, AsyncTransaction):
@@ -41,4 +45,8 @@ class AsyncPsycopgTransaction(_Looked, AsyncTransaction):
 
         cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
         await cursor.execute(statement.sql, statement.args or None, binary=True)
-        return await cursor.fetchall() if type(statement) is Query else cursor.rowcount
+        if type(statement) is Query:
+            return await cursor.fetchall()
+        if self._connection.pgconn.pipeline_status:  # the count comes with the answer
+            await sync_async(self._connection)
+        return cursor.rowcount

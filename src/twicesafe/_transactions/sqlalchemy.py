@@ -19,7 +19,7 @@ from .._engines.sql.commands import Change, Query
 from ..errors import UsageError
 from .base import AsyncTransaction, Described, Dialect, Style, Transaction, plain
 from .mysql import with_hex
-from .state import State, state_of
+from .state import State, refuse_pipeline, state_of
 
 __all__ = [
     "AsyncConnectionTransaction",
@@ -66,13 +66,14 @@ class _Wrapped(Described):
     def blocking(self) -> Any:
         """The `sqlalchemy.Connection`."""
 
+    def driver(self) -> Any:
+        return self.blocking().connection.driver_connection
+
     def look(self, heard: bool = False) -> State:
-        proxied = self.blocking().connection
-        if getattr(proxied.dbapi_connection, "autocommit", False) is True:
-            return (
-                State.COMMITS
-            )  # also after a BEGIN by hand: commit() and rollback() may do nothing
-        return state_of(self.dialect, proxied.driver_connection, heard)
+        refuse_pipeline(self.driver(), "SQLAlchemy")
+        if getattr(self.blocking().connection.dbapi_connection, "autocommit", False) is True:
+            return State.COMMITS  # after a BEGIN by hand too: rollback() may do nothing
+        return super().look(heard)
 
     def is_doubtful(self) -> bool:
         """Inside a savepoint that may be the transaction itself: its release would commit."""

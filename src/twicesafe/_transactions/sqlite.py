@@ -24,8 +24,8 @@ class _Looked(Described):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def look(self, heard: bool = False) -> State:
-        return state_of(self.dialect, self._connection, heard)
+    def driver(self) -> Any:
+        return self._connection
 
 
 class SqliteTransaction(_Looked, Transaction):

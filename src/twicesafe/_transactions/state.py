@@ -22,7 +22,7 @@ from .._engines.sql.commands import Change, Query
 from ..errors import AtomicityBrokenError, UsageError
 from ..stores._base import Program
 
-__all__ = ["State", "ask", "state_of"]
+__all__ = ["State", "ask", "refuse_pipeline", "state_of", "sync", "sync_async"]
 
 
 class State(enum.Enum):
@@ -54,13 +54,20 @@ def sqlite_state(connection: Any) -> State:
     return State.COMMITS if connection.isolation_level is None else State.BEGINS
 
 
-_PG_IDLE, _PG_FAILED = 0, 3
+_PG_IDLE, _PG_ACTIVE, _PG_FAILED = 0, 1, 3
 
 
-def postgresql_state(connection: Any) -> State:
-    """psycopg 3 begins by itself unless it is told not to; asyncpg never does."""
+def postgresql_state(connection: Any, heard: bool) -> State:
+    """psycopg 3 begins by itself unless it is told not to; asyncpg never does.
+
+    psycopg learns the state when the server is ready for the next query. In a pipeline that is at a
+    sync only: before it, a BEGIN or COMMIT may be on its way, and statements without a BEGIN are in
+    a transaction that the next sync commits. ``heard``: the pipeline was just synced.
+    """
     if hasattr(connection, "pgconn"):
         status = int(connection.pgconn.transaction_status)
+        if status == _PG_ACTIVE or (not heard and int(connection.pgconn.pipeline_status)):
+            return State.CLAIMED
         if status == _PG_FAILED:
             return State.FAILED
         if status != _PG_IDLE:
@@ -102,7 +109,27 @@ def state_of(dialect: str, connection: Any, heard: bool = False) -> State:
     """By the connection of the driver itself."""
     if dialect == "mysql":
         return mysql_state(connection, heard)
-    return sqlite_state(connection) if dialect == "sqlite" else postgresql_state(connection)
+    return sqlite_state(connection) if dialect == "sqlite" else postgresql_state(connection, heard)
+
+
+def refuse_pipeline(connection: Any, wrapper: str) -> None:
+    """Below a wrapper that reads answers at once, and takes a pipeline's for empty ones."""
+    if hasattr(connection, "pgconn") and int(connection.pgconn.pipeline_status):
+        raise UsageError(
+            f"the psycopg connection below {wrapper} is in pipeline mode, which {wrapper} cannot "
+            "read answers in; leave the pipeline first"
+        )
+
+
+def sync(connection: Any) -> None:
+    """Let psycopg hear the server: an empty pipeline syncs the one that it is nested in."""
+    with connection.pipeline():
+        pass
+
+
+async def sync_async(connection: Any) -> None:
+    async with connection.pipeline():
+        pass
 
 
 def ask(dialect: str) -> Program[State]:
