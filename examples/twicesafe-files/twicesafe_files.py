@@ -2,7 +2,7 @@
 
     files:///var/lib/keys        Receiver.open finds this by the package's entry point
 
-What is decided is decided by `twicesafe._core.lifecycle`; a store only loads a row, asks it, and saves.
+What is decided is decided by `twicesafe.stores.lifecycle`; a store only loads a row, asks it, and saves.
 A request changes one file, by writing a new one and renaming it: a reader, or a process that comes
 after a crash, finds the old record or the new one, never half of one. Time is the machine's wall
 clock, so a step of that clock reaches leases (``server_clock=False``); the fence still allows one
@@ -21,9 +21,10 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
-from twicesafe._core import lifecycle
-from twicesafe._core.protocol import (
+from twicesafe.stores import (
+    AuditEntry,
     Browse,
+    Capabilities,
     ClaimRequest,
     Forget,
     History,
@@ -32,13 +33,18 @@ from twicesafe._core.protocol import (
     Release,
     Request,
     Resolve,
+    Row,
+    State,
+    Stats,
+    Store,
     Survey,
     Sweep,
-)  # fmt: skip
-from twicesafe._values.clocks import wall_clock
-from twicesafe._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
-from twicesafe.stores._base import Capabilities, Store
-from twicesafe.stores._batching import ThreadedStore
+    SweepReport,
+    ThreadedStore,
+    lifecycle,
+    moment,
+    wall_clock,
+)
 
 
 class Kept(msgspec.Struct):

@@ -6,6 +6,8 @@ import importlib
 
 import pytest
 
+from tests.house.repository import PACKAGE
+
 NAMES = {
     "ActiveClaim", "AsyncClaim", "AsyncInbox", "Inbox", "AsyncMessageHandler", "AsyncOutbox", "AsyncOutboxRelay", "AsyncReceiver", "Backoff", "Cause", "Claim",
     "Failure", "Key", "MessageHandler",
@@ -24,6 +26,17 @@ ERRORS = {
 }  # fmt: skip
 
 CLIENT = {"Budget", "RetryPolicy", "Sent", "sent_of"}
+STORES = {
+    "Abandon", "Ack", "AsyncStore", "AuditEntry", "Browse", "Capabilities", "ClaimRequest", "Claimed", "Complete", "Fail",
+    "Finding", "Forget", "History", "Page", "Read", "Release", "Renew", "Request", "Resolve", "Row", "State", "Stats",
+    "Store", "Survey", "Sweep", "SweepReport", "ThreadedStore", "Verdict", "lifecycle", "moment", "open_async_store",
+    "open_store", "wall_clock",
+}  # fmt: skip
+PUBLIC = {
+    "asgi", "client", "errors", "events", "http", "inbox", "integrations", "outbox", "propagation", "receiver", "stores",
+    "strategies", "testing", "wsgi",
+}  # fmt: skip
+"""The doors: every other module at the top is private by its name."""
 PROPAGATION = {"extract", "inject", "numbered", "outgoing_key"}
 
 
@@ -34,12 +47,23 @@ PROPAGATION = {"extract", "inject", "numbered", "outgoing_key"}
         ("twicesafe.errors", ERRORS),
         ("twicesafe.client", CLIENT),
         ("twicesafe.propagation", PROPAGATION),
+        ("twicesafe.stores", STORES),
     ],
 )
 def test_the_names_are_these_and_no_others(module: str, names: set[str]):
     listed = importlib.import_module(module).__all__
     assert len(listed) == len(set(listed))
     assert set(listed) == names
+
+
+def test_everything_else_is_private_by_its_name():
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert {room for room in rooms if not room.startswith("_") and room != "py"} == PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_every_name_for_authors_of_stores_is_there(name: str):
+    assert getattr(importlib.import_module("twicesafe.stores"), name) is not None
 
 
 @pytest.mark.parametrize("name", sorted(NAMES | ERRORS))

@@ -1,6 +1,92 @@
-"""Stores: where records live. One file per engine; `open_store` finds the one for a URL."""
+"""Stores: where records live. What an author of a store imports, and how stores are opened by URL.
 
+    Store, AsyncStore     subclass these; `ThreadedStore` makes an async store out of a blocking one
+    Capabilities          what the store can do; a missing capability is a visible skip in the tests
+    ClaimRequest, …       the requests that a store performs, and the answers
+    lifecycle             the rules: (row, request, time) → (answer, row to write)
+    Row, …                what a store keeps and reports
+    memory                the smallest store of ours, to read first
+
+docs/how-to/write-a-store.md goes through it step by step; `twicesafe.testing.StoreConformance` tests it.
+"""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from .._core.protocol import (
+    Abandon,
+    Ack,
+    Browse,
+    Claimed,
+    ClaimRequest,
+    Complete,
+    Fail,
+    Forget,
+    History,
+    Page,
+    Read,
+    Release,
+    Renew,
+    Request,
+    Resolve,
+    Survey,
+    Sweep,
+    Verdict,
+)
+from .._values.clocks import wall_clock
+from .._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ._base import AsyncStore, Capabilities, Finding, Store
 from ._urls import open_async_store, open_store
 
-__all__ = ["AsyncStore", "Capabilities", "Finding", "Store", "open_async_store", "open_store"]
+if _TYPE_CHECKING:
+    from .._core import lifecycle
+    from ._batching import ThreadedStore
+
+__all__ = [
+    "Abandon",
+    "Ack",
+    "AsyncStore",
+    "AuditEntry",
+    "Browse",
+    "Capabilities",
+    "ClaimRequest",
+    "Claimed",
+    "Complete",
+    "Fail",
+    "Finding",
+    "Forget",
+    "History",
+    "Page",
+    "Read",
+    "Release",
+    "Renew",
+    "Request",
+    "Resolve",
+    "Row",
+    "State",
+    "Stats",
+    "Store",
+    "Survey",
+    "Sweep",
+    "SweepReport",
+    "ThreadedStore",
+    "Verdict",
+    "lifecycle",
+    "moment",
+    "open_async_store",
+    "open_store",
+    "wall_clock",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    """Loaded on first use: a program that opens a store by URL needs neither of them."""
+    if name == "ThreadedStore":
+        from ._batching import ThreadedStore
+
+        return ThreadedStore
+    if name == "lifecycle":
+        from .._core import lifecycle
+
+        return lifecycle
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
