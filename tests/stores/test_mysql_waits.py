@@ -30,6 +30,7 @@ from twicesafe._core.protocol import (
     Release,
     Renew,
     Sweep,
+    Verdict,
 )
 from twicesafe._engines.mysql import MysqlStore
 from twicesafe._engines.mysql.connection import Session
@@ -147,6 +148,24 @@ def test_an_open_inbox_transaction_stops_no_awaited_renewal(small: str, renewals
     with open_inbox(small) as held:
         assert asyncio.run(main(held)) == [1] * len(JOBS)
     assert not renewals.lost
+
+
+# --- gaps ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["accept", "process"])
+def test_a_delivery_that_is_done_and_not_committed_locks_no_gap(mariadb_url: str, how: str):
+    """At REPEATABLE READ, the default of callers, a look-up by the identity locks what lies below."""
+    store = MysqlStore.open(mariadb_url)
+    with Inbox.open(mariadb_url) as inbox, connect(mariadb_url) as connection:
+        if how == "accept":
+            assert inbox.accept(connection, "held")
+        else:
+            assert inbox.process(connection, "held", str).attempt == 1
+        for name in (f"other-{number}" for number in range(8)):
+            assert store.perform(ClaimRequest(Key(name), A, HOUR)).verdict is Verdict.WON
+        connection.commit()
+    store.close()
 
 
 # --- plans -----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ LARGE: Final = 256 * 1024
 
 _ANSWER: Final = (
     "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
-    " owner, fingerprint, result"
+    " owner, fingerprint, result, n"
 )
 
 
@@ -61,9 +61,11 @@ class MysqlInTransaction(InTransaction):
         )
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {programs.records}.n"
         self._answered = _ANSWER.format(now=now)
+        # By its number: at REPEATABLE READ a look-up by the identity also locks the gap below it, and
+        # keys that belong there could not be claimed until the caller commits.
         self._leave = (
             f"UPDATE {programs.records} SET state = 1, result = %s, lease_until = 0, changed_at = {now},"
-            f" expires_at = {now} + %s WHERE id = %s AND owner = %s AND fence = %s AND state = 0"
+            f" expires_at = {now} + %s WHERE n = %s AND owner = %s AND fence = %s AND state = 0"
         )
 
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
@@ -93,14 +95,16 @@ class MysqlInTransaction(InTransaction):
         answers: dict[bytes, Entered] = {}
         for ask in ordered:
             answer = _answer(ask, by_id[ask.id]) or (yield from self._decide(ask))
-            answers[ask.id] = Entered(answer, marks[ask.id])
+            mark = marks[ask.id]
+            answers[ask.id] = Entered(answer, mark and (mark, by_id[ask.id][-1]))
         return [answers[ask.id] for ask in asks]
 
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
+        point, number = ask.mark
         yield from _fitting(end.result)
-        values = (end.result, end.retention, end.id, end.owner, end.fence)
-        release = f"RELEASE SAVEPOINT {ask.mark}"
+        values = (end.result, end.retention, number, end.owner, end.fence)
+        release = f"RELEASE SAVEPOINT {point}"
         try:
             if self._mariadb:
                 both = f"BEGIN NOT ATOMIC {release}; {self._leave}; END"
@@ -134,7 +138,7 @@ def _values_of(ask: Enter) -> tuple[Any, ...]:
 
 def _answer(ask: Enter, columns: Any) -> Claimed | None:
     """What the record says; None: it must be decided under a lock."""
-    _, numbers, owner, fingerprint, result = columns
+    _, numbers, owner, fingerprint, result, _ = columns
     state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
     if owner == ask.owner:
         return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
