@@ -24,6 +24,7 @@ from twicesafe import (
     Receiver,
     StillInProgressError,
     StoreUnavailableError,
+    UsageError,
 )
 from twicesafe._core.protocol import ClaimRequest, Verdict
 from twicesafe._values.keys import Key
@@ -209,3 +210,55 @@ def test_a_locked_table_is_an_outage_and_not_a_busy_key(postgres_url: str, patie
         other.execute("LOCK TABLE twicesafe_records IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreUnavailableError):
             receiver.store.perform(ClaimRequest(Key("k"), new_owner(), 1000))
+
+
+# --- operators -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken_over(url: str) -> Iterator[str]:
+    """A record that others can see, and that an open transaction works on."""
+    plain = url.replace("+asyncpg", "")
+    door = open_door(DOORS[plain.partition(":")[0]], plain.partition("?")[0])
+    with Receiver.open(url) as receiver, Inbox.open(plain) as inbox:
+        receiver.store.perform(ClaimRequest(Key("taken"), new_owner(), 1))
+        until(lambda: receiver.stats().stuck == 1)
+        door.begin()
+        assert inbox.process(door.connection, "taken", lambda: 1).attempt == 2
+        yield "taken"
+        door.rollback()
+    door.close()
+
+
+def test_an_operator_is_told_that_a_transaction_holds_the_record(url: str, taken_over: str):
+    with Receiver.open(url) as receiver:
+        acts = [
+            lambda: receiver.release(taken_over, by="ann"),
+            lambda: receiver.resolve(taken_over, 1, by="ann"),
+            lambda: receiver.forget(taken_over, by="ann"),
+        ]
+        for act in acts:
+            with pytest.raises(StillInProgressError, match="nothing was changed") as caught:
+                act()
+            assert caught.value.retryable
+            assert caught.value.key == Key(taken_over)
+        assert receiver.audit(taken_over) == []
+
+
+def test_an_awaiting_operator_is_told_too(url: str, taken_over: str):
+    async def main() -> None:
+        async with AsyncReceiver.open(url) as receiver:
+            with pytest.raises(StillInProgressError, match="nothing was changed"):
+                await receiver.release(taken_over, by="ann")
+            with pytest.raises(StillInProgressError, match="nothing was changed"):
+                await receiver.forget(taken_over, by="ann")
+
+    asyncio.run(main())
+
+
+def test_no_operator_gets_past_a_transaction_that_has_just_begun(url: str, held: Held):
+    """Its record is not committed: PostgreSQL does not see it, the others wait for it."""
+    with Receiver.open(url) as receiver:
+        for act in (receiver.release, receiver.forget):
+            with pytest.raises((StillInProgressError, UsageError), match="nothing"):
+                act("held", by="ann")

@@ -192,7 +192,7 @@ break_source(
     "postgresql: a locked table is a busy key",
     bug="while the table is locked, a claim is told that its key is being worked on",
     file="_engines/postgresql/programs.py",
-    old="if type(ask) is ClaimRequest and (yield from self._table_is_free()):",
-    new="if type(ask) is ClaimRequest:",
+    old="if (claims or ask.op in ACTS) and (yield from self._table_is_free()):",
+    new="if claims or ask.op in ACTS:",
     tests=[f"{MIXED}::test_a_locked_table_is_an_outage_and_not_a_busy_key"],
 )

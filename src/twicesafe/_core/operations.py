@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .._values.keys import Key
 from .._values.records import AuditEntry, Record, State, Stats, SweepReport
-from ..errors import StoreUnavailableError, UsageError
+from ..errors import StillInProgressError, StoreUnavailableError, UsageError
 from .commands import Flow
 from .protocol import (
     ALL,
@@ -49,6 +49,13 @@ def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
         return
     if ack is Ack.MISSING:
         raise UsageError("there is no record of this key, so there is nothing to change", key=key)
+    if ack is Ack.LOCKED:
+        raise StillInProgressError(
+            "an open transaction holds this key (or, on SQLite, the database), most likely a delivery "
+            f"of an inbox; nothing was changed; {ask.op} it again when that transaction has ended",
+            key=key,
+            retry_after=0.5,
+        )
     row = yield Read(key.id)
     state = "unknown" if row is None else row.state.value
     raise UsageError(f"cannot {ask.op} a record that is {state}: {_ADVICE[ask.op]}", key=key)

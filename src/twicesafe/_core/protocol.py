@@ -70,6 +70,8 @@ class Ack(enum.Enum):
     """There is no such row; it was not created (P4)."""
     REFUSED = enum.auto()
     """The row's state does not allow it; nothing was changed."""
+    LOCKED = enum.auto()
+    """To an operator: an open transaction holds the row; nothing was changed."""
 
 
 class Claimed(msgspec.Struct, gc=False):

@@ -42,7 +42,7 @@ from ..sql.commands import (
     scope_text,
 )
 from ..sql.migrations import Schema, migrate
-from ..sql.programs import READING, SqlPrograms
+from ..sql.programs import ACTS, READING, SqlPrograms
 from .sweep import Sweeper
 
 __all__ = ["MysqlPrograms", "MysqlSchema"]
@@ -200,15 +200,10 @@ class MysqlPrograms(SqlPrograms):
             return self.row(rows[0][:-1]), rows[0][-1]
         return None, (yield from self.clock())
 
-    def decide(self, ask: Any) -> Program[Any]:
-        if type(ask) is ClaimRequest and self.returning:
-            row, now = yield from self.load(ask.id, f"{self.lock} NOWAIT")
-            floor = 0 if row is not None else (yield from self.floor())
-            answer, after = lifecycle.claim(row, ask, now, floor)
-            if after is not None:
-                yield from self.save(after, new=row is None)
-            return answer
-        return (yield from super().decide(ask))
+    def lock_for(self, ask: Any) -> str:
+        """Those who are told that a transaction holds the row do not wait for it inside the server."""
+        at_once = self.returning and (type(ask) is ClaimRequest or ask.op in ACTS)
+        return f"{self.lock} NOWAIT" if at_once else self.lock
 
     def floor(self) -> Program[int]:
         query = f"SELECT floor FROM {self.meta} WHERE one = {self.gate} LOCK IN SHARE MODE"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.driving import drive
-from ..._core.protocol import Claimed, ClaimRequest, Request, Verdict
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ..._values.drivers import require
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Capabilities, Finding, Program, Store
@@ -24,6 +24,7 @@ from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
 from ..sql.migrations import check
 from ..sql.outbox_programs import is_outbox
+from ..sql.programs import ACTS
 from .connection import Session, connect
 from .outbox_programs import MysqlOutbox
 from .programs import NOW, MysqlPrograms, MysqlSchema
@@ -55,8 +56,8 @@ COME_BACK: Final = 500
 _HELD: Final = 1024
 """Keys of which we remember that a transaction holds them: they are asked for alone."""
 
-_ACTS: Final = frozenset({"release", "resolve", "forget"})
-"""An operator's acts are noted each time they are done: they are not repeated by themselves."""
+OPERATOR_PATIENCE: Final = 1.0
+"""Seconds for which an operator's act tries to get such a row: longer than any write of an owner takes."""
 
 
 class MysqlStore(Store):
@@ -114,7 +115,19 @@ class MysqlStore(Store):
             )
         if type(request) is ClaimRequest:
             return self._claim(request)
-        return self._run(lambda: programs.perform(request), again=request.op not in _ACTS)
+        if request.op in ACTS:
+            return self._act(request)
+        return self._run(lambda: programs.perform(request))
+
+    def _act(self, ask: Request) -> Any:
+        """What an operator does. It is noted each time, so a lost connection does not repeat it."""
+        act = self.programs.perform
+        try:
+            return self._run(lambda: act(ask), again=False, patience=OPERATOR_PATIENCE)
+        except StoreUnavailableError as error:
+            if code_of(error.__cause__) != LOCK_WAIT:
+                raise
+            return Ack.LOCKED
 
     def _claim(self, ask: ClaimRequest) -> Any:
         held = self._held

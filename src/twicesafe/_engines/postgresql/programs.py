@@ -40,7 +40,7 @@ from ..sql.commands import (
     scope_text,
 )
 from ..sql.migrations import Schema
-from ..sql.programs import READING, SqlPrograms
+from ..sql.programs import ACTS, READING, SqlPrograms
 from .settings import NOT_FREE, code_of
 from .statements import CHANNEL, LEVEL, NOW, PATIENCE, PLANNING, Statements
 
@@ -288,16 +288,18 @@ class PostgresPrograms(SqlPrograms):
         return found
 
     def _not_free(self, ask: Any, error: StoreUnavailableError) -> Program[Any]:
-        """Another transaction holds the row: a claim is told that the key is being worked on.
+        """Another transaction holds the row: a claim is told that the key is being worked on, and so
+        is an operator. What an owner writes is asked again by its caller.
 
         If it is the table that is locked (a change of the schema, VACUUM FULL), nothing is known of
-        the key: that is an outage. What an owner or an operator writes is asked again by its caller.
+        the key: that is an outage.
         """
         self.held[ask.id] = None
         if len(self.held) > _HELD:
             self.held.pop(next(iter(self.held)), None)
-        if type(ask) is ClaimRequest and (yield from self._table_is_free()):
-            return Claimed(Verdict.BUSY, wait=_COME_BACK, locked=True)
+        claims = type(ask) is ClaimRequest
+        if (claims or ask.op in ACTS) and (yield from self._table_is_free()):
+            return Claimed(Verdict.BUSY, wait=_COME_BACK, locked=True) if claims else Ack.LOCKED
         return error
 
     def _table_is_free(self) -> Program[bool]:

@@ -38,10 +38,14 @@ from .commands import (
     state_of,
 )
 
-__all__ = ["READING", "SqlPrograms"]
+__all__ = ["ACTS", "READING", "SqlPrograms"]
 
 READING = frozenset({"read", "history", "survey", "browse"})
 """Requests that write nothing."""
+
+ACTS = frozenset({"release", "resolve", "forget"})
+"""What an operator does. Each time it is done it is noted, so it is not repeated by itself; and where an
+open transaction holds the record, the operator is told so."""
 
 
 class SqlPrograms:
@@ -184,7 +188,7 @@ class SqlPrograms:
     def decide(self, ask: Any) -> Program[Any]:
         """Load, decide by the table, save. Needs a transaction around it."""
         id_ = ask.key.id if type(ask) is ClaimRequest else ask.id
-        row, now = yield from self.load(id_, self.lock)
+        row, now = yield from self.load(id_, self.lock_for(ask))
         if type(ask) is ClaimRequest:
             floor = 0 if row is not None else (yield from self.floor())
             answer, after = lifecycle.claim(row, ask, now, floor)
@@ -204,6 +208,10 @@ class SqlPrograms:
                 )
                 yield Change(self._note, note)
         return answer
+
+    def lock_for(self, ask: Any) -> str:
+        """How the row is locked for this request."""
+        return self.lock
 
     def floor(self) -> Program[int]:
         """Fences up to this one were given out before, to records that are gone (P3)."""

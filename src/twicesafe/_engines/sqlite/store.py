@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.driving import drive
-from ..._core.protocol import Claimed, ClaimRequest, Request, Verdict
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ..._values.clocks import boot_id, since_boot, wall_clock
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Capabilities, Finding, Program, Store
@@ -24,7 +24,7 @@ from ..sql.commands import Change, Query, atomically
 from ..sql.in_transaction import InTransaction
 from ..sql.migrations import check, migrate
 from ..sql.outbox_programs import OUTBOX_READING, is_outbox
-from ..sql.programs import READING
+from ..sql.programs import ACTS, READING
 from .in_transaction import SqliteInTransaction
 from .outbox_programs import SqliteOutbox
 from .programs import SqlitePrograms, SqliteSchema
@@ -252,14 +252,17 @@ class SqliteStore(Store):
                 decision = self.programs.decide(request)
                 answer = self._alone(atomically(decision, SqlitePrograms.begin))
         except sqlite3.Error as error:
-            if type(request) is ClaimRequest and is_held(error):
+            if _is_told(request) and is_held(error):
                 return self._looked(request)
             raise self._file.trouble(error) from error
         return answer
 
-    def _looked(self, ask: ClaimRequest) -> Any:
+    def _looked(self, ask: Any) -> Any:
         """A writer keeps the file beyond our patience, most likely an open inbox transaction. If the
         file can be read, the store is up: the key is being worked on, as far as anybody can tell."""
+        if ask.op in ACTS:
+            self._reading(self.programs.load(ask.id))
+            return Ack.LOCKED
         answer = self._reading(self.programs.peek(ask))
         return Claimed(Verdict.BUSY, wait=COME_BACK, locked=True) if answer is None else answer
 
@@ -278,7 +281,7 @@ class SqliteStore(Store):
 
     def _looked_or(self, request: Any, error: StoreUnavailableError) -> Any:
         try:
-            return self._looked(request) if type(request) is ClaimRequest else error.again()
+            return self._looked(request) if _is_told(request) else error.again()
         except StoreUnavailableError as worse:
             return worse
 
@@ -433,6 +436,11 @@ def is_held(error: BaseException | None) -> bool:
 
 _TO_WRITE: Final = object()
 """In place of an answer: this item needs the lane."""
+
+
+def _is_told(request: Any) -> bool:
+    """Is the answer that a transaction holds the file? An owner asks again instead."""
+    return type(request) is ClaimRequest or request.op in ACTS
 
 
 def _pragma(name: str) -> Program[Any]:
