@@ -464,11 +464,61 @@ def logged(function: Any) -> Any:
     return wrapper
 
 
+def local_function() -> Any:
+    def charge(order: str, currency: None = None) -> str:
+        return order
+
+    return charge
+
+
 def module_level(order: str) -> str:
     return order
 
 
+def by_default(tenant: str) -> Any:
+    def charge(order: str, tenant: str = tenant) -> str:
+        return f"{tenant} {order}"
+
+    return charge
+
+
+def by_keyword_default(tenant: str) -> Any:
+    def charge(order: str, *, currency: None = None, tenant: str = tenant) -> str:
+        return f"{tenant} {order}"
+
+    return charge
+
+
+def wrapping(tenant: str, function: Any = module_level) -> Any:
+    @functools.wraps(function)
+    def wrapper(order: str) -> str:
+        return f"{tenant} {function(order)}"
+
+    return wrapper
+
+
+def wrapping_by_default(tenant: str) -> Any:
+    @functools.wraps(module_level)
+    def wrapper(order: str, tenant: str = tenant) -> str:
+        return f"{tenant} {order}"
+
+    return wrapper
+
+
+def by_namespace(tenant: str) -> Any:
+    namespace: dict[str, Any] = {"tenant": tenant, "__name__": "plugin"}
+    exec("def charge(order): return f'{tenant} {order}'", namespace)
+    return namespace["charge"]
+
+
 CARRIES = {
+    "a default": by_default,
+    "a keyword default": by_keyword_default,
+    "a wrapper": wrapping,
+    "a wrapper of a local function": lambda tenant: wrapping(tenant, local_function()),
+    "a wrapper inside another": lambda tenant: logged(wrapping(tenant)),
+    "a wrapper's default": wrapping_by_default,
+    "a namespace of exec": by_namespace,
     "a closure": of_tenant,
     "a wrapped closure": lambda tenant: logged(of_tenant(tenant)),
     "a method of an object": lambda tenant: Shop(tenant).charge,
@@ -478,6 +528,23 @@ CARRIES = {
     ),
     "a lambda": lambda tenant: lambda order: f"{tenant} {order}",
 }
+
+
+def retried(times: int) -> Any:
+    def wrap(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return [function(*args) for _ in range(times)][-1]
+
+        return wrapper
+
+    return wrap
+
+
+@Receiver.open("memory://").idempotent(key=str)
+@retried(times=2)  # there is one of that name, because the module runs once
+def decorated(order: str, currency: str = "EUR") -> str:
+    return order
 
 
 @pytest.mark.parametrize("make", CARRIES.values(), ids=CARRIES)
@@ -492,7 +559,9 @@ def test_what_a_function_carries_with_it_must_be_in_its_scope(
 
 
 @pytest.mark.parametrize(
-    "function", [module_level, logged(module_level), Shop.refund, Shop], ids=lambda f: f.__name__
+    "function",
+    [module_level, logged(module_level), Shop.refund, Shop, local_function()],
+    ids=lambda f: f.__name__,
 )
 def test_what_a_name_says_all_about_needs_no_scope(receiver: Receiver, function: Any) -> None:
     receiver.idempotent(key=str)(function)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, MethodType
+from itertools import pairwise
+from types import CellType, FunctionType, MethodType
 from typing import Any, Literal, TypeAlias
 
 from .._values.codecs import resolve_return_type
@@ -165,7 +167,7 @@ def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple
     while isinstance(function, functools.partial) and not keyed:
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    carried = _carried_by(function)
+    carried = _carried_by(function, keyed)
     if carried:
         raise ConfigurationError(
             f"{name} carries {carried}: others of the same name may carry something else, and would "
@@ -174,8 +176,8 @@ def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple
     return (f"{getattr(function, '__module__', '') or '?'}.{name}",)
 
 
-def _carried_by(function: Any) -> str:
-    """What this function knows besides its arguments and its module; empty: nothing."""
+def _carried_by(function: Any, keyed: bool) -> str:
+    """What this function knows besides its key and its module; empty: nothing."""
     if getattr(function, "__qualname__", "").endswith("<lambda>"):
         return "no name of its own (a lambda)"
     if isinstance(function, functools.partial):
@@ -184,12 +186,72 @@ def _carried_by(function: Any) -> str:
         return "" if inspect.isclass(function.__self__) else "the object that it is a method of"
     if not isinstance(function, FunctionType):
         return "" if inspect.isbuiltin(function) or inspect.isclass(function) else "its own state"
-    wrapped = inspect.unwrap(function)
-    if wrapped is not function:
-        return _carried_by(wrapped)
-    own = ("__class__", function.__name__)
-    free = [variable for variable in function.__code__.co_freevars if variable not in own]
-    return f"variables of the function around it ({', '.join(free)})" if free else ""
+    layers = _layers_of(function)
+    inner = layers[-1]
+    if not isinstance(inner, FunctionType):
+        return _carried_by(inner, keyed)
+    module = sys.modules.get(inner.__module__)
+    if inner.__globals__ is not getattr(module, "__dict__", None) and not _is_interactive(inner):
+        return (
+            f"variables that are not those of the module {inner.__module__} (it was made by exec)"
+        )
+    own = {"__class__", inner.__name__}
+    free = [name for name in inner.__code__.co_freevars if name not in own]
+    local = "<locals>" in inner.__qualname__
+    if local and keyed:
+        free += _defaults_of(inner)
+    if local or _is_named(layers):  # it may be wrapped a second time
+        for layer, wrapped in pairwise(layers):
+            free += _carried_beside(layer, wrapped)
+    return f"values of the function around it ({', '.join(free)})" if free else ""
+
+
+def _is_interactive(function: FunctionType) -> bool:
+    """Consoles, notebooks and doctests run what is typed in namespaces of their own."""
+    return function.__module__ == "__main__"
+
+
+def _layers_of(function: Any) -> list[Any]:
+    """The function and what it wraps (`functools.wraps`), the innermost last."""
+    layers = [function]
+    while hasattr(layers[-1], "__wrapped__") and layers[-1].__wrapped__ not in layers:
+        layers.append(layers[-1].__wrapped__)
+    return layers
+
+
+def _defaults_of(function: FunctionType) -> list[str]:
+    """Parameters of a local function whose default may be another in the next one of its name.
+    All that have None there have the same."""
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    values = function.__defaults__ or ()
+    defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
+    defaults.update(function.__kwdefaults__ or {})
+    return [name for name, value in defaults.items() if value is not None]
+
+
+def _carried_beside(layer: Any, wrapped: Any) -> list[str]:
+    """What a wrapper knows besides the function that it wraps."""
+    if not isinstance(layer, FunctionType):
+        return [type(layer).__qualname__]
+    cells = zip(layer.__code__.co_freevars, layer.__closure__ or (), strict=True)
+    free = [name for name, cell in cells if not _holds(cell, wrapped) and not _holds(cell, layer)]
+    return free + _defaults_of(layer)
+
+
+def _holds(cell: CellType, value: Any) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:  # empty: not assigned yet
+        return False
+
+
+def _is_named(layers: list[Any]) -> bool:
+    """Can one of them be reached by its name? Then other wrappers can be put around it. While a
+    module runs ``@wrapper def charge``, its name is not bound yet: that happens once."""
+    found: Any = sys.modules.get(layers[-1].__module__)
+    for name in layers[-1].__qualname__.split("."):
+        found = inspect.getattr_static(found, name, None)
+    return any(found is layer for layer in layers)
 
 
 def _problem_of(handler: Callable[..., Any]) -> str:
