@@ -225,6 +225,50 @@ def test_a_coroutine_in_disguise_is_refused_and_nothing_recorded_as_done() -> No
     assert record.state == "released"
 
 
+async def _effect(message: Any = None) -> int:
+    return 1
+
+
+def _items(message: Any = None) -> Any:
+    yield 1
+
+
+async def _aitems(message: Any = None) -> Any:
+    yield 1
+
+
+UNDONE = {"coroutine": _effect, "generator": _items, "async_generator": _aitems}
+
+
+@pytest.mark.parametrize("make", UNDONE.values(), ids=UNDONE)
+async def test_work_that_is_still_to_be_done_is_no_answer(
+    receiver: Receiver, awaited: AsyncReceiver, make: Any
+) -> None:
+    """An async handler that forgot an await was recorded as completed, though nothing had run."""
+
+    async def forgets(message: Any = None) -> Any:
+        return make(message)
+
+    with pytest.raises(UsageError, match="work not yet done"):
+        receiver.process("k", lambda: make())  # noqa: PLW0108 - a disguise
+    with pytest.raises(UsageError, match="work not yet done"):
+        await awaited.process("k", forgets)
+    with pytest.raises(UsageError, match="work not yet done"), receiver.claim("c") as claim:
+        claim.complete(make())
+    with pytest.raises(UsageError, match="work not yet done"):
+        async with awaited.claim("c") as waiting:
+            await waiting.complete(make())
+    disguised = lambda message: make(message)  # noqa: E731, PLW0108
+    (failure,) = receiver.process_many([1], disguised, key=lambda m: f"m{m}")
+    assert isinstance(failure.error, UsageError)  # type: ignore[union-attr]
+    (failure,) = await awaited.process_many([1], forgets, key=lambda m: f"m{m}")
+    assert isinstance(failure.error, UsageError)  # type: ignore[union-attr]
+    for key in ("k", "c", "m1"):
+        for record in (receiver.record(key), await awaited.record(key)):
+            assert record is None or record.state != "completed"
+    assert (await awaited.process("k", _effect)).value == 1
+
+
 def test_plain_functions_are_refused_by_the_async_decorator(awaited: AsyncReceiver) -> None:
     def work() -> int:
         return 1

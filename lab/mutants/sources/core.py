@@ -102,6 +102,7 @@ break_source(
     tests=[f"{INBOX}[sqlite3-required]"],
 )
 
+UNDONE = "tests/receiver/test_decorator.py::test_work_that_is_still_to_be_done_is_no_answer"
 CARRIES = (
     "tests/receiver/test_decorator.py::test_what_a_function_carries_with_it_must_be_in_its_scope"
 )
@@ -131,4 +132,13 @@ break_source(
     old='if inner.__globals__ is not getattr(module, "__dict__", None) and',
     new="if inner.__globals__ is None and",
     tests=[f"{CARRIES}[a namespace of exec]"],
+)
+
+break_source(
+    "a coroutine that an async handler returns is its answer",
+    bug="an async handler that forgot an await is recorded as completed, though nothing ran",
+    file="_runtime/event_loop.py",
+    old="    undone = unfinished(value)\n",
+    new="    undone = None\n",
+    tests=[f"{UNDONE}[coroutine]"],
 )

@@ -12,7 +12,14 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from types import CellType, FunctionType, MethodType
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+)
 from typing import Any, Literal, TypeAlias
 
 from .._values.codecs import resolve_return_type
@@ -264,6 +271,21 @@ def _problem_of(handler: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         return "generator"
     return "async" if inspect.iscoroutinefunction(inner) else ""
+
+
+_WORK_TO_DO = (CoroutineType, GeneratorType, AsyncGeneratorType)
+
+
+def unfinished(value: Any) -> UsageError | None:
+    """Why what a handler returned cannot be its answer: it is work that is still to be done."""
+    if not isinstance(value, _WORK_TO_DO) and not hasattr(type(value), "__await__"):
+        return None
+    if isinstance(value, CoroutineType | GeneratorType):
+        value.close()  # nothing of it has run, and nothing ever will
+    return UsageError(
+        f"the handler returned a {type(value).__name__}, which is work not yet done: await it or "
+        "collect its items in the handler; async functions need AsyncReceiver or AsyncInbox"
+    )
 
 
 def refuse_generator(handler: Any) -> UsageError:

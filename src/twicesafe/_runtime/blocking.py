@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from types import CoroutineType
 from typing import Any, TypeVar
 
 from .._core.commands import (
@@ -38,9 +37,10 @@ from .._core.commands import (
     Within,
 )
 from .._core.driving import drive
+from .._core.handler_profile import unfinished
 from .._core.protocol import ClaimRequest
 from .._values.context import ActiveClaim, active
-from ..errors import LeaseLostError, UsageError
+from ..errors import LeaseLostError
 from . import shared_state as shared
 from .batch_jobs import ThreadJobs
 from .flow_run import RECORDING, FlowRun
@@ -250,12 +250,5 @@ def _call(run: Callable[[], Any]) -> Reply:
         value = run()
     except BaseException as error:
         return Raised(error)
-    if type(value) is CoroutineType:  # nothing of it has run; closed, it never will
-        value.close()
-        return Raised(
-            UsageError(
-                "the handler returned a coroutine, which is work not yet done: use AsyncReceiver "
-                "for async functions"
-            )
-        )
-    return Returned(value)
+    undone = unfinished(value)
+    return Returned(value) if undone is None else Raised(undone)

@@ -32,6 +32,7 @@ from .._core.commands import (
     Within,
 )
 from .._core.driving import drive_async
+from .._core.handler_profile import unfinished
 from .._core.protocol import ClaimRequest
 from .._core.settling import RELEASE_PATIENCE
 from .._values.context import active
@@ -335,7 +336,8 @@ async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa
                     value = await value
     except BaseException as error:
         return Raised(error)
-    return Returned(value)
+    undone = unfinished(value)
+    return Returned(value) if undone is None else Raised(undone)
 
 
 def _swallow(task: asyncio.Future[Any]) -> None:

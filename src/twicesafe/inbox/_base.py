@@ -9,14 +9,13 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CoroutineType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from .. import events
 from .._core import inbox_flow as core
 from .._core.call import Call
 from .._core.commands import Invoke, Raised, Reply, Returned
-from .._core.handler_profile import FingerprintSetting, HandlerProfile
+from .._core.handler_profile import FingerprintSetting, HandlerProfile, unfinished
 from .._engines.sql.in_transaction import InTransaction
 from .._runtime.deferred_writes import DeferredWrites
 from .._values.clocks import since_boot
@@ -244,15 +243,8 @@ def invoked(command: Invoke) -> Reply:
         value = command.run()
     except Exception as error:
         return Raised(error)
-    if isinstance(value, CoroutineType):  # nothing of it has run; closed, it never will
-        value.close()
-        return Raised(
-            UsageError(
-                "the handler returned a coroutine, which is work not yet done: use AsyncInbox for "
-                "async functions"
-            )
-        )
-    return Returned(value)
+    undone = unfinished(value)
+    return Returned(value) if undone is None else Raised(undone)
 
 
 async def invoked_async(command: Invoke) -> Reply:
@@ -263,4 +255,5 @@ async def invoked_async(command: Invoke) -> Reply:
                 value = await value
         except Exception as error:
             return Raised(error)
-    return Returned(value)
+    undone = unfinished(value)
+    return Returned(value) if undone is None else Raised(undone)

@@ -20,6 +20,7 @@ from .._core.commands import Flow, Raised, Returned, Sleep
 from .._core.delivery import admit
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
+from .._core.handler_profile import unfinished
 from .._core.protocol import Abandon, Ack, Claimed, Fail
 from .._core.recording import without_payload
 from .._core.settling import settle
@@ -126,6 +127,9 @@ class _Claim:
         return self._held
 
     def _completing(self, value: Any) -> Flow[Any]:
+        undone = unfinished(value)
+        if undone is not None:
+            raise undone
         mine, self._unsure = self._mine(), True
         return settle(self._call, mine, Returned(value))
 
