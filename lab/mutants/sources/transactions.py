@@ -51,8 +51,8 @@ _break(
     "a psycopg pipeline is refused",
     "a BEGIN that is pending in a pipeline is not waited for",
     "base.py",
-    "            yield HEAR\n",
-    "",
+    'yield Change("DO 0") if self.dialect == "mysql" else HEAR',
+    'yield Change("DO 0") if self.dialect == "mysql" else Query("SELECT 1")',
     "psycopg/autocommit,-pipeline,-BEGIN-pending",
 )
 _break(

@@ -45,7 +45,7 @@ Style: TypeAlias = Literal["?", "%s", "$1"]
 
 
 class Hear:
-    """A command: let the server answer, so that the driver has the state of now."""
+    """A command: sync psycopg's pipeline, so that the driver has the state of now."""
 
 
 HEAR: Final = Hear()
@@ -73,7 +73,7 @@ class Described(abc.ABC):
         """Raise `UsageError` unless what we write now is committed by the caller, later."""
         state = self._looked()
         if state is State.CLAIMED:
-            yield HEAR
+            yield Change("DO 0") if self.dialect == "mysql" else HEAR
             state = self._looked(heard=True)
         if state is State.COMMITS and self.begins:
             yield Query("SELECT 1")
@@ -117,16 +117,10 @@ class Transaction(Described):
     def execute(self, statement: Query | Change) -> Any:
         """Rows of a query, or how many rows a change changed; may raise the driver's error."""
 
-    def hear(self) -> None:
-        if self.dialect == "postgresql":
-            sync(self.driver())
-        else:
-            self.execute(Change("DO 0"))
-
     def perform(self, statement: Query | Change | Hear) -> Any:
         try:
             if isinstance(statement, Hear):
-                return self.hear()
+                return sync(self.driver())
             return self.execute(statement)
         except TwicesafeError:
             raise
@@ -149,16 +143,10 @@ class AsyncTransaction(Described):
     async def execute(self, statement: Query | Change) -> Any:
         """Rows of a query, or how many rows a change changed; may raise the driver's error."""
 
-    async def hear(self) -> None:
-        if self.dialect == "postgresql":
-            await sync_async(self.driver())
-        else:
-            await self.execute(Change("DO 0"))
-
     async def perform(self, statement: Query | Change | Hear) -> Any:
         try:
             if isinstance(statement, Hear):
-                return await self.hear()
+                return await sync_async(self.driver())
             return await self.execute(statement)
         except TwicesafeError:
             raise
