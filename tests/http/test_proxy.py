@@ -323,7 +323,8 @@ def test_via_and_who_asked(before: Before):
 
 
 BY_PROXIES = (  # noqa: SIM905
-    "Forwarded X-Forwarded X-Forwarded-For X-Forwarded-Proto X-Forwarded-Host X-Forwarded-Port "
+    "Client-IP Proxy-Client-IP WL-Proxy-Client-IP X-Originating-IP X-Scheme X-Client-Verify "
+    "X-Cert-Subject Forwarded X-Forwarded X-Forwarded-For X-Forwarded-Proto X-Forwarded-Host X-Forwarded-Port "
     "X-Forwarded-Server X-Forwarded-Prefix X-Forwarded-Scheme X-Forwarded-Ssl X-Forwarded-Protocol "
     "X-Forwarded-Path X-Forwarded-Uri X-Forwarded-Method X-Forwarded-User X-Forwarded-Email "
     "X-Forwarded-Groups X-Forwarded-Preferred-Username X-Forwarded-Access-Token X-Forwarded-By "

@@ -29,11 +29,12 @@ _BY_PROXIES: Final = frozenset(
     b"""forwarded x-real-ip x-client-ip x-cluster-client-ip true-client-ip x-remote-ip x-remote-addr
     x-remote-user remote-user remote-addr fastly-client-ip fly-client-ip x-appengine-user-ip
     x-azure-clientip x-azure-socketip x-proxyuser-ip x-rewrite-url front-end-https x-url-scheme
-    x-arr-ssl x-arr-clientcert""".split()
+    x-arr-ssl x-arr-clientcert client-ip proxy-client-ip wl-proxy-client-ip x-originating-ip x-scheme
+    x-client-verify""".split()
 )
 _BY_PROXIES_ALL: Final = (
     b"x-forwarded", b"x-original-", b"cf-connecting-", b"x-envoy-", b"client-cert", b"ssl-client",
-    b"x-client-cert", b"x-ssl-", b"x-tls-", b"x-mtls-", b"x-amzn-mtls-",
+    b"x-client-cert", b"x-ssl-", b"x-tls-", b"x-mtls-", b"x-amzn-mtls-", b"x-cert-",
 )  # fmt: skip
 """Names, and beginnings of names, of fields that say what only a proxy can know."""
 _OUR_OWN: Final = frozenset(
