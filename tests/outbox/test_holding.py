@@ -71,7 +71,7 @@ def test_rows_of_an_earlier_holding_are_not_published(desk: RelayState):
     assert settlement.done == [1]
     again = flow.send(0)
     assert type(again) is Fetch
-    assert again.replace == []
+    assert again.except_lanes == []
 
 
 def test_a_refusal_has_the_fence_that_its_row_was_fetched_with(desk: RelayState):

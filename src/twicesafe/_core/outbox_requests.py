@@ -172,7 +172,7 @@ class Fetch(msgspec.Struct, gc=False):
     op: ClassVar[str] = "outbox_fetch"
     slots: list[int]
     limit: int
-    but: list[bytes]
+    except_lanes: list[bytes]
 
 
 class Settle(msgspec.Struct, gc=False):

@@ -241,8 +241,8 @@ class OutboxPrograms(abc.ABC):
     def outbox_fetch(self, ask: Fetch) -> Program[Fetched]:
         mine, slots = self.among("o.slot", ask.slots)
         where, args = [mine], [*slots]
-        if ask.but:
-            others, lanes = self.not_among("o.lane", ask.but)
+        if ask.except_lanes:
+            others, lanes = self.not_among("o.lane", ask.except_lanes)
             where.append(others)
             args += lanes
         rows = yield Query(
