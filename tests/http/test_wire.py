@@ -32,6 +32,7 @@ GOOD = {
 LAST = {"old", "close"}
 """After these a connection carries no other request."""
 BAD = {
+    "a fragment": b"GET /x#y HTTP/1.1\r\nHost: a\r\n\r\n",
     "length and coding": HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "coding and length": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
     "two lengths": HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",

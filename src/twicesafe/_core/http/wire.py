@@ -4,7 +4,7 @@ A proxy and the server behind it each find out where a request ends. Where they 
 hide a second request in the first (smuggling). So every octet passes a guard before a parser sees it,
 and the guard refuses whatever leaves a choice. In requests (`RequestGuard`):
 
-    request line   not METHOD SP /path SP HTTP/1.x; an absolute URI; CONNECT
+    request line   not METHOD SP /path SP HTTP/1.x; an absolute URI; a fragment; CONNECT
     lines          ended by LF or CR alone; folded; white space before the colon; NUL and controls
     Host           absent, twice, or not a host
     length         Content-Length twice, in a list, signed, beside Transfer-Encoding
@@ -28,7 +28,7 @@ from .framing import CHUNKED, FRAMING, TO_THE_END, Ambiguous, Follower, field
 __all__ = ["Ambiguous", "RequestGuard", "ResponseGuard"]
 
 _REQUEST_LINE: Final = re.compile(
-    rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}+) (/[\x21-\x7e]*+|\*) HTTP/1\.([01])"
+    rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}+) (/[\x21\x22\x24-\x7e]*+|\*) HTTP/1\.([01])"
 )
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*+)?")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~\-%\[\]:]{1,255}+")
