@@ -61,7 +61,7 @@ def test_the_table_is_readable_and_says_how_to_run_it_again(line: Line):
     assert max(map(len, ran.out.splitlines())) <= 80
     assert "twicesafe demo --seed " in ran.out
     assert "--payments 8 --workers 2 --kill-every 0" in ran.out
-    assert "promises held" in ran.out
+    assert "guarantees held" in ran.out
     assert "does not promise" in " ".join(ran.out.split())
 
 
@@ -94,12 +94,12 @@ TWICE = [("r1", 1, ""), ("r2", 2, "lease_expired")]
     "mode, made, answers, attempts, told",
     [
         ("lease", [], {"r1"}, 1, "lost"),
-        ("lease", TWICE, {"r1"}, 1, "without a recorded cause"),
+        ("lease", TWICE, {"r1"}, 1, "without a recorded reason"),
         ("lease", TWICE, {"r1", "r2"}, 2, "different answers"),
-        ("fencing", TWICE, {"r1"}, 2, "looks at fences"),
+        ("fencing", TWICE, {"r1"}, 2, "checks fences"),
         ("lease", TWICE, {"r1"}, 2, None),
         ("fencing", TWICE[:1], {"r1"}, 1, None),
-        ("inbox", TWICE, {"r1"}, 0, "without a recorded cause"),
+        ("inbox", TWICE, {"r1"}, 0, "without a recorded reason"),
         ("inbox", TWICE[:1], {"r1"}, 0, None),
         ("without", TWICE, {"r1", "r2"}, 0, None),  # nothing was promised there
     ],
@@ -130,7 +130,7 @@ def test_the_status_tells_whether_the_promises_held(
     assert ran.status == text.status == (0 if told is None else 1)
     assert ran.data["held"] is (told is None)
     assert [told in problem for problem in ran.data["broken"]] == ([] if told is None else [True])
-    assert ("✗ a promise was broken" in text.out) is (told is not None)
+    assert ("✗ a guarantee was broken" in text.out) is (told is not None)
 
 
 # --- the plan --------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_an_overdue_claim_says_so(line: Line, receiver: Receiver):
         while not claim.lost:
             pass
         # the store lets go a tenth of a lease after the worker does
-        while "lease is over" not in line("keys", "show", "tx-1").out:
+        while "lease has expired" not in line("keys", "show", "tx-1").out:
             pass
 
 
@@ -400,7 +400,7 @@ def test_forget_keeps_a_tombstone_as_long_as_the_record(line: Line, receiver: Re
     long = receiver.options(policy=Policy(retention=30 * DAY))
     long.process("tx-1", lambda: "paid")
     until = f"kept until {receiver.record('tx-1').expires_at:%Y-%m-%d %H:%M:%S} UTC"
-    for _ in range(2):  # the second time it was forgotten before
+    for _ in range(2):  # the second time it was already forgotten
         assert until in " ".join(line("keys", "forget", "tx-1").out.split())
     assert days_left(receiver, "tx-1") == 30
 

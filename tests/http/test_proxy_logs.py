@@ -115,10 +115,10 @@ def test_an_answer_that_is_not_whole_is_logged(
         stage.send(key, *SENT)
     keyed, plain = lines()
     assert keyed.startswith(
-        f"POST /charges/7 (key {short(stage)}): the upstream gave no whole answer"
+        f"POST /charges/7 (key {short(stage)}): the upstream gave no complete answer"
     )
     assert plain.startswith(
-        "POST /charges/7: the upstream gave no whole answer, the outcome is unknown"
+        "POST /charges/7: the upstream gave no complete answer, the outcome is unknown"
     )
     assert reason in keyed
     assert reason in plain

@@ -317,7 +317,7 @@ def test_without_an_admin_address_there_is_none(shop: Shop, tmp_path: Path, open
     "words, told",
     [
         ((), "no upstream"),
-        (("--upstream", "ftp://a"), "makes no sense"),
+        (("--upstream", "ftp://a"), "is not valid"),
         (("--upstream", "http://a", "--listen", "8080"), "host:port"),
         (("--upstream", "http://a", "--store", "nosuch://"), "no store"),
         (("--upstream", "http://a", "--listen", "127.0.0.1:1", "--admin", "127.0.0.1:1"), "public"),

@@ -101,7 +101,7 @@ def test_an_answer_that_is_an_error_is_its_callers_alone():
     )
     lane._line.append(other := module._Ticket(0))
     with pytest.raises(ValueError, match="1"):
-        lane._in_company(module._Ticket(1))
+        lane._in_batch(module._Ticket(1))
     assert other.answer == 0
 
 
@@ -113,7 +113,7 @@ def test_what_must_be_alone_is_not_taken_along():
     lane = GroupCommit(echo, lambda requests: [("all", len(requests)) for _ in requests])
     others = [module._Ticket(0), module._Ticket(Alone()), module._Ticket(2)]
     lane._line.extend(others)
-    assert lane._in_company(module._Ticket(3)) == ("all", 3)
+    assert lane._in_batch(module._Ticket(3)) == ("all", 3)
     assert [each.answer[0] for each in others] == ["all", "one", "all"]
 
 
@@ -123,5 +123,5 @@ def test_an_error_of_what_is_alone_is_its_own():
 
     lane = GroupCommit(one, echo_all)
     lane._line.append(other := module._Ticket(Alone()))
-    assert lane._in_company(module._Ticket(1)) == ("all", 1)
+    assert lane._in_batch(module._Ticket(1)) == ("all", 1)
     assert isinstance(other.answer, ValueError)

@@ -105,18 +105,18 @@ async def test_concurrent_callers_share_round_trips(proxy: Turns, valkey_url: st
     assert trips <= 8, "200 requests: one goes ahead, the others share"
 
 
-def test_a_cluster_batch_is_one_flight_to_all_nodes(valkey_cluster_url: str):
+def test_a_cluster_batch_is_one_round_trip_to_all_nodes(valkey_cluster_url: str):
     store = RedisStore.open(valkey_cluster_url)
     keys = [Key(f"k{number}") for number in range(60)]
     store.perform_many(
         [ClaimRequest(key, b"w" * 16, 1000) for key in [Key(f"w{n}") for n in range(60)]]
     )
-    flights: list[Any] = []
-    fly = store._fly
-    store._fly = lambda flight: flights.append(flight) or fly(flight)  # type: ignore[method-assign, func-returns-value]
+    batches: list[Any] = []
+    exchange = store._exchange
+    store._exchange = lambda batch: batches.append(batch) or exchange(batch)  # type: ignore[method-assign, func-returns-value]
     answers = store.perform_many([ClaimRequest(key, OWNER, 1000) for key in keys])
     assert {answer.verdict for answer in answers} == {Verdict.WON}
-    assert [len(flight.lines) for flight in flights] == [3]
+    assert [len(batch.lines) for batch in batches] == [3]
     store.close()
 
 
@@ -224,11 +224,11 @@ def test_who_leaves_after_the_end_starts_no_ear(valkey_url: str):
     store = RedisStore.open(valkey_url)
     ready = threading.Event()
     waiter = Waiter(b"channel", ready.set, int)
-    store.ear.attend(waiter)
+    store.wakeups.attend(waiter)
     assert ready.wait(20)
     store.close()
-    store.ear.leave(waiter)
-    assert "twicesafe-redis-ear" not in [thread.name for thread in threading.enumerate()]
+    store.wakeups.leave(waiter)
+    assert "twicesafe-redis-wakeups" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_without_wake_the_waiter_polls(valkey_url: str):
@@ -482,7 +482,7 @@ def test_users_and_passwords(own_server: Callable[..., Any]):
         end = Complete(Key("w").id, OWNER, claim.fence, 60_000, b"x")
         threading.Timer(0.02, receiver._runtime.store.perform, (end,)).start()
         other_receiver._runtime.store.watch(Key("w").id, 30)
-        assert other_receiver._runtime.store.ear.failures == 0
+        assert other_receiver._runtime.store.wakeups.failures == 0
         assert receiver._runtime.store.doctor()
     other = f"redis://app:pw@127.0.0.1:{port}?prefix=other"
     with Receiver.open(other) as receiver, pytest.raises(ConfigurationError, match="may not"):

@@ -111,7 +111,7 @@ def node(*slots: tuple[int, int, Address], reply: Any = 0) -> Callable[..., Any]
 
 
 def ask(router: Router, net: Network, *commands: Any) -> list[Any]:
-    return drive(router.trip(commands or [CALL]), net.fly)
+    return drive(router.run(commands or [CALL]), net.fly)
 
 
 # --- the sentinels' word -------------------------------------------------------------------------

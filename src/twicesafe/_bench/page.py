@@ -1,4 +1,4 @@
-"""The report as one HTML file: bars as inline SVG, a table, and nothing that is fetched from elsewhere."""
+"""The report as one self-contained HTML file: bars as inline SVG, and a table."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from .scenarios import Plan, Result
 
-__all__ = ["as_data", "as_html", "duration", "rate", "trips"]
+__all__ = ["as_data", "as_html", "duration", "rate", "round_trips"]
 
 ROW, BAR, LABEL, WIDTH = 26, 16, 300, 860
-COLOURS: Final = {"sync": "#2563a8", "async": "#1f8a5b"}
+FILLS: Final = {"sync": "#2563a8", "async": "#1f8a5b"}
 
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 56rem; padding: 0 1rem;
@@ -34,10 +34,10 @@ def rate(result: Result) -> str:
     return f"{result.throughput:,.0f}/s"
 
 
-def trips(result: Result) -> str:
-    if result.trips is None:
+def round_trips(result: Result) -> str:
+    if result.round_trips is None:
         return "–"
-    return f"{result.trips:.2f}".rstrip("0").rstrip(".")
+    return f"{result.round_trips:.2f}".rstrip("0").rstrip(".")
 
 
 def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> di
         "results": [
             {
                 "scenario": each.scenario.name,
-                "colour": each.scenario.colour,
+                "colour": each.scenario.mode,
                 "callers": each.scenario.callers,
                 "batch": each.scenario.batch or None,
                 "messages": each.messages,
@@ -57,7 +57,7 @@ def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> di
                 "per_second": round(each.throughput, 1),
                 "p50_ms": round(each.p50 * 1e3, 4),
                 "p99_ms": round(each.p99 * 1e3, 4),
-                "trips_per_call": None if each.trips is None else round(each.trips, 3),
+                "trips_per_call": None if each.round_trips is None else round(each.round_trips, 3),
             }
             for each in results
         ],
@@ -67,7 +67,7 @@ def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> di
 def as_html(url: str, plan: Plan, results: Sequence[Result], version: str) -> str:
     rows = "".join(
         f"<tr><td>{escape(each.scenario.title)}</td><td>{rate(each)}</td>"
-        f"<td>{duration(each.p50)}</td><td>{duration(each.p99)}</td><td>{trips(each)}</td></tr>\n"
+        f"<td>{duration(each.p50)}</td><td>{duration(each.p99)}</td><td>{round_trips(each)}</td></tr>\n"
         for each in results
     )
     return f"""<!doctype html>
@@ -80,10 +80,10 @@ that does nothing</p>
 <h2>Messages per second</h2>
 {_chart(results)}
 <h2>Figures</h2>
-<table><tr><th>scenario</th><th>messages</th><th>p50</th><th>p99</th><th>trips</th></tr>
+<table><tr><th>scenario</th><th>messages</th><th>p50</th><th>p99</th><th>round trips</th></tr>
 {rows}</table>
-<p class="note">p50 and p99 are of one call, or of one whole batch. Trips are commands sent to the store
-per call or batch; calls that travel together share them.</p>
+<p class="note">p50 and p99 are of one call, or of one whole batch. Round trips are commands sent to the store
+per call or batch; calls in the same batch share them.</p>
 </body></html>
 """
 
@@ -106,6 +106,6 @@ def _bar(number: int, result: Result, most: float) -> str:
     return (
         f'<text x="0" y="{middle}">{escape(result.scenario.title)}</text>'
         f'<rect x="{LABEL}" y="{top + 2}" width="{width:.1f}" height="{BAR}" rx="2"'
-        f' fill="{COLOURS[result.scenario.colour]}"/>'
+        f' fill="{FILLS[result.scenario.mode]}"/>'
         f'<text x="{LABEL + width + 6:.1f}" y="{middle}">{rate(result)}</text>\n'
     )

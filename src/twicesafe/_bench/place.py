@@ -1,8 +1,8 @@
-"""A place of the benchmark's own: another table, prefix or file in the same store, gone afterwards.
+"""A separate place for the benchmark: another table, prefix or file in the same store.
 
-Its name is drawn for each run, so it meets no record of yours and no other run's. Everything in it
-is removed when the run ends, well or not; after a kill -9 the name, which has ``_bench_`` in it,
-tells what to drop.
+Its name is random for each run, so it never collides with your records or another run. Everything in
+it is removed when the run ends, even after an error. After a kill -9, drop what has ``_bench_`` in its
+name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENGINES = {
 
 @contextmanager
 def own_place(url: str) -> Iterator[str]:
-    """The URL of a place that is made by its first use and removed at the end of the block."""
+    """The URL of a new place. Its first use creates it; the end of the block removes it."""
     scheme = url.partition(":")[0].partition("+")[0]
     engine = _ENGINES.get(scheme, scheme)
     token = secrets.token_hex(4)
@@ -56,7 +56,7 @@ def own_place(url: str) -> Iterator[str]:
         finally:
             _drop(own, _TABLES[engine].format(name=name))
     else:
-        yield url  # memory lives in this process; a plug-in's store is asked for a place by its URL
+        yield url  # memory is private to this process; of a plug-in's store we know only the URL
 
 
 def _renamed(url: str, option: str, default: str, token: str) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def _renamed(url: str, option: str, default: str, token: str) -> tuple[str, str]
 
 
 def _file(url: str, token: str) -> Iterator[str]:
-    """Beside the file that the URL names: the same disk, another file."""
+    """Another file next to the one in the URL, so on the same disk."""
     head, mark, query = url.partition("?")
     own = f"{head}_bench_{token}"
     try:
@@ -84,7 +84,7 @@ def _file(url: str, token: str) -> Iterator[str]:
 def _drop(url: str, listing: str) -> None:
     store: Any = open_store(url)
     try:
-        if hasattr(store.programs, "returning"):  # MySQL asks for the program anew when it repeats
+        if hasattr(store.programs, "returning"):  # MySQL builds a new program for each retry
             store._run(lambda: _drop_all(listing))
         else:
             store._run(_drop_all(listing))
@@ -110,7 +110,7 @@ def _unlink(url: str, name: str) -> None:
                 scan = (b"SCAN", cursor, b"MATCH", f"{name}:*".encode(), b"COUNT", 1000)
                 (reply,) = store._execute([PlainCommand(scan, node=node)])
                 if reply is None:
-                    return  # there is no such primary: all were asked
+                    return  # no more primaries
                 if isinstance(reply, Exception):
                     raise reply
                 cursor, keys = reply

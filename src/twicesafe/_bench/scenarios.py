@@ -1,4 +1,4 @@
-"""What is offered, in both colours: first deliveries, duplicates, batches, and a herd on one key."""
+"""The load, blocking and async: first deliveries, duplicates, batches, and a herd on one key."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .timing import Seen, counting, with_tasks, with_threads
 __all__ = ["SCENARIOS", "Plan", "Result", "Scenario", "run"]
 
 SCENARIOS: Final = ("first", "duplicate", "batch", "herd")
-COLOURS: Final = ("sync", "async")
+MODES: Final = ("sync", "async")
 HERD: Final = 100
 SLOW: Final = 0.2
-"""Seconds that the handler of a herd takes."""
+"""Run time of the handler in the herd scenario, in seconds."""
 SETTLED: Final = 100
-"""Keys that duplicates ask for, or one for each caller."""
+"""Completed keys that the duplicate scenario repeats; at least one per caller."""
 COUNTED: Final = 0.15
-"""Seconds of the pass that counts trips, at most."""
+"""Longest time, in seconds, of the pass that counts round round_trips."""
 
 RESULT: Final = {"status": "captured", "amount": 129_900, "note": "thank you" * 16}
 
@@ -33,31 +33,31 @@ class Plan:
     callers: tuple[int, ...] = (1, 50)
     batches: tuple[int, ...] = (100,)
     scenarios: tuple[str, ...] = SCENARIOS
-    colours: tuple[str, ...] = COLOURS
+    modes: tuple[str, ...] = MODES
 
-    def steps(self, colour: str) -> Iterator[Scenario]:
+    def steps(self, mode: str) -> Iterator[Scenario]:
         for name in self.scenarios:
             if name == "batch":
-                yield from (Scenario(name, colour, 1, size) for size in self.batches)
+                yield from (Scenario(name, mode, 1, size) for size in self.batches)
             elif name == "herd":
-                yield Scenario(name, colour, HERD, 0)
+                yield Scenario(name, mode, HERD, 0)
             else:
-                yield from (Scenario(name, colour, callers, 0) for callers in self.callers)
+                yield from (Scenario(name, mode, callers, 0) for callers in self.callers)
 
     def all_steps(self) -> list[Scenario]:
-        return [step for colour in self.colours for step in self.steps(colour)]
+        return [step for mode in self.modes for step in self.steps(mode)]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     name: str
-    colour: str
+    mode: str
     callers: int
     batch: int
 
     @property
     def title(self) -> str:
-        who = "thread" if self.colour == "sync" else "task"
+        who = "thread" if self.mode == "sync" else "task"
         crowd = f"{self.callers} {who}{'s' if self.callers > 1 else ''}"
         if self.name == "batch":
             return f"batches of {self.batch:,}, {crowd}"
@@ -73,7 +73,7 @@ class Result:
     seconds: float
     p50: float
     p99: float
-    trips: float | None
+    round_trips: float | None
     """Commands sent to the store per call (per batch, for batches); None: not counted."""
 
     @property
@@ -85,26 +85,28 @@ Watch = Callable[[Scenario, int, int], None]
 
 
 def run(url: str, plan: Plan, watch: Watch) -> Iterator[Result]:
-    """Each scenario's result as it is there; `watch` is told what begins."""
+    """Yields each scenario's result as it ends; calls `watch` before each scenario."""
     steps = plan.all_steps()
     keys = (f"bench-{number}" for number in itertools.count())
     with Receiver.open(url) as receiver, asyncio.Runner() as loop:
-        awaited = AsyncReceiver.open(url)
+        async_receiver = AsyncReceiver.open(url)
         try:
             for number, step in enumerate(steps):
                 watch(step, number, len(steps))
-                if step.colour == "sync":
-                    seen, trips = _blocking(receiver, step, plan.seconds, keys)
+                if step.mode == "sync":
+                    seen, round_trips = _run_blocking(receiver, step, plan.seconds, keys)
                 else:
-                    seen, trips = loop.run(_awaited(awaited, step, plan.seconds, keys))
-                yield _summed_up(step, seen, trips)
+                    seen, round_trips = loop.run(
+                        _run_async(async_receiver, step, plan.seconds, keys)
+                    )
+                yield _summed_up(step, seen, round_trips)
         finally:
-            loop.run(awaited.close())
+            loop.run(async_receiver.close())
 
 
-def _summed_up(step: Scenario, seen: Seen, trips: float | None) -> Result:
+def _summed_up(step: Scenario, seen: Seen, round_trips: float | None) -> Result:
     messages = len(seen.calls) * (step.batch or 1)
-    return Result(step, messages, seen.seconds, seen.at(0.50), seen.at(0.99), trips)
+    return Result(step, messages, seen.seconds, seen.at(0.50), seen.at(0.99), round_trips)
 
 
 def handle(_: str) -> dict[str, Any]:
@@ -128,7 +130,7 @@ async def handle_slowly_async(_: str) -> dict[str, Any]:
 # --- the same steps, twice: with threads and with tasks -----------------------------------------
 
 
-def _blocking(
+def _run_blocking(
     receiver: Receiver, step: Scenario, seconds: float, keys: Iterator[str]
 ) -> tuple[Seen, float | None]:
     next_key = _locked(keys)
@@ -147,7 +149,7 @@ def _blocking(
         key = settled[(caller + turn) % len(settled)] if settled else next_key()
         receiver.process(key, handle, key)
 
-    work(0, 0)  # opens what is opened on first use
+    work(0, 0)  # warm up: connections open on first use
     with counting(receiver.store) as sent:
         counted = with_threads(step.callers, min(seconds, COUNTED), work)
     return with_threads(step.callers, seconds, work), _per_call(sent, counted)
@@ -165,11 +167,11 @@ def _herds(receiver: Receiver, step: Scenario, seconds: float, next_key: Callabl
     return whole
 
 
-async def _awaited(
+async def _run_async(
     receiver: AsyncReceiver, step: Scenario, seconds: float, keys: Iterator[str]
 ) -> tuple[Seen, float | None]:
     if step.name == "herd":
-        return await _awaited_herds(receiver, step, seconds, keys), None
+        return await _async_herds(receiver, step, seconds, keys), None
 
     settled = _settled(step, keys.__next__)
     for key in settled:
@@ -192,7 +194,7 @@ async def _awaited(
     return await with_tasks(step.callers, seconds, work), _per_call(sent, counted)
 
 
-async def _awaited_herds(
+async def _async_herds(
     receiver: AsyncReceiver, step: Scenario, seconds: float, keys: Iterator[str]
 ) -> Seen:
     whole, until = Seen(), time.perf_counter() + seconds
@@ -216,7 +218,7 @@ def _per_call(sent: list[int] | None, counted: Seen) -> float | None:
 
 
 def _locked(keys: Iterator[str]) -> Callable[[], str]:
-    """Many threads take from it: a generator alone would refuse the second one."""
+    """Thread-safe keys: two threads cannot advance one generator at the same time."""
     numbers = itertools.count()
     prefix = next(keys)
     return lambda: f"{prefix}-{next(numbers)}"

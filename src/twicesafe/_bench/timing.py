@@ -1,7 +1,6 @@
-"""Callers that work until the time is over, and what they saw.
+"""Runs callers, as threads or tasks, for a given time and measures each call.
 
-Every call is timed by itself. Round trips are counted in a short pass of their own, because a store
-that is listened to takes a longer way through its code.
+Round trips are counted in a separate short pass, because counting makes the store slower.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["Clock", "Seen", "counting", "with_tasks", "with_threads"]
 
 @dataclass
 class Seen:
-    """Seconds of each call, and of the whole."""
+    """Measured times: of each call, and of the whole run, in seconds."""
 
     calls: list[float] = field(default_factory=list)
     seconds: float = 0.0
@@ -32,7 +31,7 @@ class Seen:
 
 
 class Clock:
-    """Until when to work; a stop ends it for everybody."""
+    """How long callers run; `stop` ends all of them early."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.perf_counter() + seconds
@@ -46,7 +45,7 @@ class Clock:
 
 
 def with_threads(callers: int, seconds: float, work: Callable[[int, int], Any]) -> Seen:
-    """`work(caller, turn)` again and again in each thread; each does it once at least."""
+    """Each thread repeats `work(caller, turn)` until the time is over, at least once."""
     clock, gate = Clock(seconds), threading.Barrier(callers)
 
     def call_on(caller: int) -> list[float]:
@@ -66,9 +65,9 @@ def with_threads(callers: int, seconds: float, work: Callable[[int, int], Any]) 
         try:
             jobs = [pool.submit(call_on, caller) for caller in range(callers)]
             calls = [each for job in jobs for each in job.result()]
-        finally:  # an interrupt, or a failure:
-            clock.stop()  # nobody begins another call,
-            gate.abort()  # or waits for callers who will not come
+        finally:  # after an interrupt or a failure, the other threads stop too
+            clock.stop()
+            gate.abort()
     return Seen(calls, time.perf_counter() - began)
 
 
@@ -95,18 +94,18 @@ async def with_tasks(
 
 @contextmanager
 def counting(store: Any) -> Iterator[list[int] | None]:
-    """Counts what is sent to the store meanwhile, in the list's one number; None: it cannot tell."""
+    """Counts the commands sent to the store, in a list of one number; None: not supported."""
     if not hasattr(store, "_tap"):
         yield None
         return
     sent, lock = [0], threading.Lock()
 
-    def note(when: str, _: Any) -> None:
+    def count(when: str, _: Any) -> None:
         if when == "before":
             with lock:
                 sent[0] += 1
 
-    store._tap = note
+    store._tap = count
     try:
         yield sent
     finally:

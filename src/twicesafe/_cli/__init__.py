@@ -1,12 +1,12 @@
 """The command line: ``twicesafe keys|stats|sweep|doctor|migrate|bench|verify|demo|version``.
 
-It stands on typer and rich, which come with the extra ``cli``; without them this says what to
-install. Exit status, everywhere:
+It needs typer and rich, which the extra ``cli`` installs; without them it prints what to install.
+Exit status of every command:
 
     0  done
-    1  the answer is no: a finding that refuses, a broken invariant, no such key, a refused act
-    2  the command line or the configuration must change
-    3  the store or the broker did not answer, or the store is not there or not for this version
+    1  the answer is no: a failed check, a broken invariant, no such key, a refused operation
+    2  wrong usage or configuration: change it and run the command again
+    3  the store or the broker did not answer, or the store is missing or of another version
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEEDED = ("typer", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (default: this process's); the exit status."""
+    """Run one command line (default: ``sys.argv``) and return its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         from .app import run

@@ -1,7 +1,7 @@
-"""``twicesafe keys release``, ``resolve`` and ``forget``: an operator's acts, each on one key.
+"""``twicesafe keys release``, ``resolve`` and ``forget``: operator commands that change one key.
 
-Every act is written into the key's audit trail with who and why, in the same transaction. On a
-terminal each asks first; in a script, or with ``--yes``, it does not.
+Each change writes who and why to the key's audit trail, in the same transaction. On a terminal
+each command asks for confirmation; in a script, or with ``--yes``, it does not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .output import STATES, Screen, record_data, shortened
 
 __all__ = ["forget_key", "release_key", "resolve_key"]
 
-_RESPONSE = "Of a request"
+_RESPONSE = "HTTP response"
 
 
 def release_key(
@@ -52,14 +52,14 @@ def release_key(
     id_: IdOption = None,
     force: Annotated[
         bool,
-        flag("--force", help="Also a completed key: the work is done again."),
+        flag("--force", help="Release even a completed key: the work is done again."),
     ] = False,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let the next delivery run: for held, parked and stuck keys.
+    """Let the next delivery run the handler: for held, parked and stuck keys.
 
     Example: [cyan]twicesafe keys release tx-123 --by ana --why "bank says: not charged"[/]
     """
@@ -70,17 +70,17 @@ def release_key(
         record, target = found.record, _target(found, "released")
         if record.state is State.COMPLETED and not force:
             raise Ended(
-                "this key is completed and has its answer; to do the work again all the same, "
+                "this key is completed and has a recorded answer; to run the work again anyway, "
                 "add --force",
                 kind="Refused",
             )
         warning = {
-            State.IN_PROGRESS: "its worker loses the claim and the work may happen twice",
-            State.COMPLETED: "its answer is dropped and the work is done AGAIN",
-        }.get(record.state, "the next delivery runs it")
-        _ask(screen, record, f"release it: {warning}?", yes)
+            State.IN_PROGRESS: "its worker loses the claim and the work may be done twice",
+            State.COMPLETED: "its answer is deleted and the work is done AGAIN",
+        }.get(record.state, "the next delivery runs the handler")
+        _ask(screen, record, f"release this key ({warning})?", yes)
         _act(lambda: receiver.release(target, by=by, why=why, force=force))
-        _report(screen, receiver, found, "released; the next delivery runs it")
+        _report(screen, receiver, found, "released; the next delivery runs the handler")
 
 
 def resolve_key(
@@ -94,7 +94,10 @@ def resolve_key(
     value_file: Annotated[
         Path | None,
         typer.Option(
-            "--value-file", metavar="PATH", help="…or in a file; - is stdin.", show_default=False
+            "--value-file",
+            metavar="PATH",
+            help="Read the answer from a file; - is stdin.",
+            show_default=False,
         ),
     ] = None,
     status: Annotated[
@@ -104,7 +107,7 @@ def resolve_key(
             metavar="CODE",
             min=200,
             max=599,
-            help="For a request: the answer is a response with this status, …",
+            help="Status of the response to record, like 201.",
             rich_help_panel=_RESPONSE,
             show_default=False,
         ),
@@ -114,7 +117,7 @@ def resolve_key(
         typer.Option(
             "--header",
             metavar="'NAME: VALUE'",
-            help="…this field; repeat it, …",
+            help="A header of the response; repeat for several.",
             rich_help_panel=_RESPONSE,
             show_default=False,
         ),
@@ -124,7 +127,7 @@ def resolve_key(
         typer.Option(
             "--body",
             metavar="TEXT",
-            help="…and this body.",
+            help="Body of the response.",
             rich_help_panel=_RESPONSE,
             show_default=False,
         ),
@@ -134,7 +137,7 @@ def resolve_key(
         typer.Option(
             "--body-file",
             metavar="PATH",
-            help="…or the body in a file; - is stdin.",
+            help="Read the body from a file; - is stdin.",
             rich_help_panel=_RESPONSE,
             show_default=False,
         ),
@@ -147,9 +150,10 @@ def resolve_key(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Record an answer by hand; repeats get it from then on.
+    """Record an answer by hand; repeats get it from now on.
 
-    Of a request behind the middleware or the proxy it is a response: --status, --header, --body.
+    For a key of the HTTP middleware or the proxy, the answer is a response: give --status,
+    --header and --body instead of --value.
     Example: [cyan]twicesafe keys resolve tx-123 --value '"ch_42"' --by ana --why paid[/]
     Example: [cyan]twicesafe keys resolve --id 5f0c6a1e --status 201 --body '{"charge":7}'
     --header 'Content-Type: application/json' --by ana --why "seen at the bank"[/]
@@ -160,17 +164,17 @@ def resolve_key(
     answer: Any
     if status is not None:
         if value is not None or value_file is not None:
-            raise Ended("a response has a --body, not a --value", USAGE)
+            raise Ended("--status records an HTTP response: use --body instead of --value", USAGE)
         answer = _response(status, header or [], body, body_file)
         settings = replace(settings, policy=settings.policy.replace(codec=RESPONSE_CODEC))
     else:
         if header or body is not None or body_file is not None:
-            raise Ended("a response needs its --status, like 201", USAGE)
+            raise Ended("--header and --body need a --status, like 201", USAGE)
         answer = _answer(value, value_file)
     with opened(settings) as receiver:
         found = find(receiver, key, scope, id_)
         target = _target(found, "resolved")
-        _ask(screen, found.record, "record this answer for good?", yes)
+        _ask(screen, found.record, "record this answer permanently?", yes)
         _act(lambda: receiver.resolve(target, answer, by=by, why=why))
         _report(screen, receiver, found, "resolved; repeats get this answer")
 
@@ -182,11 +186,17 @@ def forget_key(
     by: Annotated[
         str,
         typer.Option(
-            "--by", metavar="WHO", help="Who does this; default: your login.", show_default=False
+            "--by",
+            metavar="WHO",
+            help="Your name, for the audit trail; default: your login.",
+            show_default=False,
         ),
     ] = "",
     why: Annotated[
-        str, typer.Option("--why", metavar="TEXT", help="Why; kept too.", show_default=False)
+        str,
+        typer.Option(
+            "--why", metavar="TEXT", help="The reason, for the audit trail.", show_default=False
+        ),
     ] = "",
     retention: RetentionOption = None,
     yes: YesOption = False,
@@ -203,9 +213,9 @@ def forget_key(
         found = find(receiver, key, scope, id_)
         target = found.key
         if found.record.state is State.FORGOTTEN or target is None:
-            _said(screen, found.record, "was forgotten before")
+            _print_result(screen, found.record, "was already forgotten")
             return
-        _ask(screen, found.record, "erase its text and result for good?", yes)
+        _ask(screen, found.record, "erase the key's text and result permanently?", yes)
         _act(lambda: receiver.forget(target, by=by or _login(), why=why))
         _report(screen, receiver, found, "forgotten; a late repeat does not run")
 
@@ -226,12 +236,12 @@ def _login() -> str:
 def _need(by: str, why: str) -> None:
     for name, text in (("--by", by), ("--why", why)):
         if not text.strip():
-            raise Ended(f"{name} is empty: the audit trail needs a word", USAGE)
+            raise Ended(f"{name} is empty: the audit trail needs a value", USAGE)
 
 
 def _target(found: Found, done: str) -> Key:
     if found.key is None:
-        raise Ended(f"this key was forgotten: it cannot be {done}", kind="Refused")
+        raise Ended(f"this key was forgotten and cannot be {done}", kind="Refused")
     return found.key
 
 
@@ -239,14 +249,14 @@ def _response(
     status: int, headers: list[str], text: str | None, path: Path | None
 ) -> StoredResponse:
     if text is not None and path is not None:
-        raise Ended("give the body once: --body TEXT, or --body-file PATH", USAGE)
+        raise Ended("give one body: either --body TEXT or --body-file PATH", USAGE)
     lines = []
     for line in headers:
         name, colon, value = line.partition(":")
         if not colon or not line.isascii():
-            raise Ended(f"--header {line!r} makes no sense: write 'Name: value'", USAGE)
+            raise Ended(f"--header {line!r} is not a header: write 'Name: value'", USAGE)
         lines.append((name.strip().lower().encode(), value.strip().encode()))
-    data = _octets(text, path) if text is not None or path is not None else b""
+    data = _read_bytes(text, path) if text is not None or path is not None else b""
     made = StoredResponse(status, tuple(lines), data)
     try:
         RESPONSE_CODEC.encode(made)
@@ -257,16 +267,16 @@ def _response(
 
 def _answer(text: str | None, path: Path | None) -> Any:
     if (text is None) == (path is None):
-        raise Ended("give the answer once: --value JSON, or --value-file PATH", USAGE)
+        raise Ended("give one answer: either --value JSON or --value-file PATH", USAGE)
     try:
-        return msgspec.json.decode(_octets(text, path))
+        return msgspec.json.decode(_read_bytes(text, path))
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise Ended(
             f"the answer is not JSON ({error}); text needs quotes: '\"paid\"'", USAGE
         ) from error
 
 
-def _octets(text: str | None, path: Path | None) -> bytes:
+def _read_bytes(text: str | None, path: Path | None) -> bytes:
     if text is not None:
         return text.encode()
     assert path is not None
@@ -279,7 +289,7 @@ def _octets(text: str | None, path: Path | None) -> bytes:
 
 
 def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
-    if yes or sys.stdin is None or not sys.stdin.isatty():  # None: closed by the shell
+    if yes or sys.stdin is None or not sys.stdin.isatty():  # None: stdin is closed
         return
     colour, meaning = STATES[record.state]
     screen.err.print(
@@ -290,11 +300,11 @@ def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
         )
     )
     if not typer.confirm(question, err=True):
-        raise Ended("left as it was", NO, "Declined")
+        raise Ended("nothing was changed", NO, "Declined")
 
 
 def _act(act: Callable[[], None]) -> None:
-    """A refusal by the record's state is an answer, not a wrong command line."""
+    """A change that the record's state forbids exits with 1 (no), not with 2 (wrong usage)."""
     try:
         act()
     except UsageError as error:
@@ -303,10 +313,10 @@ def _act(act: Callable[[], None]) -> None:
 
 def _report(screen: Screen, receiver: Receiver, found: Found, words: str) -> None:
     now = None if found.key is None else receiver.record(found.key)
-    _said(screen, now or found.record, words)
+    _print_result(screen, now or found.record, words)
 
 
-def _said(screen: Screen, record: Record, words: str) -> None:
+def _print_result(screen: Screen, record: Record, words: str) -> None:
     if screen.json:
         screen.data(record_data(record))
     kept = ""

@@ -1,4 +1,4 @@
-"""The commands put together, and one way to run them: parse, act, or say what was wrong."""
+"""The list of commands, and `run`, which parses a command line, runs it and reports errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer.core
 
 from .. import __version__
 from . import acts, bench, demo, keys, outbox, proxy, upkeep, verify
-from .exits import DONE, NO, complain
+from .exits import DONE, NO, report_error
 from .options import JsonOption, flag
 from .output import Screen
 
@@ -22,7 +22,7 @@ __all__ = ["app", "run"]
 
 
 class _InOrder(typer.core.TyperGroup):
-    """Commands in the order in which people need them."""
+    """Lists commands in the order in which people need them."""
 
     def list_commands(self, _: Any) -> list[str]:
         return [
@@ -56,11 +56,11 @@ outbox_commands = typer.Typer(rich_markup_mode="rich")
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, flag("--version", help="Say which version this is.")] = False,
+    version: Annotated[bool, flag("--version", help="Print the version.")] = False,
 ) -> None:
-    """A repeat gets the first answer instead of a second effect: look after the keys.
+    """Idempotent receiver: a repeat gets the first answer instead of a second effect.
 
-    Every command takes --json. Status: 0 done, 1 no, 2 wrong usage, 3 no store.
+    Every command takes --json. Exit status: 0 done, 1 no, 2 wrong usage, 3 store unavailable.
     Example: [cyan]twicesafe demo[/]
     """
     if version:
@@ -71,9 +71,9 @@ def _root(
 
 @key_commands.callback(invoke_without_command=True)
 def _keys(context: typer.Context) -> None:
-    """Look at keys; release, resolve or forget one.
+    """List and show keys; release, resolve or forget one.
 
-    A key is its value and its scope. Example: [cyan]twicesafe keys list --state held[/]
+    A key is identified by its value and its scope. Example: [cyan]twicesafe keys list --state held[/]
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -81,16 +81,16 @@ def _keys(context: typer.Context) -> None:
 
 @outbox_commands.callback(invoke_without_command=True)
 def _outbox(context: typer.Context) -> None:
-    """Look at the outbox; let a parked lane go on.
+    """Show the outbox; retry or skip in a parked lane.
 
-    A lane is the messages of one key. Example: [cyan]twicesafe outbox status[/]
+    A lane holds the messages of one key, in order. Example: [cyan]twicesafe outbox status[/]
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 def _version(json: JsonOption = False) -> None:
-    """Say which version this is.
+    """Print the version.
 
     Example: [cyan]twicesafe version --json[/]
     """
@@ -125,7 +125,7 @@ app.command("version")(_version)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command line → its exit status. Errors are told here, on stderr."""
+    """Run one command line and return its exit status. Errors are printed here, on stderr."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -134,15 +134,15 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = command.main(list(arguments), prog_name="twicesafe", standalone_mode=False)
     except BrokenPipeError:
-        # The reader had enough (`| head`). Python would complain again when it flushes at exit.
+        # The reader closed the pipe (`| head`). Otherwise Python reports it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO
     except (typer.Abort, KeyboardInterrupt):
         screen.err.print("interrupted", style="dim")
         return 130
     except Exception as error:
-        told = complain(screen, error)
-        if told is None:
+        failed = report_error(screen, error)
+        if failed is None:
             raise
-        return told
+        return failed
     return status if isinstance(status, int) else DONE

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from .. import __version__
-from .._bench.page import as_data, as_html, duration, rate, trips
+from .._bench.page import as_data, as_html, duration, rate, round_trips
 from .._bench.place import own_place
 from .._bench.scenarios import SCENARIOS, Plan, Result, Scenario, run
 from ..errors import UsageError
@@ -34,8 +34,8 @@ def bench(
         typer.Option(
             "--store",
             metavar="URL",
-            help="Where to measure. Only this option counts here: load never goes to a store that a "
-            "file or variable names.",
+            help="The store to measure. The bench ignores twicesafe.toml and TWICESAFE_STORE_URL: it "
+            "never puts load on your configured store.",
             show_default=False,
         ),
     ],
@@ -52,7 +52,7 @@ def bench(
             metavar="N",
             min=1,
             max=2000,
-            help="Threads or tasks at once; repeat it.",
+            help="Concurrent threads or tasks; repeat for several.",
             show_default="1 and 50",
         ),
     ] = None,
@@ -63,14 +63,14 @@ def bench(
             metavar="N",
             min=1,
             max=100_000,
-            help="Messages in a batch; repeat it.",
+            help="Messages per batch; repeat for several.",
             show_default="100",
         ),
     ] = None,
     scenarios: Annotated[
         str,
         typer.Option(
-            "--scenarios", metavar="LIST", help="Some of first, duplicate, batch and herd."
+            "--scenarios", metavar="LIST", help="Comma-separated: first, duplicate, batch, herd."
         ),
     ] = ",".join(SCENARIOS),
     html: Annotated[
@@ -78,15 +78,15 @@ def bench(
         typer.Option(
             "--html",
             metavar="FILE",
-            help="Write the report there too, as one page with its chart.",
+            help="Also write the report to this file, with a chart.",
             show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure on your own store: throughput, p50, p99, round trips.
+    """Measure your own store: throughput, p50, p99, round trips.
 
-    Works in a table, prefix or file of its own beside yours, and removes it at the end.
+    Uses a table, prefix or file of its own next to yours, and removes it at the end.
     Example: [cyan]twicesafe bench --store postgresql:///shop --html bench.html[/]
     """
     screen = Screen(json)
@@ -108,7 +108,7 @@ def bench(
 
 
 def _check_writable(path: Path) -> None:
-    """Before the measurement, which takes its time; what is there stays until the end."""
+    """Fail before the measurement, not after it. An existing file is kept until the end."""
     try:
         path.open("a").close()
     except OSError as error:
@@ -121,13 +121,13 @@ def _chosen(text: str) -> tuple[str, ...]:
         if name not in SCENARIOS:
             raise UsageError(f"there is no scenario {name[:40]!r}; known: {', '.join(SCENARIOS)}")
     if not names:
-        raise UsageError(f"no scenario was named; known: {', '.join(SCENARIOS)}")
+        raise UsageError(f"--scenarios is empty; known: {', '.join(SCENARIOS)}")
     return names
 
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: what was made is removed first."""
+    """SIGTERM ends the command like Ctrl-C, so that the tables it created are removed."""
 
     def end(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -150,13 +150,13 @@ def _progress(screen: Screen, plan: Plan) -> Iterator[Any]:
         task = progress.add_task("opening", total=len(plan.all_steps()))
 
         def watch(step: Scenario, number: int, _: int) -> None:
-            progress.update(task, description=f"{step.title} ({step.colour})", completed=number)
+            progress.update(task, description=f"{step.title} ({step.mode})", completed=number)
 
         yield watch
 
 
 def _show(screen: Screen, results: Sequence[Result]) -> None:
-    made = table("scenario", "messages", "", "p50", "p99", "trips")
+    made = table("scenario", "messages", "", "p50", "p99", "round trips")
     for column in made.columns:
         column.no_wrap = True
     for number in (1, 3, 4, 5):
@@ -165,16 +165,16 @@ def _show(screen: Screen, results: Sequence[Result]) -> None:
     for each in results:
         is_herd = each.scenario.name == "herd"
         cells = 0 if is_herd else max(1, round(BAR * each.throughput / most))
-        colour = "blue" if each.scenario.colour == "sync" else "green"
+        colour = "blue" if each.scenario.mode == "sync" else "green"
         made.add_row(
             each.scenario.title.replace("herd: ", "").replace("on one key of 200 ms", "on one key"),
             "–" if is_herd else rate(each),
             Text("█" * cells, colour),
             duration(each.p50),
             duration(each.p99),
-            trips(each),
+            round_trips(each),
         )
     screen.out.print(made)
     screen.say(
-        "p50 and p99 of one call, or of one batch. Trips: commands to the store per call or batch.",
+        "p50 and p99 of one call, or of one batch. Round trips: per call or batch.",
     )

@@ -1,4 +1,4 @@
-"""Which store, and under which policy: the command line, then the environment, then a file.
+"""Finds the store and the policy: from the command line, the environment or a file, in that order.
 
     --store URL  >  TWICESAFE_STORE_URL  >  twicesafe.toml  >  SQLite in the user's data folder
 
@@ -12,10 +12,10 @@ The file is ``twicesafe.toml`` in the working directory, or the one that ``--con
     [policy.backoff]
     first = 0.5
 
-    [proxy]                  # of `twicesafe proxy`: twicesafe._proxy.settings
-    [http]                   # of its HttpPolicy
+    [proxy]                  # settings of `twicesafe proxy`: see twicesafe._proxy.settings
+    [http]                   # the proxy's HttpPolicy
 
-It is checked as a whole whenever it is there: a name that nobody knows is refused, not ignored.
+Every command checks the whole file: an unknown name is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _BACKOFF: Final = tuple(field.name for field in dataclasses.fields(Backoff))
 class Settings:
     url: str
     source: str
-    """Who chose the store."""
+    """Where the URL came from: ``--store``, the variable, the file or ``default``."""
     policy: Policy
 
 
 def settle(store: str | None, config: Path | None) -> Settings:
-    """The settings of one command. Raises `ConfigurationError` naming the field and the fix."""
+    """The settings of one command. `ConfigurationError` names the wrong field and the fix."""
     file_url, policy = _read(config)
     for source, url in (
         ("--store", store),
@@ -67,19 +67,19 @@ def settle(store: str | None, config: Path | None) -> Settings:
         if url is not None:
             if not url:
                 raise ConfigurationError(
-                    f"{source} names an empty store URL; is the variable that should hold it not set?"
+                    f"{source} has an empty store URL: write a URL like sqlite:///keys.db"
                 )
             return Settings(url, source, policy)
     return Settings(default_url(), "default", policy)
 
 
 def existing(store: str | None, config: Path | None) -> Settings:
-    """The settings of a command that looks at what is there: it makes no file, and no answer of it."""
+    """The settings of a command that only reads: it never creates a missing store."""
     settings = settle(store, config)
     if is_missing(settings.url):
         raise Ended(
             f"there is no store at {mask(settings.url)} (from {settings.source}); check the path, or "
-            "make one with `twicesafe migrate`",
+            "create it with `twicesafe migrate`",
             UNAVAILABLE,
         )
     return settings
@@ -105,7 +105,9 @@ def _read(config: Path | None) -> tuple[str | None, Policy]:
         _known(document, _SECTIONS, "section")
         for name, section in document.items():
             if not isinstance(section, dict):
-                raise ConfigurationError(f"{name} is a section: write [{name}] and its settings")
+                raise ConfigurationError(
+                    f"{name} must be a section: write [{name}] and its settings below it"
+                )
         check_sections(document)
         return _url(document.get("store", {})), _policy(document.get("policy", {}))
     except ConfigurationError as error:
@@ -116,7 +118,7 @@ def _url(section: dict[str, Any]) -> str | None:
     _known(section, ("url",), "setting in [store]")
     url = section.get("url")
     if url is not None and not isinstance(url, str):
-        raise ConfigurationError(f"[store] url={url!r} makes no sense: write a URL in quotes")
+        raise ConfigurationError(f"[store] url={url!r} is not a URL: write it in quotes")
     return url
 
 
@@ -124,7 +126,7 @@ def _policy(section: dict[str, Any]) -> Policy:
     for name in _IN_CODE_ONLY:
         if name in section:
             raise ConfigurationError(
-                f"[policy] {name} is made of Python objects: set it where the Receiver is opened"
+                f"[policy] {name} cannot be set in a file: set it in Python, where the Receiver is opened"
             )
     _known(section, _POLICY, "setting in [policy]")
     settings = dict(section)
@@ -138,7 +140,9 @@ def _policy(section: dict[str, Any]) -> Policy:
 
 def _backoff(section: Any) -> Backoff:
     if not isinstance(section, dict):
-        raise ConfigurationError("backoff is a section: write [policy.backoff] and its settings")
+        raise ConfigurationError(
+            "backoff must be a section: write [policy.backoff] and its settings below it"
+        )
     _known(section, _BACKOFF, "setting in [policy.backoff]")
     for name, value in section.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -1,4 +1,4 @@
-"""``twicesafe demo``: a payment service in a storm of repeats and kills."""
+"""``twicesafe demo``: a payment service under duplicate deliveries and killed workers."""
 
 from __future__ import annotations
 
@@ -26,23 +26,27 @@ def demo(
     seed: Annotated[
         int | None,
         typer.Option(
-            "--seed", metavar="N", min=0, help="Draw the same plan again.", show_default="a new one"
+            "--seed",
+            metavar="N",
+            min=0,
+            help="Repeat the plan of an earlier run.",
+            show_default="random",
         ),
     ] = None,
     payments: Annotated[
         int,
         typer.Option(
-            "--payments", metavar="N", min=1, max=100_000, help="How many different payments."
+            "--payments", metavar="N", min=1, max=100_000, help="Number of different payments."
         ),
     ] = PAYMENTS,
     workers: Annotated[
         int,
-        typer.Option("--workers", metavar="N", min=1, max=64, help="How many worker processes."),
+        typer.Option("--workers", metavar="N", min=1, max=64, help="Number of worker processes."),
     ] = WORKERS,
     kill_every: Annotated[
         int,
         typer.Option(
-            "--kill-every", metavar="N", min=0, help="Kill one per so many deliveries; 0: none."
+            "--kill-every", metavar="N", min=0, help="Kill a worker every N deliveries; 0: never."
         ),
     ] = KILL_EVERY,
     store: Annotated[
@@ -50,16 +54,16 @@ def demo(
         typer.Option(
             "--store",
             metavar="URL",
-            help="Keep the records there, to look at them afterwards. Only this option counts "
-            "here: a storm never goes to a store that a file or variable names.",
+            help="Keep the records there, to look at them afterwards. The demo ignores "
+            "twicesafe.toml and TWICESAFE_STORE_URL: it never uses your configured store.",
             show_default="SQLite in a temporary folder",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """See it work: repeats and killed workers, with it and without.
+    """Run payments with duplicates and killed workers, with twicesafe and without.
 
-    Status 1 if a promise was broken. Example: [cyan]twicesafe demo --seed 7 --workers 8[/]
+    Status 1 if a guarantee was broken. Example: [cyan]twicesafe demo --seed 7 --workers 8[/]
     """
     screen = Screen(json)
     plan = Plan.draw(random.randrange(2**32) if seed is None else seed, payments, kill_every)
@@ -77,7 +81,7 @@ def demo(
 
 
 def _again(show: Show) -> str:
-    """The command that draws this plan: the seed, and what differs from the defaults."""
+    """The command that repeats this plan: the seed, and options that differ from the defaults."""
     plan = show.plan
     chosen = (
         ("--payments", len(plan.payments), PAYMENTS),

@@ -1,6 +1,6 @@
-"""How a command ends when it does not end well: one place that turns errors into words and status.
+"""How a command fails: every error becomes a message on stderr and an exit status here.
 
-In text an error is one line on stderr; with ``--json`` it is one object there:
+In text mode an error is one line on stderr. With ``--json`` it is one object on stderr:
 ``{"error": {"type", "message", "exit", "retryable"}}``. Standard output stays empty.
 """
 
@@ -13,19 +13,19 @@ import typer
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, UsageError
 from .output import Screen, visible
 
-__all__ = ["DONE", "NO", "UNAVAILABLE", "USAGE", "Ended", "complain"]
+__all__ = ["DONE", "NO", "UNAVAILABLE", "USAGE", "Ended", "in_cli_words", "report_error"]
 
 DONE: Final = 0
 NO: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
 
-# typer carries its own click in newer versions, so the base class is asked, not imported.
+# Newer versions of typer bundle their own click, so the base class cannot be imported by name.
 ParserError: Any = typer.BadParameter.__mro__[2]
 
 
-class Ended(Exception):  # noqa: N818 - an end, not always an error
-    """A command's own end: what to say, and the status to leave with."""
+class Ended(Exception):  # noqa: N818 - not always an error
+    """Ends the command with a message and an exit status."""
 
     def __init__(self, message: str, status: int = NO, kind: str = "") -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ _CLI_WORDS: Final = {
     "by=…": "--by",
     "after= is": "--after is",
 }
-"""What the library's errors call by its Python names, as it is called on the command line."""
+"""Python arguments that the library's errors mention, and the CLI options that stand for them."""
 
 
 def in_cli_words(message: str) -> str:
@@ -48,8 +48,8 @@ def in_cli_words(message: str) -> str:
     return message
 
 
-def complain(screen: Screen, error: BaseException) -> int | None:
-    """Say what went wrong; the exit status. None: not an error that a command may end with."""
+def report_error(screen: Screen, error: BaseException) -> int | None:
+    """Print the error and return the exit status; None for an unexpected error (a bug)."""
     retryable, hint = False, ""
     if isinstance(error, Ended):
         status, kind, message = error.status, error.kind, str(error)

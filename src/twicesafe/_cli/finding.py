@@ -1,4 +1,4 @@
-"""From what an operator types to one record: by key and scope, or by the digits that logs show."""
+"""Finds the record that an operator means: by key and scope, or by the id digits shown in logs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LEAST_DIGITS: Final = 8
 class Found:
     record: Record
     key: Key | None
-    """None: found by its id, but forgotten, so its text is gone."""
+    """None: the record was found by its id, but its key was forgotten, so the text is erased."""
 
 
 def find(
     receiver: Receiver, value: str | None, scope: Sequence[str] | None, digits: str | None
 ) -> Found:
-    """The one record that is meant. Raises `Ended` that says what to type instead."""
+    """The one matching record. Raises `Ended`, which says what to type instead."""
     if (value is None) == (digits is None):
-        raise Ended("name one key: KEY with its --scope parts, or --id HEX", USAGE)
+        raise Ended("give one key: either KEY with its --scope parts, or --id HEX", USAGE)
     if digits is not None:
         if scope:
-            raise Ended("an id is the whole key: leave --scope out", USAGE)
+            raise Ended("--id already includes the scope: leave --scope out", USAGE)
         there = _by_digits(receiver, digits.lower())
         return Found(there, there.key)
     assert value is not None
@@ -41,15 +41,17 @@ def find(
     if record is None:
         within = f" in scope {BETWEEN.join(map(visible, scope))}" if scope else " without a scope"
         raise Ended(
-            f"there is no record of this key{within}; a scope is part of a key: "
-            "`twicesafe keys list` shows both"
+            f"there is no record of this key{within}; the scope is part of the key: "
+            "`twicesafe keys list` shows the scope of each key"
         )
     return Found(record, key)
 
 
 def _by_digits(receiver: Receiver, digits: str) -> Record:
     if len(digits) < LEAST_DIGITS or not set(digits) <= set(string.hexdigits):
-        raise Ended(f"--id takes {LEAST_DIGITS} or more hex digits, as errors and logs show", USAGE)
+        raise Ended(
+            f"--id takes {LEAST_DIGITS} or more hex digits, as shown in errors and logs", USAGE
+        )
     found: list[Record] = []
     for record in every(receiver):
         if record.id.hex().startswith(digits):

@@ -1,4 +1,4 @@
-"""``twicesafe keys list`` and ``show``: what the store knows about keys, without changing anything."""
+"""``twicesafe keys list`` and ``show``: read-only views of the keys in the store."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["list_keys", "show_key"]
 
 ID_CELLS = 8
 FIXED_CELLS = ID_CELLS + 11 + 5 + 10 + 2 * 6
-"""What the columns besides key and scope take, with their gaps."""
+"""Width of all columns except key and scope, including the gaps."""
 
-_STATE_HELP = f"Only keys in this state; repeat it for several. One of: {', '.join(State)}."
+_STATE_HELP = f"Only keys in this state; repeat for several. One of: {', '.join(State)}."
 
 
 def list_keys(
@@ -44,21 +44,19 @@ def list_keys(
     ] = None,
     scope: ScopeOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many.")
+        int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Keys per page.")
     ] = 20,
     after: Annotated[
         str,
-        typer.Option(
-            "--after", metavar="MARK", help="Go on where a page ended.", show_default=False
-        ),
+        typer.Option("--after", metavar="MARK", help="Show the next page.", show_default=False),
     ] = "",
-    all_: Annotated[bool, flag("--all", help="All of them, page after page.")] = False,
-    full: Annotated[bool, flag("--full", help="Show long keys in full.")] = False,
+    all_: Annotated[bool, flag("--all", help="All keys, without a limit.")] = False,
+    full: Annotated[bool, flag("--full", help="Do not shorten long keys.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List keys, newest first, by state and scope; of several states, one after the other.
+    """List keys, newest first; with several --state options, state by state.
 
     Example: [cyan]twicesafe keys list --state held --state parked --scope acct_1[/]
     """
@@ -75,7 +73,7 @@ def list_keys(
                 return
             _print_rows(screen, records, full)
             if more:
-                screen.say(Text(f"there are more: --after {more}, or --all", "dim"))
+                screen.say(Text(f"more keys follow: add --after {more}, or --all", "dim"))
 
 
 def _page(
@@ -85,14 +83,17 @@ def _page(
     limit: int,
     after: str,
 ) -> tuple[list[Record], str]:
-    """Of several states, a mark says which one the page ended in: ``parked:MARK``."""
+    """One page. With several states the mark names the state it stopped in: ``parked:MARK``."""
     left = list(states)
     if len(states) > 1 and after:
         name, _, after = after.partition(":")
         while left and left[0] != name:
             left.pop(0)
         if not left:
-            raise Ended("this --after belongs to a list of other states", USAGE)
+            raise Ended(
+                "this --after comes from a list of other states: use it with the same --state options",
+                USAGE,
+            )
     found: list[Record] = []
     while left:
         some, after = receiver.records(
@@ -132,14 +133,14 @@ def _list_all(
 
 def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool = True) -> None:
     if not records:
-        screen.say(Text("no keys here", "dim"))
+        screen.say(Text("no keys found", "dim"))
         return
     spare = max(24, screen.out.width - FIXED_CELLS)
     key_cells, scope_cells = spare * 3 // 5, spare - spare * 3 // 5
     made = Table(box=None, show_header=header, header_style="bold dim", padding=(0, 2, 0, 0))
     made.add_column("id", width=ID_CELLS, no_wrap=True)
     made.add_column("state", width=11, no_wrap=True)
-    # On a terminal the pages of a long list stay in line; in a pipe a row is as long as it is.
+    # Fixed widths keep the pages of a long list aligned on a terminal; a pipe gets whole rows.
     made.add_column("key", width=None if screen.piped else key_cells, overflow="fold")
     made.add_column("scope", width=None if screen.piped else scope_cells, overflow="fold")
     made.add_column("tries", width=5, justify="right")
@@ -165,14 +166,14 @@ def show_key(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what is known about one key, and its audit trail.
+    """Show one key and its audit trail, but never its result.
 
-    Never its result. Example: [cyan]twicesafe keys show tx-123 --scope acct_1 --scope "POST /charges"[/]
+    Example: [cyan]twicesafe keys show tx-123 --scope acct_1 --scope "POST /charges"[/]
     """
     screen = Screen(json)
     with opened(existing(store, config)) as receiver:
         found = find(receiver, key, scope, id_)
-        # Of a forgotten key only the hash is left: its trail opens to whoever knows the key.
+        # Only the hash of a forgotten key is left: reading its trail takes the key's text.
         trail = None if found.key is None else receiver.audit(found.key)
     record = found.record
     if json:
@@ -186,7 +187,7 @@ def show_key(
 def _print_record(screen: Screen, record: Record) -> None:
     colour, meaning = STATES[record.state]
     if record.lease_until is not None and record.lease_until < datetime.now(UTC):
-        meaning = "but its lease is over: the next delivery takes over"
+        meaning = "but its lease has expired: the next delivery takes over"
     made = table("", "", header=False)
     made.columns[0].style = "dim"
     made.columns[1].overflow = "fold"
@@ -202,14 +203,14 @@ def _print_record(screen: Screen, record: Record) -> None:
     row("attempts", record.attempt)
     row("fence", record.fence)
     if record.cause is not None:
-        row("cause", f"{record.cause.value}  why it was started again")
+        row("cause", f"{record.cause.value}  reason of the last re-run")
     if record.error:
         row("last failure", visible(record.error))
     for name, moment in (
         ("first seen", record.created_at),
         ("last change", record.changed_at),
         ("lease ends", record.lease_until),
-        ("rests until", record.not_before),
+        ("next run after", record.not_before),
         ("kept until", record.expires_at),
     ):
         if moment is not None:
@@ -222,12 +223,14 @@ def _print_record(screen: Screen, record: Record) -> None:
 def _print_trail(screen: Screen, trail: list[AuditEntry] | None) -> None:
     screen.say()
     if trail is None:
-        screen.say(Text("its audit trail opens by KEY and --scope: the text was erased", "dim"))
+        screen.say(
+            Text("the key's text was erased: to see its audit trail, give KEY and --scope", "dim")
+        )
         return
     if not trail:
-        screen.say(Text("no operator has touched it", "dim"))
+        screen.say(Text("no operator has changed this key", "dim"))
         return
-    made = table("when", "who", "did", "to a record", "why")
+    made = table("when", "who", "did", "state before", "why")
     made.columns[4].overflow = "fold"
     for entry in trail:
         made.add_row(

@@ -21,11 +21,11 @@ __all__ = [
     "flag",
 ]
 
-_WHERE = "Where"
+_STORE_PANEL = "Store"
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer calls it
-    """An option without a value; some versions of typer show ``<bool>`` unless told otherwise."""
+    """An option without a value. Some versions of typer would show ``<bool>`` after its name."""
     return typer.Option(*names, help=help, metavar="", show_default=False, **settings)
 
 
@@ -34,8 +34,8 @@ StoreOption: TypeAlias = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The store. Else TWICESAFE_STORE_URL, else twicesafe.toml, else the default file.",
-        rich_help_panel=_WHERE,
+        help="Store URL. Default: TWICESAFE_STORE_URL, then twicesafe.toml, then a SQLite file.",
+        rich_help_panel=_STORE_PANEL,
         show_default=False,
     ),
 ]
@@ -44,19 +44,19 @@ ConfigOption: TypeAlias = Annotated[
     typer.Option(
         "--config",
         metavar="PATH",
-        help="Settings to read instead of ./twicesafe.toml.",
-        rich_help_panel=_WHERE,
+        help="Settings file to read instead of ./twicesafe.toml.",
+        rich_help_panel=_STORE_PANEL,
         show_default=False,
     ),
 ]
 JsonOption: TypeAlias = Annotated[
     bool,
-    flag("--json", help="Print JSON, errors included, for programs."),
+    flag("--json", help="Print JSON, including errors."),
 ]
 KeyArgument: TypeAlias = Annotated[
     str | None,
     typer.Argument(
-        metavar="[KEY]", help="The key's value, as its sender wrote it.", show_default=False
+        metavar="[KEY]", help="The key's value, exactly as it was sent.", show_default=False
     ),
 ]
 ScopeOption: TypeAlias = Annotated[
@@ -64,7 +64,7 @@ ScopeOption: TypeAlias = Annotated[
     typer.Option(
         "--scope",
         metavar="PART",
-        help="One part of the key's scope; repeat it, in order.",
+        help="One part of the key's scope; repeat for each part, in order.",
         show_default=False,
     ),
 ]
@@ -73,15 +73,15 @@ IdOption: TypeAlias = Annotated[
     typer.Option(
         "--id",
         metavar="HEX",
-        help="Instead of KEY: the first 8 or more digits of its id, as logs show them.",
+        help="Instead of KEY: at least the first 8 hex digits of its id, as shown in logs.",
         show_default=False,
     ),
 ]
 ByOption: TypeAlias = Annotated[
-    str, typer.Option("--by", metavar="WHO", help="Who does this; kept in the audit trail.")
+    str, typer.Option("--by", metavar="WHO", help="Your name, for the audit trail.")
 ]
 WhyOption: TypeAlias = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="Why; kept in the audit trail.")
+    str, typer.Option("--why", metavar="TEXT", help="The reason, for the audit trail.")
 ]
 RetentionOption: TypeAlias = Annotated[
     float | None,
@@ -89,8 +89,8 @@ RetentionOption: TypeAlias = Annotated[
         "--retention",
         metavar="SECONDS",
         min=0.001,
-        help="Keep it at least so many seconds from now; default: the policy's, in twicesafe.toml.",
+        help="Keep the record at least this long from now. Default: the retention of the policy.",
         show_default=False,
     ),
 ]
-YesOption: TypeAlias = Annotated[bool, flag("--yes", "-y", help="Do not ask, also on a terminal.")]
+YesOption: TypeAlias = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]

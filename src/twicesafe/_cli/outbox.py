@@ -1,8 +1,8 @@
-"""``twicesafe relay`` and ``twicesafe outbox …``: publish what waits, and look after what cannot go.
+"""``twicesafe relay`` and ``twicesafe outbox …``: publish pending messages, handle parked lanes.
 
-The relay runs until SIGTERM or Ctrl-C; then it ends what is under way, gives its leases back and
-leaves with status 0. Start as many as you like. With ``--once`` it ends with status 3 if the broker or
-the store does not answer; what could not go waits for the next run.
+The relay runs until SIGTERM or Ctrl-C. Then it finishes the current publishes, returns its leases and
+exits with 0. You can run several relays. With ``--once`` it exits with 3 if the broker or the store
+does not answer; unpublished messages wait for the next run.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .upkeep import interruptible
 __all__ = ["parked", "relay", "retry", "skip", "status"]
 
 LANE_CELLS = 32
-"""All digits of a lane: `retry` and `skip` want them all."""
+"""Length of a lane name. The table never cuts it: `retry` and `skip` need the full name."""
 
 LaneArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="LANE…", help="Lanes, as `outbox parked` names them."),
+    typer.Argument(metavar="LANE…", help="Lane names, from `outbox parked`."),
 ]
 RetriedByOption = Annotated[
-    str, typer.Option("--by", metavar="WHO", help="Who does this; a retry is not kept on record.")
+    str, typer.Option("--by", metavar="WHO", help="Your name; a retry is not recorded.")
 ]
 RetriedWhyOption = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="Why; a retry is not kept on record.")
+    str, typer.Option("--why", metavar="TEXT", help="The reason; a retry is not recorded.")
 ]
 AllOption = Annotated[bool, flag("--all", help="Every parked lane.")]
 
@@ -48,25 +48,28 @@ def relay(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="URL", help="http(s):, redis:, nats:, amqp: or kafka:, with options."
+            "--to", metavar="URL", help="The broker: an http(s), redis, nats, amqp or kafka URL."
         ),
     ],
     once: Annotated[
         bool,
-        flag("--once", help="Publish what may go now, and end."),
+        flag("--once", help="Publish pending messages, then exit."),
     ] = False,
-    batch: Annotated[int, typer.Option("--batch", help="Messages under way at most.")] = 500,
+    batch: Annotated[
+        int, typer.Option("--batch", help="Messages to publish at once, at most.")
+    ] = 500,
     lease: Annotated[
-        float, typer.Option("--lease", help="Seconds until others go on with a dead one's share.")
+        float,
+        typer.Option("--lease", help="Lease in seconds; after it another relay takes over."),
     ] = 10,
     max_attempts: Annotated[
-        int, typer.Option("--max-attempts", help="Then the message's lane is parked.")
+        int, typer.Option("--max-attempts", help="Failed attempts before the lane is parked.")
     ] = 10,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Publish the messages of an outbox, in order per key, until told to stop.
+    """Publish the messages of an outbox, in order per key, until SIGTERM or Ctrl-C.
 
     Example: [cyan]twicesafe relay --store postgresql:///shop --to nats://localhost[/]
     """
@@ -95,7 +98,7 @@ def relay(
 def status(
     store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
-    """Show how much waits, how old it is, and what is parked; status 1 if a lane is parked.
+    """Count pending and parked messages; status 1 if a lane is parked.
 
     Example: [cyan]twicesafe outbox status --json[/]
     """
@@ -118,12 +121,12 @@ def status(
 
 
 def parked(
-    limit: Annotated[int, typer.Option("--limit", help="Lanes to show.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", help="Show at most this many lanes.")] = 50,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the lanes that wait for an operator, the longest parked first.
+    """List the parked lanes, which wait for an operator; the longest parked first.
 
     Example: [cyan]twicesafe outbox parked[/]
     """
@@ -160,11 +163,11 @@ def retry(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let parked lanes go on, from the message that was refused.
+    """Resume parked lanes: publish the failed message again.
 
     Example: [cyan]twicesafe outbox retry --all --by ana --why "the broker is back"[/]
     """
-    _let_go(False, by, why, lane, all_, store, config, json)
+    _resume(False, by, why, lane, all_, store, config, json)
 
 
 def skip(
@@ -175,14 +178,14 @@ def skip(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let parked lanes go on behind the message that was refused; it is kept aside, with who and why.
+    """Resume parked lanes after the failed message, which is set aside with who and why.
 
     Example: [cyan]twicesafe outbox skip 3f0c… --by ana --why "customer is gone"[/]
     """
-    _let_go(True, by, why, lane, False, store, config, json)
+    _resume(True, by, why, lane, False, store, config, json)
 
 
-def _let_go(
+def _resume(
     skipping: bool,
     by: str,
     why: str,
@@ -194,7 +197,7 @@ def _let_go(
 ) -> None:
     screen = Screen(json)
     if bool(lanes) == everything:
-        raise UsageError("name the lanes, or say --all" if not skipping else "name the lanes")
+        raise UsageError("name the lanes" if skipping else "name the lanes, or give --all")
     done: list[str] = []
     with _opened(store, config) as outbox:
         for lane in lanes or _every(outbox):
@@ -205,7 +208,7 @@ def _let_go(
             done.append(lane)
     if json:
         screen.data({"lanes": done})
-    word = "skipped its first message and goes on" if skipping else "goes on"
+    word = "skipped the failed message and resumed" if skipping else "resumed"
     for lane in done:
         screen.say(Text("✓", "green"), f"{lane} {word}")
 

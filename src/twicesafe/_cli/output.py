@@ -1,8 +1,8 @@
-"""What reaches a person's terminal, or a program: text that cannot bite, ages, tables, JSON.
+"""Output for people and for programs: escaped text, ages, tables and JSON.
 
-Keys come from senders, so nothing of them reaches a terminal raw: control characters, ANSI and
-OSC sequences, line breaks and the invisible characters that turn text around are shown as escapes.
-Colours appear on a terminal only, and never when NO_COLOR is set.
+Keys come from senders, so they never reach a terminal raw: control characters, ANSI and OSC
+sequences, line breaks, and invisible characters such as bidi marks are shown as escapes.
+Text styles appear on a terminal only, and never when NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 STATES: Final[dict[State, tuple[str, str]]] = {
-    State.IN_PROGRESS: ("cyan", "a worker is at it"),
+    State.IN_PROGRESS: ("cyan", "a worker is running it"),
     State.COMPLETED: ("green", "done; repeats get the recorded answer"),
-    State.FAILED: ("red", "failed for good; repeats get that failure"),
-    State.RELEASED: ("blue", "nobody's; the next delivery runs it"),
-    State.HELD: ("yellow", "outcome unknown: look, resolve or release"),
-    State.PARKED: ("magenta", "tried too often: look, release or resolve"),
+    State.FAILED: ("red", "failed permanently; repeats get that failure"),
+    State.RELEASED: ("blue", "free: the next delivery runs the handler"),
+    State.HELD: ("yellow", "outcome unknown: check, then resolve or release"),
+    State.PARKED: ("magenta", "too many attempts: check, then release or resolve"),
     State.FORGOTTEN: ("bright_black", "done and erased; repeats do not run"),
 }
-"""Per state: its colour, and what it means to whoever looks."""
+"""Per state: its style on a terminal, and what it means for the reader."""
 
 PIPE_WIDTH: Final = 100_000
 
 BETWEEN: Final = " › "
-"""Stands between the parts of a scope."""
+"""Separates the parts of a scope."""
 
 # Controls, formats (bidi marks, joiners), surrogates, private use, unassigned, line separators.
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -57,7 +57,7 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 
 
 def visible(text: str) -> str:
-    """The text with everything that a terminal would obey, or hide, written as an escape."""
+    """The text, with every character that a terminal would interpret or hide as an escape."""
     return "".join(map(_visible_character, text))
 
 
@@ -78,7 +78,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Escaped, and cut in the middle: both ends of a key tell something."""
+    """Escaped, and cut in the middle: both ends of a key help to recognize it."""
     shown = visible(text)
     if len(shown) <= most:
         return shown
@@ -107,7 +107,7 @@ def state_text(state: State) -> Text:
 
 
 def table(*columns: str, header: bool = True) -> Table:
-    """A table in the house style: no boxes, one rule under the header."""
+    """A table without a box, with a dim bold header."""
     made = Table(box=None, show_header=header, header_style="bold dim", padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(column)
@@ -115,36 +115,37 @@ def table(*columns: str, header: bool = True) -> Table:
 
 
 class Screen:
-    """Where a command speaks: text for people on ``out``, or one JSON document; faults on ``err``."""
+    """A command's output: text or one JSON document on ``out``, errors on ``err``."""
 
     def __init__(self, json: bool) -> None:
         self.json = json
-        colour = {"no_color": True} if os.environ.get("NO_COLOR") else {}
-        common: dict[str, Any] = {"highlight": False, "emoji": False, "soft_wrap": False, **colour}
+        common: dict[str, Any] = {"highlight": False, "emoji": False, "soft_wrap": False}
+        if os.environ.get("NO_COLOR"):
+            common["no_color"] = True
         self.out = Console(file=sys.stdout, width=_width_of(sys.stdout), **common)
         self.err = Console(file=sys.stderr, **common)
 
     @property
     def piped(self) -> bool:
-        """Is this read by a program that may want whole lines?"""
+        """Whether the output goes to a program, which needs whole lines."""
         return self.out.width == PIPE_WIDTH
 
     def say(self, *parts: str | Text) -> None:
-        """A sentence for a person; silent with ``--json``."""
+        """Print text for people; nothing with ``--json``."""
         if not self.json:
             self.out.print(*parts, markup=False)
 
-    def place(self, url: str, note: str = "") -> None:
-        """Which store this is about: on one line however long, to be copied."""
+    def place(self, url: str, suffix: str = "") -> None:
+        """Print the store's URL on one line, so that it can be copied."""
         if not self.json:
-            self.out.print(Text(visible(url) + visible(note), "dim"), soft_wrap=True)
+            self.out.print(Text(visible(url) + visible(suffix), "dim"), soft_wrap=True)
 
     def data(self, document: object, indent: int | None = 2) -> None:
-        """The JSON document of this command."""
+        """Print the JSON document of this command."""
         print(as_json(document, indent), flush=True)
 
     def stream(self, records: Iterable[Record]) -> None:
-        """The JSON of a list that ends nowhere else, written while it is read: it may be long."""
+        """Print a long list as JSON, record by record, without holding all of it in memory."""
         print('{"records": [', end="")
         for number, record in enumerate(records):
             print(f"{',' if number else ''}\n  {as_json(record_data(record), None)}", end="")
@@ -155,13 +156,13 @@ class Screen:
 
 
 def _width_of(stream: TextIO) -> int | None:
-    """None: as wide as the terminal, or as COLUMNS says. A pipe has no width: a line of a table stays
-    one line, so that grep and cut see all of it."""
+    """None: the width of the terminal, or COLUMNS. In a pipe a table row stays on one line, so that
+    grep and cut see all of it."""
     return None if stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
 
 
 def as_json(document: object, indent: int | None = 2) -> str:
-    """ASCII only, so that nothing in it can act on a terminal; DEL is no exception."""
+    """ASCII without control characters (DEL included), so that a terminal interprets nothing."""
     return json_.dumps(document, indent=indent, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 

@@ -1,4 +1,4 @@
-"""``twicesafe proxy``: the middleware as a program, in front of a service in any language."""
+"""``twicesafe proxy``: the HTTP middleware as a process in front of a service in any language."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def proxy(
         typer.Option(
             "--upstream",
             metavar="URL",
-            help="The service to protect, like http://127.0.0.1:9000.",
+            help="URL of the service to protect, like http://127.0.0.1:9000.",
             show_default=False,
         ),
     ] = None,
@@ -35,7 +35,7 @@ def proxy(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where clients come.",
+            help="Address to listen on.",
             show_default="127.0.0.1:8080",
         ),
     ] = None,
@@ -44,28 +44,29 @@ def proxy(
         typer.Option(
             "--admin",
             metavar="HOST:PORT",
-            help="Where /live, /ready and /metrics are; never where clients come.",
-            show_default="nowhere",
+            help="Separate address for /live, /ready and /metrics; keep it private.",
+            show_default="off",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", min=1, help="How many processes.", show_default="1"),
+        typer.Option("--workers", metavar="N", min=1, help="Worker processes.", show_default="1"),
     ] = None,
     check: Annotated[
         bool,
-        flag("--check", help="Check the settings, then end."),
+        flag("--check", help="Check the settings, then exit."),
     ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    r"""Protect a service in any language: Idempotency-Key as a program.
+    r"""Run a reverse proxy that adds Idempotency-Key to a service in any language.
 
-    A repeat of a POST or PATCH under an answered Idempotency-Key gets the recorded answer.
-    If the service does not answer, the key is held: [cyan]twicesafe keys list --state held[/], then
-    keys resolve or keys release. All settings: \[proxy] and \[http] in twicesafe.toml, or variables like
-    TWICESAFE_PROXY_UPSTREAM. SIGHUP reads them again, SIGTERM lets running requests end.
+    A POST or PATCH that repeats an answered Idempotency-Key gets the recorded answer.
+    If the service does not answer, the key is held: find it with [cyan]twicesafe keys list --state
+    held[/], then run keys resolve or keys release. All settings: \[proxy] and \[http] in
+    twicesafe.toml, or variables like TWICESAFE_PROXY_UPSTREAM. SIGHUP reloads the settings; SIGTERM
+    finishes running requests, then exits.
     Example: [cyan]twicesafe proxy --upstream http://127.0.0.1:9000 --store sqlite:///keys.db[/]
     """
     screen = Screen(json)
@@ -81,7 +82,7 @@ def proxy(
         settings = load(path, given)
         if json:
             screen.data({"upstream": settings.upstream, "listen": settings.listen})
-        screen.say(f"fine: {settings.listen} → {settings.upstream}")
+        screen.say(f"settings are valid: {settings.listen} → {settings.upstream}")
         return
 
     def ready(greeting: Greeting) -> None:

@@ -1,4 +1,4 @@
-"""``twicesafe stats``, ``sweep``, ``doctor`` and ``migrate``: how the store is, and keeping it so."""
+"""``twicesafe stats``, ``sweep``, ``doctor`` and ``migrate``: check and maintain the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..errors import StoreUnavailableError, UsageError
 from ..receiver._maintenance import RoundTimer, sweep_round
 from ..stores._urls import mask, outbox_script_of, script_of
 from .config import Settings, existing, opened, settle
-from .exits import NO, complain
+from .exits import NO, report_error
 from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import STATES, Screen, ago, state_text, table, visible
 
@@ -31,7 +31,7 @@ BAR: Final = 12
 
 
 def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Show how many keys are in which state, and what waits.
+    """Count the keys in each state, and show overdue work.
 
     Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
     """
@@ -75,7 +75,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
 
 
 def _bar(number: int, most: int) -> str:
-    """Whole blocks by share of the largest; something is never shown as nothing."""
+    """A bar relative to the largest number; any number above zero shows at least half a block."""
     cells = number * BAR * 2 // most if most else 0
     return "█" * (cells // 2) + ("▌" if cells % 2 or (number and not cells) else "")
 
@@ -84,7 +84,7 @@ def sweep(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", metavar="N", min=1, help="Remove at most so many.", show_default=False
+            "--limit", metavar="N", min=1, help="Remove at most N records.", show_default=False
         ),
     ] = None,
     every: Annotated[
@@ -93,7 +93,7 @@ def sweep(
             "--every",
             metavar="SECONDS",
             min=0.01,
-            help="Sweep again and again, also after an outage, until Ctrl-C or SIGTERM.",
+            help="Repeat at this interval until Ctrl-C or SIGTERM; outages do not end it.",
             show_default=False,
         ),
     ] = None,
@@ -101,7 +101,7 @@ def sweep(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove records whose retention is over, in short bites.
+    """Remove records past their retention, in small batches.
 
     Example: [cyan]twicesafe sweep --every 3600[/]
     """
@@ -110,31 +110,31 @@ def sweep(
         timer = None if every is None else RoundTimer(every, limit)
         while True:
             if timer is None:
-                _say_swept(screen, _sweep_once(screen, receiver, limit), json)
+                _print_swept(screen, _sweep_once(screen, receiver, limit), json)
                 return
             try:
-                _sweep_in_turn(screen, receiver, timer, json)
+                _sweep_one_round(screen, receiver, timer, json)
             except StoreUnavailableError as error:  # it may be back by the next round
-                complain(screen, error)
+                report_error(screen, error)
             if stop.wait(timer.every):
                 return
 
 
-def _sweep_in_turn(screen: Screen, receiver: Receiver, timer: RoundTimer, json: bool) -> None:
+def _sweep_one_round(screen: Screen, receiver: Receiver, timer: RoundTimer, json: bool) -> None:
     outcome = sweep_round(receiver, timer)
     if outcome is None or outcome.replayed:
-        screen.say("this round is another node's")
+        screen.say("skipped: another node sweeps in this interval")
         return
     swept = outcome.value
     report = SweepReport(removed=swept["removed"], examined=swept["examined"], more=False)
-    _say_swept(screen, report, json)
+    _print_swept(screen, report, json)
 
 
-def _say_swept(screen: Screen, report: SweepReport, json: bool) -> None:
+def _print_swept(screen: Screen, report: SweepReport, json: bool) -> None:
     if json:
         data = {"removed": report.removed, "examined": report.examined, "more": report.more}
         screen.data(data, indent=None)
-    rest = "; there may be more" if report.more else ""
+    rest = "; more may be left" if report.more else ""
     screen.say(
         Text("✓", "green"),
         f"removed {report.removed:,} of {report.examined:,} records examined{rest}",
@@ -142,7 +142,7 @@ def _say_swept(screen: Screen, report: SweepReport, json: bool) -> None:
 
 
 def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepReport:
-    """One sweep; on a terminal, long work is cut into twentieths so that it can be watched."""
+    """One sweep. On a terminal a long sweep runs in twenty parts to show its progress."""
     due = receiver.stats().expired if screen.err.is_terminal else 0
     if limit is not None:
         due = min(due, limit)
@@ -164,24 +164,25 @@ def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepR
 
 
 @contextmanager
-def interruptible(tell: Callable[[], None] | None = None) -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event: the bite in hand is finished, then the command ends well.
+def interruptible(on_stop: Callable[[], None] | None = None) -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set the event, so the command finishes its current batch and exits with 0.
 
-    ``tell`` is called then, for work that does not look at the event.
+    ``on_stop`` is called at the same time, for work that does not check the event. A second signal
+    raises `KeyboardInterrupt`.
     """
     stop = threading.Event()
 
-    def note(_: int, __: FrameType | None) -> None:
+    def handle(_: int, __: FrameType | None) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt  # asked twice: at once
+            raise KeyboardInterrupt
         stop.set()
-        if tell is not None:
-            tell()
+        if on_stop is not None:
+            on_stop()
 
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
@@ -195,7 +196,7 @@ _MARKS: Final = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "refuse": ("�
 def doctor(
     store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
-    """Check what the guarantee stands on; status 1 if it does not hold.
+    """Check the settings that the guarantees depend on; status 1 if one fails.
 
     Example: [cyan]twicesafe doctor && systemctl start shop[/]
     """
@@ -216,7 +217,12 @@ def doctor(
             made.add_row(Text(mark, colour), Text(visible(finding.what)), Text(remedy))
         screen.out.print(made)
         if not healthy:
-            screen.say(Text("✗ the guarantee does not hold on this store", "bold red"))
+            screen.say(
+                Text(
+                    "✗ the guarantees do not hold on this store: fix the findings marked ✗",
+                    "bold red",
+                )
+            )
     if not healthy:
         raise typer.Exit(NO)
 
@@ -224,16 +230,16 @@ def doctor(
 def migrate(
     sql: Annotated[
         bool,
-        flag("--sql", help="Print the statements and change nothing; connects to nothing."),
+        flag("--sql", help="Only print the statements; does not connect."),
     ] = False,
-    outbox: Annotated[bool, flag("--outbox", help="Make the tables of the outbox, too.")] = False,
+    outbox: Annotated[bool, flag("--outbox", help="Also create the outbox tables.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Bring the store's schema up to date.
 
-    For stores that are opened with ?migrate=false; others do it when they are opened.
+    For stores opened with ?migrate=false; other stores migrate when they are opened.
     Example: [cyan]twicesafe migrate --store "sqlite:///keys.db?migrate=false"[/]
     """
     screen = Screen(json)
@@ -241,7 +247,7 @@ def migrate(
     if sql:
         script = script_of(settings.url) + (outbox_script_of(settings.url) if outbox else "")
         if not script:
-            raise UsageError("this store keeps its records without an SQL schema")
+            raise UsageError("this store has no SQL schema: leave --sql out")
         if json:
             screen.data({"store": mask(settings.url), "sql": script})
         else:
@@ -250,7 +256,7 @@ def migrate(
     with opened(Settings(_migrating(settings.url), settings.source, settings.policy)) as receiver:
         opening = receiver.store
         if outbox and not opening.capabilities.outbox:
-            raise UsageError(f"{opening.url} cannot keep an outbox: leave --outbox out")
+            raise UsageError(f"{opening.url} does not support an outbox: leave --outbox out")
         done, url = [*opening.migrated, *opening.migrate()], opening.url
         if outbox:
             done += opening.perform(Prepare(migrate=True))  # type: ignore[arg-type]
@@ -262,7 +268,7 @@ def migrate(
 
 
 def _migrating(url: str) -> str:
-    """The same URL without the wish not to migrate: this command is that wish's other half."""
+    """The same URL without ``migrate=false``: this command migrates even those stores."""
     head, _, query = url.partition("?")
     if "migrate" not in query:
         return url

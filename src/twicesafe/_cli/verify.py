@@ -1,4 +1,4 @@
-"""``twicesafe verify``: where does your own handler double, lose or change its effect?"""
+"""``twicesafe verify``: finds where your handler repeats, loses or changes its effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def verify(
         str,
         typer.Argument(
             metavar="MODULE:HANDLER",
-            help="The handler, importable from this folder.",
+            help="Your handler, importable from the current directory.",
             show_default=False,
         ),
     ],
@@ -38,7 +38,7 @@ def verify(
         typer.Option(
             "--snapshot",
             metavar="MODULE:FUNCTION",
-            help="Returns what the effect is about, as a value to compare.",
+            help="Function that returns the handler's effects as a value to compare.",
             show_default=False,
         ),
     ],
@@ -47,7 +47,7 @@ def verify(
         typer.Option(
             "--setup",
             metavar="MODULE:FUNCTION",
-            help="Puts the world back to its start; called before every trial. Not on production!",
+            help="Function that resets the data before every trial. Never run on production data!",
             show_default=False,
         ),
     ],
@@ -56,7 +56,7 @@ def verify(
         typer.Option(
             "--input",
             metavar="JSON",
-            help="An argument of the handler, as JSON; repeat it, in order.",
+            help="An argument for the handler, as JSON; repeat for each argument, in order.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +64,7 @@ def verify(
         bool,
         flag(
             "--lines/--points",
-            help="Die before every line of the handler's file, or only where it says crash_point.",
+            help="Crash before every line of the handler's file, or only at crash_point calls.",
         ),
     ] = True,
     lines_of: Annotated[
@@ -72,30 +72,30 @@ def verify(
         typer.Option(
             "--lines-of",
             metavar="MODULE",
-            help="Die before every line of this module too; repeat it.",
+            help="Also crash before every line of this module; repeat for several.",
             show_default=False,
         ),
     ] = None,
     any_result: Annotated[
         bool,
-        flag("--any-result", help="Answers may differ."),
+        flag("--any-result", help="Compare the effects only: results may differ."),
     ] = False,
     bare: Annotated[
         bool,
-        flag("--bare", help="Without a receiver: the handler receives by itself."),
+        flag("--bare", help="Call the handler without a receiver."),
     ] = False,
     hold: Annotated[
         bool,
         flag(
             "--hold",
-            help='Under takeover="hold": after a crash an operator decides.',
+            help='Use takeover="hold": after a crash an operator decides.',
         ),
     ] = False,
     kill: Annotated[
         bool,
         flag(
             "--kill",
-            help="Also kill real processes, at every point; about a second each.",
+            help="Also kill a real process at every point; about a second each.",
         ),
     ] = False,
     interleavings: Annotated[
@@ -104,21 +104,21 @@ def verify(
             "--interleavings",
             metavar="N",
             min=0,
-            help="How many orders of two deliveries to try.",
+            help="How many interleavings of two concurrent deliveries to try.",
             show_default="300",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Crash your handler at every line, retry, and see what it does.
+    """Crash your handler before every line, retry it, and compare its effects.
 
-    Status 1 if any trial did harm. Example: [cyan]twicesafe verify shop:charge --snapshot
+    Status 1 if any trial repeated, lost or changed an effect. Example: [cyan]twicesafe verify shop:charge --snapshot
     shop:lines --setup shop:clear --input '"o-1"'[/]
     """
     screen = Screen(json)
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    with contextlib.redirect_stdout(sys.stderr):  # what the handler prints is not our report
+    with contextlib.redirect_stdout(sys.stderr):  # keep the handler's prints out of the report
         target = _named(handler, "the handler")
         world = {"snapshot": _named(snapshot, "--snapshot"), "setup": _named(setup, "--setup")}
         more = [_module(name, "--lines-of") for name in lines_of or ()]
@@ -135,7 +135,7 @@ def verify(
                 interleavings=interleavings,
                 kill=kill,
             )
-        except AssertionError as error:  # the clean run failed: there is nothing to compare with
+        except AssertionError as error:  # the run without a crash failed
             raise Ended(str(error), NO, "CleanRunFailed") from error
     if json:
         screen.data(report.as_data())
@@ -173,11 +173,11 @@ def _module(name: str, what: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{what}: no module {error.name!r} is found from this folder; go where it is, or install it"
+            f"{what}: no module {error.name!r}; change to its directory, or install it"
         ) from error
     except Exception as error:
         raise UsageError(
-            f"{what}: {name} fails as it is loaded: {type(error).__name__}: {error}"
+            f"{what}: {name} raised while it was imported: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -186,5 +186,5 @@ def _argument(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"--input {text[:40]!r} is not JSON ({error}); text needs its quotes: '\"o-1\"'"
+            f"--input {text[:40]!r} is not JSON ({error}); text needs quotes: '\"o-1\"'"
         ) from error

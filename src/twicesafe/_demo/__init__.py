@@ -1,13 +1,13 @@
-"""The demo: a payment service in a storm of repeats and kills, with twicesafe and without it.
+"""The demo: a payment service with duplicate deliveries and killed workers, with twicesafe and without.
 
     plan      which payment is delivered when, and where workers die: all from one seed
-    bank      the effect: a bank that takes every charge, and one that looks at key and fence
+    bank      the effect: a bank that takes every charge, and one that checks key and fence
     worker    one process of the service (``python -m twicesafe._demo.worker``)
-    storm     the parent: delivers, kills, restarts, delivers again
-    tally     what the banks and the records say afterwards: lost, doubled, explained
-    show      the storm once per mode, and whether the promises held
+    storm     the parent process: delivers, kills, restarts, redelivers
+    tally     counts lost, doubled and explained payments afterwards
+    show      one run per mode, and whether the guarantees held
     report    the table
 
-The kills are real (SIGKILL), the banks are fsynced files outside twicesafe, and the counting
-trusts neither the workers nor the storm: it reads the banks.
+The kills are real (SIGKILL) and the banks are fsynced files outside twicesafe. The counts come from
+the banks, not from the workers or their parent.
 """

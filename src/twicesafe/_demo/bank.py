@@ -1,11 +1,11 @@
-"""The effect: two banks outside twicesafe, durable before they answer; and books of our own.
+"""The effect: two banks outside twicesafe that write durably before they answer, and our own table.
 
-`OpenBank` appends every charge it is asked for to an fsynced ledger: a repeat is a second charge.
-`FencingBank` knows the payment's key and the fence of the claim that asks. It keeps one charge
-per key, answers a repeat under a newer fence with the charge it has, and refuses an older fence:
-whoever sends that has lost its claim.
-`OwnBooks` are rows of the service's own database, written in the transaction of whoever charges:
-they take every charge, and know nothing of keys or fences.
+`OpenBank` appends every charge to an fsynced ledger: a repeat is a second charge.
+`FencingBank` receives the payment's key and the claim's fence. It keeps one charge per key, answers
+a repeat under a newer fence with the existing charge, and refuses an older fence, because that
+worker has lost its claim.
+`OwnBooks` are rows in the service's own database, written in the handler's transaction. They take
+every charge and ignore keys and fences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BankName: TypeAlias = Literal["open", "fencing", "own"]
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """One charge as the bank keeps it; the claim's part is zero where there is no claim."""
+    """One charge in the bank's ledger; fence and attempt are 0 without a claim."""
 
     payment: str
     cents: int
@@ -44,7 +44,7 @@ class Charge(msgspec.Struct, frozen=True):
     attempt: int = 0
     cause: str = ""
     repeats: int = 0
-    """Repeats that this one charge absorbed."""
+    """How many repeats the bank answered with this charge."""
 
 
 class StaleFenceError(Exception):
@@ -53,17 +53,17 @@ class StaleFenceError(Exception):
 
 class Bank(Protocol):
     def charge(self, wanted: Charge) -> str:
-        """Take the money, durably; the receipt."""
+        """Charge durably and return the receipt."""
 
     def charges(self) -> list[Charge]:
         """Everything that was charged, in order."""
 
     def close(self) -> None:
-        """Leave the bank, in this thread."""
+        """Close this thread's connection."""
 
 
 LINE: Final = 256
-"""Bytes, so that a page holds whole lines: SIGKILL can cut a write in two where a page ends."""
+"""Bytes per line. A page holds whole lines, because SIGKILL can cut a write at a page boundary."""
 
 
 class OpenBank:
@@ -109,7 +109,7 @@ class FencingBank:
         self._own = threading.local()
 
     def _connection(self) -> Any:
-        """One per thread, as a bank's clients have."""
+        """One connection per thread."""
         import sqlite3
 
         connection = getattr(self._own, "connection", None)
@@ -153,7 +153,7 @@ class FencingBank:
 
 
 class OwnBooks(FencingBank):
-    """The same table without its rule: only the transaction keeps it right."""
+    """The same table without its UNIQUE constraint: only the transaction prevents a second charge."""
 
     table = _TABLE.replace(" UNIQUE", "")
 

@@ -1,6 +1,6 @@
-"""The plan of a storm, drawn from a seed: the same seed gives the same deliveries and strikes.
+"""The plan of a run, generated from a seed: the same seed gives the same deliveries and kills.
 
-What processes make of it differs from run to run, as it does in production; the plan does not.
+The timing of the processes still differs from run to run, as in production.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_REPEATS: Final = 10
 """A payment is delivered 1 to this many times."""
 
 Stage: TypeAlias = Literal["before", "after"]
-"""Where a worker is struck: before the charge, or after it and before the record."""
+"""When a worker is killed: before the charge, or after it and before the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Plan:
     payments: tuple[Payment, ...]
     deliveries: tuple[int, ...]
     strikes: tuple[Stage, ...]
-    """Where the first, second, … kill strikes."""
+    """The stage of the first, second, … kill."""
     kill_every: int
-    """A kill is due each time this many deliveries went out; 0: none."""
+    """One kill per this many deliveries; 0: none."""
 
     @classmethod
     def draw(cls, seed: int, payments: int, kill_every: int) -> Plan:
@@ -48,7 +48,7 @@ class Plan:
         ]
         chance.shuffle(deliveries)
         due = len(deliveries) // kill_every if kill_every else 0
-        # Dying after the charge is the case that everything turns on, so it comes more often.
+        # A crash after the charge is the critical case, so it is more frequent.
         stages: tuple[Stage, ...] = ("before", "after", "after")
         strikes = tuple(chance.choice(stages) for _ in range(due))
         return cls(seed, drawn, tuple(deliveries), strikes, kill_every)

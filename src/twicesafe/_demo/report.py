@@ -1,4 +1,4 @@
-"""The demo as a person sees it: live progress, then one table, then what the numbers mean."""
+"""The demo's output: live progress, then one table, then what the numbers mean."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Progressing", "as_data", "render"]
 
 # The row's title and the tally's field.
 ROWS: Final[tuple[tuple[str, str], ...]] = (
-    ("deliveries, with redelivered ones", "deliveries"),
-    ("workers killed in mid-work", "kills"),
+    ("deliveries, including redeliveries", "deliveries"),
+    ("workers killed mid-run", "kills"),
     ("repeats answered from the record", "replays"),
     ("takeovers after a dead worker", "takeovers"),
     ("charges in the bank's books", "charges"),
     ("repeats absorbed by the bank", "absorbed"),
     ("payments lost", "lost"),
     ("payments charged twice or more", "doubled"),
-    ("  …for a recorded cause", "explained"),
+    ("  …with a recorded reason", "explained"),
     ("payments with different answers", "different_answers"),
-    ("money taken too much", "overcharged_cents"),
+    ("money overcharged", "overcharged_cents"),
 )
 HARM: Final = frozenset({"lost", "doubled", "different_answers", "overcharged_cents"})
 
 
 class Progressing:
-    """Progress bars, one per run; silent where nobody looks."""
+    """Progress bars, one per run; only on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -65,7 +65,7 @@ class Progressing:
 
 
 def render(console: Console, show: Show, again: str) -> None:
-    """``again``: the command that draws the same plan."""
+    """``again``: the command that repeats the same plan."""
     console.print()
     console.print(_table(show))
     console.print()
@@ -112,42 +112,42 @@ def _cell(tally: Tally, mode: str, name: str) -> Text:
 
 
 def _meaning(show: Show) -> Text:
-    """In the words of the guarantee: what a lease gives, what it cannot, what closes the gap."""
+    """What a lease guarantees, what it cannot guarantee, and what closes the gap."""
     lease, fencing = (
         next(run.tally for run in show.runs if run.mode == mode) for mode in ("lease", "fencing")
     )
     text = (
-        "A lease gives one recorded result, and every repeat gets it. It does not promise that "
-        "an effect outside happens once: a worker that dies between charge and record leaves a "
-        "charge that nobody knows of, and the next one charges again."
+        "A lease gives one recorded result, and every repeat gets it. It does not guarantee that "
+        "an external effect happens once: a worker that dies after the charge and before the "
+        "record leaves an unrecorded charge, and the next worker charges again."
     )
     if lease.doubled and not lease.unexplained:
         text += (
-            f" Here that met {lease.doubled} of {lease.payments} payments, each time for a "
-            "recorded cause."
+            f" Here this happened to {lease.doubled} of {lease.payments} payments, each time with a "
+            "recorded reason."
         )
     if not fencing.doubled:
         text += (
-            " A bank that is given key and fence closes the gap: it answered "
-            f"{fencing.absorbed} such repeats with the charge it had."
+            " A bank that checks key and fence closes the gap: it answered "
+            f"{fencing.absorbed} such repeats with the existing charge."
         )
     inbox = next((run.tally for run in show.runs if run.mode == "inbox"), None)
     if inbox is not None and not inbox.doubled:
         text += (
-            " Where the effect is rows of your own database there is no gap: an inbox commits "
-            "them together with the record, or neither."
+            " If the effect is rows in your own database there is no gap: an inbox commits "
+            "them in one transaction with the record."
         )
     return Text(text)
 
 
 def _verdict(show: Show) -> Text:
     if not show.held:
-        return Text("✗ a promise was broken: " + "; ".join(show.broken), "bold red")
+        return Text("✗ a guarantee was broken: " + "; ".join(show.broken), "bold red")
     promise = (
         "with twicesafe nothing was lost, every repeat got the one recorded "
-        "answer, and nobody was charged again without a recorded cause."
+        "answer, and no customer was charged again without a recorded reason."
     )
-    return Text.assemble(("✓ the promises held: ", "bold green"), promise)
+    return Text.assemble(("✓ the guarantees held: ", "bold green"), promise)
 
 
 def as_data(show: Show) -> dict[str, Any]:

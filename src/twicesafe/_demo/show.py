@@ -1,7 +1,7 @@
-"""The show: the same storm four times, and whether the promises held.
+"""Runs the same plan in four modes, and checks whether the guarantees held.
 
-lease     a receiver; the bank takes every charge it is asked for
-fencing   a receiver; the bank is given key and fence, and looks at them
+lease     a receiver; the bank takes every charge
+fencing   a receiver; the bank receives and checks key and fence
 inbox     an inbox; charges are rows of our own database, in one transaction with the record
 without   no twicesafe; the bank takes every charge
 """
@@ -27,11 +27,11 @@ from .worker import Setting
 __all__ = ["Run", "Show", "play"]
 
 THREADS: Final = 4
-"""Deliveries that one worker has in its hands at a time."""
+"""Concurrent deliveries per worker."""
 
 Mode: TypeAlias = Literal["lease", "fencing", "inbox", "without"]
 Watch: TypeAlias = Callable[[Mode, str, Traffic], None]
-"""Told the mode, its title and the traffic so far."""
+"""Called with the mode, its title and the traffic so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Show:
 
     @property
     def broken(self) -> list[str]:
-        """The promises that did not hold, in words."""
+        """The guarantees that did not hold, as text."""
         return [
             f"{run.title}: {problem}"
             for run in self.runs
@@ -79,7 +79,7 @@ def play(
     lease: float = 0.6,
     watch: Watch = lambda *_: None,
 ) -> Show:
-    """Let the storm rage once per mode. ``store``: where the records go; default: a temp folder."""
+    """Run the plan once per mode. ``store``: where the records go; default: a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="twicesafe-demo-") as folder:
         url = store or f"sqlite:///{folder}/records.db"
         with Receiver.open(url) as receiver:
@@ -101,7 +101,7 @@ def _runs(
     folder: Path,
     receiver: Receiver,
 ) -> Iterator[Run]:
-    token = secrets.token_hex(4)  # a second demo on the same store meets none of these keys
+    token = secrets.token_hex(4)  # a second demo on the same store uses other keys
     for mode, bank, title, heading in _CAST:
         home = folder / mode
         home.mkdir()
@@ -116,7 +116,7 @@ def _runs(
 
 
 def _attempts(receiver: Receiver, plan: Plan) -> dict[str, int]:
-    """How many starts each record admits: the bank must not show more."""
+    """How many attempts each record shows: the bank must not have more charges."""
     records = ((payment.id, receiver.record(payment.id)) for payment in plan.payments)
     return {name: record.attempt for name, record in records if record is not None}
 
@@ -126,8 +126,8 @@ def _problems(run: Run) -> Iterator[str]:
     if tally.lost:
         yield f"{tally.lost} payments lost"
     if tally.unexplained:
-        yield f"{tally.unexplained} payments doubled without a recorded cause"
+        yield f"{tally.unexplained} payments charged twice without a recorded reason"
     if tally.different_answers:
-        yield f"{tally.different_answers} payments were given different answers"
+        yield f"{tally.different_answers} payments got different answers"
     if run.mode == "fencing" and tally.doubled:
-        yield f"{tally.doubled} payments doubled at a bank that looks at fences"
+        yield f"{tally.doubled} payments charged twice at a bank that checks fences"

@@ -1,7 +1,7 @@
-"""The storm: delivers a plan to worker processes, kills some in mid-work, and delivers again.
+"""The storm: delivers a plan to worker processes, kills some of them mid-run, and redelivers.
 
-It plays the broker: a delivery counts only when it was acknowledged, so whatever a killed worker
-had in its hands comes back. Workers end with this process, however it ends: their stdin closes.
+It acts as the broker: it redelivers every delivery that a killed worker did not acknowledge. Workers
+exit when this process exits, because their stdin closes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .worker import Delivery, Report, Setting
 __all__ = ["Storm", "StormError", "Traffic"]
 
 PATIENCE: Final = 120.0
-"""Seconds without any acknowledgement after which a storm is given up."""
+"""Give up after this many seconds without any acknowledgement."""
 
 
 class StormError(Exception):
-    """Workers cannot work at all; says what the last one said."""
+    """Workers fail by themselves; the message is the last line of their log."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What went to and fro, counted as it happens."""
+    """Counts of deliveries and answers so far."""
 
     wanted: int = 0
     acknowledged: int = 0
@@ -68,10 +68,10 @@ class _Worker:
         try:
             self.process.stdin.write(msgspec.json.encode(order) + b"\n")
         except BrokenPipeError:
-            return  # it died: its stdout says so next
+            return  # it died: `reports` returns None next
 
     def reports(self) -> list[Report] | None:
-        """What it said since; None: it is dead, and everything it said was read."""
+        """New reports; None: the worker is dead and all its reports were read."""
         assert self.process.stdout is not None
         data = self.process.stdout.read(65536)
         if not data:
@@ -125,12 +125,12 @@ class Storm:
             while traffic.acknowledged < traffic.wanted:
                 self._hand_out()
                 for ready, _ in self._selector.select(timeout=0.2):
-                    self._hear(ready.data)
+                    self._read(ready.data)
                 self._watch(traffic)
                 if traffic.acknowledged > progress:
                     latest, progress = time.monotonic(), traffic.acknowledged
                 elif time.monotonic() - latest > PATIENCE:
-                    break  # what is missing will be counted as lost
+                    break  # missing payments are counted as lost
         finally:
             for worker in self._workers:
                 worker.end()
@@ -165,15 +165,15 @@ class Storm:
             self._due.extend(plan.strikes[order : order + 1])
         delivery.strike = self._due.popleft() if self._due else None
 
-    def _hear(self, worker: _Worker) -> None:
+    def _read(self, worker: _Worker) -> None:
         reports = worker.reports()
         if reports is None:
-            self._bury(worker)
+            self._replace(worker)
             return
         for report in reports:
-            self._note(worker, report)
+            self._handle(worker, report)
 
-    def _note(self, worker: _Worker, report: Report) -> None:
+    def _handle(self, worker: _Worker, report: Report) -> None:
         traffic = self.traffic
         match report.what:
             case "ready":
@@ -186,7 +186,7 @@ class Storm:
                     worker.kill()
             case "done" | "again":
                 delivery = worker.in_hand.pop(report.number)
-                if delivery.strike is not None:  # it never came to that point: strike another
+                if delivery.strike is not None:  # it never reached that stage: kill another worker
                     self._due.appendleft(delivery.strike)
                 if report.what == "again":
                     self._waiting.append(delivery)
@@ -195,8 +195,8 @@ class Storm:
                 traffic.replays += report.replayed
                 traffic.receipts.setdefault(delivery.payment, set()).add(report.receipt)
 
-    def _bury(self, worker: _Worker) -> None:
-        """A dead worker's deliveries come back, in front; a new worker takes its place."""
+    def _replace(self, worker: _Worker) -> None:
+        """Redeliver a dead worker's deliveries first, and start a new worker."""
         self._selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
         self._workers.discard(worker)
         worker.end()
@@ -205,5 +205,5 @@ class Storm:
             self._crashes += 1
             if self._crashes > 3:
                 said = self._log.read_text(errors="replace").strip().splitlines()
-                raise StormError(f"workers end by themselves: {said[-1] if said else 'no word'}")
+                raise StormError(f"workers fail by themselves: {said[-1] if said else 'no log'}")
         self._start()

@@ -1,8 +1,8 @@
-"""The tally after a storm: what the bank holds, against what was ordered. Pure counting.
+"""Compares the bank's charges with the plan after a run. No I/O.
 
-*Doubled* is a payment charged more than once. It is *explained* when every charge after the first
-was made under a claim of its own that the record gave out for a recorded cause (P12): the worker
-before it had died or lost its lease. Anything else is *unexplained* and breaks the promise.
+A payment charged more than once is *doubled*. It is *explained* if every charge after the first was
+made under its own claim with a recorded reason (P12): the previous worker had died or lost its
+lease. Anything else is *unexplained* and breaks the guarantee.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Tally", "count"]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One run of the storm, in numbers; the field names are those of ``--json``."""
+    """The counts of one run; ``--json`` prints these field names."""
 
     deliveries: int
     payments: int
@@ -28,7 +28,7 @@ class Tally:
     takeovers: int
     charges: int
     absorbed: int
-    """Repeats that the bank itself answered with the charge it had."""
+    """Repeats that the bank itself answered with the existing charge."""
     doubled: int
     explained: int
     lost: int
@@ -45,7 +45,7 @@ class Tally:
 def count(
     plan: Plan, traffic: Traffic, charges: Sequence[Charge], attempts: Mapping[str, int]
 ) -> Tally:
-    """`attempts`: per payment, how many starts its record admits (empty without twicesafe)."""
+    """`attempts`: per payment, the attempts in its record (empty without twicesafe)."""
     by_payment: dict[str, list[Charge]] = {payment.id: [] for payment in plan.payments}
     for charge in charges:
         by_payment[charge.payment].append(charge)
@@ -74,7 +74,7 @@ def count(
 
 
 def is_explained(made: Sequence[Charge], attempts: int) -> bool:
-    """Each charge under a fence of its own, each later start with its cause, none unrecorded."""
+    """Each charge has its own fence, each re-run a recorded cause, and no charge is unrecorded."""
     fences = {charge.fence for charge in made}
     without_cause = sum(not charge.cause for charge in made)
     return len(fences) == len(made) and without_cause <= 1 and len(made) <= attempts

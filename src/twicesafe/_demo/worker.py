@@ -1,10 +1,10 @@
 """One worker process of the demo's payment service: ``python -m twicesafe._demo.worker``.
 
-Orders come in on stdin, one JSON line each: first `Setting`, then a `Delivery` per line, worked
-on in threads. What happens goes out on stdout, one `Report` per line. The end of stdin is the end
-of the parent, and of this process at once.
+It reads JSON lines from stdin: first a `Setting`, then one `Delivery` per line, which threads handle.
+It writes one `Report` per line to stdout. When stdin closes, the parent is gone and the worker exits
+at once.
 
-A delivery may carry a strike: the worker stops at that point, says so, and waits for its SIGKILL.
+A delivery may have a strike: the worker stops at that stage, reports it, and waits for SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .plan import Stage
 __all__ = ["Delivery", "Report", "Setting"]
 
 BANK_SECONDS: Final = 0.005
-"""How long a bank on the network would take."""
+"""Simulated latency of a bank on the network."""
 
 
 class Setting(msgspec.Struct):
-    """What a worker must know before its first delivery. The URL travels here, not in `ps`."""
+    """A worker's configuration. The URL is sent here, so that `ps` does not show it."""
 
     bank: BankName
     folder: str
     threads: int
     url: str = ""
-    """The store of the records; empty: no twicesafe."""
+    """The store URL; empty: without twicesafe."""
     scope: tuple[str, ...] = ()
     lease: float = 0.6
 
@@ -50,8 +50,8 @@ class Delivery(msgspec.Struct):
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """``started``: the handler runs. ``struck``: it waits for its end. ``done``: acknowledge.
-    ``again``: deliver it again."""
+    """``started``: the handler runs. ``struck``: it waits for SIGKILL. ``done``: acknowledge.
+    ``again``: redeliver."""
 
     what: Literal["ready", "started", "struck", "done", "again"]
     number: int = 0
@@ -61,15 +61,15 @@ class Report(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
-def tell(report: Report) -> None:
-    os.write(1, msgspec.json.encode(report) + b"\n")  # one write: lines of threads never mix
+def send(report: Report) -> None:
+    os.write(1, msgspec.json.encode(report) + b"\n")  # one write, so that threads never mix lines
 
 
 def pay(bank: Bank, delivery: Delivery) -> str:
     """The handler: one charge, under the claim if there is one."""
     claim = current_claim()
     cause = claim.cause.value if claim is not None and claim.cause is not None else ""
-    tell(Report("started", delivery.number, cause=cause))
+    send(Report("started", delivery.number, cause=cause))
     _die_here("before", delivery)
     time.sleep(BANK_SECONDS)
     receipt = bank.charge(
@@ -88,7 +88,7 @@ def pay(bank: Bank, delivery: Delivery) -> str:
 
 def _die_here(stage: Stage, delivery: Delivery) -> None:
     if delivery.strike == stage:
-        tell(Report("struck", delivery.number))
+        send(Report("struck", delivery.number))
         threading.Event().wait()  # the parent's SIGKILL ends this
 
 
@@ -96,7 +96,7 @@ def protected(receiver: Receiver, bank: Bank) -> Callable[[Delivery], Report]:
     def take(delivery: Delivery) -> Report:
         try:
             outcome = receiver.process(delivery.payment, pay, bank, delivery)
-        except Exception as error:  # not acknowledged: the storm delivers it again
+        except Exception as error:  # not acknowledged: the storm redelivers it
             return Report("again", delivery.number, error=type(error).__name__)
         return Report("done", delivery.number, receipt=outcome.value, replayed=outcome.replayed)
 
@@ -128,21 +128,21 @@ def main() -> None:
     if isinstance(bank, OwnBooks):
         take = together(Inbox.open(bank.url), bank)
     elif setting.url:
-        # Workers are killed on purpose here, so no number of attempts is suspicious.
+        # Workers are killed on purpose here, so many attempts are normal.
         policy = Policy(lease=setting.lease, retention=3600, max_attempts=1000)
         receiver = Receiver.open(setting.url, policy=policy, scope=setting.scope)
         take = protected(receiver, bank)
     else:
         take = bare(bank)
-    tell(Report("ready"))
+    send(Report("ready"))
     with ThreadPoolExecutor(setting.threads) as pool:
         for line in lines:
             pool.submit(_work, take, msgspec.json.decode(line, type=Delivery))
-        os._exit(0)  # the parent is gone or has enough: whatever still runs ends here
+        os._exit(0)  # the parent is gone: end the running threads too
 
 
 def _work(take: Callable[[Delivery], Report], delivery: Delivery) -> None:
-    tell(take(delivery))
+    send(take(delivery))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
     twicesafe proxy --upstream http://127.0.0.1:9000 --store sqlite:///keys.db
 
-    settings     what it is told: command line, environment, file
+    settings     settings from the command line, the environment and the file
     supervisor   the socket, the workers, reload and stop; health and metrics (admin)
-    worker       one process: the parts below, put together
+    worker       one process, built from the parts below
     listening    the server, with a guard before its parser
-    front        what the server calls
-    upstream     one exchange with the service, never twice, on one of its `connections`
+    front        the ASGI application that the server calls
+    upstream     one exchange with the service, never repeated, on one of its `connections`
 
-Between front and upstream stands the middleware of `twicesafe.asgi`, and everything that is decided is
-decided in `_core.http`. It needs uvicorn: ``pip install "twicesafe[proxy]"``.
+Between front and upstream runs the middleware of `twicesafe.asgi`; `_core.http` makes every decision.
+It needs uvicorn: ``pip install "twicesafe[proxy]"``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["ProxySettings", "load", "run"]
 
 
 def run(read: Callable[[], ProxySettings], ready: Callable[[Greeting], object]) -> None:
-    """Serve until a signal ends it. ``read`` is asked again at each reload."""
+    """Serve until a signal ends it. Each reload calls ``read`` again."""
     if os.name != "posix":
-        raise ConfigurationError("the proxy needs signals and sockets as Linux and macOS have them")
+        raise ConfigurationError("the proxy runs on Linux and macOS only")
     require("uvicorn", "h11")
     from .supervisor import Supervisor
 

@@ -1,4 +1,4 @@
-"""Addresses: where the upstream is, and where to listen, as settings write them."""
+"""Parses the addresses in the settings: the upstream's URL, and where to listen."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Listener", "Origin"]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """An upstream: what its URL says."""
+    """The upstream's address, parsed from its URL."""
 
     secure: bool
     host: str
     port: int
     named: bytes
-    """For the Host field of requests that have none."""
+    """The Host field of requests that have none."""
     prefix: bytes
-    """What stands before each path."""
+    """The path prefix of every request."""
 
     @classmethod
     def of(cls, url: str) -> Self:
@@ -33,11 +33,11 @@ class Origin(msgspec.Struct, frozen=True):
             port = parts.port
         except ValueError:
             raise ConfigurationError(
-                f"upstream={mask(url)!r} makes no sense: no host and port; {remedy}"
+                f"upstream={mask(url)!r} is not valid: it has no host and port; {remedy}"
             ) from None
-        plain = all("!" <= letter <= "~" for letter in url)  # what a request line can carry
+        plain = all("!" <= character <= "~" for character in url)  # allowed in a request line
         if parts.scheme not in ("http", "https") or not parts.hostname or not plain or port == 0:
-            raise ConfigurationError(f"upstream={mask(url)!r} makes no sense: {remedy}")
+            raise ConfigurationError(f"upstream={mask(url)!r} is not valid: {remedy}")
         if parts.query or parts.fragment or "@" in parts.netloc:
             raise ConfigurationError(
                 f"upstream on {parts.hostname} has more than host, port and path: {remedy}"
@@ -53,7 +53,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """Where to listen: ``host:port``; an IPv6 host stands in brackets, port 0 is any free one."""
+    """Where to listen: ``host:port``. An IPv6 host is in brackets; port 0 is any free port."""
 
     host: str
     port: int
@@ -67,12 +67,12 @@ class Listener(msgspec.Struct, frozen=True):
             host = ""
         if not host or not port.isdigit() or int(port) > 65535:
             raise ConfigurationError(
-                f"{name}={text!r} makes no sense: use host:port, like 127.0.0.1:8080"
+                f"{name}={text!r} is not valid: use host:port, like 127.0.0.1:8080"
             )
         return cls(host, int(port))
 
     def bind(self) -> socket.socket:
-        """A listening socket, for this process and those that it starts."""
+        """A listening socket, for this process and its workers."""
         try:
             found = socket.getaddrinfo(
                 self.host, self.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP

@@ -1,8 +1,8 @@
-"""Health and metrics, for operators only: on a listener of its own, off unless a setting names it.
+"""Health and metrics, for operators only: on a separate listener, off by default.
 
-GET /live      200 as long as the supervisor answers
+GET /live      200 while the supervisor runs
 GET /ready     200 if every worker answers and reaches the store, else 503
-GET /metrics   Prometheus text, all workers added up
+GET /metrics   Prometheus text, summed over all workers
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Admin:
                 reports = await self._reports()
                 counts = [count for report in reports for count in report.counts]
                 return 200, _TEXT, page([*self._past(), *counts], len(reports)).encode()
-        return 404, b"text/plain", b"there are /live, /ready and /metrics\n"
+        return 404, b"text/plain", b"not found: use /live, /ready or /metrics\n"
 
     async def _ready(self) -> tuple[int, bytes, bytes]:
         reports = await self._reports()

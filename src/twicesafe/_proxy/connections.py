@@ -1,12 +1,12 @@
-"""Connections to the upstream: few, sound, and never used again after an error.
+"""Connection pool to the upstream. A connection is never reused after an error.
 
-A connection rests for a moment only, and is looked at before it is used again: what the server has
-closed, or has written to without being asked, is thrown away. `Unreachable` says that none could be had,
-so that nothing was sent; `UpstreamLost` says that something was, and that no whole response came. A
-response passes the `ResponseGuard` first: its parser sees no line that the guard has not judged.
+An idle connection is kept for a short time and checked before it is reused: it is closed if the server
+closed it or sent data without a request. `Unreachable` means that there was no connection, so nothing was
+sent. `UpstreamLost` means that the request was sent, but no complete response came back. The
+`ResponseGuard` checks every line of a response before the parser sees it.
 
-A connection belongs to no request. It is opened outside the context of the one that needed it first, so
-that its callbacks and timers neither run under that request's claim nor keep it in memory.
+A connection belongs to no request. It is opened outside the context of the request that needed it first,
+so that its callbacks and timers neither run under that request's claim nor keep it in memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .addresses import Origin
 __all__ = ["Connection", "Connections", "Unreachable", "UpstreamLost", "UpstreamTimedOut"]
 
 _MOST_UNREAD: Final = 262_144
-"""How much of a response may wait for a client that reads slowly."""
+"""Bytes of a response that may wait in memory for a slow client."""
 _MOST_HEAD: Final = 65536
-"""The longest head of a response, in bytes, as for requests; h11 alone would take a quarter of it."""
+"""The longest response head in bytes, as for requests; h11's own limit is a quarter of it."""
 
 
 class Unreachable(Refused):
-    """No connection could be had: nothing of the request was sent."""
+    """There was no connection: nothing of the request was sent."""
 
     def __init__(self, why: str) -> None:
         super().__init__(Problem("upstream-unavailable", retry_after=1))
@@ -44,18 +44,18 @@ class Unreachable(Refused):
 
 
 class UpstreamLost(Exception):  # noqa: N818 - the name that is kept as the failure's
-    """The request was sent, and its response did not come, or not whole."""
+    """The request was sent, but no complete response came back."""
 
     key: Key | None = None
-    """The key that its request was claimed under; none: a repeat would run again."""
+    """The key that the request was claimed under; None: a repeat would run again."""
 
 
 class UpstreamTimedOut(UpstreamLost):
-    """Nothing came for too long."""
+    """The upstream was silent for too long."""
 
 
 class Connections:
-    """Those of one worker to one upstream."""
+    """The pool of one worker for one upstream."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Connections:
         self._alarm: asyncio.TimerHandle | None = None
 
     async def take(self) -> Connection:
-        """A place among the connections, and a connection in it. Both in time, or `Unreachable`."""
+        """A connection, idle or new. Raises `Unreachable` if the pool is full for too long."""
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await self._room.acquire()
@@ -103,7 +103,7 @@ class Connections:
             raise Unreachable(str(error) or type(error).__name__) from error
         if not made.is_sound:
             made.drop()
-            raise Unreachable("it closed the connection, or wrote to it, before it was asked")
+            raise Unreachable("it closed the new connection, or sent data before any request")
         return made
 
     async def _open(self) -> Connection:
@@ -116,11 +116,11 @@ class Connections:
             return (await opening)[1]
         except asyncio.CancelledError:
             if opening.done() and not opening.cancelled() and opening.exception() is None:
-                opening.result()[1].drop()  # it came too late
+                opening.result()[1].drop()  # opened too late
             raise
 
     def give_back(self, connection: Connection) -> None:
-        """It rests, if it can carry another request; its place is free."""
+        """Return a connection to the pool; it is kept only if it can be reused."""
         self._room.release()
         loop = asyncio.get_running_loop()
         if not self._idle or not connection.rest():
@@ -128,23 +128,23 @@ class Connections:
         connection.since = loop.time()
         self._resting.append(connection)
         if self._alarm is None:
-            self._alarm = _apart(self._idle, self._drop_rested)
+            self._alarm = _call_later(self._idle, self._drop_rested)
         return None
 
     def throw_away(self, connection: Connection) -> None:
-        """After an error none is used again."""
+        """Close a connection after an error: it is never reused."""
         self._room.release()
         connection.drop()
 
     def _drop_rested(self) -> None:
-        """None rests for longer than it may, also when no request comes."""
+        """Close connections that were idle for too long, even when no request comes."""
         loop = asyncio.get_running_loop()
         self._alarm = None
         while self._resting and loop.time() - self._resting[0].since >= self._idle:
             self._resting.popleft().drop()
         if self._resting:
             left = self._resting[0].since + self._idle - loop.time()
-            self._alarm = _apart(left, self._drop_rested)
+            self._alarm = _call_later(left, self._drop_rested)
 
     def close(self) -> None:
         if self._alarm is not None:
@@ -153,14 +153,14 @@ class Connections:
             self._resting.pop().drop()
 
 
-def _apart(delay: float, act: Callable[[], None]) -> asyncio.TimerHandle:
-    """A timer of the connections, not of the request that happens to set it."""
+def _call_later(delay: float, act: Callable[[], None]) -> asyncio.TimerHandle:
+    """A timer outside the context of the request that happens to set it."""
     loop = asyncio.get_running_loop()
     return loop.call_later(delay, act, context=contextvars.Context())
 
 
 class Connection(asyncio.Protocol):
-    """A connection and what its parser knows. While it rests, whatever comes breaks it."""
+    """A connection and its parser. Any data while it is idle makes it unusable."""
 
     transport: asyncio.Transport
 
@@ -222,11 +222,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_sound(self) -> bool:
-        """It is open, and nothing came unasked."""
+        """Open, and no data came without a request."""
         return self._guard.is_clean and not (self._broken or self.transport.is_closing())
 
     def begin(self, request: h11.Request) -> bytes:
-        """The head of a request, to be written; from now on its response may come."""
+        """The encoded head of a request. From now on its response may come."""
         self._guard.expect(request.method)
         return self.http.send(request) or b""
 
@@ -235,13 +235,13 @@ class Connection(asyncio.Protocol):
         try:
             return self.http.next_event()
         except h11.RemoteProtocolError as error:
-            raise UpstreamLost("its response did not end, or is not HTTP") from error
+            raise UpstreamLost("its response was incomplete, or is not HTTP") from error
 
     async def more(self, patience: float) -> None:
-        """Wait until something came; `UpstreamLost` if nothing can come any more.
+        """Wait for data; raises `UpstreamLost` if none can come any more.
 
-        Silence is counted from the last octet that was written: who is still being told is no
-        more silent than it should be.
+        The time-out starts at the last byte written: while the request is still being sent, the
+        upstream is not silent.
         """
         if self._finding is not None:
             raise UpstreamLost(f"its response is not plain HTTP: {self._finding}")
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
     # -- its life -----------------------------------------------------------------------------
 
     def rest(self) -> bool:
-        """True: it may carry another request. Nothing is under way, and nothing came unasked."""
+        """True: it can be reused. No exchange is running, and no data came without a request."""
         http = self.http
         if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
             return False
@@ -294,12 +294,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def wake_up(self) -> bool:
-        """True: it is as sound as when it went to rest."""
+        """True: it is still usable after its idle time."""
         self._resting = False
         return self.is_sound and not self._is_readable()
 
     def _is_readable(self) -> bool:
-        """An end that the loop has not come to tell us yet."""
+        """The peer has closed it, but the event loop has not reported that yet."""
         look = select.poll()
         look.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(look.poll(0))

@@ -1,12 +1,12 @@
-"""The front: what the server calls. It lets in what may pass, and ends what the upstream left open.
+"""The outermost ASGI application of the proxy. It rejects invalid requests and ends failed responses.
 
     Front( IdempotencyMiddleware( Upstream ) )
 
-An upstream that gave no whole answer is no error of this program: a client without a key, or of a route
-that may run again, is told so (502), and a response that has begun is cut. What is refused here, and who
-is let go, stands in the log with its method, its path and the short form of its key.
-Answers that are not the upstream's get a Date and a Server of their own. A client that takes nothing of
-its response for long is let go; if it had a key, its response is recorded all the same.
+If the upstream gives no complete answer, a client without a key, or on a route that may re-run, gets a
+502; a response that has begun is cut. Every rejection and disconnection is logged with the method, the
+path and the short form of the key. The proxy's own answers get a Date and a Server field. A client
+that reads nothing of its response for too long is disconnected; if it had a key, its response is still
+recorded.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Front:
             self._metrics.end(out.status)
 
     def _named(self, scope: Message) -> str:
-        """For the log. The key is read again: a client is no part of its claim."""
+        """The request for the log. The key is parsed again: here no claim is current."""
         key: Key | None = None
         if self._rules.concerns(scope["method"], scope["headers"]):
             request = request_of(scope)
@@ -111,11 +111,11 @@ class Front:
 
 
 class ClientStalled(ConnectionError):  # noqa: N818 - for the layer, a client that went away
-    """A client took nothing of its response for too long."""
+    """The client read nothing of its response for too long."""
 
 
 class _Out:
-    """The way to the client: knows what has begun, and completes answers of our own."""
+    """Sends to the client: knows whether a response has begun, and completes our own answers."""
 
     __slots__ = ("_named", "_patience", "_send", "is_awaited", "status")
 
@@ -140,14 +140,14 @@ class _Out:
                 await self._send(message)
         except TimeoutError:
             _log.warning(
-                "%s: the client took nothing of its response for %g s, and is let go",
+                "%s: the client read nothing of its response for %g s and was disconnected",
                 self._named(), self._patience,
             )  # fmt: skip
             raise ClientStalled from None
 
 
 def _failed(lost: UpstreamLost) -> Problem:
-    """A key comes here from a `rerun` route only: elsewhere it is held, and that was answered."""
+    """A key reaches this point only on a `rerun` route: elsewhere it is held and was answered."""
     status = 504 if isinstance(lost, UpstreamTimedOut) else 502
     if lost.key is not None:
         return Problem("attempt-failed", status, retry_after=1)

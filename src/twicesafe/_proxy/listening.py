@@ -1,12 +1,12 @@
-"""The listening side: uvicorn's HTTP/1.1, with a guard before its parser and patience that ends.
+"""The server: uvicorn's HTTP/1.1, with a guard before its parser, and time-outs for slow clients.
 
-Each octet passes the `RequestGuard` of its connection first, and the parser gets what the guard has judged: no
-line before it is whole, nothing after the last request. What could be read in two ways is answered with
-400, and the connection is closed; if an earlier request is still being answered, that answer is
-finished first. A client that does not finish its head, or stops in mid-body, is let go after a while.
+The `RequestGuard` of a connection checks every byte before the parser sees it: the parser gets whole
+lines only, and nothing after the last request. An ambiguous request is answered with 400 and the
+connection is closed; if an earlier request is still being answered, that answer is finished first. A
+client that does not finish its head, or stops in mid-body, is disconnected after a time-out.
 
-Every request starts in an empty context: what an earlier one of the same connection had set, its key
-above all, is not there.
+Every request starts in an empty context, so it never sees the key of an earlier request on the same
+connection.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["server"]
 _log = logging.getLogger("twicesafe._proxy")
 
 _LAST_CALL = 1.0
-"""How long a connection without a request is kept when the server ends."""
+"""How long a connection without a request is kept when the server stops."""
 _LAST_WORD = 2.0
-"""How long octets are thrown away behind a refusal: a close at once could destroy it on its way."""
+"""How long input is read and ignored after a 400: closing at once could lose the response."""
 
 
 def server(
@@ -45,7 +45,7 @@ def server(
     grace: float = 30,
     problem_base: str = HttpPolicy().problem_base,
 ) -> uvicorn.Server:
-    """A server for this application; it never trusts or adds a field by itself."""
+    """A server for this application; it neither trusts nor adds any header field."""
 
     settings = {"patience": patience, "most": max_head, "base": problem_base}
     config = uvicorn.Config(
@@ -67,7 +67,7 @@ def server(
 
 
 class _Server(uvicorn.Server):
-    """Signals are the process's, not the server's: whoever runs it sets `should_exit`."""
+    """A server without signal handlers: the worker sets `should_exit`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -134,12 +134,12 @@ class _Listening(H11Protocol):
         self._watch_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """The parser refuses what the guard has let pass: that must not happen, and is told."""
-        _log.error("the parser cannot read what the guard let pass: %s", msg)
+        """The parser rejected what the guard accepted. That is a bug, so it is logged."""
+        _log.error("the parser rejected a request that the guard accepted: %s", msg)
         self._refuse(Ambiguous("it cannot be parsed"))
 
     def shutdown(self) -> None:
-        """The server ends. Who has just come may still ask, once: he was let in."""
+        """The server stops. A client that has just connected may still send one request."""
         cycle: Any = self.cycle
         if cycle is not None:
             super().shutdown()
@@ -178,7 +178,7 @@ class _Listening(H11Protocol):
         self._alarm = self.loop.call_later(min(_LAST_WORD, self.patience), self.transport.close)
 
     def _named(self) -> str:
-        """The peer, and the request whose body is under way; of a head nothing can be said."""
+        """The peer and, once its head is complete, the current request."""
         peer = self.client[0] if self.client else "unknown"
         line = self._guard.line.partition(b"?")[0] if self._guard.in_body else b""
         return f"{peer} ({line[:200].decode('ascii')})" if line else peer
@@ -203,14 +203,14 @@ class _Listening(H11Protocol):
         if (self._guard.in_body and self.flow.read_paused) or (
             self._guard.in_head and is_answering
         ):
-            self._watch()  # it is us who do not read, or who have not answered yet
+            self._watch()  # we stopped reading, or have not answered yet
             return
         if not self._guard.rests:
             _log.warning("%s did not finish its request in %g s", self._named(), self.patience)
         self.transport.close()
 
     def _watch_writing(self) -> None:
-        """A response that is written is not yet taken: it waits in memory, also when all is closed."""
+        """A written response may still wait in memory for the client, even after the close."""
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
@@ -224,5 +224,7 @@ class _Listening(H11Protocol):
         if self.transport.get_write_buffer_size() < before:
             return self._watch_writing()
         peer = self.client[0] if self.client else "unknown"
-        _log.warning("%s took nothing of its response for %g s, and is let go", peer, self.patience)
+        _log.warning(
+            "%s read nothing of its response for %g s and was disconnected", peer, self.patience
+        )
         return self.transport.abort()

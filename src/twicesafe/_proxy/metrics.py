@@ -1,6 +1,6 @@
-"""What a worker counts, and how several workers' counts become one Prometheus page.
+"""Counters of a worker, and the Prometheus page that sums them over all workers.
 
-Counts are plain numbers by name and label, so that they travel as JSON and add up.
+Counts are plain numbers by name and label, so that workers can send them as JSON.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ class Count(msgspec.Struct, frozen=True):
 
 
 NAMED: Final[dict[str, tuple[str, str, str]]] = {
-    "responses": ("counter", "status", "Responses sent to clients, by status; 0: none was begun."),
-    "keys": ("counter", "outcome", "What became of requests with a key."),
-    "upstream_failures": ("counter", "reason", "Requests that the upstream did not answer whole."),
+    "responses": (
+        "counter",
+        "status",
+        "Responses sent to clients, by status; 0: no response was started.",
+    ),
+    "keys": ("counter", "outcome", "Results of requests with a key."),
+    "upstream_failures": (
+        "counter",
+        "reason",
+        "Requests without a complete answer from the upstream.",
+    ),
     "in_flight": ("gauge", "", "Requests being served now."),
 }
 
@@ -79,7 +87,7 @@ class Metrics:
 
 
 def added(counts: Iterable[Count]) -> list[Count]:
-    """Counters summed by name and label; gauges end with their worker."""
+    """Counters summed by name and label; a gauge disappears with its worker."""
     total: Counter[tuple[str, str]] = Counter()
     for count in counts:
         if NAMED[count.name][0] == "counter":

@@ -13,8 +13,8 @@
     required = ["POST /charges"]
     key_from = ["query:request_id", "json:order.id"]
 
-In a variable, several values are separated by commas. All of it is checked before anything listens,
-and again before a reload takes effect: a name that nobody knows is refused, not ignored.
+In a variable, separate several values by commas. All settings are checked before the proxy listens,
+and again before a reload takes effect: an unknown name is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -47,43 +47,43 @@ HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """Where to listen, whom to protect, and how patient to be. Durations in seconds."""
+    """All settings of a proxy. Durations in seconds."""
 
     upstream: str
-    """The service to protect: http://host:port, or https://…, with a path if it has one."""
+    """URL of the service to protect: http://host:port or https://…, optionally with a path."""
     listen: str = "127.0.0.1:8080"
-    """Where clients come: host:port."""
+    """Address to listen on: host:port."""
     store: str = field(default_factory=default_url)
-    """Where keys are kept; every worker and every proxy of one service needs the same."""
+    """URL of the store; every worker and every proxy of one service needs the same one."""
     admin: str = ""
-    """Where /live, /ready and /metrics are: another host:port; empty: nowhere."""
+    """Separate address for /live, /ready and /metrics: host:port; empty: off."""
     workers: int = 1
-    """How many processes serve."""
+    """Number of worker processes."""
     connect_timeout: float = 5
-    """How long a connection to the upstream may take; after that nothing was sent: 503."""
+    """Time-out for connecting to the upstream; after it the answer is 503: nothing was sent."""
     upstream_timeout: float = 60
-    """How long the upstream may be silent, counted from the last octet it was sent; after that the
-    outcome is unknown."""
+    """How long the upstream may be silent after the last byte was sent to it; after that the outcome
+    is unknown."""
     upstream_idle: float = 1
-    """How long a connection may rest and still be used again: less than the upstream's own limit,
-    because one that closes just now leaves an outcome unknown; 0: each request has a new one."""
+    """How long an idle connection is kept for reuse. Keep it below the upstream's own limit: a
+    connection that closes during a request leaves its outcome unknown. 0: no reuse."""
     upstream_connections: int = 256
-    """How many connections one worker may have to the upstream."""
+    """The most connections of one worker to the upstream."""
     upstream_ca: str = ""
-    """A file of certificates that an https upstream is checked with; empty: the system's."""
+    """CA certificate file for an https upstream; empty: the system's certificates."""
     client_timeout: float = 30
-    """How long a client may take for a head, be silent in mid-body, or take nothing of a response."""
+    """How long a client may take to send a head, be silent in mid-body, or read nothing of a response."""
     keep_alive: float = 75
-    """How long a client's connection may rest between two requests."""
+    """How long a client's connection may be idle between two requests."""
     max_head: int = 65536
     """The longest head of a request, in bytes."""
     trusted: tuple[str, ...] = ()
-    """Networks of peers that are believed in what only a proxy can say: X-Forwarded-*, Forwarded, a client's
-    address and certificate, and the fields that scope names. From other peers these are dropped."""
+    """Networks of trusted proxies. Only they may set X-Forwarded-*, Forwarded, a client's address and
+    certificate, and the fields that scope names; from other peers these fields are dropped."""
     forwarded: bool = True
-    """Tell the upstream who asked: X-Forwarded-For, -Proto and -Host."""
+    """Send X-Forwarded-For, -Proto and -Host to the upstream."""
     grace: float = 30
-    """How long running requests may take to end after SIGTERM, or after a reload."""
+    """How long running requests may take to finish after SIGTERM or a reload."""
     sweep: float = 300
     """How often expired keys are removed; 0: never."""
     http: dict[str, Any] = field(default_factory=dict)
@@ -117,12 +117,16 @@ class ProxySettings:
         origin = Origin.of(self.upstream)
         public = Listener.of(self.listen, "listen")
         if (origin.host, origin.port) == (public.host, public.port):
-            raise ConfigurationError("upstream is the same as listen: it would ask itself")
+            raise ConfigurationError(
+                "upstream and listen are the same address: the proxy would call itself"
+            )
         if self.admin and Listener.of(self.admin, "admin") == public and public.port:
-            raise ConfigurationError("admin is the same as listen: it must not be public")
+            raise ConfigurationError(
+                "admin and listen are the same address: choose another one, admin must not be public"
+            )
         if self.store.startswith("memory:") and self.workers > 1:
             raise ConfigurationError(
-                "store=memory:// knows the keys of one process only: say workers=1, or use SQLite"
+                "store=memory:// is not shared between processes: set workers=1, or use SQLite"
             )
         if self.upstream_ca and not Path(self.upstream_ca).is_file():
             raise ConfigurationError(f"upstream_ca={self.upstream_ca!r}: there is no such file")
@@ -148,7 +152,7 @@ def load(
     given: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> ProxySettings:
-    """The settings of one proxy. Raises `ConfigurationError` naming the setting and the fix."""
+    """The settings of one proxy. `ConfigurationError` names the wrong setting and the fix."""
     document = _read(config)
     check_sections(document)
     proxy = {**document.get("proxy", {}), **_from_environ(environ, "proxy")}
@@ -158,7 +162,7 @@ def load(
     proxy.update({name: value for name, value in (given or {}).items() if value is not None})
     if not proxy.get("upstream"):
         raise ConfigurationError(
-            "there is no upstream: say --upstream http://127.0.0.1:9000 (or set "
+            "no upstream is set: add --upstream http://127.0.0.1:9000 (or set "
             "TWICESAFE_PROXY_UPSTREAM, or [proxy] upstream)"
         )
     http = {**document.get("http", {}), **_from_environ(environ, "http")}
@@ -166,10 +170,12 @@ def load(
 
 
 def check_sections(document: Mapping[str, Any]) -> None:
-    """The sections [proxy] and [http] of a file, by the names of their settings."""
+    """Check the names of the settings in [proxy] and [http]."""
     for section in ("proxy", "http", "store"):
         if not isinstance(document.get(section, {}), dict):
-            raise ConfigurationError(f"{section} is a section: write [{section}] and its settings")
+            raise ConfigurationError(
+                f"{section} must be a section: write [{section}] and its settings below it"
+            )
     for section, known in (("proxy", PROXY), ("http", HTTP)):
         for name in document.get(section, {}):
             if name in HOOKS and section == "http":
@@ -178,7 +184,7 @@ def check_sections(document: Mapping[str, Any]) -> None:
 
 
 def http_policy(section: Mapping[str, Any]) -> HttpPolicy:
-    """The policy that this section describes. After an unknown outcome a proxy says 502."""
+    """The policy from the [http] section. After an unknown outcome a proxy answers 502."""
     given = dict(section)
     profile = given.pop("profile", "draft")
     for name, make in _CONVERT.items():
@@ -190,7 +196,7 @@ def http_policy(section: Mapping[str, Any]) -> HttpPolicy:
         return HttpPolicy.webhook(sender, **given)
     if profile not in ("draft", "stripe", "paypal"):
         raise ConfigurationError(
-            f"profile={profile!r} makes no sense: use draft, stripe, paypal, or webhook:github"
+            f"profile={profile!r} is not valid: use draft, stripe, paypal, or webhook:github"
         )
     made: HttpPolicy = getattr(HttpPolicy, base)(**given)
     return made
@@ -207,7 +213,7 @@ def _source(text: object) -> KeySource:
         return BodyHash()
     if kind not in makers or not name:
         raise ConfigurationError(
-            f"key_from={text!r} makes no sense: use header:NAME, query:NAME, json:PATH or body"
+            f"key_from={text!r} is not valid: use header:NAME, query:NAME, json:PATH or body"
         )
     return makers[kind](name)
 
@@ -228,9 +234,9 @@ _CONVERT: Final[dict[str, Callable[[Any], Any]]] = {
 
 def _listed(name: str, value: object) -> Iterable[Any]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigurationError(f"{name}={value!r} makes no sense: use a list, [{value!r}]")
+        raise ConfigurationError(f"{name}={value!r} is not valid: use a list, [{value!r}]")
     if any(isinstance(one, list | dict) for one in value):
-        raise ConfigurationError(f"{name}={value!r} makes no sense: use a list of plain values")
+        raise ConfigurationError(f"{name}={value!r} is not valid: use a list of plain values")
     return value
 
 
@@ -272,7 +278,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 
 
 def _value(variable: str, text: str, default: Any) -> Any:
-    """A variable's text as the kind of value that the default is."""
+    """A variable's text, converted to the type of the setting's default."""
     try:
         if isinstance(default, bool):
             if text.lower() in ("true", "false"):
@@ -286,7 +292,7 @@ def _value(variable: str, text: str, default: Any) -> Any:
         if isinstance(default, (int, float)):
             return int(text) if text.strip().isdigit() else float(text)
     except ValueError as error:
-        raise ConfigurationError(f"{variable}={text[:40]!r} makes no sense: {error}") from None
+        raise ConfigurationError(f"{variable}={text[:40]!r} is not valid: {error}") from None
     return text
 
 
@@ -304,4 +310,4 @@ def _known(name: str, known: Iterable[str], what: str) -> None:
 
 def _require(holds: object, name: str, value: object, remedy: str) -> None:
     if not holds:
-        raise ConfigurationError(f"{name}={value!r} makes no sense: {remedy}")
+        raise ConfigurationError(f"{name}={value!r} is not valid: {remedy}")

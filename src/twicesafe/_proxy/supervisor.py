@@ -1,12 +1,12 @@
 """The supervisor: holds the listening socket, keeps workers alive, and replaces them.
 
-    SIGTERM, SIGINT   no new requests; running ones end within `grace`; then this process ends
-    SIGHUP            read the settings again; new workers take over, then the old ones end. Settings
-                      that cannot be used are told, and everything stays as it is
-    a worker dies     another takes its place; what it had sent is held when its lease ends
+    SIGTERM, SIGINT   no new requests; running ones finish within `grace`; then this process exits
+    SIGHUP            reload the settings: new workers take over, then the old ones exit. Invalid
+                      settings are logged, and nothing changes
+    a worker dies     another one starts; requests that it had sent are held when their leases expire
 
-The socket is never closed in between: a client waits a moment, it is not refused. Health and metrics
-are served here, on a listener of their own, so that they speak for all workers.
+The socket stays open in between: a client waits a moment instead of being refused. Health and metrics
+are served here, on a separate listener, because they cover all workers.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["Greeting", "Supervisor"]
 _log = logging.getLogger("twicesafe._proxy")
 
 _MARGIN: Final = 5.0
-"""How long beyond its grace a worker may live before it is killed."""
+"""How long after its grace period a worker is killed, in seconds."""
 _FIXED: Final = ("listen", "admin", "store")
-"""What a reload cannot change: keys and clients would be in two places."""
+"""Settings that need a restart: keys and clients would be in two places."""
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """What is told when it serves."""
+    """Passed to ``ready`` when the proxy starts to serve."""
 
     listening: str
     upstream: str
@@ -64,10 +64,10 @@ class Supervisor:
         self._changes = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._past: list[Count] = []
-        """What workers had counted that are gone, as far as they told."""
+        """The last known counts of workers that have exited."""
 
     async def run(self) -> None:
-        """Until a signal ends it. Raises `ConfigurationError` before anything listens."""
+        """Serve until a signal ends it. Raises `ConfigurationError` before it listens."""
         settings = self.settings
         await _openable(settings.store)
         with Listener.of(settings.listen, "listen").bind() as public:
@@ -91,13 +91,15 @@ class Supervisor:
                     admin.close()
 
     async def reload(self) -> None:
-        """New settings, new workers; or a complaint, and nothing changes."""
+        """Start workers with the new settings; on an error log it and change nothing."""
         async with self._changes:
             try:
                 settings = self._read()
                 for name in _FIXED:
                     if getattr(settings, name) != getattr(self.settings, name):
-                        raise ConfigurationError(f"{name} cannot change while it runs: restart")
+                        raise ConfigurationError(
+                            f"{name} cannot change while the proxy runs: restart it"
+                        )
                 fresh = await self._start(settings)
             except TwicesafeError as error:
                 _log.error("not reloaded: %s", error)
@@ -109,7 +111,7 @@ class Supervisor:
             _log.info("reloaded: %d workers", len(fresh))
 
     async def reports(self) -> list[Report]:
-        """What the workers say that answer."""
+        """Reports of all workers that answer."""
         asked = [process.report() for process in self._workers | self._leaving]
         return [report for report in await asyncio.gather(*asked) if report is not None]
 
@@ -129,7 +131,7 @@ class Supervisor:
         if not all(begun):
             for process in made:
                 process.end()
-            raise ConfigurationError("a worker did not start; the log says why")
+            raise ConfigurationError("a worker did not start; see the log for the reason")
         for process in made:
             self._spawn(self._watch(process))
         return set(made)
@@ -184,7 +186,7 @@ class _Process:
         self._asking = asyncio.Lock()
         self._is_ending = False
         self.last = Report()
-        """What it said last."""
+        """The last report."""
 
     async def begin(self) -> bool:
         """True: it serves."""
@@ -222,7 +224,7 @@ class _Process:
             self._process.terminate()
 
     async def ended(self) -> int:
-        """Its status, when it has one; what it counted to its end is heard first."""
+        """Wait for its exit, read its last report, and return the exit status."""
         assert self._process is not None
         status = await self._process.wait()
         assert self._process.stdout is not None
@@ -232,18 +234,18 @@ class _Process:
         return status
 
     async def over(self, patience: float) -> None:
-        """Wait for its end; kill it if it takes longer than this."""
+        """Wait for its exit; kill it if it takes longer than ``patience``."""
         if self._process is None:
             return
         try:
             async with asyncio.timeout(patience):
                 await self._process.wait()
         except TimeoutError:
-            _log.error("a worker did not end in time and is killed")
+            _log.error("a worker did not exit in time and is killed")
             self._process.kill()
             await self._process.wait()
 
 
 async def _openable(url: str) -> None:
-    """Bad URLs and missing drivers are told before anything listens."""
+    """Report a wrong URL or a missing driver before the proxy listens."""
     await open_async_store(url).close()

@@ -1,15 +1,15 @@
-"""The upstream: one HTTP/1.1 exchange per request, on a connection that is known to be sound.
+"""The upstream: one HTTP/1.1 exchange per request, on a checked connection.
 
-It is an ASGI application, so that the middleware stands in front of it as in front of any other.
-What it promises to the middleware is the line between "nothing happened" and "nobody knows":
+It is an ASGI application, so the middleware wraps it like any other. It tells the middleware exactly
+whether anything was sent:
 
-- `Unreachable`: no octet of the request has left. No connection could be had. The key is given back.
-- `UpstreamLost`, `UpstreamTimedOut`: octets have left, and no whole response came back. It may have
-  had its effect, so it is never sent again: not on another connection, not to another address. A key
-  is held.
+- `Unreachable`: there was no connection, and no byte of the request was sent. The key is released.
+- `UpstreamLost`, `UpstreamTimedOut`: bytes were sent, and no complete response came back. The request
+  may have had its effect, so it is never sent again, on no connection and to no address. Its key is
+  held.
 
-Both are logged, with the request and the reason. Redirects are answers. 1xx are not. A response without a length ends at a clean close; a reset is no
-end.
+Both are logged, with the request and the reason. Redirects are answers; 1xx responses are not. A
+response without a length ends at a clean close; after a reset it is incomplete.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 class Upstream:
-    """The application: whatever comes is passed on, once."""
+    """Passes each request on to the upstream, once."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Upstream:
         has_body = any(n in (b"content-length", b"transfer-encoding") for n, _ in fields)
         first = await receive() if has_body else _NO_BODY
         if first["type"] == "http.disconnect":
-            return  # it went away before anything was sent
+            return  # the client left before anything was sent
         try:
             connection = await self._connections.take()
         except Unreachable as refusal:
@@ -88,8 +88,8 @@ class Upstream:
             )  # fmt: skip
             raise
         except asyncio.CancelledError:
-            raise Unreachable("this process ends") from None
-        # From here on, nobody can say that nothing happened.
+            raise Unreachable("this process stops") from None
+        # From here on the request may have had its effect.
         try:
             passage = _Passage(connection, self._timeout, self._forwarding, receive, send)
             await passage.run(head, first)
@@ -99,7 +99,7 @@ class Upstream:
                 error.key = current_key()
                 self._metrics.count("upstream_failures", type(error).__name__)
                 _log.warning(
-                    "%s: the upstream gave no whole answer, the outcome is unknown: %s",
+                    "%s: the upstream gave no complete answer, the outcome is unknown: %s",
                     named(scope, error.key), error,
                 )  # fmt: skip
             raise
@@ -168,10 +168,10 @@ class _Passage:
         response = await self._event()
         while isinstance(response, h11.InformationalResponse):
             if response.status_code == 101:
-                raise UpstreamLost("it changes to a protocol that nobody asked for")
+                raise UpstreamLost("it switched protocols without a request to do so")
             response = await self._event()
         if not isinstance(response, h11.Response) or not 200 <= response.status_code <= 599:
-            raise UpstreamLost("it answered no response")
+            raise UpstreamLost("it sent no valid response")
         date = formatdate(usegmt=True).encode()
         lines = self._forwarding.back(response.status_code, response.headers.raw_items(), date)
         await self._send(
@@ -192,7 +192,7 @@ class _Passage:
             elif isinstance(event, h11.EndOfMessage):
                 return await self._pass(piece, more=False)
             else:
-                raise UpstreamLost("its response did not end")
+                raise UpstreamLost("its response was incomplete")
 
     async def _pass(self, piece: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
@@ -208,7 +208,7 @@ _LONGEST: Final = 200
 
 
 def named(scope: Message, key: Key | None) -> str:
-    """A request in the log: method, path and the short form of its key; never its query, a field or a body."""
+    """A request for the log: method, path and the short key; never its query, headers or body."""
     path = scope["raw_path"].decode("ascii", "backslashreplace")
     shown = path if len(path) <= _LONGEST else path[:_LONGEST] + "…"
     return f"{scope['method']} {shown}" + ("" if key is None else f" (key {key.short})")

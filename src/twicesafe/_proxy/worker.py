@@ -1,11 +1,11 @@
-"""One worker: serves on the socket that its supervisor holds, until it is told to end.
+"""One worker process: serves on the supervisor's socket until SIGTERM.
 
     python -m twicesafe._proxy.worker FD        settings on standard input, as one line of JSON
 
-Afterwards each line on standard input asks for a report, which goes to standard output. The end of
-standard input, or SIGTERM, begins the end: no new connections, running requests finish within
-`grace`, also those whose clients are gone; what is left then was sent and is held, or was not and is
-given back.
+After that, each line on standard input asks for a report on standard output. SIGTERM, or the end of
+standard input, starts the shutdown: no new connections, and running requests finish within `grace`,
+even if their clients are gone. After `grace`, the key of a request that was sent is held, and the key of
+one that was not sent is released.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PROBE = Key("probe", ("twicesafe", "proxy"), absolute=True)
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a worker says of itself."""
+    """A worker's counts and health."""
 
     counts: list[Count] = []
     store: bool = True
@@ -44,12 +44,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """Everything of one process, put together from settings."""
+    """One worker process, built from the settings."""
 
     def __init__(self, settings: ProxySettings, receiver: AsyncReceiver | None = None) -> None:
         self.settings = settings
         self._until = 0.0
-        """When the grace ends; 0: nobody has asked to stop."""
+        """When the grace period ends; 0: not stopping."""
         self.metrics = Metrics()
         self.receiver = receiver or AsyncReceiver.open(settings.store, observers=[self.metrics])
         policy = settings.policy()
@@ -104,14 +104,14 @@ def _trust(path: str) -> ssl.SSLContext | None:
     return ssl.create_default_context(cafile=path) if path else None
 
 
-async def _obey(worker: Worker, asked: asyncio.StreamReader) -> None:
-    """Answer each line; at the end of them, the supervisor is gone."""
+async def _answer_supervisor(worker: Worker, asked: asyncio.StreamReader) -> None:
+    """Answer each line with a report; stop when the input ends: the supervisor is gone."""
     while await asked.readline():
-        _say(await worker.report())
+        _write(await worker.report())
     worker.stop()
 
 
-def _say(report: Report) -> None:
+def _write(report: Report) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -123,15 +123,15 @@ async def _run(listening: socket.socket) -> None:
     settings = msgspec.json.decode(await asked.readline(), type=ProxySettings)
     worker = Worker(settings)
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
-    for ignored in (signal.SIGINT, signal.SIGHUP):  # the terminal's; the supervisor's to hear
+    for ignored in (signal.SIGINT, signal.SIGHUP):  # the supervisor handles these
         loop.add_signal_handler(ignored, lambda: None)
-    _say(Report())
-    obeying = asyncio.ensure_future(_obey(worker, asked))
+    _write(Report())
+    obeying = asyncio.ensure_future(_answer_supervisor(worker, asked))
     try:
         await worker.serve(listening)
     finally:
         obeying.cancel()
-        _say(Report(worker.metrics.counts()))
+        _write(Report(worker.metrics.counts()))
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -8,7 +8,7 @@ Which file knows the object is found by the module names of its classes, so no d
 that the caller did not load. Nothing here begins, commits or rolls back: the caller does.
 
     sqlite      sqlite3, aiosqlite
-    psycopg     psycopg 3, both colours
+    psycopg     psycopg 3, blocking and async
     asyncpg     asyncpg, pooled or not
     mysql       PyMySQL, asyncmy, aiomysql
     sqlalchemy  Connection, Session, AsyncConnection, AsyncSession, scoped or not
@@ -37,7 +37,7 @@ _BLOCKING: Final = {
     "django.utils.connection.ConnectionProxy": "django:DjangoTransaction",
     "builtins.str": "django:DjangoTransaction",
 }
-_AWAITED: Final = {
+_ASYNC: Final = {
     "aiosqlite.core.Connection": "sqlite:AiosqliteTransaction",
     "psycopg.AsyncConnection": "psycopg:AsyncPsycopgTransaction",
     "asyncpg.connection.Connection": "asyncpg:AsyncpgTransaction",
@@ -54,13 +54,13 @@ _found: dict[type, Any] = {}
 
 def of(connection: Any) -> Transaction:
     """The caller's transaction behind a blocking connection or session."""
-    found: Transaction = _class_for(connection, _BLOCKING, _AWAITED)(connection)
+    found: Transaction = _class_for(connection, _BLOCKING, _ASYNC)(connection)
     return found
 
 
 def async_of(connection: Any) -> AsyncTransaction:
-    """The caller's transaction behind an awaited connection or session."""
-    found: AsyncTransaction = _class_for(connection, _AWAITED, _BLOCKING)(connection)
+    """The caller's transaction behind an async connection or session."""
+    found: AsyncTransaction = _class_for(connection, _ASYNC, _BLOCKING)(connection)
     return found
 
 
@@ -79,14 +79,15 @@ def _class_for(connection: Any, wanted: dict[str, str], other: dict[str, str]) -
     return cls
 
 
-def _unknown(names: list[str], wanted: dict[str, str], colour: bool) -> UsageError:
+def _unknown(names: list[str], wanted: dict[str, str], other_mode: bool) -> UsageError:
     what = names[0].removeprefix("builtins.")
-    if colour:
-        twin = "AsyncInbox and AsyncOutbox" if wanted is _BLOCKING else "Inbox and Outbox"
-        return UsageError(f"a {what} is of the other colour: it goes to {twin}")
+    if other_mode and wanted is _BLOCKING:
+        return UsageError(f"a {what} is asynchronous; use AsyncInbox and AsyncOutbox")
+    if other_mode:
+        return UsageError(f"a {what} is blocking; use Inbox and Outbox")
     first = "sqlite3, psycopg, PyMySQL, SQLAlchemy (Connection, Session) or Django (a connection, or its alias)"
     second = "psycopg, asyncpg, asyncmy, aiomysql, aiosqlite or SQLAlchemy (AsyncConnection, AsyncSession)"
     return UsageError(
-        f"a {what} is no connection that is known here: pass an open connection or session of "
+        f"a {what} is not a supported connection: pass an open connection or session of "
         + (first if wanted is _BLOCKING else second)
     )

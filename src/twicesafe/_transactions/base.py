@@ -1,8 +1,7 @@
-"""What a caller's transaction can do for us: run statements in it, and say whether it is open.
+"""A caller's transaction: runs our statements in it, and checks whether it is open.
 
-A `Transaction` never begins or ends anything. Whether it is open is the server's word, not the
-wrapper's (`state`). Errors of the driver come out as ours; what they mean
-for whoever holds the transaction is told in one place (`explain`).
+A `Transaction` never begins or ends anything. Whether it is open is what the server says, not the
+wrapper (`state`). `explain` turns driver errors into ours, and says what the caller should do.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ T = TypeVar("T")
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql", "mysql"]
 Style: TypeAlias = Literal["?", "%s", "$1"]
-"""How the driver writes the place of a value."""
+"""The driver's placeholder style."""
 
 
 class Hear:
@@ -52,25 +51,25 @@ HEAR: Final = Hear()
 
 
 class Described(abc.ABC):
-    """What both twins know, and how they find out whether the transaction is open."""
+    """Shared by the blocking and the async class: how to find out whether a transaction is open."""
 
     dialect: Dialect
     style: Style
     remedy: str
-    """What to do about a connection that commits by itself."""
+    """What the caller should do about a connection in autocommit mode."""
     begins: bool = False
-    """A wrapper, not the driver, begins with the first statement."""
+    """True: a wrapper, not the driver, begins the transaction with the first statement."""
 
     @abc.abstractmethod
     def driver(self) -> Any:
         """The driver's own connection, below any wrapper."""
 
     def look(self, heard: bool = False) -> State:
-        """The state as the driver has it, without a word to the server; `heard`: it just answered."""
+        """The state that the driver knows, without a round trip; `heard`: the server just answered."""
         return state_of(self.dialect, self.driver(), heard)
 
     def opened(self) -> Program[None]:
-        """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        """Raise `UsageError` unless the caller's later commit will commit what we write now."""
         state = self._looked()
         if state is State.CLAIMED:
             yield Change("DO 0") if self.dialect == "mysql" else HEAR
@@ -96,7 +95,7 @@ class Described(abc.ABC):
     def refuse(self) -> UsageError:
         return UsageError(
             "this connection has no open transaction: every statement would commit by itself, "
-            f"and the record apart from your data; {self.remedy}"
+            f"and the record separately from your data; {self.remedy}"
         )
 
     def failed(self) -> UsageError:
@@ -107,15 +106,15 @@ class Described(abc.ABC):
 
 
 class Transaction(Described):
-    """The blocking twin."""
+    """A blocking transaction."""
 
     def check(self) -> None:
-        """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        """Raise `UsageError` unless the caller's later commit will commit what we write now."""
         drive(self.opened(), self.perform)
 
     @abc.abstractmethod
     def execute(self, statement: Query | Change) -> Any:
-        """Rows of a query, or how many rows a change changed; may raise the driver's error."""
+        """The rows of a query, or the row count of a change; may raise the driver's error."""
 
     def perform(self, statement: Query | Change | Hear) -> Any:
         try:
@@ -128,20 +127,20 @@ class Transaction(Described):
             raise explain(self.dialect, error) from error
 
     def run(self, program: Program[T]) -> T:
-        """A whole program in the caller's transaction."""
+        """Run a whole program in the caller's transaction."""
         return drive(program, self.perform)
 
 
 class AsyncTransaction(Described):
-    """The awaited twin."""
+    """The async version of `Transaction`."""
 
     async def check(self) -> None:
-        """Raise `UsageError` unless what we write now is committed by the caller, later."""
+        """Raise `UsageError` unless the caller's later commit will commit what we write now."""
         await drive_async(self.opened(), self.perform)
 
     @abc.abstractmethod
     async def execute(self, statement: Query | Change) -> Any:
-        """Rows of a query, or how many rows a change changed; may raise the driver's error."""
+        """The rows of a query, or the row count of a change; may raise the driver's error."""
 
     async def perform(self, statement: Query | Change | Hear) -> Any:
         try:
@@ -154,12 +153,12 @@ class AsyncTransaction(Described):
             raise explain(self.dialect, error) from error
 
     async def run(self, program: Program[T]) -> T:
-        """A whole program in the caller's transaction."""
+        """Run a whole program in the caller's transaction."""
         return await drive_async(program, self.perform)
 
 
 def plain(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Rows of whatever kind as tuples; psycopg 2 has memoryviews for bytes."""
+    """Rows of any kind as tuples; psycopg 2 returns memoryviews for bytes."""
     return [
         tuple(bytes(value) if type(value) is memoryview else value for value in row) for row in rows
     ]
@@ -172,7 +171,7 @@ _WAITED: Final[dict[Dialect, AbstractSet[object]]] = {
     "mysql": {1205, 1213, 1020},
     "sqlite": {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_TIMEOUT"},
 }
-"""Somebody else held the row, or moved it under our snapshot."""
+"""Another transaction held the row, or changed it after our snapshot."""
 _NO_TABLE: Final[dict[Dialect, AbstractSet[object]]] = {
     "postgresql": {"42P01"},
     "mysql": {1146},
@@ -191,7 +190,7 @@ _LOST: Final[dict[Dialect, tuple[object, ...]]] = {
 
 
 def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
-    """A driver's error, however wrapped, as ours: what happened and whose move it is."""
+    """Our error for a driver's error: what happened and what the caller should do."""
     code, text = None, ""
     for cause in causes(error):
         code, text = _code_of(dialect, cause), " ".join(str(cause).split())[:300]
@@ -200,7 +199,7 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
     if code in _WAITED[dialect]:
         return StillInProgressError(
             "another transaction holds this key (or, on SQLite, the database) and did not end in "
-            f"time ({text}); roll back, and let the message come again",
+            f"time ({text}); roll back, and have the message redelivered",
             retry_after=0.5,
         )
     if code in _NO_TABLE[dialect] or "no such table" in text:
@@ -209,14 +208,14 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
             f"database, or run there: twicesafe migrate ({text})"
         )
     if code in _ENDED[dialect] or "no such savepoint" in text:
-        return AtomicityBrokenError(f"the transaction is not what it was: {text}")
+        return AtomicityBrokenError(f"the transaction ended or changed meanwhile: {text}")
     gone = isinstance(code, str) and code.startswith(tuple(map(str, _LOST[dialect])))
     if code is None or gone or code in _LOST[dialect]:
         return StoreUnavailableError(
             f"the database did not answer inside your transaction: {text or type(error).__name__}; "
-            "whether it was committed is told by the next delivery of the same key"
+            "it may have been committed: the next delivery of the same key finds out"
         )
-    return StoreError(f"the database refuses a statement inside your transaction: {text}")
+    return StoreError(f"the database refused a statement in your transaction: {text}")
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,7 +1,7 @@
 """Django: a database connection, or its alias, inside ``atomic()``.
 
 The statements go through Django's own cursor, in the caller's thread, so its thread-local
-connection, `atomic` and query log are what they were.
+connection, `atomic` and query log work as usual.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DjangoTransaction(Transaction):
         return self._connection.connection
 
     def look(self, heard: bool = False) -> State:
-        """Django must say that the caller commits, and the server that a transaction is there."""
+        """Both Django and the server must report the caller's open transaction."""
         connection = self._connection
         if not connection.in_atomic_block:
             if connection.get_autocommit():
@@ -61,7 +61,7 @@ class DjangoTransaction(Transaction):
         ):
             raise UsageError(
                 "with AUTOCOMMIT off, atomic() on SQLite is a SAVEPOINT that may have no BEGIN before "
-                "it: its end would commit the record apart from the rest; leave AUTOCOMMIT on"
+                "it: its end would commit the record separately from the rest; leave AUTOCOMMIT on"
             )
         return state
 
@@ -76,7 +76,7 @@ class DjangoTransaction(Transaction):
 def _named(alias: str) -> Any:
     if "django.db" not in sys.modules:
         raise UsageError(
-            "a text is taken for the alias of a Django database, but Django is not loaded; pass the "
+            "text is the alias of a Django database, but Django is not loaded; pass the "
             "connection itself"
         )
     from django.db import connections

@@ -13,7 +13,7 @@ __all__ = ["AiomysqlTransaction", "AsyncmyTransaction", "PymysqlTransaction", "w
 class _Looked(Described):
     dialect: Dialect = "mysql"
     style: Style = "%s"
-    remedy = "say connection.begin() first, or connect without autocommit"
+    remedy = "call connection.begin() first, or connect without autocommit"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -46,7 +46,7 @@ class AsyncmyTransaction(_Looked, AsyncTransaction):
 
 
 class AiomysqlTransaction(AsyncmyTransaction):
-    """Its way to write bytes does not go with PyMySQL of today: they are written as hex here."""
+    """Its encoding of bytes does not work with current PyMySQL, so bytes are written as hex."""
 
     def _cursor(self) -> Any:
         from aiomysql.cursors import Cursor
@@ -71,5 +71,5 @@ def with_hex(statement: Query | Change) -> Query | Change:
 
 
 def _rows(cursor: Any, rows: Any) -> list[Any]:
-    """A statement that gives rows on MariaDB may give none at all on MySQL."""
+    """A statement that returns rows on MariaDB may return no result on MySQL."""
     return [] if cursor.description is None else list(rows)

@@ -1,4 +1,4 @@
-"""PostgreSQL by psycopg 3, blocking and awaited."""
+"""PostgreSQL by psycopg 3, blocking and async."""
 
 from __future__ import annotations
 

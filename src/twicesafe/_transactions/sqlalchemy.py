@@ -1,4 +1,4 @@
-"""SQLAlchemy 2: Core connections and ORM sessions, blocking and awaited, on any of its drivers.
+"""SQLAlchemy 2: Core connections and ORM sessions, blocking and async, on any of its drivers.
 
 Statements go to the driver as they are (`exec_driver_sql`), in the session's own transaction; what
 is pending in an ORM session is not flushed by us, it is flushed by its commit. Whether a transaction
@@ -41,11 +41,11 @@ _STYLES: Final[dict[str, Style]] = {
     "numeric_dollar": "$1",
 }
 _MAY_NEST: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Engines on SQLite that were seen to send BEGIN before anything else."""
+"""SQLite engines that are known to send BEGIN first."""
 
 
 class _Wrapped(Described):
-    """A connection of SQLAlchemy, the blocking one behind either kind."""
+    """A SQLAlchemy connection: the blocking one, also behind an async connection."""
 
     begins = True  # the engine, for a driver that does not: asyncpg, or by an event
     remedy = (
@@ -76,7 +76,7 @@ class _Wrapped(Described):
         return super().look(heard)
 
     def is_doubtful(self) -> bool:
-        """Inside a savepoint that may be the transaction itself: its release would commit."""
+        """Whether a savepoint may be the whole transaction, so that its release would commit."""
         if self.dialect != "sqlite":
             return False
         connection = self.blocking()
@@ -85,7 +85,7 @@ class _Wrapped(Described):
     def refuse_nested(self) -> UsageError:
         return UsageError(
             "this is begin_nested() on SQLite, and the driver may have sent SAVEPOINT without BEGIN: "
-            "its release would commit the record apart from the rest of your transaction; pass the "
+            "its release would commit the record separately from your transaction; pass the "
             'connection before begin_nested(), let the engine\'s "begin" event send BEGIN (see '
             '"Serializable isolation / Savepoints" in SQLAlchemy\'s page on SQLite), or from Python '
             'on 3.12 connect with connect_args={"autocommit": False}'
@@ -93,9 +93,9 @@ class _Wrapped(Described):
 
 
 def prove_nesting(connection: Any) -> bool:
-    """Does this engine send BEGIN before a savepoint? SQLite is asked, on a connection of our own.
+    """Whether this engine sends BEGIN before a savepoint, tried on a connection of our own.
 
-    The one at hand cannot tell: inside a savepoint SQLite says "in a transaction" either way.
+    The caller's connection cannot tell: SQLite says "in a transaction" inside any savepoint.
     """
     from sqlalchemy import Connection
 
@@ -171,7 +171,7 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
 
 
 class AsyncSessionTransaction(AsyncConnectionTransaction):
-    """The connection of a session must be awaited: it is asked for with the first check."""
+    """A session's connection must be awaited, so the first check fetches it."""
 
     def __init__(self, session: Any) -> None:
         self._session = session

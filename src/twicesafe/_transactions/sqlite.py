@@ -1,8 +1,8 @@
 """SQLite by the standard library, or by aiosqlite.
 
 Without ``isolation_level=None`` (or with ``autocommit=False``) the driver begins by itself before
-our first write; otherwise the caller must have said BEGIN. Say ``BEGIN IMMEDIATE`` where you read
-before you write: SQLite refuses a reader whose snapshot is old as soon as it wants to write.
+our first write; otherwise the caller must have sent BEGIN. Use ``BEGIN IMMEDIATE`` if you read
+before you write: SQLite refuses to let a reader with an old snapshot write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["AiosqliteTransaction", "SqliteTransaction"]
 class _Looked(Described):
     dialect: Dialect = "sqlite"
     style: Style = "?"
-    remedy = "say BEGIN IMMEDIATE first, or connect without isolation_level=None"
+    remedy = "execute BEGIN IMMEDIATE first, or connect without isolation_level=None"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -1,15 +1,15 @@
-"""Is a transaction open? What the server last said, read from the driver's own connection.
+"""Is a transaction open? The server's last answer, read from the driver's own connection.
 
-A wrapper (SQLAlchemy, Django) only knows what was asked of it; a driver argument, an engine option
-or a raw COMMIT can make it wrong. The driver has the server's word: PostgreSQL and MySQL send the
-state with their answers, SQLite keeps it in the connection. So every adapter ends up here.
+A wrapper (SQLAlchemy, Django) only knows its own calls; a driver argument, an engine option or a raw
+COMMIT can make it wrong. The driver knows the server's state: PostgreSQL and MySQL send it with their
+answers, SQLite keeps it in the connection. So every adapter asks here.
 
     OPEN      the caller's transaction is open on the server
     BEGINS    none yet, but the next write begins one that only the caller ends
-    CLAIMED   the state that the driver has may be old: the server must be heard first
+    CLAIMED   the driver's state may be old: send a statement first
     COMMITS   every statement commits by itself
     FAILED    open, but it takes no more statements
-    UNKNOWN   this driver does not tell; `ask` finds out by statements
+    UNKNOWN   this driver does not know; `ask` finds out by statements
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PG_IDLE, _PG_ACTIVE, _PG_FAILED = 0, 1, 3
 
 
 def postgresql_state(connection: Any, heard: bool) -> State:
-    """psycopg 3 begins by itself unless it is told not to; asyncpg never does.
+    """psycopg 3 begins by itself unless autocommit is on; asyncpg never does.
 
     psycopg learns the state when the server is ready for the next query. In a pipeline that is at a
     sync only: before it, a BEGIN or COMMIT may be on its way, and statements without a BEGIN are in
@@ -84,7 +84,7 @@ _HEARD: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
 
 def mysql_state(connection: Any, heard: bool) -> State:
-    """PyMySQL, asyncmy and aiomysql keep the flags of the server's last OK. Two of its words are missing:
+    """PyMySQL, asyncmy and aiomysql keep the flags of the server's last OK. Two things are missing:
 
     An error carries no flags, and a deadlock rolls the whole transaction back: after one, a
     connection in autocommit mode still looks open. And the flags of the log-in are older than what

@@ -1,8 +1,8 @@
-"""Budget: retries are load. When a server is down, they must not be what keeps it down.
+"""Retry budget: limits the load that retries add, so that they do not keep a failing server down.
 
-A bucket of tokens: every call puts a fraction in, every retry takes a whole one out. While most
-calls succeed there is enough for every retry; when all fail, retries are at most `ratio` of the
-calls. One budget per server and process: share it between the clients of that server.
+A token bucket: every call adds a fraction of a token, every retry takes a whole one. While most calls
+succeed there are enough tokens for every retry; when all fail, retries are at most `ratio` of the
+calls. Use one budget per server and process: share it between the clients of that server.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Budget:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not 0 <= value <= most:
                 raise ConfigurationError(
-                    f"budget.{name}={value!r} makes no sense: use a number from 0 to {most:g}"
+                    f"budget.{name}={value!r} is not valid: use a number from 0 to {most:g}"
                 )
         self.ratio = ratio
         """Retries per call, in the long run."""
         self.reserve = reserve
-        """Retries at once, and what is there at the start."""
+        """The size of the bucket, which is full at the start."""
         self._tokens = float(reserve)
         self._lock = RenewedLock()
 
@@ -49,7 +49,7 @@ class Budget:
             self._tokens = min(self._tokens + self.ratio, float(self.reserve))
 
     def spend(self) -> bool:
-        """May a retry be sent? Then it is counted."""
+        """Take one token; False: no retry is allowed now."""
         with self._lock.now:
             if self._tokens < 1:
                 return False

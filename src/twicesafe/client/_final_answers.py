@@ -1,20 +1,20 @@
-"""Judging: is this answer final, or may the same request have another one later?
+"""Is this answer final, or may a retry of the same request succeed?
 
-Asked in this order; the first that knows decides.
+The first matching line decides:
 
-| what the answer says                             | then          |
+| the answer                                       | then          |
 |--------------------------------------------------|---------------|
 | it is a replay                                   | final         |
-| a problem document with `retryable`, or a type of ours | as it says |
+| a problem document with `retryable`, or of a twicesafe type | as it says |
 | `Stripe-Should-Retry`                            | as it says    |
-| a status of `retry_on`                           | again         |
-| the in-flight status (409), and the first may be running | again |
+| a status in `retry_on`                           | retry         |
+| the in-flight status (409), and the first attempt may be running | retry |
 | anything else                                    | final         |
 
-So a 422, an outcome that is unknown and a handler's own 500 are final: under the same key they would
-be the same. "The first may be running": a key that we made just now and sent once can be nobody
-else's, so that 409 is the application's own answer; on a retry, with a key that was given or
-derived, or with Retry-After, it means "wait".
+So a 422, an unknown outcome and a handler's own 500 are final: under the same key the answer would
+be the same. "The first attempt may be running": no other caller can have used a new key that was sent
+once, so then a 409 is the application's own answer. On a retry, with a given or derived key, or with
+Retry-After, a 409 means "wait".
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 _PROBLEM: Final = 65536
-"""A problem document is read up to here, whatever the policy says."""
+"""Bytes of a problem document that are always read, whatever the policy says."""
 _ENDLESS: Final = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response, as far as it is judged."""
+    """The parts of a response that decide whether it is final."""
 
     status: int
     headers: Mapping[str, str]
@@ -58,17 +58,17 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Unanswered(msgspec.Struct, frozen=True):
-    """No response, or half of one."""
+    """No response, or an incomplete one."""
 
     error: Exception
     sent: bool
-    """False: the request certainly did not leave, and its body was not touched."""
+    """False: the request was certainly not sent, and its body was not read."""
     final: bool = False
-    """Another attempt would end the same."""
+    """A retry would fail the same way."""
 
 
 def blames_certificate(error: BaseException) -> bool:
-    """Was it a certificate that nobody vouches for? That will not change; a broken TLS stream may."""
+    """Whether certificate verification failed. A retry will not help; a broken TLS stream may recover."""
     seen: set[int] = set()
     todo: list[object] = [error]
     while todo:
@@ -100,9 +100,9 @@ def is_final(answer: Answer, policy: RetryPolicy, *, may_be_running: bool) -> bo
 
 
 def read_ahead(status: int, headers: Mapping[str, str], policy: RetryPolicy) -> int:
-    """How many bytes of the body to read before the answer is judged and handed over.
+    """How many bytes of the body to read before the answer is checked and returned.
 
-    0 for what is longer, and for event streams: those are handed over as they are.
+    0 for longer bodies and for event streams: they are returned unread.
     """
     if status >= 400 and _is_problem(headers):
         return max(policy.buffer, _PROBLEM)
@@ -113,9 +113,9 @@ def read_ahead(status: int, headers: Mapping[str, str], policy: RetryPolicy) -> 
 
 
 def retry_after(headers: Mapping[str, str], wall: float) -> float:
-    """Seconds that the server asks us to wait; 0 if it does not, or not in a way that is known.
+    """Seconds that the server asks us to wait; 0 if Retry-After is missing or not understood.
 
-    A date is compared with the server's own Date where there is one: clocks differ.
+    A date is compared with the server's own Date if there is one, because clocks differ.
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
@@ -144,7 +144,7 @@ def _is_problem(headers: Mapping[str, str]) -> bool:
 
 
 def _said(answer: Answer) -> bool | None:
-    """May the same request succeed later? What the answer itself says about it; None: nothing."""
+    """Whether the answer itself says that a retry may succeed; None: it does not say."""
     if answer.status >= 400 and _is_problem(answer.headers):
         try:
             document = msgspec.json.decode(answer.body)

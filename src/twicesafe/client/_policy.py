@@ -1,11 +1,11 @@
-"""RetryPolicy: how a client retries, checked when it is made.
+"""RetryPolicy: how a client retries. Settings are checked when it is created.
 
     RetryPolicy()                                     the IETF draft's header
     RetryPolicy(http=HttpPolicy.stripe())             header, methods and marker of a profile
     RetryPolicy(attempts=3, deadline=10)
 
-What is about the wire (header, methods, marker, longest key, quotes) is the server's `HttpPolicy`:
-say it once and give it to both sides.
+The settings of the HTTP exchange (header, methods, marker, longest key, quotes) are the server's
+`HttpPolicy`: define it once and use it on both sides.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class RetryPolicy:
     """How a client retries. Immutable; `replace` makes variants."""
 
     http: HttpPolicy = _DRAFT
-    """What server and client agree on: header, methods, marker of a replay, form of keys."""
+    """What server and client agree on: header, methods, replay marker, key format."""
     attempts: int = 6
-    """How often a call is sent at most, the first time included."""
+    """The most times a call is sent, including the first."""
     deadline: Duration = 60
-    """How long a call may take with its waits; no attempt begins, and no wait ends, after it."""
+    """How long a call may take, including waits; no attempt starts, and no wait ends, after it."""
     backoff: Backoff = _FULL_JITTER
-    """The wait before a retry: any part of it (full jitter), on top of what Retry-After says."""
+    """The wait before a retry: a random part of it (full jitter), added to Retry-After."""
     retry_on: frozenset[int] = TRY_AGAIN
     """Statuses that are retried, unless the answer says otherwise."""
     buffer: int = 1_048_576
-    """So much of an answer is read before it is handed over: one that is cut there is retried. A
-    longer one and an event stream are handed over as they come, and a cut is the caller's to see."""
+    """Bytes of an answer to read before it is returned: if it is cut within them, the call is retried.
+    A longer answer and an event stream are returned unread, and the caller sees a cut."""
     new_key: Callable[[], str] = _fresh
     """Makes the key of a call that has none."""
     propagate: bool = True
-    """Inside a protected request or message, derive the key from the current one."""
+    """While a protected request or message is handled, derive the key from its key."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deadline", seconds(self.deadline, "deadline"))
@@ -70,12 +70,14 @@ class RetryPolicy:
 
 def _require(holds: object, name: str, value: object, remedy: str) -> None:
     if not holds:
-        raise ConfigurationError(f"{name}={value!r} makes no sense: {remedy}")
+        raise ConfigurationError(f"{name}={value!r} is not valid: {remedy}")
 
 
 def _check(policy: RetryPolicy) -> None:
     _require(isinstance(policy.http, HttpPolicy), "http", policy.http, "use an HttpPolicy(…)")
-    _require(policy.http.header, "http", "…", "it has no header to send a key in")
+    _require(
+        policy.http.header, "http", "…", "its header is not set, so there is no header for the key"
+    )
     _require(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
     for name, least in (("attempts", 1), ("buffer", 0)):
         value = getattr(policy, name)

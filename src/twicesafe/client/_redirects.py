@@ -1,16 +1,16 @@
-"""Redirects: the key of a request that a library sends because an answer told it where to go.
+"""Redirects: the key of a request that a library sends to follow a redirect.
 
     POST a.example/charges   key K                    307 → b.example/charges
     POST b.example/charges   key derived from K and that address
     GET  b.example/receipt   no key                   after 301, 302 or 303
 
-The same key would be refused at another path of the same server (422), and it would tell another host a key
-that is not its own. A new key would be a second effect when the whole call is repeated: the first server
-replays its redirect, and the second one meets a key that it does not know. The derived key is the same
-for each repeat, differs for each address, and does not tell the key that it is made from.
+The same key would be refused at another path of the same server (422), and it would reveal the key to
+another host. A new key would cause a second effect when the whole call is repeated: the first server
+replays its redirect, and the second server gets an unknown key. The derived key is the same for each
+repeat, differs for each address, and does not reveal the original key.
 
-A `Root` goes with the request in a way of each library's own; the key itself is taken off a request that
-was redirected, so that nothing can copy it.
+Each library has its own way to attach a `Root` to the request. The key itself is removed from a
+redirected request, so that nothing can copy it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Root(msgspec.Struct, frozen=True):
 
     key: str
     url: str
-    """Where it was sent first."""
+    """The URL of the first request."""
     fresh: bool
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ def start(
 
 
 def call_from(policy: RetryPolicy, root: Root, method: str, url: str) -> Call | None:
-    """The call at this address; None: what it has become needs no key."""
+    """The call at this address; None: the redirected request needs no key."""
     if method in SAFE:
         return None
     key = root.key
@@ -84,7 +84,7 @@ def call_from(policy: RetryPolicy, root: Root, method: str, url: str) -> Call | 
 
 
 def take_off(policy: RetryPolicy, headers: MutableMapping[str, Any]) -> None:
-    """No key in these headers, whoever put it there."""
+    """Remove the key from these headers, even one that the caller set."""
     for name in policy.http.key_fields:
         while headers.pop(name, None) is not None:
             pass  # aiohttp's takes off one line at a time

@@ -1,10 +1,10 @@
-"""Sending: one call with all its retries, as a flow of commands. It decides; the edges act.
+"""One call with all its retries, as a flow of commands: it decides, and the libraries do the I/O.
 
-    Attempt(seconds)        send the request, within so many seconds. Reply: Answer or Unanswered
-    Pause(seconds, answer)  let go of that answer, then wait. Reply: nothing
+    Attempt(seconds)        send the request, within this time. Reply: Answer or Unanswered
+    Pause(seconds, answer)  close that answer, then wait. Reply: nothing
 
-The flow is run by `drive` or `drive_async`, so that every library, blocking or not, has the same
-rules. What is not a matter of the network (a bug, a cancellation) passes through it.
+`drive` or `drive_async` runs the flow, so that every library, blocking or async, follows the same
+rules. Errors that are not about the network (a bug, a cancellation) pass through it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Call(msgspec.Struct, frozen=True):
 
     key: str
     field: str | None
-    """What to put into the key's header; None: the caller has put it there."""
+    """The value of the key header; None: the caller has set it."""
     fresh: bool
-    """The key was made for this call: nobody else can have used it."""
+    """The key was made for this call: no other caller can have used it."""
 
     def __repr__(self) -> str:
         return f"<Call {Key(self.key).short}>"
@@ -66,7 +66,7 @@ class Call(msgspec.Struct, frozen=True):
 def call_of(
     policy: RetryPolicy, method: str, path: str, headers: Iterable[tuple[str, str]]
 ) -> Call | None:
-    """The call that a request is; None: it needs no key and is left alone."""
+    """The call for a request; None: it needs no key and is sent unchanged."""
     if method in SAFE:
         return None
     http = policy.http
@@ -98,7 +98,7 @@ def send(
     wall: WorkerClock = time.time,
     chance: Callable[[], float] = random.random,
 ) -> Sending:
-    """One call. `rewind` makes the body ready to be sent again, or says that it cannot be."""
+    """One call. `rewind` prepares the body for a retry; False: it cannot be sent again."""
     begun = now()
     deadline = seconds(policy.deadline)
     budget.earn()

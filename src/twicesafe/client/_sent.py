@@ -1,7 +1,7 @@
-"""Sent: how a call went, for whoever holds its response or its error.
+"""Sent: how a call went, found on its response or its error.
 
 response = client.post("/charges", json=order)
-sent_of(response).replayed      # the server had done it before
+sent_of(response).replayed      # the server had already done it
 except httpx.TransportError as error:
     sent_of(error).key          # send the call again under this key, and it is the same call
 """
@@ -30,11 +30,11 @@ class Sent(msgspec.Struct, frozen=True):
     attempts: int
     """How often it was sent."""
     replayed: bool
-    """The answer is from the server's record: the last attempt had no effect of its own."""
+    """The answer is a replay from the server's record: the last attempt had no effect."""
     end: End
-    """answered: the answer is final. error: so is the error (a certificate, a protocol of this side).
-    Otherwise a retry was due, and this forbade it: attempts, deadline or budget, or a body that could
-    be read only once."""
+    """answered: the answer is final. error: the error is final (a certificate, a local protocol error).
+    Otherwise it names what forbade a retry: attempts, deadline, budget, or a body that can be read
+    only once."""
 
     def __repr__(self) -> str:
         replayed = ", replayed" if self.replayed else ""
@@ -42,7 +42,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 def mark(what: Any, sent: Sent) -> None:
-    """Leave it on a response or an error."""
+    """Attach it to a response or an error."""
     setattr(what, EXTENSION, sent)
     if isinstance(what, BaseException):
         times = "once" if sent.attempts == 1 else f"{sent.attempts} times"
@@ -53,7 +53,7 @@ def mark(what: Any, sent: Sent) -> None:
 
 
 def sent_of(what: object) -> Sent | None:
-    """How the call of this response or error went; None: it was not ours (it had no key)."""
+    """How the call of this response or error went; None: it was sent without a key."""
     extensions = getattr(what, "extensions", None)
     if isinstance(extensions, dict) and EXTENSION in extensions:
         found = extensions[EXTENSION]

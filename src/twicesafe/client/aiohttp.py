@@ -1,12 +1,12 @@
-"""aiohttp: a client middleware that retries. Give it to a session, and its calls are safe to repeat.
+"""aiohttp: a client middleware that retries safely.
 
     aiohttp.ClientSession(middlewares=[RetryMiddleware()])
 
-POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
-else passes untouched. A redirect that the session follows has a key of its own, derived from the first one
-(`redirects`). `response.twicesafe`, or `sent_of`, tells how it went. The session's total
-time-out holds for the call with all its retries, as does the policy's deadline. An answer that does
-not announce its length is handed over as it comes: if it is cut, the caller sees it.
+POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it;
+all other requests pass unchanged. A redirect that the session follows gets a key derived from the first
+one (`redirects`). `response.twicesafe`, or `sent_of`, says how the call went. The session's total
+time-out covers the call with all its retries, as does the policy's deadline. An answer without a
+Content-Length is returned unread: if it is cut, the caller sees that.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RetryMiddleware:
                 response = await handler(request)
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 body = b""
-                # What was read cannot be put back, so only what says its length, and refusals.
+                # A body that was read cannot be put back: read only errors and bodies of known length.
                 known = "content-length" in headers or response.status >= 400
                 if known and read_ahead(response.status, headers, self.policy):
                     body = await response.read()  # closes it if that fails
@@ -103,9 +103,9 @@ _redirected: ContextVar[tuple[object, Root] | None] = ContextVar("_redirected", 
 
 
 def _call_mark(request: ClientRequest) -> object:
-    """What all requests of one call of the session share, and no other request has: its timer.
+    """The timer, which all requests of one call of the session share, and no other request.
 
-    aiohttp tells a middleware nothing of redirects: each request looks like a first one.
+    aiohttp does not tell a middleware about redirects: each request looks like the first one.
     """
     return getattr(request, "_timer", None)
 
@@ -123,7 +123,7 @@ def _root_of(request: ClientRequest) -> Root | None:
 
 
 def _is_used_up(body: object) -> bool:
-    """Was this body, which has been sent, read from something that cannot be read again?
+    """Whether this body, which has been sent, cannot be read again.
 
     Not every aiohttp calls a stream `consumed` when its upload broke off in the middle.
     """
@@ -135,7 +135,7 @@ def _is_used_up(body: object) -> bool:
 
 
 def _as_stream(body: bytes) -> aiohttp.StreamReader:
-    """What was read, for a caller who reads `response.content` and not `response.read()`."""
+    """The body that was read, for a caller who reads `response.content`, not `response.read()`."""
     loop = asyncio.get_running_loop()
     stream = aiohttp.StreamReader(BaseProtocol(loop), limit=len(body) + 1, loop=loop)
     stream.feed_data(body)

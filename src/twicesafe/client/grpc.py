@@ -1,4 +1,4 @@
-"""gRPC: keys in the metadata of calls, and how a server finds them.
+"""gRPC: sends keys in the metadata of calls, and reads them on the server.
 
     channel = grpc.intercept_channel(grpc.insecure_channel(address), KeyInterceptor())
     channel = grpc.aio.insecure_channel(address, interceptors=async_interceptors())
@@ -6,9 +6,9 @@
     def Charge(self, request, context):
         key = extract(context.invocation_metadata())
 
-Each call gets `idempotency-key`: derived from the current key inside protected work (see
-`twicesafe.propagation`), new elsewhere; a key in the call's metadata is kept. Retries are the
-channel's: a `retryPolicy` in its service config sends the same metadata again, and so the same key.
+Each call gets an `idempotency-key`: derived from the current key while a handler runs (see
+`twicesafe.propagation`), otherwise new; a key in the call's metadata is kept. The channel does the
+retries: a `retryPolicy` in its service config sends the same metadata, and so the same key, again.
 To name the step, inject it: ``stub.Charge(request, metadata=inject([], step="charge-card"))``.
 """
 
@@ -39,11 +39,11 @@ class _Details(NamedTuple):
 
 
 class _Keys:
-    """Which calls get a key, and which."""
+    """Chooses the calls that get a key, and makes the key."""
 
     def __init__(self, methods: Collection[str] | None, policy: HttpPolicy | None) -> None:
         if isinstance(methods, str):
-            raise ConfigurationError(f"methods={methods!r} makes no sense: use ({methods!r},)")
+            raise ConfigurationError(f"methods={methods!r} is not valid: use ({methods!r},)")
         self._methods = None if methods is None else frozenset(methods)
         self._policy = policy or HttpPolicy()
 
@@ -88,7 +88,7 @@ class KeyInterceptor(
 def async_interceptors(
     methods: Collection[str] | None = None, *, policy: HttpPolicy | None = None
 ) -> list[Any]:
-    """For the `interceptors` of a `grpc.aio` channel, which wants one per kind of call."""
+    """For the `interceptors` of a `grpc.aio` channel, which needs one per kind of call."""
     keys = _Keys(methods, policy)
 
     async def intercept(_: Any, continuation: Any, details: Any, request: Any) -> Any:

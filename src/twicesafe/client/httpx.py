@@ -1,13 +1,13 @@
-"""httpx: transports that retry. Put one under a client, and its calls are safe to repeat.
+"""httpx: transports that retry safely.
 
     client = httpx.Client(transport=RetryTransport())
     client = httpx.AsyncClient(transport=AsyncRetryTransport(policy=RetryPolicy(deadline=10)))
 
-POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
-else passes untouched. The key is written into the request, so that a login sends it again under the
-same key. A redirect that the client follows has a key of its own, derived from this one (`redirects`).
-`response.extensions["twicesafe"]`, or `sent_of`, tells how it went. A client's own time-outs hold for
-each attempt, the policy's deadline for all of them.
+POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it;
+all other requests pass unchanged. The key is written into the request, so that an auth flow repeats it
+under the same key. A redirect that the client follows gets a key derived from this one (`redirects`).
+`response.extensions["twicesafe"]`, or `sent_of`, says how the call went. A client's own time-outs apply
+to each attempt, the policy's deadline to all of them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["AsyncRetryTransport", "RetryTransport"]
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _OURS = (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
-"""Errors of this side: another attempt would end the same."""
+"""Errors of the client side: a retry would fail the same way."""
 
 
 class _Retrying:
-    """What the twins share: everything but the waiting."""
+    """Shared by the blocking and the async transport: everything except I/O."""
 
     def __init__(self, policy: RetryPolicy | None, budget: Budget | None) -> None:
         self.policy = policy or RetryPolicy()
@@ -190,7 +190,7 @@ class AsyncRetryTransport(_Retrying, httpx.AsyncBaseTransport):
 
 
 class _Longer(httpx.SyncByteStream):
-    """What was read of a long body, and the rest of it."""
+    """A long body: the part that was read, then the rest."""
 
     def __init__(
         self, pieces: list[bytes], rest: Iterator[bytes], whole: httpx.SyncByteStream
@@ -206,7 +206,7 @@ class _Longer(httpx.SyncByteStream):
 
 
 class _AsyncLonger(httpx.AsyncByteStream):
-    """What was read of a long body, and the rest of it."""
+    """A long body: the part that was read, then the rest."""
 
     def __init__(
         self, pieces: list[bytes], rest: AsyncIterator[bytes], whole: httpx.AsyncByteStream
@@ -224,7 +224,7 @@ class _AsyncLonger(httpx.AsyncByteStream):
 
 
 def _with(response: httpx.Response, stream: Any) -> httpx.Response:
-    """The same response with another stream, for those who want its raw octets."""
+    """The same response with another stream of raw bytes."""
     return httpx.Response(
         response.status_code,
         headers=response.headers.raw,
@@ -238,7 +238,7 @@ def _answer(response: httpx.Response, body: bytes | None = None) -> Answer:
     if body is not None:
         response = _with(response, httpx.ByteStream(body))
         if response.status_code >= 400:
-            with contextlib.suppress(httpx.DecodingError):  # then its status alone is judged
+            with contextlib.suppress(httpx.DecodingError):  # then only its status decides
                 text = _with(response, httpx.ByteStream(body)).read()
     headers = {name.lower(): value for name, value in response.headers.items()}
     return Answer(response.status_code, headers, text, response)
@@ -259,7 +259,7 @@ def _result(ended: Ended) -> httpx.Response:
 
 
 def _limited(extensions: Mapping[str, Any], left: float) -> dict[str, Any]:
-    """The client's time-outs, but none beyond the deadline."""
+    """The client's time-outs, cut at the deadline."""
     limits = extensions.get("timeout") or {}
     return {
         **extensions,
@@ -271,7 +271,7 @@ def _limited(extensions: Mapping[str, Any], left: float) -> dict[str, Any]:
 
 
 def _is_replayable(stream: object) -> bool:
-    """Bytes, and forms whose files can be rewound: httpx does that itself."""
+    """True for bytes, and for forms whose files can be rewound: httpx rewinds them itself."""
     if isinstance(stream, httpx.ByteStream):
         return True
     parts = getattr(stream, "fields", None)

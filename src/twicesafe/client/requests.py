@@ -1,13 +1,13 @@
-"""requests: an adapter that retries. Mount it, and the session's calls are safe to repeat.
+"""requests: an adapter that retries safely.
 
     session = requests.Session()
     session.mount("https://", RetryAdapter())
 
-POST and PATCH get a key (a key in the request's headers is kept), and are retried under it; all
-else goes as ever. A redirect that the session follows has a key of its own, derived from this one
-(`redirects`). `response.twicesafe`, or
-`sent_of`, tells how it went. The session's time-outs hold for each attempt, the policy's deadline for
-all of them. urllib3's own `max_retries` stays at 0: it would retry without knowing what an answer means.
+POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it;
+all other requests pass unchanged. A redirect that the session follows gets a key derived from this one
+(`redirects`). `response.twicesafe`, or `sent_of`, says how the call went. The session's time-outs apply
+to each attempt, the policy's deadline to all of them. urllib3's own `max_retries` stays 0: it would
+retry without checking whether an answer is final.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CUT = (exceptions.ConnectionError, exceptions.Timeout, exceptions.ChunkedEncodi
 
 
 class RetryAdapter(HTTPAdapter):
-    """An adapter for `requests.Session`; what else `HTTPAdapter` takes (pools) may be given too."""
+    """An adapter for `requests.Session`; also takes the pool settings of `HTTPAdapter`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RetryAdapter(HTTPAdapter):
     ) -> None:
         if pools.get("max_retries"):
             raise ConfigurationError(
-                "max_retries makes no sense here: attempts=… of RetryPolicy says how often"
+                "max_retries is not supported here: set attempts=… of RetryPolicy instead"
             )
         super().__init__(**pools)
         self.policy = policy or RetryPolicy()
@@ -104,8 +104,8 @@ class RetryAdapter(HTTPAdapter):
         try:
             response = super().send(request, **settings)
             headers = {name.lower(): value for name, value in response.headers.items()}
-            # Without stream=True requests would read it all anyway, but then out of our reach. With
-            # it, only what says its length: what was read cannot be put back.
+            # Without stream=True requests reads the whole body anyway. With it, read only bodies of
+            # known length: what was read cannot be put back.
             if settings["stream"] and not _is_short(response.status_code, headers, self.policy):
                 return Answer(response.status_code, headers, b"", response)
             try:
@@ -141,9 +141,9 @@ def _rewind(request: requests.PreparedRequest) -> bool:
 
 
 def _limited(timeout: Any, left: float) -> Any:
-    """The session's time-outs, but none beyond the deadline."""
+    """The session's time-outs, cut at the deadline."""
     if timeout is None or isinstance(timeout, (int, float)):
         timeout = (timeout, timeout)
     if isinstance(timeout, tuple):
         return tuple(left if part is None else min(part, left) for part in timeout)
-    return timeout  # urllib3's own object: whoever made it has thought of it
+    return timeout  # urllib3's own object: the caller chose it

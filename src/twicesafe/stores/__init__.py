@@ -1,4 +1,4 @@
-"""Stores: where records live. What an author of a store imports, and how stores are opened by URL.
+"""Stores: where records are kept. What an author of a store imports, and how stores are opened by URL.
 
     Store, AsyncStore     subclass these; `ThreadedStore` makes an async store out of a blocking one
     Capabilities          what the store can do; a missing capability is a visible skip in the tests

@@ -1,9 +1,9 @@
-"""What every store is: a performer of requests, in a blocking and an awaitable form.
+"""The base classes of every store, which performs requests: `Store` (blocking) and `AsyncStore`.
 
 To add a store, write one file with its programs (generators that yield the engine's commands),
 a `Store` and an `AsyncStore` that run them, and its `Capabilities`; register the URL scheme under
-the entry-point group ``twicesafe.stores``; and subclass the shipped conformance suite. What a
-store cannot do it declares, and the suite skips it by name.
+the entry-point group ``twicesafe.stores``; and subclass the shipped conformance suite. A store
+declares what it cannot do, and the suite skips those tests by name.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ Program: TypeAlias = Generator[Any, Any, T]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a store can do; the tests and the table in the docs ask these, never a name."""
+    """What a store can do; the tests and the docs check these, never the name of an engine."""
 
     durable: bool = True
     """Records survive the end of the process."""
     shared: bool = True
     """Several processes can use it at once."""
     server_clock: bool = True
-    """Leases are judged by the store's own clock."""
+    """The store's own clock decides when a lease expires."""
     transactions: bool = False
     """The record can be written in the caller's own transaction (inbox)."""
     batch: bool = True
-    """Many requests in one trip."""
+    """Many requests in one round trip."""
     native_expiry: bool = False
     """Completed records disappear without a sweep."""
     wake: bool = False
-    """Waiters in other processes are woken, not left to poll."""
+    """Waiters in other processes are notified and need not poll."""
     outbox: bool = False
     """Messages can be written in the caller's own transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a doctor found. ``refuse``: the guarantee does not hold on this store."""
+    """One result of a doctor. ``refuse``: the guarantees do not hold on this store."""
 
     level: Literal["ok", "warn", "refuse"]
     what: str
@@ -58,7 +58,7 @@ class Finding:
 class _Described:
     capabilities: ClassVar[Capabilities]
     url: str
-    """Where it is, without its password."""
+    """The URL without its password."""
 
     def __reduce__(self) -> NoReturn:
         raise stays_here(self)
@@ -68,10 +68,10 @@ class _Described:
 
 
 class Store(_Described, abc.ABC):
-    """The blocking form. Safe to use from many threads; reopens itself after a fork."""
+    """A blocking store. Safe to use from many threads; reopens itself after a fork."""
 
     migrated: Sequence[str] = ()
-    """What opening it did to the schema, in words; for whoever asked for a migration."""
+    """What opening did to the schema, as text."""
 
     @classmethod
     @abc.abstractmethod
@@ -80,36 +80,36 @@ class Store(_Described, abc.ABC):
 
     @classmethod
     def missing(cls, url: str) -> bool:
-        """Is it a file that is not there, and that opening it would make? Connects to nothing."""
+        """Whether it is a missing file that opening would create. Does not connect."""
         return False
 
     @classmethod
     def script(cls, url: str) -> str:
-        """The SQL that makes the schema, for whoever migrates by hand; connects to nothing."""
+        """The SQL that creates the schema, for a migration by hand. Does not connect."""
         return ""
 
     @classmethod
     def outbox_script(cls, url: str) -> str:
-        """The SQL that makes the tables of an outbox; connects to nothing."""
+        """The SQL that creates the outbox tables. Does not connect."""
         return ""
 
     @abc.abstractmethod
     def perform(self, request: Request) -> Any:
-        """Do one request atomically. Driver errors come out as `StoreUnavailableError`; as a plain
-        `StoreError` if the engine refuses a value of the request, whenever it is asked."""
+        """Do one request atomically. Driver errors become `StoreUnavailableError`, or a plain
+        `StoreError` if the engine will always refuse a value of the request."""
 
     @abc.abstractmethod
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        """Do many, in as few trips as the engine can; an item's error stands in its place."""
+        """Do many, in as few round trips as possible; a failed item's error is in its place."""
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         """Return when this key may have changed, or after `seconds`. Only with ``wake``."""
         raise NotImplementedError
 
     def in_transaction(self, style: str) -> Any:
-        """Programs for the caller's own transaction (`inside.InTransaction`). Only with ``transactions``.
+        """Programs for the caller's own transaction (`InTransaction`). Only with ``transactions``.
 
-        ``style``: how the caller's driver writes the place of a value: ``?``, ``%s`` or ``$1``.
+        ``style``: the placeholder of the caller's driver: ``?``, ``%s`` or ``$1``.
         """
         raise NotImplementedError
 
@@ -118,11 +118,11 @@ class Store(_Described, abc.ABC):
         raise NotImplementedError
 
     def doctor(self) -> list[Finding]:
-        """Look at the settings that the guarantee stands on."""
+        """Check the settings that the guarantees depend on."""
         return []
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date; what was done, in words. Done by `open` unless told not."""
+        """Bring the schema up to date and say what was done. `open` does it unless migrate=false."""
         return []
 
     @abc.abstractmethod
@@ -130,20 +130,20 @@ class Store(_Described, abc.ABC):
 
 
 class AsyncStore(_Described, abc.ABC):
-    """The awaitable form: the same names, awaited. Connects on first use."""
+    """The async version of `Store`: the same methods, awaited. Connects on first use."""
 
     immediate: ClassVar[bool] = False
-    """`perform` never suspends: nothing can be cancelled in the middle of it."""
+    """`perform` never suspends, so it cannot be cancelled midway."""
 
     @classmethod
     @abc.abstractmethod
     def open(cls, url: str) -> Self:
-        """A plain call; nothing is connected yet."""
+        """A plain call, not awaited; does not connect yet."""
 
     async def ready(self) -> None:
-        """Connect on the running loop, if that is still to be done.
+        """Connect on the running loop, if not done yet.
 
-        Awaited before a claim's lease begins to count: what connecting takes is not the claim's time.
+        Awaited before a claim's lease starts, so that connecting does not use up the lease.
         """
 
     @abc.abstractmethod
@@ -153,9 +153,9 @@ class AsyncStore(_Described, abc.ABC):
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]: ...
 
     def submit(self, request: Request) -> Awaitable[Any]:
-        """`perform` to its end, also when whoever awaits the answer is cancelled meanwhile.
+        """`perform` that completes even if the awaiting task is cancelled.
 
-        The cancellation is then delivered with the answer (`joining.Uncancellable`).
+        The cancellation is then delivered with the answer (`_batching.Uncancellable`).
         """
         from ._batching import uncancellable
 
@@ -172,7 +172,7 @@ class AsyncStore(_Described, abc.ABC):
 
     @abc.abstractmethod
     def blocking_store(self) -> Store:
-        """A blocking store on the same data, for the lease keeper's thread: always the same one,
+        """A blocking store on the same data, for the lease keeper's thread. Always the same object,
         closed with this store."""
 
     @abc.abstractmethod

@@ -1,11 +1,11 @@
-"""Joining: calls of event loops that wait for the same store travel together.
+"""Batching: concurrent calls of event loops to the same store share one batch.
 
-The rule is the same everywhere: send what has gathered, gather while it flies. There is no timer,
-so a lone call pays no delay; under load, fifty calls share one transaction or one round trip. Of
-threads that write through one connection, `lane` takes care.
+While one batch runs, new calls queue up and form the next batch. There is no timer, so a single call
+has no delay; under load, fifty calls share one transaction or one round trip. `_group_commit` does
+the same for threads that write through one connection.
 
-    AsyncLane      tasks of one event loop, in front of an async driver
-    PerLoop        what belongs to one event loop, kept apart for each
+    AsyncBatcher   tasks of one event loop, in front of an async driver
+    PerLoop        one object per event loop
     ThreadedStore  event loops in front of a blocking store: one thread, whole batches
 """
 
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class Uncancellable(asyncio.Future[Any]):
-    """A future that whoever awaits it cannot cancel: the work goes on and so does the wait.
+    """A future that its awaiting task cannot cancel: the work and the wait continue.
 
-    A task that is cancelled meanwhile gets its CancelledError when the answer is here, and finds
-    the answer in this future.
+    A cancelled task gets its CancelledError when the answer is here, and finds the answer in this
+    future.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -42,7 +42,7 @@ class Uncancellable(asyncio.Future[Any]):
 
 
 def uncancellable(work: Coroutine[Any, Any, Any]) -> Uncancellable:
-    """This work in a task of its own, and its answer as an unbroken future."""
+    """Run this work in its own task; returns its answer as an uncancellable future."""
     loop = asyncio.get_running_loop()
     answer = Uncancellable(loop=loop)
 
@@ -59,9 +59,9 @@ def uncancellable(work: Coroutine[Any, Any, Any]) -> Uncancellable:
 
 
 class AsyncBatcher:
-    """A lone call goes straight through; calls that come while it flies share the next flight.
+    """A single call runs at once; calls that arrive while it runs share the next batch.
 
-    One failing item never sinks its companions: `perform_all` puts its exception in its place.
+    One failing item does not affect the others: `perform_all` puts its exception in its place.
     """
 
     def __init__(
@@ -73,35 +73,35 @@ class AsyncBatcher:
         self._one = perform_one
         self._all = perform_all
         self._most = most
-        self._flying = False
+        self._busy = False
         self._gathered: deque[tuple[Any, asyncio.Future[Any]]] = deque()
         self._pump: asyncio.Task[None] | None = None
 
     async def perform(self, request: Any) -> Any:
-        if not self._flying:
-            self._flying = True
+        if not self._busy:
+            self._busy = True
             try:
                 return await self._one(request)
             finally:
-                self._flying = False
-                self._take_off()
+                self._busy = False
+                self._start()
         future = asyncio.get_running_loop().create_future()
         self._gathered.append((request, future))
         return await future
 
     def submit(self, request: Any) -> Uncancellable:
-        """The same, not in the caller's task: it cannot be broken off by a cancellation."""
+        """Like `perform`, but not in the caller's task, so that a cancellation cannot stop it."""
         future = Uncancellable(loop=asyncio.get_running_loop())
         self._gathered.append((request, future))
-        self._take_off()
+        self._start()
         return future
 
-    def _take_off(self) -> None:
-        if self._gathered and not self._flying:
-            self._flying = True
-            self._pump = asyncio.get_running_loop().create_task(self._fly())
+    def _start(self) -> None:
+        if self._gathered and not self._busy:
+            self._busy = True
+            self._pump = asyncio.get_running_loop().create_task(self._send_batches())
 
-    async def _fly(self) -> None:
+    async def _send_batches(self) -> None:
         try:
             while self._gathered:
                 batch = self._next()
@@ -116,21 +116,21 @@ class AsyncBatcher:
                 except BaseException as error:
                     _break(batch, error)
                     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
-                        raise  # the loop must hear of these; others have been told
+                        raise  # the event loop must see these
                     continue
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
-                        continue  # its caller was cancelled, and will give the claim back
+                        continue  # its caller was cancelled and will release the claim
                     if isinstance(answer, Exception):
                         future.set_exception(answer)
                     else:
                         future.set_result(answer)
         finally:
-            self._flying = False
-            self._take_off()
+            self._busy = False
+            self._start()
 
     def _next(self) -> list[tuple[Any, asyncio.Future[Any]]]:
-        """What flies together: all that has gathered, but for what must be alone."""
+        """The next batch: all queued requests, except those that must run alone."""
         batch = [self._gathered.popleft()]
         if not goes_alone(batch[0][0]):
             while (
@@ -141,9 +141,10 @@ class AsyncBatcher:
 
 
 def _break(batch: list[tuple[Any, asyncio.Future[Any]]], error: BaseException) -> None:
-    """The flight itself was ended: nobody may be left waiting for an answer that will not come.
+    """The batch itself was ended: fail every waiting call, because no answer will come.
 
-    A closing loop cancels it. Whether the store was reached is unknown then, as after a cut.
+    A closing loop cancels it. Whether the store was reached is then unknown, as after a lost
+    connection.
     """
     for _, future in batch:
         if not future.done():
@@ -158,14 +159,14 @@ def _loop_ended() -> StoreUnavailableError:
 
 
 def _for_each(error: Exception, count: int) -> list[Exception]:
-    """What went wrong for all, as an error of each one's own: each will say its own key."""
+    """One error object per call, because each error names its own key."""
     if isinstance(error, TwicesafeError):
         return [error.again() for _ in range(count)]
     return [error] * count
 
 
 class PerLoop(Generic[T]):
-    """Connections and locks of async drivers belong to the loop they were made on."""
+    """One object per event loop: async connections and locks belong to the loop that made them."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -173,10 +174,10 @@ class PerLoop(Generic[T]):
             weakref.WeakKeyDictionary()
         )
         self._last: tuple[weakref.ref[asyncio.AbstractEventLoop], T] | None = None
-        """Most processes have one loop, and every request asks."""
+        """A cache: most processes have one loop, and every request looks it up."""
 
     def here(self) -> T:
-        """The one of the running loop, made on first use."""
+        """The object of the running loop, created on first use."""
         loop = asyncio.get_running_loop()
         last = self._last
         if last is not None and last[0]() is loop:
@@ -188,13 +189,13 @@ class PerLoop(Generic[T]):
         return found
 
     def forget(self) -> T | None:
-        """Take out the one of the running loop, to close it."""
+        """Remove and return the object of the running loop, to close it."""
         self._last = None
         return self._made.pop(asyncio.get_running_loop(), None)
 
 
 class _QueuedCall:
-    """What a worker thread is asked to do, and the future that waits for it on some loop."""
+    """A call for the worker thread, and the future that waits for it on some loop."""
 
     __slots__ = ("alone", "answers", "broken", "future", "loop", "requests")
 
@@ -203,13 +204,13 @@ class _QueuedCall:
     ) -> None:
         self.requests, self.future, self.loop = requests, future, future.get_loop()
         self.alone = alone
-        """One request, whose answer or error the future gets as it is."""
+        """A single request: the future gets its answer or error, not a list."""
         self.answers: list[Any] = []
         self.broken: BaseException | None = None
 
 
 class ThreadedStore(AsyncStore):
-    """A blocking store for event loops: one worker thread, one hop per gathered batch."""
+    """A blocking store for event loops: one worker thread, one thread switch per batch."""
 
     def __init__(self, make: Callable[[], Store], url: str) -> None:
         self.url = url
@@ -220,7 +221,7 @@ class ThreadedStore(AsyncStore):
         in_child(self._forget_worker)
 
     def _forget_worker(self) -> None:
-        """Its thread stays with the parent."""
+        """After a fork: the worker thread exists in the parent only."""
         self._worker = None
 
     def blocking_store(self) -> Store:
@@ -230,7 +231,7 @@ class ThreadedStore(AsyncStore):
             return self._opened
 
     async def ready(self) -> None:
-        if self._opened is None:  # an errand without requests: the worker opens the store
+        if self._opened is None:  # an empty call makes the worker open the store
             opened = asyncio.get_running_loop().create_future()
             self._send(_QueuedCall((), opened))
             await opened
@@ -252,12 +253,12 @@ class ThreadedStore(AsyncStore):
         self._send(_QueuedCall(requests, answers))
         return await answers
 
-    def _send(self, errand: _QueuedCall) -> None:
+    def _send(self, call: _QueuedCall) -> None:
         worker = self._worker
         if worker is None:
             worker = self._worker = _Worker(weakref.WeakMethod(self.blocking_store))
             weakref.finalize(self, worker.put, None).atexit = False
-        worker.put(errand)
+        worker.put(call)
 
     async def doctor(self) -> list[Finding]:
         return await asyncio.to_thread(lambda: self.blocking_store().doctor())
@@ -274,19 +275,19 @@ class ThreadedStore(AsyncStore):
 
 
 class _Worker:
-    """The thread that talks to the store for all event loops of a process.
+    """The thread that calls the store for all event loops of a process.
 
-    It does not keep its store alive: one that nobody closed and nobody uses ends its thread.
+    It does not keep its store alive: the thread ends when the store is garbage-collected.
     """
 
     def __init__(self, store: weakref.WeakMethod[Callable[[], Store]]) -> None:
         self._store = store
-        self._errands: queue.SimpleQueue[_QueuedCall | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_QueuedCall | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="twicesafe-store", daemon=True)
         self._thread.start()
 
-    def put(self, errand: _QueuedCall | None) -> None:
-        self._errands.put(errand)
+    def put(self, call: _QueuedCall | None) -> None:
+        self._calls.put(call)
 
     def stop(self) -> None:
         self.put(None)
@@ -294,61 +295,61 @@ class _Worker:
 
     def _work(self) -> None:
         while True:
-            errands = [self._errands.get()]
-            errands += [self._errands.get() for _ in range(self._errands.qsize())]
+            calls = [self._calls.get()]
+            calls += [self._calls.get() for _ in range(self._calls.qsize())]
             together: list[_QueuedCall] = []
-            for errand in errands:
-                if errand is not None and errand.alone and goes_alone(errand.requests[0]):
-                    self._run([errand])
-                elif errand is not None:
-                    together.append(errand)
+            for call in calls:
+                if call is not None and call.alone and goes_alone(call.requests[0]):
+                    self._run([call])
+                elif call is not None:
+                    together.append(call)
             self._run(together)
-            if None in errands:
+            if None in calls:
                 return
 
-    def _run(self, errands: list[_QueuedCall]) -> None:
-        requests = [request for errand in errands for request in errand.requests]
-        if not errands:
+    def _run(self, calls: list[_QueuedCall]) -> None:
+        requests = [request for call in calls for request in call.requests]
+        if not calls:
             return
         try:
-            beside = self._store()
-            if beside is None:
-                return  # nobody waits any more
-            store = beside()
+            open_store = self._store()
+            if open_store is None:
+                return  # no caller is left
+            store = open_store()
             alone = len(requests) == 1
             answers = [store.perform(requests[0])] if alone else []
             if len(requests) > 1:
                 answers = store.perform_many(requests)
         except Exception as error:
             answers = _for_each(error, len(requests))
-            for errand in errands:
-                if not errand.requests:
-                    errand.broken = error
-        except BaseException as error:  # no answer to anything: it breaks every caller's wait
+            for call in calls:
+                if not call.requests:
+                    call.broken = error
+        except BaseException as error:  # no answers: every caller gets the error
             answers = [None] * len(requests)
-            for errand in errands:
-                errand.broken = error
+            for call in calls:
+                call.broken = error
         at = 0
         by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedCall]] = {}
-        for errand in errands:
-            errand.answers = answers[at : at + len(errand.requests)]
-            at += len(errand.requests)
-            by_loop.setdefault(errand.loop, []).append(errand)
+        for call in calls:
+            call.answers = answers[at : at + len(call.requests)]
+            at += len(call.requests)
+            by_loop.setdefault(call.loop, []).append(call)
         for loop, theirs in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_deliver, theirs)
             except RuntimeError:
-                continue  # that loop is closed: nobody waits there any more
+                continue  # that loop is closed: no caller is left there
 
 
-def _deliver(errands: list[_QueuedCall]) -> None:
-    for errand in errands:
-        if errand.future.done():
+def _deliver(calls: list[_QueuedCall]) -> None:
+    for call in calls:
+        if call.future.done():
             continue
-        answer = errand.answers[0] if errand.alone else errand.answers
-        if errand.broken is not None:
-            errand.future.set_exception(errand.broken)
+        answer = call.answers[0] if call.alone else call.answers
+        if call.broken is not None:
+            call.future.set_exception(call.broken)
         elif isinstance(answer, Exception):
-            errand.future.set_exception(answer)
+            call.future.set_exception(answer)
         else:
-            errand.future.set_result(answer)
+            call.future.set_result(answer)

@@ -1,12 +1,12 @@
-"""Group commit for threads: who waits for the one writing connection travels with whoever gets it.
+"""Group commit for threads: writers that wait for the one connection share one transaction.
 
-Send what has gathered, gather while it flies. There is no timer, so a lone call pays no delay;
-under load, fifty threads share one transaction.
+While one transaction runs, new requests queue up for the next one. There is no timer, so a single
+call has no delay; under load, fifty threads share one transaction.
 
-An interrupt (Ctrl-C, an exception sent into a thread) may come after any call in here, also inside
-a `finally`. So what must never be lost, the lane itself, is only ever held by a plain `with lock:`,
-which has no such gap, and everything else is a hint: a bell that nobody rang, a ticket that nobody
-put back in line costs its caller a moment (`PATIENCE`), after which it looks for itself.
+An interrupt (Ctrl-C, an exception sent into a thread) may come after any call in here, even in a
+`finally`. So the lock is only ever held by a plain `with lock:`, which has no such gap. Everything else
+is a hint: a missed notification, or a ticket that was not put back in the queue, delays its caller by
+`PATIENCE` at most; then it checks for itself.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _UNANSWERED: Final = object()
 
 
 def goes_alone(request: Any) -> bool:
-    """Is this request not to be joined with others? It failed in company, perhaps by its own fault."""
+    """Whether to run this request alone: it failed in a batch, and may be the cause."""
     return getattr(request, "alone", False)
 
 
 class _Ticket:
-    """One caller in line. Its bell rings when it is answered, or had better look for itself."""
+    """One waiting caller. Its bell rings when it is answered, or should check for itself."""
 
     __slots__ = ("answer", "bell", "request")
 
@@ -44,15 +44,15 @@ class _Ticket:
         self.bell.acquire()
 
     def ring(self) -> None:
-        with suppress(RuntimeError):  # it has been rung, and not been heard yet
+        with suppress(RuntimeError):  # it rang already, and the caller has not woken up yet
             self.bell.release()
 
 
 class GroupCommit:
-    """One at a time. Whoever gets the lane works for all who have gathered; the next one leads then.
+    """One transaction at a time. The thread that gets the lock performs all queued requests.
 
-    The answered go their way at once: they do not wait for the next write to end. An answer that is
-    an exception is raised to its caller alone.
+    Answered callers return at once: they do not wait for the next transaction. An exception as the
+    answer is raised to its own caller only.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GroupCommit:
 
     def perform(self, request: Request) -> Any:
         if self._line or self._taken.locked():
-            return self._in_company(_Ticket(request))
+            return self._in_batch(_Ticket(request))
         try:
             with self._taken:
                 return self._perform_one(request)
@@ -79,7 +79,7 @@ class GroupCommit:
             self._ring()
 
     def alone(self, work: Callable[[], T]) -> T:
-        """The lane without a request: for what is no exchange."""
+        """Run other work under the lock."""
         try:
             with self._taken:
                 return work()
@@ -87,14 +87,14 @@ class GroupCommit:
             self._ring()
 
     def hold(self, patience: float) -> bool:
-        """Take the lane and keep it, before a fork. False: it was not free in time."""
+        """Take and keep the lock, before a fork. False: it was not free in time."""
         return self._taken.acquire(timeout=patience)
 
     def let_go(self) -> None:
         self._taken.release()
         self._ring()
 
-    def _in_company(self, ticket: _Ticket) -> Any:
+    def _in_batch(self, ticket: _Ticket) -> Any:
         self._line.append(ticket)
         patient = True
         try:
@@ -107,8 +107,8 @@ class GroupCommit:
                         self._lead(ticket)
                 self._ring()
         except BaseException:
-            # Interrupted. Whoever has taken our request along performs it, and nobody is told: what
-            # we send next about the same key, to give it back, stands behind it in the same line.
+            # Interrupted. Another thread may still perform our request. That is safe: the release
+            # that we send next for the same key is queued behind it.
             with suppress(ValueError):
                 self._line.remove(ticket)
             raise
@@ -117,18 +117,18 @@ class GroupCommit:
         return ticket.answer
 
     def _leads(self, ticket: _Ticket) -> bool:
-        """The first in line does: while it wakes up, more gather than if any newcomer rushed in."""
+        """The first in the queue leads: while it wakes up, more requests queue up."""
         try:
             return self._line[0] is ticket
         except IndexError:
-            return False  # somebody has just taken everyone along
+            return False  # another leader has just taken the whole queue
 
     def _lead(self, mine: _Ticket) -> None:
-        """Answer everybody in line. If we break off here they ask again: requests bear repeating."""
+        """Answer all queued requests. If we are interrupted, they are retried: that is safe."""
         tickets: list[_Ticket] = []
         while self._line:
             tickets.append(self._line.popleft())
-        if mine not in tickets:  # a leader who took it along was interrupted
+        if mine not in tickets:  # an interrupted leader had taken it
             tickets.insert(0, mine)
         if len(tickets) == 1:
             mine.answer = self._perform_one(mine.request)
@@ -154,7 +154,7 @@ class GroupCommit:
             ticket.ring()
 
     def _ring(self) -> None:
-        """The lane is free: the first in line may lead, if no newcomer has taken it along."""
+        """The lock is free: wake the first in the queue, unless another leader took it."""
         if self._line:
-            with suppress(IndexError):  # they have just been taken along
+            with suppress(IndexError):  # another leader has just taken them
                 self._line[0].ring()

@@ -66,19 +66,19 @@ def open_async_store(url: str) -> AsyncStore:
 
 
 def is_missing(url: str) -> bool:
-    """Is this store a file that is not there? Opening would make it."""
+    """Whether this store is a missing file, which opening would create."""
     missing: bool = _class_for(url, "").missing(url)
     return missing
 
 
 def script_of(url: str) -> str:
-    """The SQL that makes the schema of this store; empty: it has none. Connects to nothing."""
+    """The SQL that creates the schema of this store; empty: it has none. Does not connect."""
     script: str = _class_for(url, "").script(url)
     return script
 
 
 def outbox_script_of(url: str) -> str:
-    """The SQL that makes the tables of an outbox on this store; empty: it can keep none."""
+    """The SQL that creates the outbox tables of this store; empty: it supports no outbox."""
     script: str = _class_for(url, "").outbox_script(url)
     return script
 
@@ -88,9 +88,9 @@ def default_url() -> str:
     try:
         folder = _data_folder() / "twicesafe"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows a home
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory is known
         raise ConfigurationError(
-            f"there is no data folder for the default store ({error}); name a store by its URL"
+            f"there is no data folder for the default store ({error}); give a store URL"
         ) from error
     return f"sqlite:///{folder / 'twicesafe.db'}"
 
@@ -104,10 +104,10 @@ def _data_folder() -> Path:
 
 
 def mask(url: str) -> str:
-    """The URL without its secrets and its options; only beside a hidden password is a user shown.
+    """The URL without its secrets and options; a user is shown only if a password is hidden.
 
-    A user alone may be a token, and a password may hold what a URL should not: so all from ``://`` to
-    the last ``@`` is hidden.
+    A user alone may be a token, and a password may contain characters that a URL should not: so
+    everything from ``://`` to the last ``@`` is hidden.
     """
     head, _, query = url.partition("?")
     scheme, mark, rest = head.partition("://")
@@ -143,14 +143,12 @@ def _convert(name: str, text: str, default: Any) -> Any:
             raise ValueError
     except (ValueError, KeyError):
         kind = "true or false" if isinstance(default, bool) else "a number, 0 or more"
-        raise ConfigurationError(
-            f"option {name}={text[:40]!r} makes no sense: use {kind}"
-        ) from None
+        raise ConfigurationError(f"option {name}={text[:40]!r} is not valid: use {kind}") from None
     return value
 
 
 def typed(text: str, default: Any) -> Any:
-    """A text as the type of its default; ValueError or KeyError: it is none."""
+    """Text converted to the type of the default. Raises ValueError or KeyError if it does not fit."""
     if isinstance(default, bool):
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         return words[text.lower()]
@@ -158,13 +156,13 @@ def typed(text: str, default: Any) -> Any:
 
 
 _WEB: Final = ("http", "https")
-"""Their paths may hold an @."""
+"""Schemes whose paths may contain an @."""
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
 
 
 def identifier(name: str, what: str = "table") -> str:
-    """A name that may stand in SQL; anything else is refused, not quoted and hoped for."""
+    """A name that is safe in SQL. Any other name is refused, never quoted."""
     if not _IDENTIFIER.fullmatch(name):
         raise ConfigurationError(
             f"{what} name {name[:60]!r} is refused: use 1 to 48 of a-z, 0-9 and _, not starting "
@@ -182,7 +180,7 @@ def _class_for(url: str, prefix: str) -> Any:
 
 
 def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
-    """Where the class for this URL is: by our own scheme, or by one that another package adds."""
+    """The class for this URL's scheme: one of ours, or one that another package registers."""
     scheme, colon, _ = url.partition(":")
     _check_place(url)
     if colon and scheme in schemes:
@@ -194,7 +192,7 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
         return added[scheme]
     named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
     if not url:
-        named = "an empty URL (is the variable that should hold it not set?)"
+        named = "an empty URL (is its environment variable set?)"
     raise ConfigurationError(
         f"no {what} for {named}: a {what} URL starts with one of "
         f"{', '.join(f'{name}:' for name in [*schemes, *added])}"
@@ -202,17 +200,17 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
 
 
 def _check_place(url: str) -> None:
-    """Nobody looks for a host in the middle of a password, and then says where he looked."""
+    """Refuse a URL whose password would be read as a host, and then printed in an error."""
     try:
         parts = urlsplit(url)
     except ValueError:
         raise ConfigurationError(
-            f"{mask(url)} cannot be read: an IPv6 address stands in [brackets], and special characters "
-            "in a password are percent-encoded"
+            f"{mask(url)} cannot be parsed: put an IPv6 address in [brackets], and percent-encode special "
+            "characters in a password"
         ) from None
     after = parts.path + parts.fragment + parts.query.partition("=")[0]
     if parts.netloc and "@" in after and "@" not in parts.netloc and parts.scheme not in _WEB:
         raise ConfigurationError(
-            f"{mask(url)}: an @ stands after the host; percent-encode / # ? and @ in a user, a "
+            f"{mask(url)}: there is an @ after the host; percent-encode / # ? and @ in a user, a "
             "password or a name (%2F %23 %3F %40)"
         )

@@ -1,7 +1,7 @@
-"""Memory: the protocol on a dict. For tests and for single processes; all is gone at the end.
+"""A store in memory, on a dict. For tests and single processes; records end with the process.
 
-This store is the model that others are compared with: it applies `_core.lifecycle` and nothing
-else. Every operation is O(1) under one lock; nothing is ever evicted, only swept when asked.
+This store is the reference for the others: it applies `_core.lifecycle` and nothing else. Every
+operation is O(1) under one lock; records are removed only by a sweep.
 
 ``memory://`` is a store of its own; ``memory://name`` is shared by name within the process.
 """
@@ -61,7 +61,7 @@ class MemoryStore(Store):
         options_of(url, {})
         parts = urlsplit(url)
         if parts.path not in ("", "/"):
-            raise ConfigurationError("a memory URL is memory:// or memory://name")
+            raise ConfigurationError("a memory URL must be memory:// or memory://name")
         if not parts.netloc:
             return cls()
         found = _shared.setdefault(parts.netloc, cls(url=url))
@@ -83,11 +83,11 @@ class MemoryStore(Store):
 
     def doctor(self) -> list[Finding]:
         several = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True
-        text = "records live in this process only and end with it"
+        text = "records are kept in this process only and end with it"
         return [Finding("warn" if several else "ok", text, "use sqlite:/// or a server")]
 
     def close(self) -> None:
-        """Nothing to do: a shared memory store stays for the others of this process."""
+        """Does nothing: the rest of the process may share this store."""
 
     # -- one method per request ---------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class MemoryStore(Store):
 
 
 class AsyncMemoryStore(AsyncStore):
-    """The same dict; it never waits, so nothing needs a thread."""
+    """The async version of `MemoryStore`, on the same dict. It never waits, so it needs no thread."""
 
     capabilities: ClassVar[Capabilities] = MemoryStore.capabilities
     immediate: ClassVar[bool] = True

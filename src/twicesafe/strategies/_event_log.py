@@ -135,7 +135,7 @@ class _Log:
     ) -> Program[Appended]:
         name(stream, "stream")
         if expected is not None and (type(expected) is not int or expected < 0):
-            raise UsageError(f"expected_version={expected!r} makes no sense: use 0 or more")
+            raise UsageError(f"expected_version={expected!r} is not valid: use 0 or more")
         kind = name(type(event).__name__ if kind is None else kind, "type")
         data = DEFAULT_CODEC.encode(event, type(event))
         id_ = _id_of(given, stream, kind, _content(event, data), expected)

@@ -44,7 +44,7 @@ class _Marks:
     def _advance(self, place: Place, producer: str, sequence: int) -> Program[bool]:
         name(producer, "producer")
         if type(sequence) is not int or not -_MOST <= sequence <= _MOST:
-            raise UsageError(f"sequence={sequence!r} makes no sense: use an int of 64 bits")
+            raise UsageError(f"sequence={sequence!r} is not valid: use an int of 64 bits")
         who = [held(place, self.consumer), held(place, producer)]
         raised = change(
             place,

@@ -55,7 +55,7 @@ class _Follower:
 
     def _next(self, place: Place, limit: int) -> Program[list[Event]]:
         if type(limit) is not int or limit < 1:
-            raise UsageError(f"limit={limit!r} makes no sense: use 1 or more")
+            raise UsageError(f"limit={limit!r} is not valid: use 1 or more")
         tick, n = yield from self._take(place)
         if place.dialect == "postgresql":
             yield from self._check(place, tick)

@@ -88,7 +88,7 @@ def crash_matrix(
             "not from a coroutine"
         )
     if interleavings is not None and interleavings < 0:
-        raise ConfigurationError(f"interleavings={interleavings!r} makes no sense: 0 is none")
+        raise ConfigurationError(f"interleavings={interleavings!r} is not valid: 0 is none")
     if receives_itself(handler) and not bare:
         raise ConfigurationError(
             "this handler has a receiver or an inbox of its own, which would answer the second trial "

@@ -110,7 +110,7 @@ def deliver_at_least_once(
     if each message had come once.
     """
     if n < 1:
-        raise ConfigurationError(f"n={n!r} makes no sense: at least once is 1 or more")
+        raise ConfigurationError(f"n={n!r} is not valid: at least once is 1 or more")
     chance = random.Random(seed)
     batch = list(messages)
     order = [

@@ -2,7 +2,7 @@
 
 Each event loop has a few lanes with a connection each: claims, endings, and the rest. Calls that
 gather while a lane is busy share its next statement (`joining`). A lane that is cancelled or fails
-drops its connection: what was on the wire is then answered on a new one, by the owner token. Before
+drops its connection: what was in progress is then answered on a new one, by the owner token. Before
 a cancelled call lets go of its lane, its statement has ended in the server, so what is sent next
 (`Abandon`, in the same lane as claims) cannot overtake it.
 """
@@ -107,31 +107,33 @@ class _AsyncStoreBase(AsyncStore):
             self._beside.close()
             self._beside = None
 
-    async def prepare(self, wire: AsyncConnection) -> None:
+    async def prepare(self, connection: AsyncConnection) -> None:
         """Nobody stands between us and the server. Once per store: the schema is there, and ours."""
         settings = self.settings
-        direct = await wire.drive(self.programs.greet(wire.pid, settings.prepare, self.url))
+        direct = await connection.drive(
+            self.programs.greet(connection.pid, settings.prepare, self.url)
+        )
         if settings.prepare and not direct:
-            if not settings.told:
+            if not settings.prepare_given:
                 raise pooler_met(self.url)
-            await self._try_prepared(wire)
+            await self._try_prepared(connection)
         if self._checked:
             return
         if self.settings.migrate:
-            await wire.drive(migrate(self._schema, PostgresPrograms.begin))
-        check(self._schema, await wire.drive(self._schema.version()), self.url)
+            await connection.drive(migrate(self._schema, PostgresPrograms.begin))
+        check(self._schema, await connection.drive(self._schema.version()), self.url)
         self._checked = True
 
-    async def _try_prepared(self, wire: AsyncConnection) -> None:
+    async def _try_prepared(self, connection: AsyncConnection) -> None:
         """As `PostgresStore._try_prepared`."""
         if self._prepares:
             return
-        other = self.wire()
+        other = self.new_connection()
         await other.open()
         try:
-            await wire.drive(self.programs.clock())
+            await connection.drive(self.programs.clock())
             await other.drive(_begun())
-            await wire.drive(self.programs.clock())
+            await connection.drive(self.programs.clock())
         finally:
             other.drop()
         self._prepares = True
@@ -141,7 +143,7 @@ class _AsyncStoreBase(AsyncStore):
         """`sql` with this driver's placeholders."""
 
     @abc.abstractmethod
-    def wire(self) -> AsyncConnection:
+    def new_connection(self) -> AsyncConnection:
         """A connection that is not opened yet."""
 
 
@@ -155,7 +157,7 @@ class _Connection:
 
     def __init__(self, store: _AsyncStoreBase) -> None:
         self._store = store
-        self._wire: AsyncConnection | None = None
+        self._connection: AsyncConnection | None = None
         self._lock = asyncio.Lock()
 
     async def run(self, program: Program[T]) -> T:
@@ -178,13 +180,13 @@ class _Connection:
         else:
             await self._lock.acquire()
         try:
-            if self._wire is None:
+            if self._connection is None:
                 async with asyncio.timeout_at(until):
-                    self._wire = await self._opened()
+                    self._connection = await self._opened()
             # Not asyncio.timeout: a cancelled driver first tries to reach the server, which hangs.
-            alarm = loop.call_at(until, self._wire.cut)
+            alarm = loop.call_at(until, self._connection.cut)
             try:
-                return await self._wire.drive(program)
+                return await self._connection.drive(program)
             finally:
                 alarm.cancel()
         except asyncio.CancelledError:
@@ -204,8 +206,8 @@ class _Connection:
     async def connect(self) -> None:
         try:
             async with asyncio.timeout(self._store.settings.timeout), self._lock:
-                if self._wire is None:
-                    self._wire = await self._opened()
+                if self._connection is None:
+                    self._connection = await self._opened()
         except TimeoutError as error:
             raise self._late() from error
 
@@ -216,35 +218,35 @@ class _Connection:
         )
 
     async def _settled(self) -> None:
-        """What was on the wire has ended in the server; then the connection is not used again."""
-        if self._wire is not None:
+        """What was in progress has ended in the server; then the connection is not used again."""
+        if self._connection is not None:
             try:
                 async with asyncio.timeout(SETTLING):
-                    await self._wire.execute(Query("SELECT 1"))
+                    await self._connection.execute(Query("SELECT 1"))
             except Exception:
                 return
             finally:
                 self.drop()
 
     async def _opened(self) -> AsyncConnection:
-        wire = self._store.wire()
+        connection = self._store.new_connection()
         try:
-            await wire.open()
+            await connection.open()
         except TimeoutError:
             raise
         except Exception as error:
             raise explain(error, self._store.url) from error
         try:
-            await self._store.prepare(wire)
+            await self._store.prepare(connection)
         except BaseException:
-            wire.drop()
+            connection.drop()
             raise
-        return wire
+        return connection
 
     def drop(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.drop()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
 
 
 class _LoopConnections:
@@ -340,17 +342,17 @@ class _LoopConnections:
                 del self._bells[name]
 
     async def _listen(self) -> None:
-        wire = self._store.wire()
+        connection = self._store.new_connection()
         try:
-            await wire.open()
-            await wire.execute(Change(f"LISTEN {CHANNEL}"))
+            await connection.open()
+            await connection.execute(Change(f"LISTEN {CHANNEL}"))
             self._hearing.set()
-            await wire.listen(self._ring)
+            await connection.listen(self._ring)
         except Exception:
             await asyncio.sleep(REST)  # the next who waits starts us again
         finally:
             self._hearing.set()
-            wire.drop()
+            connection.drop()
             for name in self._bells:
                 self._ring(name)
 
@@ -380,7 +382,7 @@ class AsyncPostgresStore(_AsyncStoreBase):
     def mark(self, sql: str) -> str:
         return percents(sql)
 
-    def wire(self) -> AsyncConnection:
+    def new_connection(self) -> AsyncConnection:
         return PsycopgConnection(self)
 
 
@@ -395,5 +397,5 @@ class AsyncpgStore(_AsyncStoreBase):
     def mark(self, sql: str) -> str:
         return dollars(sql)
 
-    def wire(self) -> AsyncConnection:
+    def new_connection(self) -> AsyncConnection:
         return AsyncpgConnection(self)

@@ -47,7 +47,7 @@ class Settings:
     migrate: bool
     generations: float = 0.0
     """Seconds that one generation of records is written to; 0: all are in one table."""
-    told: bool = False
+    prepare_given: bool = False
     """The URL itself says whether to prepare statements: whoever wrote it knows of the pooler."""
 
     @classmethod
@@ -64,11 +64,11 @@ class Settings:
         if options["schema"]:
             identifier(options["schema"], "schema")
         if options["pool"] < 1:
-            raise ConfigurationError("pool=0 makes no sense: use 1 or more connections")
+            raise ConfigurationError("pool=0 is not valid: use 1 or more connections")
         options["generations"] = period(options["generations"])
         dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
-        told = any(name == "prepare" for name, _ in pairs)
-        return cls(url=mask(url), dsn=dsn, told=told, **options)
+        given = any(name == "prepare" for name, _ in pairs)
+        return cls(url=mask(url), dsn=dsn, prepare_given=given, **options)
 
 
 SHORTEST: Final = 60.0
@@ -85,7 +85,7 @@ def period(text: str) -> float:
         if seconds >= SHORTEST:
             return seconds
     raise ConfigurationError(
-        f"option generations={text[:40]!r} makes no sense: use a time of a minute or more, "
+        f"option generations={text[:40]!r} is not valid: use a time of a minute or more, "
         "such as 30m, 6h or 1d; a quarter of the retention is a good choice"
     )
 

@@ -177,7 +177,7 @@ class PostgresStore(Store):
             greeting = self.programs.greet(pid, settings.prepare, self.url)
             direct = drive(greeting, self._executor(connection))
             if settings.prepare and not direct:
-                if not settings.told:
+                if not settings.prepare_given:
                     raise pooler_met(self.url)
                 self._try_prepared(connection)
         except BaseException:

@@ -1,8 +1,8 @@
 """The awaited Redis store: concurrent calls of one event loop share round trips.
 
-Each loop has three lanes: claims, endings, and the rest; so the server decides one flight while we
+Each loop has three lanes: claims, endings, and the rest; so the server decides one batch while we
 read and pack another. A lone call goes straight through; what gathers while it flies is packed into
-the next flight (`joining`). A flight that is cancelled drops its connection: what was on the wire is
+the next batch (`joining`). A batch that is cancelled drops its connection: what was on the wire is
 answered on a new one, by the owner token. A claim that was cancelled while it gathered still flies:
 what gives it back (`Abandon`) is in the same lane, behind it.
 """
@@ -86,7 +86,7 @@ class AsyncRedisStore(AsyncStore):
             blocking = await asyncio.to_thread(self.blocking_store)
         ready, news = _Bell(), _Bell()
         waiter = Waiter(self.programs.key(id_), ready.ring, news.ring)
-        blocking.ear.attend(waiter)
+        blocking.wakeups.attend(waiter)
         try:
             await ready.rung
             if news.rung.done():
@@ -96,7 +96,7 @@ class AsyncRedisStore(AsyncStore):
                 await news.rung
             return True
         finally:
-            blocking.ear.leave(waiter)
+            blocking.wakeups.leave(waiter)
 
     async def doctor(self) -> list[Finding]:
         return await self._lanes.here().run(examine(self.settings))
@@ -190,8 +190,8 @@ class _Connection:
         async with self._turn:
             node = 0
             while True:
-                trip = self._store.router.trip([PlainCommand((b"PING",), node=node)])
-                (reply,) = await drive_async(trip, self._fly)
+                run = self._store.router.run([PlainCommand((b"PING",), node=node)])
+                (reply,) = await drive_async(run, self._exchange)
                 if isinstance(reply, Exception):
                     raise reply
                 if reply is None:
@@ -206,7 +206,7 @@ class _Connection:
             return await self.run(store.programs.perform(request))
         call = store.programs.ask(request)
         async with self._turn:
-            reply: Any = (await self._fly(RoundTrip({home: [call.line()]})))[home]
+            reply: Any = (await self._exchange(RoundTrip({home: [call.line()]})))[home]
         if isinstance(reply, list):
             (reply,) = reply
         if not store.router.is_plain(home, reply):
@@ -226,20 +226,20 @@ class _Connection:
         store = self._store
         tap = store._tap
         if tap is None:
-            return await drive_async(store.router.trip(commands), self._fly)
+            return await drive_async(store.router.run(commands), self._exchange)
         tap("before", commands)
-        replies = await drive_async(store.router.trip(commands), self._fly)
+        replies = await drive_async(store.router.run(commands), self._exchange)
         tap("after", commands)
         return replies
 
-    async def _fly(self, flight: RoundTrip) -> dict[Address, Any]:
+    async def _exchange(self, batch: RoundTrip) -> dict[Address, Any]:
         landed: dict[Address, Any] = {}
         waiting: dict[Address, asyncio.Future[list[Any]]] = {}
         try:
-            for address, lines in flight.lines.items():
+            for address, lines in batch.lines.items():
                 try:
                     link = self._links.get(address) or self._link(address)
-                    if flight.fresh:
+                    if batch.fresh:
                         await link.close()
                     if not link.up:
                         await link.connect()

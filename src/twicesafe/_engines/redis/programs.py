@@ -402,7 +402,7 @@ def _place(after: str) -> tuple[int, bytes] | None:
 
 def _ms(duration: Any) -> int:
     if not isinstance(duration, int) or not 0 <= duration < LONGEST:
-        raise UsageError(f"a duration of {duration!r} ms makes no sense")
+        raise UsageError(f"a duration of {duration!r} ms is not valid")
     return duration
 
 

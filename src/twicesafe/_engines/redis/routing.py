@@ -75,24 +75,24 @@ class Router:
 
     # -- there and back -----------------------------------------------------------------------
 
-    def trip(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
+    def run(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
         """The replies of all commands, in order; errors (ours) stand in the place of replies."""
         home = self.direct
         if home is None or not all(type(c) is ScriptCall and c.repeatable for c in commands):
-            return (yield from self._long_trip(commands))
+            return (yield from self._run_in_rounds(commands))
         answers = (yield RoundTrip({home: [command.line() for command in commands]}))[home]
         if not self.is_plain(home, answers):
             if isinstance(answers, Exception) and not may_repeat(answers):
                 return [explain(answers, self._settings.url) for _ in commands]
-            return (yield from self._long_trip(commands))
+            return (yield from self._run_in_rounds(commands))
         left = [index for index, answer in enumerate(answers) if isinstance(answer, Exception)]
         if left:
-            again = yield from self._long_trip([commands[index] for index in left])
+            again = yield from self._run_in_rounds([commands[index] for index in left])
             for index, answer in zip(left, again, strict=True):
                 answers[index] = answer
         return answers  # type: ignore[no-any-return]
 
-    def _long_trip(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
+    def _run_in_rounds(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
         servers = self.servers
         since = servers.clock()
         replies: list[Any] = [None] * len(commands)

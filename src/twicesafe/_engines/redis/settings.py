@@ -144,12 +144,10 @@ class Settings:
 def _check(options: dict[str, Any]) -> None:
     identifier(options["prefix"], "prefix")
     if options["pool"] < 1:
-        raise ConfigurationError("pool=0 makes no sense: use 1 or more connections")
+        raise ConfigurationError("pool=0 is not valid: use 1 or more connections")
     for name in ("timeout", "wait_timeout"):
         if not 0 < options[name] <= 3600:
-            raise ConfigurationError(
-                f"{name}={options[name]:g} makes no sense: use seconds above 0"
-            )
+            raise ConfigurationError(f"{name}={options[name]:g} is not valid: use seconds above 0")
 
 
 def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:

@@ -57,8 +57,8 @@ class RedisStore(Store):
         self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
         self._router = Router(settings, servers)
         self._pools: dict[Address, Pool[Link]] = {}
-        self.ear = WakeupListener(self._locate, self._connection, settings.kind == "cluster")
-        self._router.servers.changed = self.ear.restart
+        self.wakeups = WakeupListener(self._locate, self._connection, settings.kind == "cluster")
+        self._router.servers.changed = self.wakeups.restart
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every trip's commands."""
         (reply,) = self._execute([PlainCommand((b"PING",))])
@@ -98,7 +98,7 @@ class RedisStore(Store):
         if self.settings.wake:
             ready, news = threading.Event(), threading.Event()
             waiter = Waiter(self.programs.key(id), ready.set, news.set)
-            self.ear.attend(waiter)
+            self.wakeups.attend(waiter)
             try:
                 if ready.wait(seconds) and not news.is_set():
                     # Asked when we would hear: what ended before that is seen, what ends later is heard.
@@ -106,7 +106,7 @@ class RedisStore(Store):
                         news.wait(until - time.monotonic())
                     return
             finally:
-                self.ear.leave(waiter)
+                self.wakeups.leave(waiter)
         for pause in pauses():
             left = until - time.monotonic()
             if left <= 0 or not self._awaits(id):
@@ -120,7 +120,7 @@ class RedisStore(Store):
         return drive(examine(self.settings), self._execute)
 
     def close(self) -> None:
-        self.ear.close()
+        self.wakeups.close()
         for pool in list(self._pools.values()):
             pool.close()
 
@@ -129,35 +129,35 @@ class RedisStore(Store):
     def _execute(self, commands: list[Any]) -> list[Any]:
         tap = self._tap
         if tap is None:
-            return drive(self._router.trip(commands), self._fly)
+            return drive(self._router.run(commands), self._exchange)
         tap("before", commands)
-        replies = drive(self._router.trip(commands), self._fly)
+        replies = drive(self._router.run(commands), self._exchange)
         tap("after", commands)
         return replies
 
-    def _fly(self, flight: RoundTrip) -> dict[Address, Any]:
+    def _exchange(self, batch: RoundTrip) -> dict[Address, Any]:
         landed: dict[Address, Any] = {}
         with ExitStack() as stack:
             links: dict[Address, Link] = {}
-            for address in sorted(flight.lines):
+            for address in sorted(batch.lines):
                 try:
                     link = stack.enter_context(self._pool(address).connection())
-                    if flight.fresh:
+                    if batch.fresh:
                         link.close()
-                    link.send(flight.lines[address])
+                    link.send(batch.lines[address])
                     links[address] = link
                 except Exception as error:
                     landed[address] = error
             for address, link in links.items():
                 try:
-                    landed[address] = link.read(len(flight.lines[address]))
+                    landed[address] = link.read(len(batch.lines[address]))
                 except Exception as error:
                     landed[address] = error
         return landed
 
     def _locate(self, key: bytes) -> Address:
         servers = self._router.servers
-        return drive(servers.locate(key, servers.clock()), self._fly)
+        return drive(servers.locate(key, servers.clock()), self._exchange)
 
     # -- connections ----------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class WakeupListener:
             inside, self._bell = socket.socketpair()
             self._bell.setblocking(False)
             self._thread = threading.Thread(
-                target=self._work, args=(inside,), name="twicesafe-redis-ear", daemon=True
+                target=self._work, args=(inside,), name="twicesafe-redis-wakeups", daemon=True
             )
             self._thread.start()
         assert self._bell is not None
