@@ -62,7 +62,7 @@ def test_the_table_is_readable_and_says_how_to_run_it_again(line: Line):
     assert "twicesafe demo --seed " in ran.out
     assert "--payments 8 --workers 2 --kill-every 0" in ran.out
     assert "guarantees held" in ran.out
-    assert "does not promise" in " ".join(ran.out.split())
+    assert "does not guarantee" in " ".join(ran.out.split())
 
 
 def test_records_stay_in_the_store_that_was_named(line: Line):

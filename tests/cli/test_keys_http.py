@@ -67,14 +67,14 @@ def test_or_the_next_retry_may_run(line: Line, layer: Receiver):
     "words, told",
     [
         (("--status", "99"), "99"),
-        (("--status", "200", "--value", "1"), "--body, not a --value"),
+        (("--status", "200", "--value", "1"), "use --body instead of --value"),
         (("--body", "x"), "--status"),
         (("--header", "A: b"), "--status"),
         (("--status", "200", "--header", "no colon"), "Name: value"),
         (("--status", "200", "--header", "A b: c"), "token"),
         (("--status", "200", "--header", "A: b\r\nc"), "line break"),
         (("--status", "200", "--header", "Content-Length: 5"), "frames a message"),
-        (("--status", "200", "--body", "x", "--body-file", "y"), "once"),
+        (("--status", "200", "--body", "x", "--body-file", "y"), "give one body"),
         (("--status", "200", "--body-file", "nowhere"), "cannot read"),
     ],
 )

@@ -280,7 +280,7 @@ def test_a_home_that_cannot_be_is_told(line: Line, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     ran = line("stats", "--json", store=False)
     assert (ran.status, ran.fault["type"]) == (2, "ConfigurationError")
-    assert "name a store" in ran.fault["message"]
+    assert "give a store URL" in ran.fault["message"]
 
 
 def test_trouble_with_a_file_is_one_line_however_long(

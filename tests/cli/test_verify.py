@@ -157,4 +157,4 @@ def test_mistakes_of_the_call_are_one_line_and_status_2(verify: Callable[..., Ra
     Path("brokenshop.py").write_text("import math\nmath.nothing\n")
     ran = verify("brokenshop:charge", *ORDER)
     assert ran.status == 2
-    assert "brokenshop fails as it is loaded: AttributeError" in " ".join(ran.err.split())
+    assert "brokenshop raised while it was imported: AttributeError" in " ".join(ran.err.split())

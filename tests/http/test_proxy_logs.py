@@ -105,7 +105,7 @@ def test_that_all_connections_are_in_use_is_logged(before: Before, lines: Callab
 @pytest.mark.item("E4", "O3")
 @pytest.mark.parametrize("step, reason", [
     (reset, "broke"), (b"HTTP/1.1 200 OK\n\n", "not plain HTTP: a line has a control character"),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "did not end"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "was incomplete"),
 ])  # fmt: skip
 def test_an_answer_that_is_not_whole_is_logged(
     before: Before, lines: Callable[[], list[str]], step: Step, reason: str

@@ -27,7 +27,7 @@ from twicesafe.stores._urls import (
         ("postgresql://u:a/b@h/db", "postgresql://u:***@h/db: there is an @ after the host"),
         ("redis://:a?b@h/0", "redis://***: there is an @ after the host"),
         ("postgresql://u:a@b@h/db", "percent-encode @"),
-        ("redis://u:p@[::1/0", "redis://u:***@[::1/0 cannot be read"),
+        ("redis://u:p@[::1/0", "redis://u:***@[::1/0 cannot be parsed"),
         ("sqlite://", "sqlite:///file.db"),
         ("sqlite:///", "sqlite:///file.db"),
         ("sqlite:///:memory:", "memory://"),
