@@ -38,7 +38,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections take longer than a lease."""
     connect, opened, beside = (
         stream.Link.connect,
-        postgresql._Lane._opened,
+        postgresql._Connection._opened,
         joining.ThreadedStore.blocking_store,
     )
 
@@ -56,7 +56,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
         return beside(self)
 
     monkeypatch.setattr(stream.Link, "connect", slow_connect)
-    monkeypatch.setattr(postgresql._Lane, "_opened", slow_opened)
+    monkeypatch.setattr(postgresql._Connection, "_opened", slow_opened)
     monkeypatch.setattr(joining.ThreadedStore, "blocking_store", slow_beside)
 
 
