@@ -771,13 +771,17 @@ def _active_claim() -> str:
 
 def api_page() -> str:
     sections = [
-        _class_section(twicesafe.Receiver, "AsyncReceiver has the same names, awaited."),
+        _class_section(
+            twicesafe.Receiver, "AsyncReceiver is the async version, with the same names."
+        ),
         _class_section(twicesafe.Key),
-        _class_section(claims.Claim, "AsyncClaim is its awaited twin."),
-        _class_section(handlers.MessageHandler, "AsyncMessageHandler is its awaited twin."),
-        _class_section(twicesafe.Inbox, "AsyncInbox has the same names, awaited."),
-        _class_section(twicesafe.Outbox, "AsyncOutbox has the same names, awaited."),
-        _class_section(twicesafe.OutboxRelay, "AsyncOutboxRelay has the same names, awaited."),
+        _class_section(claims.Claim, "AsyncClaim is the async version."),
+        _class_section(handlers.MessageHandler, "AsyncMessageHandler is the async version."),
+        _class_section(twicesafe.Inbox, "AsyncInbox is the async version, with the same names."),
+        _class_section(twicesafe.Outbox, "AsyncOutbox is the async version, with the same names."),
+        _class_section(
+            twicesafe.OutboxRelay, "AsyncOutboxRelay is the async version, with the same names."
+        ),
     ]
     functions = [
         (code(f"{f.__name__}{_signature(f)}"), first_line(f))

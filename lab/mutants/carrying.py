@@ -26,20 +26,20 @@ def rows_of_an_earlier_holding(patch: Patch) -> None:
 
 @mutant("a lane with more rows goes on before the answer for its first ones is there", STUDY)
 def two_groups_of_a_lane(patch: Patch) -> None:
-    take_off = _PublishLoop._take_off
+    take_off = _PublishLoop._start_publishing
 
     def eager(self: Any) -> Any:
         yield from take_off(self)
-        flying = {row.n for rows in self.flying.values() for row in rows}
+        flying = {row.n for rows in self.under_way.values() for row in rows}
         for lane, rows in self.lanes.items():
             waiting = [row for row in rows if row.n not in flying]
-            if waiting and lane not in self.ready and len(self.flying) < self.desk.concurrency:
+            if waiting and lane not in self.ready and len(self.under_way) < self.state.concurrency:
                 self.tickets += 1
-                self.flying[self.tickets] = waiting[:1]
-                self.in_flight += 1
+                self.under_way[self.tickets] = waiting[:1]
+                self.rows_under_way += 1
                 yield Publish(self.tickets, [waiting[0].message])
 
-    patch(_PublishLoop, "_take_off", eager)
+    patch(_PublishLoop, "_start_publishing", eager)
 
 
 @mutant(
@@ -74,17 +74,17 @@ def refused_is_passed_over(patch: Patch) -> None:
 def settled_before_published(patch: Patch) -> None:
     def handle(carrier: Any, command: Any) -> Any:
         if isinstance(command, Publish):
-            rows = carrier.flying[command.ticket]
+            rows = carrier.under_way[command.ticket]
             with contextlib.suppress(StoreUnavailableError):
-                yield Settle(carrier.desk.owner, [row.n for row in rows], {}, [], {})
+                yield Settle(carrier.state.owner, [row.n for row in rows], {}, [], {})
         return (yield command)
 
-    patch(_PublishLoop, "_take_off", tampered(_PublishLoop._take_off, handle))
+    patch(_PublishLoop, "_start_publishing", tampered(_PublishLoop._start_publishing, handle))
 
 
 @mutant("the answers for a group are taken for those of other messages in it", STUDY)
 def answers_out_of_place(patch: Patch) -> None:
-    land = _PublishLoop._land
+    land = _PublishLoop._handle_answers
 
     def turned(self: Any, ended: Any) -> None:
         land(
@@ -95,7 +95,7 @@ def answers_out_of_place(patch: Patch) -> None:
             ],
         )
 
-    patch(_PublishLoop, "_land", turned)
+    patch(_PublishLoop, "_handle_answers", turned)
 
 
 @mutant("a broker that is away counts as a refusal of each message", STUDY)
@@ -115,7 +115,7 @@ def poison_never_parks(patch: Patch) -> None:
     refused = _PublishLoop._refused
 
     def forgetful(self: Any, row: Any, *how: Any, **settings: Any) -> None:
-        self.desk.max_attempts = 1_000
+        self.state.max_attempts = 1_000
         refused(self, row, *how, **settings)
 
     patch(_PublishLoop, "_refused", forgetful)
@@ -127,7 +127,7 @@ def failed_settlement_is_forgotten(patch: Patch) -> None:
 
     def forgetful(self: Any, what: str, error: StoreError) -> None:
         if what == "outbox_settle":
-            self.todo = Settle(self.desk.owner, [], {}, [], {})
+            self.todo = Settle(self.state.owner, [], {}, [], {})
         outage(self, what, error)
 
     patch(_PublishLoop, "_outage", forgetful)
@@ -135,7 +135,7 @@ def failed_settlement_is_forgotten(patch: Patch) -> None:
 
 @mutant("while settlements fail, a relay goes on publishing: more than a batch is unsettled", STUDY)
 def more_than_a_batch(patch: Patch) -> None:
-    patch(_PublishLoop, "_room", lambda self: self.desk.batch)
+    patch(_PublishLoop, "_room", lambda self: self.state.batch)
 
 
 @mutant("a relay that is told to stop leaves what it has published unsettled", STUDY)
@@ -143,7 +143,7 @@ def stop_settles_nothing(patch: Patch) -> None:
     settle = _PublishLoop._settle
 
     def impatient(self: Any, patient: bool = False) -> Any:
-        if not self.desk.stopping:
+        if not self.state.stopping:
             yield from settle(self, patient)
 
     patch(_PublishLoop, "_settle", impatient)
@@ -153,11 +153,11 @@ def stop_settles_nothing(patch: Patch) -> None:
 def stop_drops_calls(patch: Patch) -> None:
     publish_pending = carrying.publish_pending
 
-    def hasty(desk: Any) -> Any:
-        flow = publish_pending(desk)
+    def hasty(state: Any) -> Any:
+        flow = publish_pending(state)
         reply: Any = None
         trouble: Exception | None = None
-        while not desk.stopping:
+        while not state.stopping:
             try:
                 command = flow.send(reply) if trouble is None else flow.throw(trouble)
             except StopIteration:
@@ -166,14 +166,14 @@ def stop_drops_calls(patch: Patch) -> None:
                 reply, trouble = (yield command), None
             except Exception as error:
                 reply, trouble = None, error
-        desk.carried = True
+        state.publishing_ended = True
 
     patch(carrying, "publish_pending", hasty)
 
 
 @mutant("a relay that sleeps trusts its bell: when a wake-up is lost, it sleeps on", STUDY)
 def trusts_its_bell(patch: Patch) -> None:
-    def handle(desk: Any, command: Any) -> Any:
+    def handle(state: Any, command: Any) -> Any:
         return (yield replace(command, seconds=1e6) if type(command) is Listen else command)
 
     patch(carrying, "publish_pending", tampered(carrying.publish_pending, handle))

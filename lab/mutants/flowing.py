@@ -68,7 +68,7 @@ def unknown_outcome_reruns(patch: Patch) -> None:
             if type(command) is not Complete:
                 raise
         claim = (call.key, command.owner, command.fence, 1, None, call.clock())
-        again = ActiveClaim(*claim, call.terms.lease, call.terms.max_lease, call.clock)
+        again = ActiveClaim(*claim, call.policy.lease, call.policy.max_lease, call.clock)
         yield Invoke(again, call.run)
         return (yield command)
 
@@ -134,13 +134,13 @@ def renews_for_ever(patch: Patch) -> None:
     "a flight that ends without an answer stays in the table: its process never runs the key again"
 )
 def flight_never_lands(patch: Patch) -> None:
-    land = SingleFlight.land
+    land = SingleFlight.end
 
     def only_answers(self: Any, flight: Any, answer: Any) -> None:
         if answer is not None:
             land(self, flight, answer)
 
-    patch(SingleFlight, "land", only_answers)
+    patch(SingleFlight, "end", only_answers)
 
 
 @mutant("the keeper lets go of a claim after one failed renewal")

@@ -21,7 +21,7 @@ mutant = partial(any_mutant, study="transactions")
 
 _claim = lifecycle.claim
 _look = lifecycle.look
-_note = core.note
+_note = core.apply_deferred
 _receive = core.receive
 
 
@@ -51,7 +51,7 @@ def note_counted_again(patch: Patch) -> None:
             row = replace(row, owner=b"")
         return _note(row, ask, now, floor)
 
-    patch(core, "note", note)
+    patch(core, "apply_deferred", note)
 
 
 @mutant("a note writes over whatever is there, done or not")
@@ -59,7 +59,7 @@ def note_overwrites(patch: Patch) -> None:
     def note(row: Row | None, ask: Any, now: int, floor: int) -> Row | None:
         return _note(None, ask, now, floor if row is None else row.fence)
 
-    patch(core, "note", note)
+    patch(core, "apply_deferred", note)
 
 
 def _noting(change: Callable[[Row], Row]) -> Any:
@@ -73,22 +73,22 @@ def _noting(change: Callable[[Row], Row]) -> Any:
 
 @mutant("a failed attempt leaves a record that says done")
 def note_says_done(patch: Patch) -> None:
-    patch(core, "note", _noting(lambda row: replace(row, state=State.COMPLETED)))
+    patch(core, "apply_deferred", _noting(lambda row: replace(row, state=State.COMPLETED)))
 
 
 @mutant("a failed attempt is kept, and not counted")
 def note_without_count(patch: Patch) -> None:
-    patch(core, "note", _noting(lambda row: replace(row, attempt=row.attempt - 1)))
+    patch(core, "apply_deferred", _noting(lambda row: replace(row, attempt=row.attempt - 1)))
 
 
 @mutant("a failed attempt is counted, and its cause is not kept")
 def note_without_cause(patch: Patch) -> None:
-    patch(core, "note", _noting(lambda row: replace(row, cause=None)))
+    patch(core, "apply_deferred", _noting(lambda row: replace(row, cause=None)))
 
 
 @mutant("after a failure the key rests until the clock is where it was, although it was set back")
 def note_makes_it_rest(patch: Patch) -> None:
-    patch(core, "note", _noting(lambda row: replace(row, lease_until=row.changed_at)))
+    patch(core, "apply_deferred", _noting(lambda row: replace(row, lease_until=row.changed_at)))
 
 
 @mutant("a failure that is the answer is run again")

@@ -32,11 +32,11 @@ def publishes_past_its_deadline(patch: Patch) -> None:
 
 @mutant("a relay's deadline counts from the answer to its renewal, not from the sending", STUDY)
 def deadline_from_the_answer(patch: Patch) -> None:
-    def handle(desk: Any, command: Any) -> Any:
-        if type(command) is relaying.Pause and desk.__dict__.pop("heard", False):
-            desk.deadline = desk.clock() + desk.lease * 0.9
+    def handle(state: Any, command: Any) -> Any:
+        if type(command) is relaying.Pause and state.__dict__.pop("heard", False):
+            state.deadline = state.clock() + state.lease * 0.9
         reply = yield command
-        desk.heard = type(command) is Hold
+        state.heard = type(command) is Hold
         return reply
 
     patch(relaying, "keep_slots", tampered(relaying.keep_slots, handle))
@@ -48,7 +48,7 @@ def gives_back_what_is_under_way(patch: Patch) -> None:
 
     def all_at_once(self: Any) -> None:
         let_go(self)
-        self.desk.drained = (self.desk.unwanted, self.desk.unwanted)
+        self.state.drained = (self.state.unwanted, self.state.unwanted)
 
     patch(_PublishLoop, "_let_go", all_at_once)
 

@@ -1,4 +1,4 @@
-"""twicesafe: the idempotent receiver. A repeat gets the first answer instead of a second effect."""
+"""twicesafe: the idempotent receiver. A duplicate gets the first answer, not a second effect."""
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -54,7 +54,7 @@ __all__ = [  # noqa: PLE0604 - the errors' names are data
     *_errors,
 ]
 
-# Rooms that not everybody enters are opened on first use: a third of the time that importing takes.
+# Imported on first use: these modules take a third of the package's import time.
 _LATER = {
     "AsyncInbox": "inbox",
     "AsyncOutbox": "outbox",

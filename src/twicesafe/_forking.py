@@ -1,9 +1,9 @@
-"""Forking: what a child process must make anew.
+"""Forking: locks and threads that a child process must recreate.
 
-A fork copies the memory of a process, and one of its threads. A lock that another thread held at that
-moment stays locked in the child, and no thread is there to release it: the first call that needs it
-waits for ever. So whatever keeps a lock or a thread for longer than a call says here how to make it
-anew.
+A fork copies the memory of a process but only one of its threads. A lock that another thread held
+at that moment stays locked in the child, with no thread to release it, and the first call that
+needs it waits forever. So every object that keeps a lock or a thread longer than one call registers
+here how to recreate it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _renewals: set[weakref.WeakMethod[Callable[[], None]]] = set()
 
 
 def in_child(renew: Callable[[], None]) -> None:
-    """Call this bound method in every forked child, as long as its object lives.
+    """Call this bound method in every forked child while its object is alive.
 
-    It must not wait for anything: the other threads of the parent are not there.
+    It must not wait for anything: the parent's other threads do not exist in the child.
     """
     _renewals.add(weakref.WeakMethod(renew, _renewals.discard))
 
 
 class RenewedLock:
-    """``with lock.now:`` is a lock that every forked child has anew."""
+    """A lock that every forked child gets fresh: ``with lock.now: …``."""
 
     def __init__(self) -> None:
         self._renew()

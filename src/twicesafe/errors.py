@@ -1,4 +1,4 @@
-"""Every error twicesafe raises: what happened, to which key, whose move it is, what to do next.
+"""Every error twicesafe raises: what happened, to which key, who must act, and what to do next.
 
     TwicesafeError
     ├── UsageError                  the calling code must change (400)
@@ -7,24 +7,24 @@
     │   ├── ConfigurationError
     │   └── UnsupportedByStoreError
     ├── DuplicateError              the key is taken; the handler did not start
-    │   ├── StillInProgressError    come back later (409)
+    │   ├── StillInProgressError    retry later (409)
     │   ├── FingerprintMismatchError  the key was used for another request (422)
     │   ├── RememberedFailureError  the first answer was this error
-    │   ├── HeldError               outcome unknown, an operator must look
-    │   ├── ParkedError             tried too often, an operator must look
-    │   └── TooManyWaitersError     come back later (409)
+    │   ├── HeldError               outcome unknown, an operator must decide
+    │   ├── ParkedError             max_attempts used up, an operator must decide
+    │   └── TooManyWaitersError     retry later (409)
     ├── LeaseLostError              another worker owns the key now; nothing was recorded
     ├── StoreError
-    │   ├── StoreUnavailableError   come back later (503)
-    │   ├── SchemaVersionError      the database belongs to another version
-    │   └── CorruptRecordError      stored bytes make no sense; never re-run because of it
-    ├── ResultError                 the work is done, its result cannot be handed out
+    │   ├── StoreUnavailableError   retry later (503)
+    │   ├── SchemaVersionError      the database was written by another version
+    │   └── CorruptRecordError      a stored record cannot be read; the handler is not re-run
+    ├── ResultError                 the work is done, but its result cannot be returned
     │   ├── NotStorableError
     │   ├── TooLargeError
     │   └── ResultUnavailableError
     ├── AtomicityBrokenError        the handler ended the transaction it was given
-    ├── BrokerUnavailableError      come back later (503); no message is to blame
-    └── VersionConflictError        read again, decide again (409)
+    ├── BrokerUnavailableError      retry later (503); no message is to blame
+    └── VersionConflictError        reload and try again (409)
 
 Errors pickle, so they cross process pools, and never show a key in full: they show the first
 eight hex digits of its identity, the same digits that logs, metrics and the CLI show.
@@ -32,7 +32,7 @@ eight hex digits of its identity, the same digits that logs, metrics and the CLI
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ __all__ = [
 
 
 class TwicesafeError(Exception):
-    """Base of all. ``retryable``: may the same call succeed later, unchanged?"""
+    """Base class. ``retryable``: the same call, unchanged, may succeed later."""
 
     retryable: ClassVar[bool] = False
     http_status: ClassVar[int] = 500
@@ -92,13 +92,13 @@ class TwicesafeError(Exception):
         return dict(self.__dict__)
 
     def again(self) -> Self:
-        """The same error as an object of its own: an error raised in two threads is nobody's."""
-        twin: Self = _rebuild(type(self), self.args, dict(self.__dict__))  # type: ignore[assignment]
-        twin.__cause__ = self.__cause__
-        return twin
+        """A copy of this error, so that two threads never raise the same object."""
+        copy = cast("Self", _rebuild(type(self), self.args, dict(self.__dict__)))
+        copy.__cause__ = self.__cause__
+        return copy
 
     def about(self, key: Key) -> Self:
-        """The same error, now saying which key it is about."""
+        """This error with the key filled in, if it had none."""
         if self.key is None:
             self.key = key
         return self
@@ -114,7 +114,7 @@ def _rebuild(
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, as text that can be stored; some errors cannot even be printed."""
+    """An error's text in a form that can be stored, even if its ``__str__`` fails."""
     try:
         text = str(error)
     except Exception:
@@ -123,10 +123,11 @@ def text_of(error: BaseException) -> str:
 
 
 def stays_here(thing: object) -> UsageError:
-    """What is raised when something that is open is pickled or deep-copied."""
+    """The error for pickling or deep-copying an object that holds open resources."""
     return UsageError(
-        f"a {type(thing).__name__} cannot be pickled or deep-copied: it holds connections, locks and "
-        "threads of this process; open one from its URL in each process (in a pool: in its initializer)"
+        f"a {type(thing).__name__} cannot be pickled or deep-copied: it holds connections, locks "
+        "and threads of this process; open one from its URL in each process (in a process pool: in "
+        "the initializer)"
     )
 
 
@@ -148,13 +149,13 @@ class MissingKeyError(UsageError):
 
 
 class ConfigurationError(UsageError, ValueError):
-    """A setting makes no sense; the message names it and the remedy."""
+    """A setting is not valid; the message names it and how to fix it."""
 
     http_status = 500
 
 
 class UnsupportedByStoreError(UsageError):
-    """This store cannot do that; the message names those that can."""
+    """This store does not support the operation; the message names the stores that do."""
 
     http_status = 501
 
@@ -169,7 +170,7 @@ class DuplicateError(TwicesafeError):
 
 
 class StillInProgressError(DuplicateError):
-    """Another delivery of this key is being worked on. ``retry_after``: seconds, a hint."""
+    """Another delivery of this key is in progress. ``retry_after``: a hint, in seconds."""
 
     retryable = True
 
@@ -191,7 +192,7 @@ class FingerprintMismatchError(DuplicateError):
 
 
 class RememberedFailureError(DuplicateError):
-    """The first attempt failed for good; this is that failure, as data (never imported by name)."""
+    """The first delivery failed permanently. Carries that failure as data; no class is imported."""
 
     http_status = 500
 
@@ -209,31 +210,31 @@ class RememberedFailureError(DuplicateError):
 
 
 class HeldError(DuplicateError):
-    """How far the work came is not known (a death under `hold`, a part committed): an operator decides."""
+    """Outcome unknown (a crash under `hold`, or a partial commit): an operator must decide."""
 
 
 class ParkedError(DuplicateError):
-    """``max_attempts`` starts did not finish this key; nothing runs until an operator releases it."""
+    """The key used up ``max_attempts``; nothing runs until an operator releases or resolves it."""
 
 
 class TooManyWaitersError(DuplicateError):
-    """``max_waiters`` callers already wait for this key in this process."""
+    """``max_waiters`` callers in this process already wait for this key."""
 
     retryable = True
 
 
-# --- others ----------------------------------------------------------------------------------
+# --- leases, stores, results, brokers --------------------------------------------------------
 
 
 class LeaseLostError(TwicesafeError):
-    """This worker's claim was taken over (or its record deleted); its result was not recorded."""
+    """Another worker took over the claim, or its record was deleted; the result is not recorded."""
 
     retryable = True
     http_status = 409
 
 
 class StoreError(TwicesafeError):
-    """The store did not do what it was asked."""
+    """The store refused a request or failed."""
 
     http_status = 503
 
@@ -251,13 +252,13 @@ class SchemaVersionError(StoreError):
 
 
 class CorruptRecordError(StoreError):
-    """A stored record cannot be understood. The handler is not re-run because of it."""
+    """A stored record cannot be read. The handler is not re-run because of it."""
 
     http_status = 500
 
 
 class ResultError(TwicesafeError):
-    """The work was done and is recorded as done; only its result cannot be given."""
+    """The work is done and recorded as done; only its result cannot be returned."""
 
     def __init__(self, message: str, *, key: Key | None = None, value: object = None) -> None:
         super().__init__(message, key=key)
@@ -268,16 +269,15 @@ class ResultError(TwicesafeError):
 
 
 class NotStorableError(ResultError):
-    """The handler's value cannot be stored, or the store refuses it; ``value`` still holds it."""
+    """The result cannot be stored, or the store refused it; ``value`` still holds it."""
 
 
 class TooLargeError(ResultError):
-    """The handler's value is over ``max_result_bytes``, or over the limit of the database; ``value``
-    still holds it."""
+    """The result exceeds ``max_result_bytes`` or the database's limit; ``value`` still holds it."""
 
 
 class ResultUnavailableError(ResultError):
-    """A duplicate of work that is done, but whose result was not kept, or was forgotten."""
+    """The work is done, but its result was not kept or was forgotten; it is not run again."""
 
     http_status = 410
 
@@ -287,11 +287,12 @@ class AtomicityBrokenError(TwicesafeError):
 
 
 class BrokerUnavailableError(TwicesafeError):
-    """A broker cannot be reached, or takes nothing just now; messages wait in the outbox.
+    """The broker cannot be reached or accepts nothing now; messages stay in the outbox.
 
-    `blames`: when it repeats for one message, may that message be the cause? ``"none"``: never, the
-    broker itself says that it is away or busy. ``"compared"``: if others are taken meanwhile.
-    ``"alone"``: also if nothing else waits, and the broker can be used again at once (it hung up).
+    `blames`: if the error repeats for one message, can that message be the cause? ``"none"``: no,
+    the broker itself is down or busy. ``"compared"``: yes, if the broker accepts other messages
+    meanwhile. ``"alone"``: yes, even with no other message, if the broker is usable again right
+    after (it closed the connection on this message).
     """
 
     retryable = True
@@ -309,6 +310,6 @@ class BrokerUnavailableError(TwicesafeError):
 
 
 class VersionConflictError(TwicesafeError):
-    """Something else was appended where this was expected to follow; nothing was written."""
+    """Another writer appended first, so the expected version is outdated; nothing was written."""
 
     http_status = 409

@@ -1,7 +1,7 @@
-"""Events: what happens, told to observers as it happens.
+"""Events that observers receive as they happen.
 
-An observer is a callable that takes one event; it runs in the caller's way, so it must be quick
-and its errors are swallowed (and logged). Events carry the key object, never results.
+An observer is a callable that takes one event. It runs in the caller's thread, so it must be quick.
+Its errors are logged and swallowed. Events contain the key object, never results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Started(Event, frozen=True):
-    """A handler starts: attempt 1, or a later one with its cause."""
+    """A handler starts. ``cause``: why it runs again; None on the first attempt."""
 
     key: Key
     attempt: int
@@ -68,7 +68,7 @@ class Completed(Event, frozen=True):
 
 
 class Failed(Event, frozen=True):
-    """The handler raised. ``remembered``: the failure is now the answer."""
+    """The handler raised. ``remembered``: the failure was recorded as the key's answer."""
 
     key: Key
     error: str
@@ -77,7 +77,7 @@ class Failed(Event, frozen=True):
 
 
 class Replayed(Event, frozen=True):
-    """A duplicate got the first answer. ``age``: seconds since completion, where known."""
+    """A duplicate got the recorded answer. ``age``: seconds since completion, if known."""
 
     key: Key
     age: float | None
@@ -85,7 +85,7 @@ class Replayed(Event, frozen=True):
 
 
 class Waited(Event, frozen=True):
-    """A duplicate waited for running work."""
+    """A duplicate waited for a delivery in progress."""
 
     key: Key
     seconds: float
@@ -99,27 +99,27 @@ class Refused(Event, frozen=True):
 
 
 class LeaseLost(Event, frozen=True):
-    """A worker finished, but its claim was gone: its result was not recorded."""
+    """A worker finished after losing its claim; its result was not recorded."""
 
     key: Key
 
 
 class RenewalFailed(Event, frozen=True):
-    """One renewal did not reach the store; the keeper goes on trying."""
+    """A lease renewal failed; the lease keeper retries."""
 
     key: Key
     error: str
 
 
 class ResultNotKept(Event, frozen=True):
-    """Done, but the result was too large, not storable, or refused by the store."""
+    """The work is done, but its result was too large, not storable, or refused by the store."""
 
     key: Key
     reason: str
 
 
 class StoreFailed(Event, frozen=True):
-    """The store did not answer, or answered with an error."""
+    """The store did not answer, or returned an error."""
 
     key: Key | None
     operation: str
@@ -127,13 +127,13 @@ class StoreFailed(Event, frozen=True):
 
 
 class Unprotected(Event, frozen=True):
-    """The handler ran without a claim, because ``outage="run"`` says so."""
+    """The store was down and the handler ran without a claim (``outage="run"``)."""
 
     key: Key
 
 
 class Held(Event, frozen=True):
-    """A key is held: whether its work was done is unknown. An operator must resolve or release it."""
+    """A key is held: its outcome is unknown. An operator must resolve or release it."""
 
     key: Key
     reason: str
@@ -154,13 +154,13 @@ class Swept(Event, frozen=True):
 
 
 class Relayed(Event, frozen=True):
-    """So many messages of an outbox were published, and their rows are gone."""
+    """``count`` outbox messages were published and their rows deleted."""
 
     count: int
 
 
 class PublishFailed(Event, frozen=True):
-    """A broker or a handler refused a message; its lane rests before the next attempt."""
+    """The broker or the handler refused a message; its lane backs off before the next attempt."""
 
     message_id: str
     topic: str
@@ -169,7 +169,7 @@ class PublishFailed(Event, frozen=True):
 
 
 class LaneParked(Event, frozen=True):
-    """A message was refused too often: its lane waits for an operator. Others go on."""
+    """A message used up its attempts: its lane waits for an operator. Other lanes continue."""
 
     message_id: str
     topic: str
@@ -178,7 +178,7 @@ class LaneParked(Event, frozen=True):
 
 
 class BrokerFailed(Event, frozen=True):
-    """The broker took none of these messages; all of them are tried again after ``delay`` seconds."""
+    """The broker accepted none of these messages; the relay retries after ``delay`` seconds."""
 
     count: int
     error: str
@@ -204,7 +204,7 @@ _WARNINGS = (
 
 
 def log_warnings(event: Event) -> None:
-    """The observer that every receiver has: what an operator must know goes to the log."""
+    """The built-in observer: logs the events that an operator must know about."""
     if isinstance(event, _WARNINGS):
         details = " ".join(
             f"{name}={value.short if isinstance(value, Key) else value}"
@@ -214,11 +214,11 @@ def log_warnings(event: Event) -> None:
 
 
 def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
-    """One callable that tells all observers, and survives each of them."""
-    everyone = (log_warnings, *observers)
+    """One callable that notifies all observers; one that raises does not stop the others."""
+    receivers = (log_warnings, *observers)
 
     def notify(event: Event) -> None:
-        for observer in everyone:
+        for observer in receivers:
             try:
                 observer(event)
             except Exception:

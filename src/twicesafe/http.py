@@ -1,4 +1,4 @@
-"""The names of the HTTP layer that both middlewares share.
+"""Public names of the HTTP layer, shared by the ASGI and WSGI middlewares.
 
 from twicesafe.asgi import IdempotencyMiddleware      # or twicesafe.wsgi
 from twicesafe.http import HttpPolicy

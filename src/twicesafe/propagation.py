@@ -1,15 +1,15 @@
-"""Propagation: the key of what this code calls, made from the key that it runs under.
+"""Propagation: derive the key of an outgoing call from the key that the current code runs under.
 
     headers = inject({"content-type": "application/json"}, step="charge-card")
     key = extract(message.headers)
 
-Inside a protected request or message the key is ``current_key().derive(step)``: a hash of the key
-one runs under and the step's name, so a retry of the whole sends the same keys again and whoever is
-called can answer from its record. Outside there is nothing to derive from, and the key is new.
+Inside a protected request or message the key is ``current_key().derive(step)``: a hash of the
+current key and the step's name. A retry of the whole operation sends the same keys again, so the
+called service can answer from its record. Outside one, the key is new.
 
-Headers are a mapping (HTTP, AMQP, NATS) or a list of pairs (Kafka, gRPC metadata); names have no
-case; values are text or bytes. A null is no key. What is neither is refused, also a number, which
-AMQP would carry: as text it could be another sender's key.
+Headers are a mapping (HTTP, AMQP, NATS) or a list of pairs (Kafka, gRPC metadata). Names are
+case-insensitive; values are text or bytes. A null counts as no key. Other types are refused,
+including numbers (AMQP allows them): as text, a number could equal another sender's key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DRAFT: Final = HttpPolicy()
 
 
 def inject(headers: H, step: str, *, policy: HttpPolicy = _DRAFT) -> H:
-    """Put the key of this step into the headers, and return them. A key that is there stays."""
+    """Add the key of this step to the headers and return them. An existing key is kept."""
     if _lines(headers, policy):
         return headers
     value = field_of(outgoing_key(step, policy=policy), strict=policy.strict)
@@ -50,7 +50,7 @@ def inject(headers: H, step: str, *, policy: HttpPolicy = _DRAFT) -> H:
 
 
 def extract(headers: Headers | None, *, policy: HttpPolicy = _DRAFT) -> str | None:
-    """The key that the headers hold; None if there is none. A malformed one is an error."""
+    """The key in the headers, or None. A malformed key raises `InvalidKeyError`."""
     lines = [] if headers is None else _lines(headers, policy)
     if not lines:
         return None
@@ -58,21 +58,21 @@ def extract(headers: Headers | None, *, policy: HttpPolicy = _DRAFT) -> str | No
         return parse_key(lines, strict=policy.strict, most=policy.max_key)
     except BadKey as bad:
         raise InvalidKeyError(
-            f"the sender's {policy.header} cannot be used: {bad}; the sender must change"
+            f"the sender's {policy.header} is not valid: {bad}; the sender must correct it"
         ) from None
 
 
 def outgoing_key(step: str, *, policy: HttpPolicy = _DRAFT) -> str:
-    """The key of a step as it is sent: derived from the current one, or new if there is none.
+    """The key to send for a step: derived from the current key, or new if there is none.
 
-    Derived keys have 69 characters. Where the policy allows fewer they are sent as a UUID.
+    Derived keys have 69 characters. If the policy allows fewer, they are sent as a UUID.
     """
     current = current_key()
     return as_sent(Key.random() if current is None else current.derive(step), policy)
 
 
 def as_sent(key: Key, policy: HttpPolicy) -> str:
-    """A key in a length that the policy allows."""
+    """The key, shortened to a UUID if the policy does not allow its length."""
     if len(key.value) <= policy.max_key:
         return key.value
     number = int.from_bytes(key.id[:16], "big")
@@ -85,10 +85,10 @@ _numbering = RenewedLock()
 
 
 def numbered(call: str) -> str:
-    """A step name for a call that has none: the call and its number under the current claim.
+    """A step name for a call without one: the call and its number under the current claim.
 
-    ``"POST /charges #2"`` is the second such call of this run. It is stable while each run makes
-    the same calls in the same order; name the steps where it may not.
+    ``"POST /charges #2"`` is the second such call of this run. The number is stable if every run
+    makes the same calls in the same order; otherwise name the steps.
     """
     claim = current_claim()
     if claim is None:
@@ -113,8 +113,8 @@ def _line(value: object, policy: HttpPolicy) -> bytes:
     if isinstance(value, str):
         return value.encode()
     raise InvalidKeyError(
-        f"the sender's {policy.header} cannot be used: it is of type {type(value).__name__}, and a "
-        "key is text or bytes; the sender must change"
+        f"the sender's {policy.header} is not valid: it is of type {type(value).__name__}, and a "
+        "key is text or bytes; the sender must correct it"
     )
 
 

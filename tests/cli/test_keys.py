@@ -96,7 +96,7 @@ def test_a_pipe_gets_whole_lines(line: Line, receiver: Receiver, monkeypatch: py
 
 def test_a_mark_that_is_none_is_named_as_the_option(line: Line, receiver: Receiver):
     ran = line("keys", "list", "--after", "nonsense")
-    assert (ran.status, "--after is not a mark" in ran.err) == (2, True)
+    assert (ran.status, "--after is not valid" in ran.err) == (2, True)
 
 
 def test_pages_meet_without_gap_or_repeat(line: Line, receiver: Receiver):

@@ -40,7 +40,7 @@ def ending(shop: Shop, statements: list[str]) -> Callable[..., Any]:
 def test_a_handler_that_ends_the_transaction_is_found_out(lean_shop: Shop, end: str):
     shop = lean_shop
     shop.door.begin()
-    with pytest.raises(AtomicityBrokenError, match="ended the transaction") as caught:
+    with pytest.raises(AtomicityBrokenError, match="ended the caller's transaction") as caught:
         shop.process("m-1", ending(shop, ENDS[end]))
     assert caught.value.key is not None
     shop.door.sql("ROLLBACK") if "begin" in end else None

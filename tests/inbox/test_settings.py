@@ -28,7 +28,7 @@ from twicesafe._transactions import base
     "setting", [{"lease": 5}, {"takeover": "hold"}, {"outage": "run"}, {"timeout": 3}]
 )
 def test_a_setting_that_says_nothing_here_is_refused(tmp_path: Path, setting: dict[str, Any]):
-    with pytest.raises(ConfigurationError, match="says nothing in an inbox"):
+    with pytest.raises(ConfigurationError, match="has no effect in an inbox"):
         Inbox.open(f"sqlite:///{tmp_path / 'a.db'}", policy=Policy(**setting))
 
 

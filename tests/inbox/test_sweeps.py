@@ -79,7 +79,7 @@ def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done:
         gap = Gap({swept: both} if swept == came else {swept: sweep, came: come})
         mine.begin()
         transaction = of(mine.connection)
-        inside = shop.inbox._inside(transaction)
+        inside = shop.inbox._in_transaction(transaction)
         ask = Enter(shop.inbox.key(name), new_owner(), 86_400_000, 5, None, done)
 
         def perform(statement: Any, gap: Gap = gap, transaction: Any = transaction) -> Any:

@@ -101,7 +101,7 @@ def test_a_note_whose_commit_was_cut_is_written_again_and_counts_once(lean_shop:
 
 
 def test_a_clock_that_is_set_back_makes_nobody_rest():
-    after = core.note(None, a_failure(), 10_000_000, 0)
+    after = core.apply_deferred(None, a_failure(), 10_000_000, 0)
     assert isinstance(after, Row)
     ask = core.entry(a_call())
     answer, _ = core.decide(after, ask, 5_000_000, 0)

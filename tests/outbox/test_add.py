@@ -185,7 +185,7 @@ def test_nothing_to_add(outbox: Outbox, caller: Callable[[], Any]):
         ({"body": b"x" * 1_000_001}, "max_bytes"),
         ({"id": "a b"}, "id="),
         ({"id": ""}, "id="),
-        ({"headers": {"a\r\nb": "c"}}, "header's name"),
+        ({"headers": {"a\r\nb": "c"}}, "header name"),
         ({"headers": {"a": "b\r\nset-cookie: c"}}, "header a"),
         ({"headers": [("a", "b")]}, "mapping"),
         ({"headers": {"a": " b"}}, "begin or end with a space"),

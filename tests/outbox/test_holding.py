@@ -36,7 +36,7 @@ SLOT = slot_of(LANE)
 
 
 @pytest.fixture
-def desk() -> RelayState:
+def state() -> RelayState:
     made = RelayState(
         lease=5, batch=4, group=1, concurrency=1, max_attempts=3, backoff=Backoff(), wake=False,
         clock=lambda: 0.0, notify=lambda event: None,
@@ -51,9 +51,9 @@ def rows(*numbers: int) -> list[Pending]:
     ]
 
 
-def under_way(desk: RelayState) -> Any:
+def under_way(state: RelayState) -> Any:
     """A carrier that has published the first of two rows and waits for the answer."""
-    flow = publish_pending(desk)
+    flow = publish_pending(state)
     assert type(flow.send(None)) is Fetch
     first = flow.send(Fetched(rows(1, 2)))
     assert type(first) is Publish
@@ -61,9 +61,9 @@ def under_way(desk: RelayState) -> Any:
     return flow
 
 
-def test_rows_of_an_earlier_holding_are_not_published(desk: RelayState):
-    flow = under_way(desk)
-    desk.slots = {SLOT: 3}
+def test_rows_of_an_earlier_holding_are_not_published(state: RelayState):
+    flow = under_way(state)
+    state.slots = {SLOT: 3}
     settlement = flow.send([(1, [None])])
     while type(settlement) is not Settle:
         assert type(settlement) is not Publish
@@ -74,22 +74,22 @@ def test_rows_of_an_earlier_holding_are_not_published(desk: RelayState):
     assert again.except_lanes == []
 
 
-def test_a_refusal_has_the_fence_that_its_row_was_fetched_with(desk: RelayState):
-    flow = under_way(desk)
-    desk.slots = {SLOT: 3}
+def test_a_refusal_has_the_fence_that_its_row_was_fetched_with(state: RelayState):
+    flow = under_way(state)
+    state.slots = {SLOT: 3}
     settlement = flow.send([(1, [ValueError("no")])])
     assert [setback.fence for setback in settlement.setbacks] == [1]
 
 
-def test_a_slot_with_something_to_settle_is_not_given_back(desk: RelayState):
-    flow = under_way(desk)
-    desk.unwanted = frozenset({SLOT})
+def test_a_slot_with_something_to_settle_is_not_given_back(state: RelayState):
+    flow = under_way(state)
+    state.unwanted = frozenset({SLOT})
     settlement = flow.send([(1, [None])])
     while type(settlement) is not Settle:
         settlement = flow.send([])
     assert type(flow.throw(StoreUnavailableError("away"))) is Collect
-    assert desk.drained == (desk.unwanted, frozenset())
-    desk.stopping = True
+    assert state.drained == (state.unwanted, frozenset())
+    state.stopping = True
     assert flow.send([]) is settlement
 
 

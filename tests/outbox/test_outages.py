@@ -130,16 +130,16 @@ class Carrier:
     def __init__(self, *rows: tuple[str, str], checks: bool = False, group: int = 10) -> None:
         self.now = 0.0
         self.setbacks: list[Any] = []
-        self.desk = RelayState(
+        self.state = RelayState(
             lease=5, batch=10, group=group, concurrency=1, max_attempts=3, backoff=AT_ONCE, wake=False,
             clock=lambda: self.now, notify=lambda event: None, checks=checks,
         )  # fmt: skip
-        self.desk.slots, self.desk.deadline = {0: 1}, 1e9
+        self.state.slots, self.state.deadline = {0: 1}, 1e9
         self.rows = [
             Pending(n, key.encode(), 0, 0, False, 0, Message(f"m{n}", topic, b"", key))
             for n, (key, topic) in enumerate(rows, 1)
         ]
-        self.flow = publish_pending(self.desk)
+        self.flow = publish_pending(self.state)
         self.command: Any = self.flow.send(None)
 
     def until(self, kind: type, reply: Any = None) -> Any:
@@ -226,7 +226,7 @@ def test_a_broker_that_answers_a_check_but_no_message_is_slow_and_nobody_is_to_b
         check = carrier.until(Check, [(command.ticket, outage("compared"))])
         carrier.until(Collect)
         command = carrier.until(Publish, [(check.ticket, None)])
-    assert carrier.desk.outage is not None
+    assert carrier.state.outage is not None
 
 
 def test_a_check_that_fails_is_an_outage():
@@ -235,9 +235,9 @@ def test_a_check_that_fails_is_an_outage():
     carrier.until(Collect)
     check = carrier.until(Check, [(first.ticket, outage("alone"))])
     carrier.until(Collect)
-    assert carrier.desk.outage is None
+    assert carrier.state.outage is None
     carrier.until(Check, [(check.ticket, OSError("no route"))])
-    assert "cannot be checked: OSError" in str(carrier.desk.outage)
+    assert "cannot be checked: OSError" in str(carrier.state.outage)
 
 
 def test_answers_stop_a_key_where_it_failed():

@@ -198,8 +198,8 @@ def stuck(receiver: Receiver, key: str) -> None:
     def die() -> None:
         claim = receiver.claim(key)
         claim.__enter__()
-        assert claim._trip is not None
-        claim._trip.end()
+        assert claim._flow_run is not None
+        claim._flow_run.end()
 
     contextvars.copy_context().run(die)
 
@@ -234,5 +234,5 @@ async def test_parking_in_the_awaited_twin() -> None:
     receiver = AsyncReceiver(AsyncMemoryStore(store), observers=[seen.append])
     assert [record.value for record in await receiver.park_stuck(older_than=-1)] == ["old"]
     assert [event for event in seen if isinstance(event, (ev.Held, ev.Parked))] == [
-        ev.Parked(Key("old"), "not delivered again for long")
+        ev.Parked(Key("old"), "its lease ended long ago and it was not redelivered")
     ]

@@ -119,7 +119,7 @@ def test_completing_twice_or_as_a_duplicate_is_refused() -> None:
     with receiver.claim("k") as claim:
         claim.complete(1)
         assert claim.result == 1
-        with pytest.raises(UsageError, match="ended already"):
+        with pytest.raises(UsageError, match="already ended"):
             claim.complete(2)
     with receiver.claim("k") as claim, pytest.raises(UsageError, match="duplicate"):
         claim.complete(2)
@@ -130,7 +130,7 @@ async def test_completing_twice_or_as_a_duplicate_is_refused_async() -> None:
     receiver = AsyncReceiver(AsyncMemoryStore())
     async with receiver.claim("k") as claim:
         await claim.complete(1)
-        with pytest.raises(UsageError, match="ended already"):
+        with pytest.raises(UsageError, match="already ended"):
             await claim.complete(2)
     async with receiver.claim("k") as claim:
         with pytest.raises(UsageError, match="duplicate"):
@@ -195,7 +195,7 @@ def test_release_and_hold_end_a_claim() -> None:
     receiver = Receiver(MemoryStore())
     with receiver.claim("r") as claim:
         claim.release()
-        with pytest.raises(UsageError, match="ended already"):
+        with pytest.raises(UsageError, match="already ended"):
             claim.complete(1)
     record = receiver.record("r")
     assert record is not None
@@ -269,7 +269,7 @@ async def test_release_and_hold_async() -> None:
         await claim.hold()
     async with receiver.claim("other") as claim:
         await claim.complete(1)
-        with pytest.raises(UsageError, match="ended already"):
+        with pytest.raises(UsageError, match="already ended"):
             await claim.hold()
     record = await receiver.record("k")
     assert record is not None

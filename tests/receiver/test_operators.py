@@ -82,7 +82,7 @@ def test_work_in_progress_cannot_be_forgotten(bench: Bench) -> None:
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
-    with pytest.raises(UsageError, match=r"in_progress.*wait for its end"):
+    with pytest.raises(UsageError, match=r"in_progress.*wait until it ends"):
         bench.forget("k")
     counter.go_on.set()
     assert first.result(10).value == "done"
@@ -192,5 +192,5 @@ def test_a_state_may_be_named_by_its_word(bench: Bench) -> None:
     bench.process("k", Counter().quick)
     found, _ = bench.call(bench.receiver.records, state="completed")
     assert [record.value for record in found] == ["k"]
-    with pytest.raises(UsageError, match="'done' is none of the states: in_progress"):
+    with pytest.raises(UsageError, match="'done' is not valid: use one of in_progress"):
         bench.call(bench.receiver.records, state="done")

@@ -183,7 +183,7 @@ def test_a_remembered_failure(impatient: Bench, says: Any) -> None:
 
     with pytest.raises(ValueError, match="heavy"):
         impatient.process("k", fail)
-    with pytest.raises(RememberedFailureError, match="failed for good"):
+    with pytest.raises(RememberedFailureError, match="failed permanently"):
         impatient.process("k", fail)
     record = impatient.record("k")
     assert (counter.runs, record.state, record.error) == (1, State.FAILED, "ValueError")

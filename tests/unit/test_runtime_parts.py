@@ -32,22 +32,22 @@ REPLAY = Claimed(Verdict.REPLAY, 1, 1, expires_in=1000)
 def boarded(flights: SingleFlight, fingerprint: bytes | None = None) -> Flight:
     """A flight of this key that leads."""
     mine = Flight(b"k", fingerprint)
-    assert flights.board(mine) is mine
+    assert flights.join(mine) is mine
     return mine
 
 
 def test_one_leads_and_the_others_ride() -> None:
     flights, woken = SingleFlight(), []
     flight = boarded(flights, b"f")
-    assert flights.board(Flight(b"k", None)) is flight
+    assert flights.join(Flight(b"k", None)) is flight
     assert flight.fingerprint == b"f"
-    assert flights.ride(flight, lambda: woken.append(1), 2)
-    assert flights.ride(flight, lambda: woken.append(2), 2)
+    assert flights.wait(flight, lambda: woken.append(1), 2)
+    assert flights.wait(flight, lambda: woken.append(2), 2)
     with pytest.raises(OverflowError):
-        flights.ride(flight, lambda: None, 2)
-    flights.land(flight, REPLAY)
-    assert (woken, flight.landing) == ([1, 2], REPLAY)
-    assert flights.ride(flight, lambda: None, 2) is False
+        flights.wait(flight, lambda: None, 2)
+    flights.end(flight, REPLAY)
+    assert (woken, flight.answer) == ([1, 2], REPLAY)
+    assert flights.wait(flight, lambda: None, 2) is False
     boarded(flights)
 
 
@@ -58,11 +58,11 @@ def test_who_leaves_is_not_woken_and_makes_room() -> None:
     def waker() -> None:
         woken.append(1)
 
-    flights.ride(flight, waker, 1)
+    flights.wait(flight, waker, 1)
     flights.leave(flight, waker)
     flights.leave(flight, waker)
-    assert flights.ride(flight, lambda: woken.append(2), 1)
-    flights.land(flight, None)
+    assert flights.wait(flight, lambda: woken.append(2), 1)
+    flights.end(flight, None)
     assert woken == [2]
 
 
@@ -79,8 +79,8 @@ def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
         return wake
 
     for number in range(5):
-        flights.ride(flight, rider(number), 10)
-    flights.land(flight, None)
+        flights.wait(flight, rider(number), 10)
+    flights.end(flight, None)
     assert woken == [0, 1, 2, 3, 4]
 
 
@@ -89,8 +89,8 @@ def test_landing_after_a_fork_disturbs_nobody() -> None:
     flight = boarded(flights)
     flights.forget_all()
     mine = boarded(flights)
-    flights.land(flight, None)
-    assert flights.board(Flight(b"k", None)) is mine
+    flights.end(flight, None)
+    assert flights.join(Flight(b"k", None)) is mine
 
 
 # --- the keeper: its rounds are called by hand, its clock is told ------------------------------------
@@ -221,7 +221,7 @@ def test_an_error_of_its_own_does_not_end_it(
     keeping.claim()
     monkeypatch.setattr(keeping.keeper, "_perform_many", lambda asks: [])
     assert keeping.pass_time(10) == 0
-    assert "goes on after an error" in caplog.text
+    assert "continues after an error" in caplog.text
     monkeypatch.setattr(keeping.keeper, "_perform_many", keeping.store.perform_many)
     assert keeping.pass_time(1) == 1
 

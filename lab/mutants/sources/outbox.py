@@ -120,8 +120,8 @@ break_source(
     "nobody asks the broker",
     bug="after an outage the publisher's check is not asked",
     file="_core/relay_publish.py",
-    old="if self.doubt and desk.checks:",
-    new="if self.doubt and not desk.checks:",
+    old="if self.doubt and state.checks:",
+    new="if self.doubt and not state.checks:",
     tests=[f"{OUTAGES}::test_one_outage_is_not_enough_to_blame_a_message"],
 )
 break_source(
@@ -144,8 +144,8 @@ break_source(
     "drain does not tell what is missing",
     bug="drain and relay --once end as if all were well, though messages wait for their stream",
     file="outbox/_relay.py",
-    old="trouble = self._desk.outage or self._desk.not_now",
-    new="trouble = self._desk.outage",
+    old="trouble = self._state.outage or self._state.not_now",
+    new="trouble = self._state.outage",
     tests=[f"{OUTAGES}::test_what_is_missing_over_there_is_no_messages_fault[sync-sqlite]"],
 )
 break_source(

@@ -45,8 +45,8 @@ break_source(
     "web hook: silence counts as published",
     bug="a message that the web hook did not answer is deleted from the outbox",
     file="outbox/publishers/webhook.py",
-    old='            raise BrokerUnavailableError(\n                f"the web hook did not answer',
-    new='            return\n            raise BrokerUnavailableError(\n                f"the web hook did not answer',
+    old='            raise BrokerUnavailableError(\n                f"the webhook did not answer',
+    new='            return\n            raise BrokerUnavailableError(\n                f"the webhook did not answer',
     tests=[f"{SUITE}::TestWebhook::{SILENCE}"],
 )
 break_source(
@@ -69,7 +69,7 @@ break_source(
     "web hook: what httpx refuses is an outage",
     bug="a message that cannot be written as a request stops the whole relay",
     file="outbox/publishers/webhook.py",
-    old="            raise  # httpx itself refuses it: this message",
+    old="            raise  # httpx refused this message",
     new='            raise BrokerUnavailableError("away")',
     tests=[f"{TESTS}::test_what_httpx_refuses_is_that_messages_failure"],
 )
@@ -117,7 +117,7 @@ break_source(
     "Redis: a refusal is an outage",
     bug="a stream that Redis refuses to write to stops the whole relay",
     file="outbox/publishers/redis.py",
-    old='return RuntimeError(f"Redis refuses it: {type(error).__name__}: {_words(error)}")',
+    old='return RuntimeError(f"Redis refused the message: {type(error).__name__}: {_words(error)}")',
     new='return BrokerUnavailableError(f"Redis: {_words(error)}")',
     tests=[f"{SUITE}::TestRedisStreams::test_poison_with_nothing_else_to_send_is_found_out"],
 )

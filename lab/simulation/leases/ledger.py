@@ -161,7 +161,7 @@ class Ledger:
         self._seen["answer", "replayed" if answer.replayed else "ran"] += 1
         past = self._monitor.past(call.key.id)
         recorded = past.recorded
-        payload = call.terms.codec.encode(answer.value, None)
+        payload = call.policy.codec.encode(answer.value, None)
         if payload not in recorded:
             broken("answers are recorded", f"{answer.value!r} never was")
         if not answer.replayed and recorded[payload] != answer.fence:

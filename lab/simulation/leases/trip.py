@@ -127,7 +127,7 @@ class Trip:
                 self.process.keeper.remove(claim)
         if self.flight is not None:
             flight, self.flight = self.flight, None
-            self.process.flights.land(flight, None)
+            self.process.flights.end(flight, None)
 
     def _later(self, waits: str) -> Callable[..., None]:
         """What resumes this trip, unless something else did in the meantime."""
@@ -200,7 +200,7 @@ class Trip:
     def _watch(self, command: Watch) -> Any:
         resume = self._later("watch")
         if self.flight is not None:
-            self.process.flights.delay(self.flight)
+            self.process.flights.mark_delayed(self.flight)
         process = self.process
         world = process.world
         if not world.plan.wakes:
@@ -218,9 +218,9 @@ class Trip:
         self._unanswered, self.asked = None, []  # another exchange begins
         if self.flight is not None:  # a batch goes on: its last exchange ended without an answer
             before, self.flight = self.flight, None
-            self.process.flights.land(before, None)
+            self.process.flights.end(before, None)
         mine = Flight(command.id, command.fingerprint)
-        flight = self.process.flights.board(mine)
+        flight = self.process.flights.join(mine)
         if flight is not mine:
             return flight
         self.flight = flight
@@ -232,14 +232,14 @@ class Trip:
         process = self.process
 
         def wake() -> None:
-            process.after(0.0, lambda: resume(flight.landing or True))
+            process.after(0.0, lambda: resume(flight.answer or True))
 
         flights = process.flights
         waits = (
-            flights.ask(flight, wake) if command.asks else flights.ride(flight, wake, command.most)
+            flights.ask(flight, wake) if command.asks else flights.wait(flight, wake, command.most)
         )
         if not waits:
-            return flight.landing or True
+            return flight.answer or True
 
         def leave() -> None:
             if self._waits == "ride":
@@ -256,7 +256,7 @@ class Trip:
     def _land(self, command: EndFlight) -> None:
         if self.flight is not None:
             flight, self.flight = self.flight, None
-            self.process.flights.land(flight, command.answer)
+            self.process.flights.end(flight, command.answer)
 
     # -- handlers -----------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Trip:
         self.asked = []
         claim.pid = 1
         if self.flight is not None:
-            self.process.flights.depart(self.flight)
+            self.process.flights.mark_started(self.flight)
         self.claims.append(claim)
         self.process.keeper.add(claim)
 

@@ -145,7 +145,7 @@ class Relay(Actor):
 
     def _ends(self, hand: _Hand) -> None:
         if hand is self._carrier:
-            self.desk.carried = True
+            self.desk.publishing_ended = True
             if self.unsettled and self.settlements_lost_in_a_row < GIVES_UP:
                 broken("stopped means settled", f"{self.name} leaves {sorted(self.unsettled)}")
             if self.flying:

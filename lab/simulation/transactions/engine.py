@@ -154,7 +154,7 @@ class AwaitedDesk(AsyncInbox):
     async def _joined(self, connection: Any) -> AsyncTransaction:
         return AsyncVirtualTransaction(connection)
 
-    async def _aside(self, work: Any, *args: Any) -> None:
+    async def _in_thread(self, work: Any, *args: Any) -> None:
         work(*args)
 
 

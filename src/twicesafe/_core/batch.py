@@ -1,8 +1,8 @@
-"""The exchange for many deliveries at once: claim all, run all, record all.
+"""The delivery flow for a batch: claim all, run all, record all.
 
-Two trips for N messages when handlers are quick. When they are slow, what has finished is
-recorded while the others still run, so that a crash in the middle loses little: nothing that
-finished waits longer than `LINGER` for its record. One bad item never sinks the rest.
+With quick handlers, N messages need two store requests. With slow ones, finished items are recorded
+while the others still run, so that a crash loses little: no finished item waits longer than
+`LINGER` to be recorded. One failing item does not affect the others.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .settling import RELEASE_PATIENCE, conclude, prepare
 __all__ = ["LINGER", "exchange_many"]
 
 LINGER: Final = 0.05
-"""Seconds that a finished item may wait for company before it is recorded."""
+"""Seconds that a finished item may wait to be recorded together with others."""
 
 Answer: TypeAlias = Outcome[Any] | Raised
 Done: TypeAlias = tuple[int, ActiveClaim, Reply]
-"""Which call's handler ended, under which claim, and how."""
+"""A handler that ended: the index of its call, its claim, its reply."""
 
 
 def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
@@ -65,9 +65,9 @@ def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
         for index, reply in finished:
             claim = claims.pop(index)
             if isinstance(reply, NotStarted):
-                kept = calls[index].terms.retention_ms
+                kept = calls[index].policy.retention_ms
                 unstarted.append(Abandon(claim.key.id, claim.owner, kept))
-            elif calls[index].terms.timeout is not None:  # detached, and settled by itself
+            elif calls[index].policy.timeout is not None:  # detached: it records its own result
                 answers[index] = reply.value if isinstance(reply, Returned) else reply
                 stopped = stopped or _stop_of(answers[index])
             else:
@@ -78,12 +78,12 @@ def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
         if unstarted:
             yield PerformMany(unstarted)
             if stopped is None:
-                return []  # cancelled from outside: the runtime says so, once all is given back
+                return []  # cancelled: the runtime raises it after all claims are released
     if stopped is not None:
         raise stopped
     began = calls[0].clock()
-    for index in waiting:  # in flight elsewhere, or equal to one that we just ran
-        try:  # they share one patience: a batch waits as long as a single call would
+    for index in waiting:  # in progress elsewhere, or a duplicate of an item in this batch
+        try:  # they share one wait: a batch waits as long as a single call would
             answers[index] = yield from deliver(calls[index], began)
         except Exception as error:
             answers[index] = Raised(error)
@@ -91,14 +91,14 @@ def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
 
 
 def _job(call: Call, claim: ActiveClaim) -> Invoke | Detach:
-    timeout = call.terms.timeout
+    timeout = call.policy.timeout
     if timeout is None:
         return Invoke(claim, call.run)
     return Detach(finish(call, claim), timeout, claim)
 
 
 def _stop_of(reply: object) -> BaseException | None:
-    """An interrupt or an exit is not an item's failure: it ends the batch."""
+    """An interrupt or an exit is not a failed item: it ends the batch."""
     if isinstance(reply, Raised) and not isinstance(reply.error, Exception):
         return reply.error
     return None
@@ -117,19 +117,19 @@ def _claim_all(
     for index, ask, reply in zip(leaders, asks, replies, strict=True):
         call = calls[index]
         if isinstance(reply, Exception):
-            if call.terms.outage_runs and isinstance(reply, StoreUnavailableError):
-                waiting.append(index)  # the single exchange knows how to run unprotected
+            if call.policy.outage_runs and isinstance(reply, StoreUnavailableError):
+                waiting.append(index)  # `deliver` knows how to run unprotected
             else:
                 if isinstance(reply, StoreUnavailableError):
                     call.notify(ev.StoreFailed(call.key, "claim", cause_of(reply)))
                 answers[index] = Raised(
                     reply.about(call.key) if isinstance(reply, TwicesafeError) else reply
                 )
-        elif reply.verdict is Verdict.WON and late < call.terms.usable:
+        elif reply.verdict is Verdict.WON and late < call.policy.usable:
             won[index] = granted(call, ask, reply, sent)
         else:
             if reply.verdict is Verdict.WON:
-                stale.append(Abandon(ask.key.id, ask.owner, call.terms.retention_ms))
+                stale.append(Abandon(ask.key.id, ask.owner, call.policy.retention_ms))
             _answer_without_running(call, reply, index, answers, waiting)
     if stale:
         yield PerformMany(stale)
@@ -140,7 +140,7 @@ def _answer_without_running(
     call: Call, reply: Claimed, index: int, answers: dict[int, Answer], waiting: list[int]
 ) -> None:
     busy = reply.verdict in (Verdict.BUSY, Verdict.RESTING, Verdict.WON)
-    if busy and not call.terms.rejects:
+    if busy and not call.policy.rejects:
         waiting.append(index)
         return
     try:
@@ -166,19 +166,19 @@ def _settle_all(calls: list[Call], done: list[Done], answers: dict[int, Answer])
 
 
 def _claim_for(call: Call) -> ClaimRequest:
-    terms = call.terms
+    policy = call.policy
     return ClaimRequest(
         call.key,
         new_owner(),
-        terms.lease_ms,
-        terms.max_attempts,
-        terms.hold,
+        policy.lease_ms,
+        policy.max_attempts,
+        policy.hold,
         call.fingerprint,
     )
 
 
 def _ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
-    """All answers; the unanswered are asked again, each with its own owner (P2, P10)."""
+    """All answers; unanswered claims are retried, each with its own owner (P2, P10)."""
     replies: list[Any] = yield PerformMany(asks)
     for pause in (0.05, 0.2, 0.5, 1.0, 1.0):
         open_ = [i for i, r in enumerate(replies) if isinstance(r, StoreUnavailableError)]
@@ -190,7 +190,7 @@ def _ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
 
 
 def _record_all(asks: list[Any], done: list[Done], clock: WorkerClock) -> Flow[list[Recording]]:
-    """All in one trip; what is refused or unanswered is seen through as a single record is."""
+    """Record all in one batch; refused or unanswered items are retried one by one."""
     began = clock()
     replies: list[Any] = yield PerformMany(asks)
     recordings = [
@@ -202,7 +202,7 @@ def _record_all(asks: list[Any], done: list[Done], clock: WorkerClock) -> Flow[l
 
 
 def _until(reply: Reply, began: float) -> float | None:
-    """An interrupt does not wait for a lease: what it leaves is given back soon, or by itself."""
+    """After an interrupt: release the claims now; those that fail expire with their lease."""
     return None if _stop_of(reply) is None else began + RELEASE_PATIENCE
 
 

@@ -1,4 +1,4 @@
-"""A call: one delivery, as the core sees it."""
+"""A call: one delivery, as `_core` sees it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Call", "cause_of"]
 
 
 class Call:
-    """One delivery: what to run under which key, on which terms."""
+    """One delivery: what to run, under which key, with which policy."""
 
     __slots__ = (
         "clock",
@@ -24,15 +24,15 @@ class Call:
         "key",
         "notify",
         "observed",
+        "policy",
         "run",
-        "terms",
     )
 
     def __init__(
         self,
         key: Key,
         run: Callable[[], Any],
-        terms: ResolvedPolicy,
+        policy: ResolvedPolicy,
         declared: Any,
         fingerprint: bytes | None,
         field_names: Callable[[], Sequence[str]] | None,
@@ -42,7 +42,7 @@ class Call:
     ) -> None:
         self.key = key
         self.run = run
-        self.terms = terms
+        self.policy = policy
         self.declared = declared
         self.fingerprint = fingerprint
         self.field_names = field_names

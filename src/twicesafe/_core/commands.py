@@ -1,13 +1,13 @@
-"""What a flow may ask of the runtime besides store requests: again data, nothing else.
+"""The commands that a flow may send to the runtime, besides store requests. Plain data.
 
-A *flow* is one exchange, written as a generator that yields commands and receives replies. The
-blocking and the event-loop runtime perform the same commands, so the exchange is written once.
-A flow never catches BaseException around a yield: a dropped flow stays dropped, as a dead
-process would.
+A *flow* is one delivery, written as a generator that yields commands and receives replies. The
+blocking and the event-loop runtime perform the same commands, so the flow is written only once.
+A flow never catches BaseException around a yield: a flow that is dropped stays dropped, as after a
+crash.
 
 Commands of plain data are hidden from the garbage collector (``gc=False``), which saves it work.
-Those that hold what others made are not: an error knows the frames that it passed through, these know
-the reply that holds the error, and nobody could ever free such a circle.
+Those that hold foreign objects are not: an error references its frames, the frames reference the
+reply that holds the error, and this would leak a reference cycle.
 """
 
 from __future__ import annotations
@@ -62,55 +62,55 @@ Reply: TypeAlias = Returned | Raised
 
 
 class NotStarted(msgspec.Struct, gc=False):
-    """The reply for a job of a batch that was stopped before its turn came."""
+    """The reply for a job of a batch that was stopped before the job started."""
 
 
 class Sleep(msgspec.Struct, gc=False):
     seconds: float
     firm: bool = False
-    """A pause between two tries to record: a cancellation does not cut it short, it waits too."""
+    """A pause between two attempts to record: a cancellation is delayed until it ends."""
 
 
 class Watch(msgspec.Struct, gc=False):
-    """Wait until something happened to this key: woken within `seconds`, or after `poll`."""
+    """Wait until this key changes: woken within `seconds`, or after `poll`."""
 
     id: bytes
     seconds: float
-    """The most that a store which wakes its waiters may take."""
+    """The longest wait on a store that wakes its waiters."""
     poll: float
-    """The pause where there is nobody to wake us."""
+    """The pause on a store that does not wake its waiters."""
 
 
 class JoinFlight(msgspec.Struct, gc=False):
-    """Equal keys of one process meet here. Reply: None = lead, else the flight to ride on."""
+    """Join the single flight of this key. Reply: None = lead it, else the flight to wait for."""
 
     id: bytes
     fingerprint: bytes | None
 
 
 class AwaitFlight(msgspec.Struct):
-    """Wait for a flight. Reply: its landing, True = it ended without one, None = time is over.
+    """Wait for a flight. Reply: its answer, True = it ended without one, None = time is up.
 
-    `OverflowError` is thrown if `most` riders are on it already.
+    `OverflowError` is thrown if `most` callers already wait for it.
     """
 
     flight: Any
     seconds: float
     most: int
     asks: bool = False
-    """Only until it is known whether the leader's handler runs; these are not counted."""
+    """Wait only until it is known whether the leader's handler runs; not counted in `most`."""
 
 
 class EndFlight(msgspec.Struct, gc=False):
-    """The flight that we lead ended with this recorded answer."""
+    """The flight that this flow leads ended with this recorded answer."""
 
     answer: Claimed
 
 
 class Detach(msgspec.Struct):
-    """Finish this flow even if the caller's patience ends first; then TimeoutError is thrown.
+    """Finish this flow even if the caller times out first; then TimeoutError is thrown.
 
-    A thread cannot be stopped, so its claim is kept until it really ends.
+    A thread cannot be stopped, so its claim is kept until the thread ends.
     """
 
     flow: Generator[Any, Any, Any]
@@ -119,9 +119,9 @@ class Detach(msgspec.Struct):
 
 
 class Within(msgspec.Struct, gc=False):
-    """Do this request to its end, but wait for that no longer than `seconds`.
+    """Perform this request to its end, but wait for it at most `seconds`.
 
-    Reply: its answer, or None: it goes on without us. (A blocking call cannot be left alone.)
+    Reply: its answer, or None: it continues in the background. (A blocking call cannot do that.)
     """
 
     request: Any
@@ -129,17 +129,17 @@ class Within(msgspec.Struct, gc=False):
 
 
 class PerformMany(msgspec.Struct, gc=False):
-    """Many requests of one kind in one trip. Reply: a list of answers or exceptions."""
+    """Many requests of one kind in one batch. Reply: a list of answers or exceptions."""
 
     requests: list[Any]
 
 
 class Launch(msgspec.Struct):
-    """Run many handlers, at most `concurrency` at once; hand over what finished.
+    """Run many handlers, at most `concurrency` at once; return those that finished.
 
     First sent with all `jobs`, then with none to ask for more. Reply: (index, reply) pairs, at
-    least one while any job is unfinished, and everything that ended within `linger` seconds.
-    `stop`: start no more, cancel what can be cancelled, and hand over all there is. A `Detach`
+    least one while any job is unfinished, and every job that ended within `linger` seconds.
+    `stop`: start no more, cancel what can be cancelled, and return all the rest. A `Detach`
     settles its claim itself: its reply is `Returned` with the answer, or `Raised`.
     """
 

@@ -1,10 +1,10 @@
-"""The exchange: one delivery, from its claim to its answer.
+"""The delivery flow: one delivery, from its claim to its answer.
 
     admit     claim → replay | refuse | wait | win
     finish    invoke the handler, then settle (`settling`)
 
-Both colours run these same generators. The rules they keep are P2, P7, P9, P10 and P11 of the
-protocol; the others are the store's.
+The blocking and the async runtime run the same generators. They implement the protocol rules P2,
+P7, P9, P10 and P11; stores implement the others.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ __all__ = ["admit", "deliver", "finish", "granted"]
 _WON, _REPLAY, _BUSY, _RESTING = Verdict.WON, Verdict.REPLAY, Verdict.BUSY, Verdict.RESTING
 
 LONGEST_WATCH = 2.0
-"""Seconds after which a waiter looks for itself, in case its wake-up was lost."""
+"""Seconds after which a waiter asks the store itself, in case its wake-up was lost."""
 
 CLAIM_PATIENCE = 3.0
-"""Seconds for which an unanswered claim is asked again, with the same owner, before giving up."""
+"""Seconds for which an unanswered claim is retried, with the same owner, before giving up."""
 
 
 def deliver(call: Call, began: float | None = None) -> Flow[Outcome[Any] | Raised]:
-    """The whole of it; runs the handler at most once.
+    """One delivery; runs the handler at most once.
 
     The handler's own exception is returned, for the caller to raise: inside a generator a
     `StopIteration` would change its meaning.
@@ -61,28 +61,28 @@ def deliver(call: Call, began: float | None = None) -> Flow[Outcome[Any] | Raise
     try:
         admitted = yield from admit(call, began)
     except StoreUnavailableError:
-        if not call.terms.outage_runs:
+        if not call.policy.outage_runs:
             raise
         call.notify(ev.Unprotected(call.key))
-        if call.terms.timeout is not None:
-            return (yield Detach(_unprotected(call), call.terms.timeout, None))  # type: ignore[no-any-return]
+        if call.policy.timeout is not None:
+            return (yield Detach(_unprotected(call), call.policy.timeout, None))  # type: ignore[no-any-return]
         return (yield from _unprotected(call))
     if type(admitted) is Claimed:
         return outcome_of(call, admitted)
-    if call.terms.timeout is not None:
-        return (yield Detach(finish(call, admitted), call.terms.timeout, admitted))  # type: ignore[no-any-return]
+    if call.policy.timeout is not None:
+        return (yield Detach(finish(call, admitted), call.policy.timeout, admitted))  # type: ignore[no-any-return]
     reply: Reply = yield Invoke(admitted, call.run)
     return (yield from settle(call, admitted, reply))
 
 
 def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
-    """Run, then record: what a detached thread does by itself."""
-    reply: Reply = yield Invoke(claim, call.run, call.terms.timeout)
+    """Run, then record: the part that a detached thread does by itself."""
+    reply: Reply = yield Invoke(claim, call.run, call.policy.timeout)
     return (yield from settle(call, claim, reply))
 
 
 def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
-    reply: Reply = yield Invoke(None, call.run, call.terms.timeout)
+    reply: Reply = yield Invoke(None, call.run, call.policy.timeout)
     if isinstance(reply, Raised):
         return reply
     return Outcome(reply.value, False, 0, call.key, 0)
@@ -94,8 +94,8 @@ def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
 def admit(call: Call, began: float | None = None) -> Flow[Any]:
     """An `ActiveClaim` to run under, or the `Claimed` answer to replay; refusals are raised.
 
-    `began`: since when it has been waiting, if it has. An outage is told to observers here, once, for
-    every way to deliver: a call, a claim by hand, a request.
+    `began`: when it started to wait, if it did. Observers are notified of an outage here, once, for
+    every kind of delivery: a call, a manual claim, an HTTP request.
     """
     try:
         return (yield from _admit(call, began))
@@ -105,40 +105,38 @@ def admit(call: Call, began: float | None = None) -> Flow[Any]:
 
 
 def _admit(call: Call, began: float | None) -> Flow[Any]:
-    key, terms, clock = call.key, call.terms, call.clock
+    key, policy, clock = call.key, call.policy, call.clock
     turn = None
     flight = yield JoinFlight(key.id, call.fingerprint)
-    while flight is not None:  # this very process is at work on the key
+    while flight is not None:  # this process already works on the key
         if began is None:
             began = clock()
-        if flight.departed:
+        if flight.started:
             refuse_mismatch(call, flight.fingerprint)
         elif call.fingerprint is not None and flight.fingerprint not in (None, call.fingerprint):
-            break  # one of the two is refused, and only the store knows which
-        if terms.rejects and flight.delayed and not flight.departed:
-            break  # its leader waits, and may for long: the store knows what we ask
-        asks = terms.rejects and not flight.departed  # what its claim finds may be our answer
-        patience = (CLAIM_PATIENCE if asks else terms.wait) - (clock() - began)
-        if (terms.rejects and not asks) or patience <= 0:
+            break  # one of the two will be refused, and only the store knows which
+        if policy.rejects and flight.delayed and not flight.started:
+            break  # its leader may wait for long: ask the store instead
+        asks = policy.rejects and not flight.started  # the answer to its claim may be ours too
+        patience = (CLAIM_PATIENCE if asks else policy.wait) - (clock() - began)
+        if (policy.rejects and not asks) or patience <= 0:
             refuse_busy(call, None)
         refuse_own_wait(call)
         try:
-            landing = yield AwaitFlight(flight, patience, terms.max_waiters, asks)
+            found = yield AwaitFlight(flight, patience, policy.max_waiters, asks)
         except OverflowError:
             refuse_crowd(call)
         if call.observed and not asks:
             call.notify(ev.Waited(key, clock() - began))
-        # Who led without a fingerprint does not know the record's: then the store must compare.
-        if type(landing) is Claimed and (
-            call.fingerprint is None or landing.fingerprint is not None
-        ):
-            refuse_mismatch(call, landing.fingerprint)
-            return landing
-        flight = yield JoinFlight(key.id, call.fingerprint)  # no answer for us: our turn?
+        # A leader without a fingerprint does not know the record's: the store must compare.
+        if type(found) is Claimed and (call.fingerprint is None or found.fingerprint is not None):
+            refuse_mismatch(call, found.fingerprint)
+            return found
+        flight = yield JoinFlight(key.id, call.fingerprint)  # it ended without an answer for us
 
     while True:
         ask = ClaimRequest(
-            key, new_owner(), terms.lease_ms, terms.max_attempts, terms.hold, call.fingerprint
+            key, new_owner(), policy.lease_ms, policy.max_attempts, policy.hold, call.fingerprint
         )
         sent = clock()
         try:
@@ -148,13 +146,13 @@ def _admit(call: Call, began: float | None) -> Flow[Any]:
         verdict = answer.verdict
         if verdict is _WON:
             now = clock()
-            if now - sent < terms.usable:
+            if now - sent < policy.usable:
                 return granted(call, ask, answer, sent)
-            # P7: the answer is older than what it grants. Nobody may start on it.
-            yield Abandon(key.id, ask.owner, terms.retention_ms)
+            # P7: the lease may have expired before the answer arrived. Do not start the handler.
+            yield Abandon(key.id, ask.owner, policy.retention_ms)
             raise StoreUnavailableError(
                 f"the store took {now - sent:.1f} s to answer a claim with a lease of "
-                f"{terms.lease:g} s; the handler was not started; try again, or use a longer lease",
+                f"{policy.lease:g} s; the handler was not started; try again, or use a longer lease",
                 key=key,
             )
         if verdict is _REPLAY:
@@ -162,11 +160,11 @@ def _admit(call: Call, began: float | None) -> Flow[Any]:
             return answer
         if verdict is not _BUSY and verdict is not _RESTING:
             refusal(call, answer)
-        # Somebody else is at it (or it rests after a failure): wait, then ask again.
+        # Another worker holds the key, or it backs off after a failure: wait, then ask again.
         if began is None:
             began = sent
-        patience = terms.wait - (clock() - began)
-        if terms.rejects or patience <= 0:
+        patience = policy.wait - (clock() - began)
+        if policy.rejects or patience <= 0:
             refuse_busy(call, answer)
         refuse_own_wait(call)
         turn = 0 if turn is None else turn + 1
@@ -183,10 +181,10 @@ def _admit(call: Call, began: float | None) -> Flow[Any]:
 def _ask_again(
     call: Call, ask: ClaimRequest, sent: float, error: StoreUnavailableError
 ) -> Flow[Claimed]:
-    """P2 and P10: an unanswered claim is asked again with the same owner, never assumed."""
+    """P2 and P10: an unanswered claim is retried with the same owner, never assumed."""
     tries = 0
     while True:
-        left = min(CLAIM_PATIENCE, call.terms.usable) - (call.clock() - sent)
+        left = min(CLAIM_PATIENCE, call.policy.usable) - (call.clock() - sent)
         pause = min(0.02 * 2**tries, 0.5)
         if left <= pause:
             raise error.about(call.key) from error.__cause__
@@ -210,14 +208,14 @@ def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> Acti
         answer.attempt,
         answer.cause,
         sent,
-        call.terms.lease,
-        call.terms.max_lease,
+        call.policy.lease,
+        call.policy.max_lease,
         call.clock,
     )
 
 
 def _pause(answer: Claimed, turn: int, owner: bytes) -> float:
-    """Polls grow from 2 ms to 250 ms, jittered; a resting key tells when to come back."""
+    """The poll interval grows from 2 ms to 250 ms, with jitter; a back-off says when it ends."""
     if answer.verdict is Verdict.RESTING:
         return answer.wait / 1000 + 0.001
     grown = min(0.002 * 1.5**turn, 0.25) if turn < 16 else 0.25

@@ -1,8 +1,8 @@
-"""The two drivers that run every program and every flow, one per colour.
+"""The two drivers that run every program and every flow: `drive` (blocking) and `drive_async`.
 
-`perform` does one command. Its exceptions are thrown into the generator, which may have an
-answer to them; anything that is not an `Exception` (a kill, a cancellation, an interrupt) goes
-straight up, and the generator is dropped where it stands.
+`perform` executes one command. Its exceptions are thrown into the generator, which may handle them.
+Anything that is not an `Exception` (a kill, a cancellation, an interrupt) propagates to the caller,
+and the generator is dropped where it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def drive(steps: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
 
 
 async def drive_async(steps: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
-    """`perform` answers at once, or with a coroutine to await."""
+    """`perform` returns the answer, or a coroutine to await."""
     try:
         command = steps.send(None)
         while True:

@@ -1,4 +1,4 @@
-"""Answers: what a delivery that does not run gets, as an outcome or as the error that says why."""
+"""Duplicates: the outcome, or the error, for a delivery that does not run the handler."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ __all__ = [
 
 
 def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any]:
-    """A recorded answer as the outcome, or the error, that a duplicate gets."""
+    """The outcome, or the error, that a duplicate gets for a recorded answer."""
     if call.observed:
         call.notify(ev.Replayed(call.key, answer.age / 1000, cached))
     if answer.state is State.FAILED:
         if answer.result is None:
             raise RememberedFailureError(
-                "the first delivery failed for good; the store refused to keep how it failed",
+                "the first delivery failed permanently; the store refused to keep the error",
                 key=call.key,
             )
         try:
             failure = msgspec.json.decode(answer.result, type=dict[str, str])
         except (ValueError, msgspec.MsgspecError) as error:
             raise CorruptRecordError(
-                "the stored failure is not what was written; the work is not run again",
+                "the stored failure cannot be read; the work is not run again",
                 key=call.key,
             ) from error
         name, message = failure.get("type", "?"), failure.get("message", "")
         raise RememberedFailureError(
-            f"the first delivery failed for good with {name}: {message}",
+            f"the first delivery failed permanently with {name}: {message}",
             key=call.key,
             type_name=name,
             original_message=message,
         )
     if answer.result is None:
         raise ResultUnavailableError(
-            "the work of this key is done, but its result was not kept (too large, not storable, or "
-            "refused by the store); it is not run again",
+            "the work of this key is done, but its result was not kept (too large, not storable, "
+            "or refused by the store); it is not run again",
             key=call.key,
         )
     try:
-        value = call.terms.codec.decode(answer.result, call.declared)
+        value = call.policy.codec.decode(answer.result, call.declared)
     except TwicesafeError as error:
         raise error.about(call.key) from error.__cause__
     return Outcome(value, True, answer.attempt, call.key, answer.fence)
@@ -76,7 +76,7 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
     if answer.closes:
         closed = ev.Held if answer.verdict is Verdict.HELD else ev.Parked
         call.notify(closed(call.key, "its worker stopped without an answer"))
-    """The error that says why this delivery neither runs nor replays."""
+    """Raise the error that says why this delivery neither runs nor replays."""
     match answer.verdict:
         case Verdict.MISMATCH:
             refuse_mismatch(call, answer.fingerprint, known=True)
@@ -84,25 +84,25 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
             _refuse(
                 call,
                 HeldError(
-                    "the work began and how far it came is not known: a worker died in mid-work "
-                    "under takeover='hold', or a handler committed a part by itself; an operator "
-                    "must find out and say resolve or release"
+                    "outcome unknown: the worker stopped mid-run (takeover='hold'), or the handler "
+                    "committed part of the work itself; an operator must find out what was done, "
+                    "then resolve or release the key"
                 ),
             )
         case Verdict.PARKED:
             _refuse(
                 call,
                 ParkedError(
-                    f"{call.terms.max_attempts} attempts (max_attempts) did not finish this key; an "
-                    "operator must look at it and say release or resolve"
+                    f"{call.policy.max_attempts} attempts (max_attempts) did not finish this key; "
+                    "an operator must release or resolve it"
                 ),
             )
         case Verdict.FORGOTTEN:
             _refuse(
                 call,
                 ResultUnavailableError(
-                    "the work of this key is done and its result was forgotten on request; it is not "
-                    "run again"
+                    "the work of this key is done, but its result was forgotten: an operator had it "
+                    "erased; it is not run again"
                 ),
             )
     refuse_busy(call, answer)
@@ -111,16 +111,16 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
 def refuse_busy(call: Call, answer: Claimed | None) -> NoReturn:
     if answer is not None and answer.verdict is Verdict.RESTING:
         hint = answer.wait / 1000
-        text = f"the last attempt failed a moment ago; the next one may start in {hint:.1f} s"
+        text = f"the last attempt failed; the next one may start in {hint:.1f} s"
     else:
-        # The lease is renewed while the handler lives: its end is no promise. Half a second is.
+        # The lease is renewed while the handler runs, so its end is no useful hint.
         hint = 0.5 if answer is None else min(1.0, answer.wait / 1000)
-        text = "another delivery of this key is being worked on"
+        text = "another delivery of this key is in progress"
         if answer is not None and answer.locked:
             text = "an open transaction holds this key (or, on SQLite, the database)"
-        if not call.terms.rejects:
-            text += f", and did not end within wait={call.terms.wait:g} s"
-    _refuse(call, StillInProgressError(f"{text}; come back later", retry_after=hint))
+        if not call.policy.rejects:
+            text += f" and did not end within wait={call.policy.wait:g} s"
+    _refuse(call, StillInProgressError(f"{text}; retry later", retry_after=hint))
 
 
 def refuse_mismatch(call: Call, stored: bytes | None, known: bool = False) -> None:
@@ -146,8 +146,8 @@ def refuse_own_wait(call: Call) -> None:
             _refuse(
                 call,
                 StillInProgressError(
-                    "a handler called the receiver again with the key it runs under and would wait "
-                    "for itself; use current_key().derive(step) for inner calls"
+                    "the handler called the receiver with the key it already runs under and would "
+                    "wait for itself; use current_key().derive(step) for inner calls"
                 ),
             )
         claim = claim.outer
@@ -163,7 +163,7 @@ def refuse_crowd(call: Call) -> NoReturn:
     _refuse(
         call,
         TooManyWaitersError(
-            f"{call.terms.max_waiters} callers of this process already wait for this key "
-            "(max_waiters); come back later"
+            f"{call.policy.max_waiters} callers in this process already wait for this key "
+            "(max_waiters); retry later"
         ),
     )

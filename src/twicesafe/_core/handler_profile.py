@@ -1,7 +1,7 @@
-"""Calling: from a function, its arguments and a key to the `Call` that the core understands.
+"""Handler profiles: what the receiver needs to know about a function to make a `Call`.
 
 What depends on the function alone (its return type, its parameters, whether it can be run at all)
-is worked out once and remembered.
+is computed once and cached.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FingerprintSetting: TypeAlias = Literal[True] | bytes | Callable[..., object] | 
 
 
 class HandlerProfile:
-    """What there is to know about a handler before it is called."""
+    """What is known about a handler before it is called."""
 
     __slots__ = (
         "_bound",
@@ -49,8 +49,8 @@ class HandlerProfile:
     def __init__(self, handler: Callable[..., Any], method: bool) -> None:
         self.declared = resolve_return_type(handler)
         self.problem = _problem_of(handler)
-        self._home = getattr(handler, "__globals__", None)  # kept: `_source_of` knows it by its id
-        # What a partial carries is part of the call: charge("EUR", 5) is not charge("USD", 5).
+        self._home = getattr(handler, "__globals__", None)  # kept alive: `_source_of` uses its id
+        # A partial's own arguments are part of the call: charge("EUR", 5) is not charge("USD", 5).
         self._bound: functools.partial[Any] | None = None
         if isinstance(handler, functools.partial):
             self._bound, handler = handler, handler.func
@@ -89,7 +89,7 @@ class HandlerProfile:
         return bound
 
     def content(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What equal calls have in common. One argument alone stands for itself, so that a
+        """The content that identifies a call. A single argument is used directly, so that a
         mismatch can name *its* fields."""
         bound = self.named(args, kwargs)
         if len(self.parameters) == 1 and len(bound) == 1:
@@ -100,7 +100,7 @@ class HandlerProfile:
     def fingerprint(
         self, setting: FingerprintSetting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[bytes | None, Callable[[], Sequence[str]] | None]:
-        """The fingerprint of a call, and a way to name its fields if it differs."""
+        """The fingerprint of a call, and a function that names its fields after a mismatch."""
         if setting is None or isinstance(setting, bytes):
             return stated(setting), None
         content = self.content(args, kwargs) if setting is True else setting(*args, **kwargs)
@@ -117,8 +117,8 @@ _MOST_PROFILES = 4096
 
 
 def profile_of(handler: Callable[..., Any], method: bool = False) -> HandlerProfile:
-    """The profile of a handler, worked out once. Functions made again and again from one source
-    share theirs, where the source alone says everything about them."""
+    """The profile of a handler, computed once. Functions created repeatedly from one source share
+    it, if the source alone determines it."""
     kind = "method" if method else "function"
     function: Any = handler
     if type(handler) is MethodType:  # has its function's code, but not its signature
@@ -140,7 +140,7 @@ def profile_of(handler: Callable[..., Any], method: bool = False) -> HandlerProf
 
 
 def _source_of(function: FunctionType) -> Any:
-    """What equal functions have in common; None if each of them must be looked at by itself."""
+    """The cache key that equal functions share; None if each needs its own profile."""
     if function.__dict__ or function.__defaults__ or function.__kwdefaults__:
         return None  # decorators leave __wrapped__, whose signature is the one that counts
     code, declared = function.__code__, function.__annotations__.get("return")
@@ -159,34 +159,34 @@ def check_setting(setting: Any) -> FingerprintSetting:
     if setting is None or setting is True or isinstance(setting, bytes) or callable(setting):
         return setting  # type: ignore[no-any-return]
     raise ConfigurationError(
-        f"fingerprint={setting!r} makes no sense: use None (no check), True (the arguments), "
-        "bytes, or a callable of the arguments"
+        f"fingerprint={setting!r} is not valid: use None (no check), True (the arguments), "
+        "bytes, or a function of the arguments"
     )
 
 
 def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple[str, ...]:
     """Module and qualified name: two functions never share keys by accident.
 
-    A name says nothing about what a function carries with it. Two closures of one factory (one per
-    tenant, say) have the same name and do different things, so these must be told apart by hand.
-    ``keyed``: the caller makes the key; else it is made of all arguments, those of a partial too.
+    The name does not include values bound to the function. Two closures from one factory (one per
+    tenant, say) have the same name but do different things, so they need a scope of their own.
+    ``keyed``: the caller makes the key; else it is made from all arguments, a partial's included.
     """
     while isinstance(function, functools.partial) and not keyed:
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    carried = _carried_by(function, keyed)
-    if carried:
+    bound = _bound_to(function, keyed)
+    if bound:
         raise ConfigurationError(
-            f"{name} carries {carried}: others of the same name may carry something else, and would "
-            "share its keys; give scope=(…), with what tells them apart"
+            f"{name} depends on {bound}: another function of this name with other values would "
+            "share its keys; pass scope=(…) with a value that distinguishes them"
         )
     return (f"{getattr(function, '__module__', '') or '?'}.{name}",)
 
 
-def _carried_by(function: Any, keyed: bool) -> str:
-    """What this function knows besides its key and its module; empty: nothing."""
+def _bound_to(function: Any, keyed: bool) -> str:
+    """What this function depends on besides its key and its module; empty: nothing."""
     if getattr(function, "__qualname__", "").endswith("<lambda>"):
-        return "no name of its own (a lambda)"
+        return "where it is defined (a lambda has no name)"
     if isinstance(function, functools.partial):
         return "the arguments of a partial"
     if isinstance(function, MethodType):
@@ -196,12 +196,10 @@ def _carried_by(function: Any, keyed: bool) -> str:
     layers = _layers_of(function)
     inner = layers[-1]
     if not isinstance(inner, FunctionType):
-        return _carried_by(inner, keyed)
+        return _bound_to(inner, keyed)
     module = sys.modules.get(inner.__module__)
     if inner.__globals__ is not getattr(module, "__dict__", None) and not _is_interactive(inner):
-        return (
-            f"variables that are not those of the module {inner.__module__} (it was made by exec)"
-        )
+        return f"variables that are not those of the module {inner.__module__} (made by exec)"
     own = {"__class__", inner.__name__}
     free = [name for name in inner.__code__.co_freevars if name not in own]
     local = "<locals>" in inner.__qualname__
@@ -209,8 +207,8 @@ def _carried_by(function: Any, keyed: bool) -> str:
         free += _defaults_of(inner)
     if local or _is_named(layers):  # it may be wrapped a second time
         for layer, wrapped in pairwise(layers):
-            free += _carried_beside(layer, wrapped)
-    return f"values of the function around it ({', '.join(free)})" if free else ""
+            free += _bound_to_wrapper(layer, wrapped)
+    return f"values of the enclosing function ({', '.join(free)})" if free else ""
 
 
 def _is_interactive(function: FunctionType) -> bool:
@@ -236,8 +234,8 @@ def _defaults_of(function: FunctionType) -> list[str]:
     return [name for name, value in defaults.items() if value is not None]
 
 
-def _carried_beside(layer: Any, wrapped: Any) -> list[str]:
-    """What a wrapper knows besides the function that it wraps."""
+def _bound_to_wrapper(layer: Any, wrapped: Any) -> list[str]:
+    """What a wrapper depends on besides the function that it wraps."""
     if not isinstance(layer, FunctionType):
         return [type(layer).__qualname__]
     cells = zip(layer.__code__.co_freevars, layer.__closure__ or (), strict=True)
@@ -277,27 +275,27 @@ _WORK_TO_DO = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 def unfinished(value: Any) -> UsageError | None:
-    """Why what a handler returned cannot be its answer: it is work that is still to be done."""
+    """The error for a handler that returned work that has not run; None: it is an answer."""
     if not isinstance(value, _WORK_TO_DO) and not hasattr(type(value), "__await__"):
         return None
     if isinstance(value, CoroutineType | GeneratorType):
-        value.close()  # nothing of it has run, and nothing ever will
+        value.close()  # it has not started; close it so that it never does
     return UsageError(
-        f"the handler returned a {type(value).__name__}, which is work not yet done: await it or "
+        f"the handler returned a {type(value).__name__}, whose work has not run: await it or "
         "collect its items in the handler; async functions need AsyncReceiver or AsyncInbox"
     )
 
 
 def refuse_generator(handler: Any) -> UsageError:
     return UsageError(
-        f"{_name(handler)} is a generator: its work happens after it returned, so it cannot be "
-        "recorded; collect the items and return them"
+        f"{_name(handler)} is a generator: its work would happen after it returned, so it cannot "
+        "be recorded; collect the items and return them"
     )
 
 
 def refuse_async(handler: Any) -> UsageError:
     return UsageError(
-        f"{_name(handler)} is an async function: use AsyncReceiver (the same names, awaited)"
+        f"{_name(handler)} is an async function: use AsyncReceiver (same methods, with await)"
     )
 
 

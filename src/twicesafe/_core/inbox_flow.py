@@ -1,12 +1,12 @@
-"""The inbox exchange: one delivery inside the caller's transaction, from its entry to its answer.
+"""The inbox flow: one delivery in the caller's transaction, from its entry to its answer.
 
-    enter     insert-first: the record is there, uncommitted, or somebody else's is
+    enter     insert the record, uncommitted, or find another delivery's record
     invoke    the handler writes through the same transaction
-    leave     the record says done, if this is still the transaction that was entered
+    leave     mark the record as done, if this is still the transaction that was entered
 
-Nothing here is durable before the caller commits; a death anywhere before that leaves no trace. A
-record that others can see in progress was committed by the handler itself, with half of the work:
-it is entered as *held*, so that nobody runs that work again before an operator has looked.
+Nothing is durable before the caller commits; a crash before that leaves no trace. If other
+transactions can see the record in progress, the handler itself committed it, with part of the work.
+Such a record is *held*: the work does not run again until an operator decides.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ __all__ = [
     "Entered",
     "Leave",
     "accept",
+    "apply_deferred",
     "decide",
     "entry",
-    "note",
     "receive",
 ]
 
 FOREVER = 1e9
-"""Seconds: what holds a claim here is the transaction, not a lease."""
+"""Lease in seconds: here the transaction holds the claim, not a lease."""
 
 
 class Enter(msgspec.Struct, gc=False):
-    """Write the record into the caller's transaction, or say whose is there. Reply: `Entered`."""
+    """Insert the record in the caller's transaction, or read the existing one. Reply: `Entered`."""
 
     op: ClassVar[str] = "enter"
     key: Key
@@ -63,7 +63,7 @@ class Enter(msgspec.Struct, gc=False):
     max_attempts: int = 5
     fingerprint: bytes | None = None
     done: bool = False
-    """Done by being there: the record is written as completed (`accept`)."""
+    """Insert the record as completed (`accept`)."""
 
     @property
     def id(self) -> bytes:
@@ -73,11 +73,11 @@ class Enter(msgspec.Struct, gc=False):
 class Entered(msgspec.Struct, gc=False):
     answer: Claimed
     mark: Any = None
-    """What tells this transaction from every later one on the same connection."""
+    """Identifies this transaction among later ones on the same connection."""
 
 
 class Leave(msgspec.Struct, gc=False):
-    """Record the end, only in the transaction that was entered. Reply: was it that one?"""
+    """Record the end if this is the transaction that was entered. Reply: True if it was."""
 
     op: ClassVar[str] = "leave"
     ask: Complete
@@ -85,7 +85,7 @@ class Leave(msgspec.Struct, gc=False):
 
 
 class DeferredWrite(msgspec.Struct, gc=False):
-    """The caller will roll back: count the attempt, or keep the failure, in a transaction apart."""
+    """The caller will roll back: count the attempt, or store the failure, in a new transaction."""
 
     op: ClassVar[str] = "note"
     claim: ClaimRequest
@@ -93,7 +93,7 @@ class DeferredWrite(msgspec.Struct, gc=False):
 
 
 def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, Row | None]:
-    """Who runs? By the table of `lifecycle`; whoever is refused writes nothing, for it rolls back."""
+    """Decide who runs, by `lifecycle`. A refused delivery writes nothing: its caller rolls back."""
     claim = ClaimRequest(ask.key, ask.owner, 0, ask.max_attempts, True, ask.fingerprint)
     answer, after = lifecycle.claim(row, claim, now, floor)
     if answer.verdict is not Verdict.WON:
@@ -106,14 +106,14 @@ def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, 
 
 
 def entry(call: Call, done: bool = False) -> Enter:
-    terms = call.terms
+    policy = call.policy
     return Enter(
-        call.key, new_owner(), terms.retention_ms, terms.max_attempts, call.fingerprint, done
+        call.key, new_owner(), policy.retention_ms, policy.max_attempts, call.fingerprint, done
     )
 
 
 def accept(call: Call, answer: Claimed) -> bool:
-    """First delivery, or a repeat? What is neither is raised."""
+    """True for the first delivery, False for a duplicate; anything else raises."""
     verdict = answer.verdict
     if verdict not in (Verdict.WON, Verdict.REPLAY, Verdict.FORGOTTEN):
         refusal(call, answer)
@@ -125,10 +125,10 @@ def accept(call: Call, answer: Claimed) -> bool:
 def receive(
     call: Call, must_keep: bool = True, unwritten: Callable[[], Sequence[DeferredWrite]] = tuple
 ) -> Flow[Outcome[Any] | Raised]:
-    """The whole of it. The handler's own exception is returned, for the caller to raise.
+    """One delivery. The handler's own exception is returned, for the caller to raise.
 
-    `unwritten`: notes about this key that are known here but not yet in the store. The store has the
-    first word; and once the record is entered, none of them can be written, so none counts twice.
+    `unwritten`: deferred writes for this key that are not in the store yet. They are read after the
+    record is entered: from then on none of them can be written, so none counts twice.
     """
     refuse_own_wait(call)
     ask = entry(call)
@@ -138,10 +138,10 @@ def receive(
         return outcome_of(call, answer)
     if answer.verdict is not Verdict.WON:
         refusal(call, answer)
-    for note in unwritten():
-        refuse_mismatch(call, note.claim.fingerprint)
-        if isinstance(note.end, Complete):
-            return outcome_of(call, _remembered(note.end))
+    for deferred in unwritten():
+        refuse_mismatch(call, deferred.claim.fingerprint)
+        if isinstance(deferred.end, Complete):
+            return outcome_of(call, _remembered(deferred.end))
         answer.attempt += 1
     if answer.attempt > ask.max_attempts:
         refusal(call, Claimed(Verdict.PARKED))
@@ -168,7 +168,7 @@ def receive(
     try:
         try:
             recorded = yield Leave(end, entered.mark)
-        except TooLargeError as error:  # nothing was sent: the transaction is as it was
+        except TooLargeError as error:  # nothing was sent: the transaction is unchanged
             problem = error.about(call.key)
             problem.value = reply.value
             if must_keep:
@@ -202,30 +202,30 @@ def _raised(
         call.notify(ev.Failed(call.key, name, claim.attempt, remembered))
     if isinstance(end, Fail) and claim.attempt >= end.max_attempts:
         call.notify(ev.Parked(call.key, end.error))
-    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is nobody's failure
-        terms = call.terms
+    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is not a failure
+        policy = call.policy
         owner = new_owner()
         end.owner = owner
         if isinstance(end, Fail):
             end.delay = 0
-        again = ClaimRequest(call.key, owner, 5000, terms.max_attempts, False, call.fingerprint)
+        again = ClaimRequest(call.key, owner, 5000, policy.max_attempts, False, call.fingerprint)
         yield DeferredWrite(again, end)
     return reply
 
 
-def note(row: Row | None, ask: DeferredWrite, now: int, floor: int) -> Row | None:
-    """The record after a failed attempt, as if it had been claimed for it; None: nothing to add."""
+def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) -> Row | None:
+    """The record after a failed attempt, as if it had been claimed; None: nothing to write."""
     if row is not None and row.owner == ask.claim.owner:
-        return None  # it was written: only the answer to its COMMIT was lost
+        return None  # already written: only the answer to its COMMIT was lost
     answer, after = lifecycle.claim(row, ask.claim, now, floor)
     if answer.verdict is not Verdict.WON:
-        return after  # done meanwhile; or it is found held, or parked
+        return after  # done meanwhile, or held, or parked
     ask.end.fence = answer.fence
     if isinstance(ask.end, Complete):
         return lifecycle.complete(after, ask.end, now)[1]
     after = lifecycle.fail(after, ask.end, now)[1]
     assert after is not None
-    after.lease_until = 0  # nobody rests here, whatever the clock is set to
+    after.lease_until = 0  # no back-off in an inbox, whatever the clock says
     return after
 
 
@@ -234,14 +234,14 @@ def _remembered(end: Complete) -> Claimed:
 
 
 def _failed(call: Call, end: Complete) -> Fail:
-    terms = call.terms
-    return Fail(end.id, end.owner, end.fence, 0, terms.max_attempts, terms.retention_ms, "result")
+    policy = call.policy
+    return Fail(end.id, end.owner, end.fence, 0, policy.max_attempts, policy.retention_ms, "result")
 
 
 def _undone(problem: ResultError) -> ResultError:
     text = problem.message.replace("the work is done and recorded, but its", "the")
     problem.message = (
-        text.partition(";")[0] + "; nothing was recorded: roll back, and nothing is applied either "
+        text.partition(";")[0] + "; nothing was recorded: roll back, so that nothing is applied "
         '(results="optional" commits such work without its result)'
     )
     problem.args = (problem.message,)
@@ -249,10 +249,10 @@ def _undone(problem: ResultError) -> ResultError:
 
 
 def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
-    """The statement that records failed, and the transaction with it: `optional` cannot help here."""
+    """The recording statement failed and the transaction with it, so `optional` cannot help."""
     problem = NotStorableError(
-        f"the database refused the result ({error.message}); nothing was recorded: roll back, and "
-        "nothing is applied either",
+        f"the database refused the result ({error.message}); nothing was recorded: roll back, so "
+        "that nothing is applied",
         key=key,
         value=reply.value,
     )
@@ -262,9 +262,9 @@ def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
 
 def _broken(key: Key, because: str = "") -> AtomicityBrokenError:
     return AtomicityBrokenError(
-        "the handler ended the transaction that it was given: it committed, rolled back, ran a "
-        f"statement that commits by itself, or went on after an error{because and f' ({because})'}; "
-        "the work is not recorded as done; if a part of it was committed, the key is held until an "
-        "operator has looked; let the caller commit, and use savepoints inside the handler",
+        "the handler ended the caller's transaction: it committed, rolled back, ran a statement "
+        f"that commits implicitly, or continued after an error{because and f' ({because})'}; the "
+        "work is not recorded as done; if part of it was committed, the key is held until an "
+        "operator decides; let the caller commit, and use savepoints in the handler",
         key=key,
     )

@@ -1,9 +1,9 @@
-"""The life of a record: one table of states and events, and the decisions that follow it.
+"""The life cycle of a record: one table of states and events, and the decisions based on it.
 
-This module *is* the protocol. The memory store applies it to a dict and SQLite to rows; stores
-that decide inside the server (SQL statement, Lua script) are held to it by the conformance
-suite. Every function takes the present row (or None), a request and the store's time, and
-returns the answer with the row to write, or None when nothing changes.
+This module *is* the protocol. The memory store applies it to a dict and SQLite to rows. Stores that
+decide in the server (SQL statement, Lua script) are checked against it by the conformance suite.
+Every function takes the current row (or None), a request and the store's time, and returns the
+answer with the row to write, or None if nothing changes.
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ __all__ = [
 
 class RecordEvent(enum.StrEnum):
     CLAIM = "claim"
-    """A delivery starts work that nobody owns."""
+    """A delivery starts work that has no owner."""
     TAKE_OVER = "take over"
-    """A delivery starts work whose owner let its lease run out."""
+    """A delivery starts work whose owner's lease expired."""
     HOLD = "hold"
     """The outcome is unknown and the policy is at most once."""
     PARK = "park"
-    """Started too often without an end."""
+    """Started too often without finishing."""
     RENEW = "renew"
-    """The owner goes on working."""
+    """The owner continues working."""
     COMPLETE = "complete"
     """The owner has a value, which is the answer from now on."""
     REMEMBER = "remember"
     """The failure is the answer."""
     FAIL = "fail"
-    """The attempt failed; another may follow, after its back-off."""
+    """The attempt failed; another may follow after the back-off."""
     ABANDON = "abandon"
-    """The owner gives back a claim under which nothing was started."""
+    """The owner releases a claim under which nothing was started."""
     EXPIRE = "expire"
-    """Retention is over: the next claim finds a new key; the sweep removes the record."""
+    """Retention is over: the next claim treats the key as new; the sweep removes the record."""
     RELEASE = "release"
     """An operator lets the next delivery run; a completed record only with ``force``."""
     RESOLVE = "resolve"
     """An operator records the answer by hand."""
     FORGET = "forget"
-    """An operator has result and key text erased; the tombstone stays."""
+    """An operator erases the result and the key text; the tombstone stays."""
 
 
 _S, _E = State, RecordEvent
 
-# What every delivery asks for, looked up once: a member of an enum costs as much as a call.
+# Used by every delivery, so looked up once: accessing an enum member costs as much as a call.
 _IN_PROGRESS, _COMPLETED, _FAILED = _S.IN_PROGRESS, _S.COMPLETED, _S.FAILED
 _WON, _REPLAY, _OK = Verdict.WON, Verdict.REPLAY, Ack.OK
 
@@ -116,11 +116,11 @@ TRANSITIONS: Final[dict[tuple[State | None, RecordEvent], State | None]] = {
     (_S.FAILED, _E.FORGET): _S.FORGOTTEN,
     (_S.FORGOTTEN, _E.EXPIRE): None,
 }
-"""(state, event) → next state; None is "no record". What is not here cannot happen."""
+"""(state, event) → next state; None is "no record". No other transition exists."""
 
 
 def is_expired(row: Row, now: int) -> bool:
-    """Is this record's retention over? Asked on every read (P8); never true of live work (P6)."""
+    """Is the record's retention over? Checked on every read (P8); never true of live work (P6)."""
     return 0 < row.expires_at <= now
 
 
@@ -130,7 +130,7 @@ def is_expired(row: Row, now: int) -> bool:
 def claim(
     row: Row | None, ask: ClaimRequest, now: int, floor: int = 0
 ) -> tuple[Claimed, Row | None]:
-    """Who runs? `floor`: fences at or below it were given out before (P3)."""
+    """Decide who runs. `floor`: fences at or below it were already issued (P3)."""
     if row is None:
         return _start(ask, None, now, fence=floor + 1, attempt=1, cause=None)
     if is_expired(row, now):
@@ -152,7 +152,7 @@ def claim(
 
 
 def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
-    """The answer that a present, unexpired row gives without any write; None: a write is needed."""
+    """The answer for an unexpired row that needs no write; None: a write is needed."""
     mine = row.owner == ask.owner
     if not mine and _differs(row.fingerprint, ask.fingerprint):  # P11: before everything else
         return Claimed(Verdict.MISMATCH, fingerprint=row.fingerprint)
@@ -234,10 +234,10 @@ def renew(row: Row | None, ask: Renew, now: int) -> tuple[Ack, Row | None]:
 
 
 def complete(row: Row | None, ask: Complete, now: int) -> tuple[Ack, Row | None]:
-    """Accepted from the owner alone, once; again from the same owner and fence it is a no-op.
+    """Accepted once, from the owner only; repeated by the same owner and fence it is a no-op.
 
-    The owner may be late: as long as nobody took over, it alone knows the outcome, so its word
-    ends a held or parked record too.
+    The owner may be late. If no other worker took over, only the owner knows the outcome, so it may
+    complete a held or parked record too.
     """
     if row is None:
         return Ack.MISSING, None
@@ -295,7 +295,7 @@ def fail(row: Row | None, ask: Fail, now: int) -> tuple[Ack, Row | None]:
 
 
 def abandon(row: Row | None, ask: Abandon, now: int) -> tuple[Ack, Row | None]:
-    """By owner token alone: whoever abandons may never have learnt its fence."""
+    """Matched by owner token only: the owner may not know its fence."""
     if row is None:
         return Ack.MISSING, None
     if row.owner != ask.owner or row.state is not State.IN_PROGRESS:
@@ -311,7 +311,7 @@ def abandon(row: Row | None, ask: Abandon, now: int) -> tuple[Ack, Row | None]:
 
 
 def _said_before(row: Row | None, ask: Fail) -> bool:
-    """The same owner gave up with the same fence already; only the answer was lost."""
+    """The same owner already failed with this fence; only the answer was lost."""
     return (
         row is not None
         and row.owner == ask.owner
@@ -329,8 +329,8 @@ def _not_owner(row: Row | None, ask: Renew | Fail) -> Ack | None:
 
 # --- what an operator may do -----------------------------------------------------------------
 #
-# The operator's retention may be another than that of the work. An act that leaves the key closed
-# keeps it at least as long as it was kept before, so that a late repeat finds it closed.
+# The operator's retention may differ from the work's. If an operation leaves the key closed, the
+# record is kept at least as long as before, so that a late duplicate finds it closed.
 
 
 def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
@@ -344,7 +344,7 @@ def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
         row,
         RecordEvent.RELEASE,
         now,
-        fence=row.fence + 1,  # an owner that still runs is fenced off
+        fence=row.fence + 1,  # fences off an owner that still runs
         owner=b"",
         attempt=0,
         cause=Cause.OPERATOR,

@@ -1,4 +1,4 @@
-"""What an operator or a timer asks of a store, as flows: small, but written once for both colours."""
+"""Operator and maintenance requests as flows, shared by the blocking and the async classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .protocol import (
 __all__ = ["audit", "browse", "operate", "park_stuck", "read", "survey", "sweep"]
 
 BITE = 500
-"""Records looked at in one short transaction of a sweep."""
+"""Records examined in one short transaction of a sweep."""
 
 SMALLEST_BITE = 20
 
@@ -35,10 +35,10 @@ def read(key: Key) -> Flow[Record | None]:
 
 
 def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-    """Release, resolve or forget; a refusal says why and what else to do."""
+    """Release, resolve or forget; the error says why it was refused and what to do instead."""
     who: object = ask.by
     if not isinstance(who, str) or not who.strip():
-        raise UsageError("say who does this: by=… is kept in the audit trail", key=key)
+        raise UsageError("by= is required: it is kept in the audit trail", key=key)
     for name, text in (("by", ask.by), ("why", ask.why)):
         try:
             text.encode()
@@ -48,42 +48,42 @@ def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
     if ack is Ack.OK:
         return
     if ack is Ack.MISSING:
-        raise UsageError("there is no record of this key, so there is nothing to change", key=key)
+        raise UsageError("there is no record of this key; check the key and its scope", key=key)
     if ack is Ack.LOCKED:
         raise StillInProgressError(
-            "an open transaction holds this key (or, on SQLite, the database), most likely a delivery "
-            f"of an inbox; nothing was changed; {ask.op} it again when that transaction has ended",
+            "an open transaction holds this key (or, on SQLite, the database), most likely an inbox "
+            f"delivery; nothing was changed; {ask.op} the key when that transaction has ended",
             key=key,
             retry_after=0.5,
         )
     row = yield Read(key.id)
     state = "unknown" if row is None else row.state.value
-    raise UsageError(f"cannot {ask.op} a record that is {state}: {_ADVICE[ask.op]}", key=key)
+    raise UsageError(f"cannot {ask.op} a {state} record: {_ADVICE[ask.op]}", key=key)
 
 
 _ADVICE: dict[str, str] = {
-    "release": "it has its answer; to do the work again all the same, pass force=True",
-    "resolve": "only work without an answer can be given one; release it with force=True first",
-    "forget": "work in progress cannot be forgotten; wait for its end, or release it first",
+    "release": "it already has an answer; to run the work again, pass force=True",
+    "resolve": "only work without an answer can be resolved; release it with force=True first",
+    "forget": "work in progress cannot be forgotten; wait until it ends, or release it first",
 }
 
 
 def sweep(limit: int | None) -> Flow[SweepReport]:
-    """Bites until everything was looked at once, or `limit` records were removed."""
+    """Sweep in batches until every record was examined once, or `limit` records were removed."""
     if limit is not None:
         _check_limit(limit)
     removed = examined = 0
     after = ""
     bite = BITE
     while True:
-        # A small rest of the limit must not make small bites: live records are looked at, too.
+        # A small remaining limit must not make small batches: live records are examined too.
         most = ALL if limit is None else limit - removed
         try:
             report, after = yield Sweep(bite, after, most)
         except StoreUnavailableError:
             if bite <= SMALLEST_BITE:
                 raise
-            bite //= 4  # too much for it at once: try less
+            bite //= 4  # too much at once for the store: use smaller batches
             continue
         removed += report.removed
         examined += report.examined
@@ -92,10 +92,10 @@ def sweep(limit: int | None) -> Flow[SweepReport]:
 
 
 def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
-    """Park work whose lease ended before that time and that nobody delivered again.
+    """Park work whose lease ended before that time and that was not redelivered.
 
-    In the name of its owner, with its fence: whoever took over meanwhile is not touched, and the
-    owner itself, should it live, may still complete.
+    The request uses the owner's token and fence: a worker that took over meanwhile is not affected,
+    and the owner, if it is still alive, may still complete.
     """
     parked: list[Record] = []
     after = ""
@@ -130,14 +130,14 @@ def browse(
         state = None if state is None else State(state)
     except ValueError:
         known = ", ".join(State)
-        raise UsageError(f"state={state!r} is none of the states: {known}") from None
+        raise UsageError(f"state={state!r} is not valid: use one of {known}") from None
     try:
         page: Page = yield Browse(limit, state, scope, after)
     except (ValueError, OverflowError) as error:
-        raise UsageError("after= is not a mark that this store gave out") from error
+        raise UsageError("after= is not valid: use the cursor of the last page") from error
     return [row.view() for row in page.rows], page.after
 
 
 def _check_limit(limit: object) -> None:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise UsageError(f"limit={limit!r} makes no sense: use 1 or more")
+        raise UsageError(f"limit={limit!r} is not valid: use 1 or more")

@@ -1,11 +1,12 @@
-"""What a relay asks of a store, and the words it uses: data, nothing else.
+"""The requests of a relay to a store, and their vocabulary. Plain data.
 
-    message   what was added in the caller's transaction, and what a publisher gets
-    lane      the messages of one ordering key, published in the order of their rows;
-              a message without a key is a lane of its own
-    slot      one of 64 parts of all lanes: what a relay leases (fenced, on the store's clock)
-    trouble   a lane whose first message was refused: it rests, and is parked in the end
-    aside     messages of a lane in trouble that wait in a table of their own
+    message   added in the caller's transaction, sent by a publisher
+    lane      the messages of one ordering key, published in row order; a message without a key has
+              a lane of its own
+    slot      one of 64 groups of lanes; a relay leases slots (fenced, on the store's clock)
+    trouble   a lane whose first message was refused: it backs off, and is parked after too many
+              refusals
+    aside     messages of a lane in trouble that are set aside in a separate table
 
     relay     Prepare  Hold  Fetch  Settle  Rise
     operator  Backlog  ParkedLanes  Unpark
@@ -50,43 +51,43 @@ SLOTS: Final = 64
 GATES: Final = 1024
 
 BELL: Final = hashlib.sha256(b"twicesafe.outbox._outbox.bell.1").digest()[:16]
-"""With a relay's token behind it: what that relay watches while it sleeps."""
+"""Prefix of the id that a sleeping relay watches; its owner token follows."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message, the same at every try: what a publisher gets."""
+    """One message, as a publisher gets it; the same on every attempt."""
 
     id: str
-    """Stable for ever: consumers deduplicate by it."""
+    """Never changes: consumers deduplicate by it."""
     topic: str
     body: bytes
     key: str | None = None
-    """The ordering key; None: in no order with others."""
+    """The ordering key; None: no order relative to other messages."""
     headers: dict[str, str] = {}
 
 
 class Pending(msgspec.Struct, gc=False):
-    """A row that waits, with what the relay must know of its lane."""
+    """A pending row, with what the relay must know about its lane."""
 
     n: int
     lane: bytes
     slot: int
     attempts: int
-    """How often this message was refused so far."""
+    """How often this message has been refused."""
     last: bool
-    """Of those that its lane in trouble may send: once it is published, the next ones may follow."""
+    """The last row that its lane in trouble may send; after it the next rows may follow."""
     created_at: int
     message: Message
     fence: int = 0
-    """Of its slot when the relay fetched it: under another one, this row is not ours to publish."""
+    """The slot's fence when the row was fetched; after it changes, do not publish this row."""
 
 
 class Fetched(msgspec.Struct, gc=False):
-    """What a relay may publish, in order; and what should get out of its way."""
+    """The rows that a relay may publish, in order, and the rows to set aside."""
 
     rows: list[Pending]
     aside: dict[bytes, list[int]] = {}
-    """By lane: rows of lanes in trouble that stand between those that may go."""
+    """By lane: rows of lanes in trouble, to be set aside."""
 
 
 class Held(msgspec.Struct, gc=False):
@@ -94,11 +95,11 @@ class Held(msgspec.Struct, gc=False):
 
     slots: dict[int, int]
     share: int
-    """As many as each relay should have, by the number of those that are alive."""
+    """How many slots each relay should have, given the number of live relays."""
 
 
 class Setback(msgspec.Struct, gc=False):
-    """A message was refused: its lane rests for `delay`, or is parked with the rows seen of it."""
+    """A message was refused: its lane backs off for `delay`, or is parked with its fetched rows."""
 
     slot: int
     fence: int
@@ -109,30 +110,30 @@ class Setback(msgspec.Struct, gc=False):
     error: str
     park: bool = False
     counts: bool = True
-    """False: the lane rests, but the message is not to blame; `attempts` stays what it was."""
+    """False: the lane backs off, but the message is not to blame; `attempts` does not change."""
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """How much waits, and for how long: the numbers to watch."""
+    """The outbox backlog: the numbers to monitor."""
 
     pending: int
-    """Messages that wait to be published."""
+    """Pending messages."""
     oldest_age: float
-    """Seconds since the first of them was added; 0 if none waits."""
+    """Seconds since the oldest of them was added; 0 if there is none."""
     parked: int
-    """Messages of parked lanes: an operator must look."""
+    """Messages of parked lanes: an operator must act."""
     parked_lanes: int
     resting_lanes: int
-    """Lanes that were refused and will be tried again."""
+    """Lanes whose message was refused and will be retried."""
     relays: int
     """Relays that are alive."""
 
 
 class ParkedLane(msgspec.Struct, frozen=True):
-    """A lane that nobody publishes until an operator says `retry` or `skip`."""
+    """A lane that no relay publishes until an operator calls `retry` or `skip`."""
 
     lane: str
-    """Names the lane: 32 hex digits."""
+    """The lane's id: 32 hex digits."""
     key: str | None
     topic: str
     message_id: str
@@ -148,26 +149,26 @@ class ParkedLane(msgspec.Struct, frozen=True):
 
 
 class Prepare(msgspec.Struct, gc=False):
-    """Make the tables of the outbox, or check that they are there. Answer: what was done."""
+    """Create the outbox tables, or check that they exist. Answer: what was done."""
 
     op: ClassVar[str] = "outbox_prepare"
     migrate: bool = False
-    """Make them also on a store that was opened with ?migrate=false."""
+    """Create them even on a store that was opened with ?migrate=false."""
 
 
 class Hold(msgspec.Struct, gc=False):
-    """I am alive; renew my slots, take free ones up to my share, give these back. Answer: `Held`."""
+    """Heartbeat: renew my slots, take free ones up to my share, release these. Answer: `Held`."""
 
     op: ClassVar[str] = "outbox_hold"
     owner: bytes
     lease: int
     give: frozenset[int] = frozenset()
     leave: bool = False
-    """Give all back, and be counted no more."""
+    """Release all slots; this relay stops."""
 
 
 class Fetch(msgspec.Struct, gc=False):
-    """The first rows of these slots whose lanes may go, but not of those lanes. Answer: `Fetched`."""
+    """The first publishable rows of these slots, except those of `except_lanes`. Answer: `Fetched`."""
 
     op: ClassVar[str] = "outbox_fetch"
     slots: list[int]
@@ -176,23 +177,23 @@ class Fetch(msgspec.Struct, gc=False):
 
 
 class Settle(msgspec.Struct, gc=False):
-    """Published rows go; setbacks are noted; rows of lanes in trouble are set aside.
+    """Delete published rows, record setbacks, set rows of lanes in trouble aside.
 
-    What was published goes whoever holds the slot by now. The rest needs owner and fence. Saying it
-    again changes nothing. Answer: how many setbacks were refused.
+    Published rows are deleted even if another relay holds the slot now. The rest requires owner and
+    fence. Repeating the request changes nothing. Answer: how many setbacks were refused.
     """
 
     op: ClassVar[str] = "outbox_settle"
     owner: bytes
     done: list[int]
     cured: dict[bytes, int]
-    """By lane in trouble: the last row that it might send was published. The next ones may follow."""
+    """By lane in trouble: the last row it was allowed to send is published; the next may follow."""
     setbacks: list[Setback]
     aside: dict[bytes, list[int]]
 
 
 class Rise(msgspec.Struct, gc=False):
-    """This relay is awake: nobody needs to wake it."""
+    """This relay is awake: writers need not wake it."""
 
     op: ClassVar[str] = "outbox_rise"
     owner: bytes
@@ -213,9 +214,9 @@ class ParkedLanes(msgspec.Struct, gc=False):
 
 
 class Unpark(msgspec.Struct, gc=False):
-    """Let the lane go on: from its first message, or (`skip`) from the one behind it.
+    """Continue the lane with its first message, or (`skip`) with the one after it.
 
-    A skipped message is kept, with who and why; it is never published. Answer: was it parked?
+    A skipped message is kept with `by` and `why`, and never published. Answer: was it parked?
     """
 
     op: ClassVar[str] = "outbox_unpark"
@@ -228,11 +229,11 @@ class Unpark(msgspec.Struct, gc=False):
 OutboxRequest: TypeAlias = Prepare | Hold | Fetch | Settle | Rise | Backlog | ParkedLanes | Unpark
 
 
-# --- where a message belongs -----------------------------------------------------------------
+# --- the lane of a message -------------------------------------------------------------------
 
 
 def lane_of(key: str | None, id: str) -> bytes:  # noqa: A002
-    """The lane of a message: of its key, or its own."""
+    """The lane of a message: its key's, or its own."""
     name = b"key\0" + key.encode() if key is not None else b"id\0" + id.encode()
     return hashlib.sha256(b"twicesafe.outbox._outbox.lane.1\0" + name).digest()[:16]
 
@@ -242,5 +243,5 @@ def slot_of(lane: bytes) -> int:
 
 
 def gate_of(lane: bytes) -> int:
-    """Whoever adds to a lane with a key passes this gate until he commits."""
+    """The lock that a transaction holds from adding to a keyed lane until it commits."""
     return int.from_bytes(lane[1:3], "big") % GATES

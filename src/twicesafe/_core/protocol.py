@@ -1,7 +1,7 @@
-"""What the core asks of a store, and what a store may answer: data, nothing else.
+"""The requests that `_core` sends to a store, and the answers. Plain data.
 
-A *request* is one atomic store operation on one key. Because requests are data they can be
-joined into batches, counted, delayed, lost and repeated by a test, and stopped in front of.
+A *request* is one atomic store operation on one key. Because requests are data, they can be joined
+into batches; tests can count, delay, lose, repeat and intercept them.
 
     worker    Claim  Renew  Complete  Fail  Abandon
     anyone    Read
@@ -51,9 +51,9 @@ class Verdict(enum.Enum):
     REPLAY = enum.auto()
     """Completed, or failed for good: the row holds the answer."""
     BUSY = enum.auto()
-    """Another worker's live claim; ``wait`` = what is left of its lease."""
+    """Another worker has a live claim; ``wait`` = what is left of its lease."""
     RESTING = enum.auto()
-    """Failed a moment ago; ``wait`` = what is left of its back-off."""
+    """The last attempt failed; ``wait`` = what is left of its back-off."""
     MISMATCH = enum.auto()
     HELD = enum.auto()
     PARKED = enum.auto()
@@ -69,13 +69,13 @@ class Ack(enum.Enum):
     MISSING = enum.auto()
     """There is no such row; it was not created (P4)."""
     REFUSED = enum.auto()
-    """The row's state does not allow it; nothing was changed."""
+    """The row's state does not allow the change; nothing was changed."""
     LOCKED = enum.auto()
     """To an operator: an open transaction holds the row; nothing was changed."""
 
 
 class Claimed(msgspec.Struct, gc=False):
-    """A verdict with what its reader needs and no more."""
+    """A verdict with the data that the caller needs."""
 
     verdict: Verdict
     fence: int = 0
@@ -90,9 +90,9 @@ class Claimed(msgspec.Struct, gc=False):
     expires_in: int = 0
     """REPLAY: milliseconds of retention left."""
     closes: bool = False
-    """HELD, PARKED: this very claim closed the key; a later one finds it closed."""
+    """HELD, PARKED: this claim closed the key; later claims find it closed."""
     locked: bool = False
-    """BUSY: an open transaction of the inbox holds the key. Its end is not announced: look again."""
+    """BUSY: an open inbox transaction holds the key. Its end is not announced, so poll."""
 
 
 # --- a worker's requests ---------------------------------------------------------------------
@@ -133,11 +133,11 @@ class Complete(msgspec.Struct, gc=False):
     state: State = State.COMPLETED
     error: str = ""
     alone: bool = False
-    """Not to be joined with other requests: if it fails, none of them is to blame, and none is hit."""
+    """Do not batch it with other requests: if it fails, the others must not fail with it."""
 
 
 class Fail(msgspec.Struct, gc=False):
-    """The attempt failed: rest for `delay`, then let the next delivery try; or park the key."""
+    """The attempt failed: back off for `delay`, then let the next delivery run; or park the key."""
 
     op: ClassVar[str] = "fail"
     id: bytes
@@ -150,11 +150,11 @@ class Fail(msgspec.Struct, gc=False):
     hold: bool = False
     """The outcome is unknown and the policy is at most once: hold instead of release."""
     alone: bool = False
-    """As of `Complete`."""
+    """As in `Complete`."""
 
 
 class Abandon(msgspec.Struct, gc=False):
-    """Give back a claim whose handler never started (its answer came late or not at all)."""
+    """Release a claim whose handler never started (its answer came late or not at all)."""
 
     op: ClassVar[str] = "abandon"
     id: bytes
@@ -171,7 +171,7 @@ class Read(msgspec.Struct, gc=False):
 
 
 class Release(msgspec.Struct, gc=False):
-    """Let the next delivery run, whatever happened before. The owner, if any, loses its claim."""
+    """Let the next delivery run, whatever happened before. A current owner loses its claim."""
 
     op: ClassVar[str] = "release"
     id: bytes
@@ -179,13 +179,13 @@ class Release(msgspec.Struct, gc=False):
     why: str
     retention: int
     force: bool = False
-    """Also a completed key: its answer is dropped and the work will be done again."""
+    """Release a completed key too: its answer is dropped and the work will run again."""
 
 
 class Resolve(msgspec.Struct, gc=False):
-    """Record an answer by hand, for a key whose outcome an operator found out.
+    """Record an answer manually, for a key whose outcome an operator has found out.
 
-    `retention` is the least: a record that was to be kept longer is.
+    `retention` is a minimum: a record that is kept longer stays so.
     """
 
     op: ClassVar[str] = "resolve"
@@ -197,9 +197,9 @@ class Resolve(msgspec.Struct, gc=False):
 
 
 class Forget(msgspec.Struct, gc=False):
-    """Erase result and key text, keep the tombstone: a late duplicate does not run again.
+    """Erase the result and the key text, keep the tombstone: a late duplicate does not run.
 
-    `retention` is the least: a record that was to be kept longer is.
+    `retention` is a minimum: a record that is kept longer stays so.
     """
 
     op: ClassVar[str] = "forget"
@@ -218,18 +218,18 @@ class History(msgspec.Struct, gc=False):
 
 
 ALL: Final = 2**31 - 1
-"""Of a sweep: remove whatever is due among those that it looks at."""
+"""For a sweep: remove all expired records among those that it examines."""
 
 
 class Sweep(msgspec.Struct, gc=False):
-    """Remove records whose retention is over: one bounded bite. ``after``: where to go on."""
+    """Remove records past their retention: one bounded batch. ``after``: where to continue."""
 
     op: ClassVar[str] = "sweep"
     limit: int
-    """Look at so many."""
+    """Examine this many records."""
     after: str = ""
     most: int = ALL
-    """Remove at most so many. If there are more, they are where the answer says to go on."""
+    """Remove at most this many; the answer's cursor points at the rest."""
 
 
 class Survey(msgspec.Struct, gc=False):

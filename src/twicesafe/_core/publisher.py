@@ -1,20 +1,23 @@
-"""What a publisher is: it takes messages from a relay to where they should go.
+"""The publisher interface: a publisher sends a relay's messages to their destination.
 
-A publisher is an object with `publish`, plain or ``async``; both relays run both.
+A publisher is an object with `publish`, blocking or async; both relays accept both.
 
-- `publish` gets messages and answers for each: None (it is durable over there) or an exception that says
-  why not. It must not say None before the message is safe: the row is deleted then.
-- Messages of one key stand in order, and have one topic. Behind one that failed, the later ones of its key
-  must not have been published: their answer is `NOT_TRIED`. `Answers` keeps that rule for a publisher.
-- Any other exception as an answer is that message's failure: it is counted, and parks its lane in the end.
-- `NotNow` as an answer: this message cannot go now, and is not to blame (its stream does not exist). Its
-  lane rests, nothing is counted, other lanes go on.
-- `BrokerUnavailableError`, raised or as an answer, means that the broker is away. Nothing is counted, and
-  all are tried again later. What was taken in spite of it goes out again, under the same id. A
-  cancellation that it lets out means the same. If it repeats, the relay tries messages one by one: one that
-  fails while others are taken is to blame. The error's `blames` says what such a failure may mean.
-- `check`, if it has one, raises `BrokerUnavailableError` unless the broker can be used now. It sends no
-  message. The relay asks it when it cannot tell an outage from a message that the broker hangs up on.
+- `publish` gets messages and returns an answer for each: None (durable at the destination) or an
+  exception. It must not return None before the message is durable, because its row is then deleted.
+- Messages of one key are in order and have one topic. After a failed message, later ones of its key
+  must not be published: their answer is `NOT_TRIED`. `Answers` implements this rule.
+- An exception as an answer is that message's failure: it is counted, and after too many its lane is
+  parked. The next two errors are different.
+- `NotNow` as an answer: this message cannot be sent now and is not to blame (its stream does not
+  exist). Its lane backs off, no attempt is counted, other lanes continue.
+- `BrokerUnavailableError`, raised or as an answer: the broker is unavailable. No attempt is
+  counted, and all messages are retried later. Messages that the broker accepted anyway are sent
+  again under the same id. A cancellation that escapes means the same. If it repeats, the relay
+  sends messages one by one: a message that fails while others are accepted is to blame. The error's
+  `blames` says what such a failure may mean.
+- `check`, optional, raises `BrokerUnavailableError` unless the broker is usable now. It sends no
+  message. The relay calls it when it cannot distinguish an outage from a message on which the
+  broker closes the connection.
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ __all__ = ["NOT_TRIED", "Answer", "Answers", "NotNow", "Publisher", "lanes_of"]
 
 
 class _NotTried(Exception):  # noqa: N818 - an answer, not an error
-    """It stands behind a message of the same key that failed."""
+    """Not sent, because an earlier message of the same key failed."""
 
 
-NOT_TRIED: Final = _NotTried("it stands behind a message of the same key that failed")
+NOT_TRIED: Final = _NotTried("not sent, because an earlier message of the same key failed")
 
 
 class NotNow(Exception):  # noqa: N818 - an answer, not an error
-    """This message cannot go now, and is not to blame: its lane rests, and nothing is counted."""
+    """This message cannot be sent now and is not to blame: its lane backs off, uncounted."""
 
 
 Answer: TypeAlias = Exception | None
@@ -45,12 +48,12 @@ T = TypeVar("T")
 
 
 class Publisher(Protocol):
-    """Takes messages to a broker, a web hook, a function."""
+    """Sends messages to a broker, a webhook or a function."""
 
     batch: int
-    """Messages in one call at most."""
+    """Most messages in one call."""
     concurrency: int
-    """Calls at once."""
+    """Most concurrent calls."""
 
     def publish(
         self, messages: Sequence[Message]
@@ -60,7 +63,7 @@ class Publisher(Protocol):
 
 
 class Answers:
-    """One answer per message. A key stops at its first message that failed: here, for every publisher."""
+    """One answer per message. After a failed message, the later ones of its key are not sent."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
@@ -68,7 +71,7 @@ class Answers:
         self.all: list[Answer] = [NOT_TRIED] * len(messages)
 
     def may_go(self, place: int) -> bool:
-        """No message of its key before it has failed."""
+        """True if no earlier message of its key has failed."""
         key = self.messages[place].key
         return key is None or key not in self._stopped
 
@@ -82,7 +85,7 @@ class Answers:
             self._stopped.add(key)
 
     def ended(self) -> list[Answer]:
-        """All answers; raises `BrokerUnavailableError` if that is all that there is to say."""
+        """All answers; raises `BrokerUnavailableError` if every message failed with it."""
         outages = [one for one in self.all if isinstance(one, BrokerUnavailableError)]
         if outages and all(one is NOT_TRIED or one in outages for one in self.all):
             raise outages[0]
@@ -90,7 +93,7 @@ class Answers:
 
 
 def lanes_of(messages: Iterable[Message]) -> list[list[int]]:
-    """The places of the messages, by key: each list must go in order, the lists need not."""
+    """The positions of the messages by key: each list in order, the lists in any order."""
     lanes: dict[str, list[int]] = {}
     alone: list[list[int]] = []
     for place, message in enumerate(messages):

@@ -1,18 +1,18 @@
-"""The relay's brain: two flows that share one `RelayState`, and the commands that they yield.
+"""The relay's decisions: two flows that share one `RelayState`, and the commands that they yield.
 
-`keep`, here, renews the slots; `carrying.carry` fetches rows, hands them to the publisher in groups,
-and settles what came back. Neither does any I/O: they yield requests to the store and the commands
-below, and both runtimes perform the same ones.
+`keep_slots`, here, renews the slots. `relay_publish.publish_pending` fetches rows, passes them to
+the publisher in groups, and settles the answers. Neither does any I/O: they yield requests to the
+store and the commands below, and both runtimes perform the same ones.
 
-What if we die here?
-    before a publish     the rows are there; whoever leases their slots next publishes them
-    after it, before the settlement   they are published again, under the same ids
-    in the settlement    it happened or not; saying it again changes nothing
+What a crash leaves behind:
+    before a publish                     the rows; the next holder of their slots publishes them
+    between publishing and settling      the rows; they are published again under the same ids
+    while settling                       settled or not; repeating it changes nothing
 
-A lane is in one hand: its slot is leased by one relay, and of its rows at most one group is under
-way. A relay whose lease may be over publishes nothing more (P7); its deadline counts from the
-moment when the renewal was sent. A slot that is to be given back goes only after the carrier has
-said that nothing of it is under way.
+One relay at a time handles a lane: it leases the lane's slot and publishes at most one group of the
+lane's rows at once. A relay whose lease may have expired publishes nothing more (P7); its deadline
+counts from the moment when it sent the renewal. A slot is released only after the publish loop has
+reported that none of its rows is being published.
 """
 
 from __future__ import annotations
@@ -32,62 +32,62 @@ from .outbox_requests import Held, Hold, Message
 __all__ = ["Check", "Collect", "Listen", "Pause", "Publish", "RelayState", "keep_slots"]
 
 MARGIN: Final = 0.1
-"""Of the lease: a relay stops this much before the store lets go."""
+"""Fraction of the lease: a relay stops this much before the lease expires in the store."""
 
 DEAF_POLL: Final = 0.25
-"""The longest pause between two looks where nobody wakes us."""
+"""The longest pause between two fetches if the store cannot wake the relay."""
 
 RENEWAL: Final = 1.0
-"""Seconds between two renewals at most: who takes over from a dead relay comes this much later."""
+"""Longest time between two renewals, in seconds; it delays the takeover from a dead relay."""
 
 REST: Final = Backoff(first=0.1, factor=2, most=10, jitter=0.5)
-"""While the store, or the broker as a whole, does not answer."""
+"""Back-off while the store, or the whole broker, does not answer."""
 
 
 # --- commands --------------------------------------------------------------------------------
 
 
 class Publish(msgspec.Struct, gc=False):
-    """Start to publish these, in order; do not wait for it."""
+    """Start publishing these messages, in order; do not wait for the answers."""
 
     ticket: int
     messages: list[Message]
 
 
 class Check(msgspec.Struct, gc=False):
-    """Ask the publisher whether the broker can be used now; do not wait for it."""
+    """Ask the publisher whether the broker is usable now; do not wait for the answer."""
 
     ticket: int
 
 
 class Collect(msgspec.Struct, gc=False):
-    """Wait until a publish or a check has ended, stop is called, or `seconds` are over.
+    """Wait until a publish or a check has ended, stop is called, or `seconds` have passed.
 
     Reply: pairs of a ticket and its answers: a list with None or an exception for each message, or
-    one exception if the broker as a whole did not take them. Of a check: None or an exception.
+    one exception if the broker accepted none of them. For a check: None or an exception.
     """
 
     seconds: float
 
 
 class Listen(msgspec.Struct, gc=False):
-    """Sleep until a message was added (stores with ``wake``), somebody says stop, or time is over."""
+    """Sleep until a message is added (stores with ``wake``), stop is called, or time is up."""
 
     bell: bytes
     seconds: float
 
 
 class Pause(msgspec.Struct, gc=False):
-    """The keeper's rest; ended early by stop, or when there are slots to give back."""
+    """The keeper's pause; stop ends it early, and so do slots to release."""
 
     seconds: float
 
 
-# --- what both flows know ----------------------------------------------------------------------
+# --- shared state ------------------------------------------------------------------------------
 
 
 class RelayState:
-    """One relay's state. Its two flows may be in two threads: each field has one writer."""
+    """One relay's state. Its two flows may run in two threads, so each field has one writer."""
 
     def __init__(
         self,
@@ -115,33 +115,33 @@ class RelayState:
         self.clock = clock
         self.notify = notify
         self.checks = checks
-        """The publisher can say whether the broker can be used now."""
+        """The publisher has `check`."""
         self.stopping = False
-        """Set by whoever wants it to end: nothing new is started."""
+        """Set by `stop`: nothing new is started."""
         self.until_empty = False
-        """End when nothing is left that may go now, or nothing can go."""
+        """End when no message can be published now."""
         # Written by the keeper:
         self.slots: dict[int, int] = {}
         self.deadline = 0.0
         self.doubted: object = None
-        """Slots of which the store says that they are not ours: the carrier's word to itself."""
+        """Slots that the store says are not ours; written by the publish loop."""
         self.unwanted: frozenset[int] = frozenset()
-        """More than our share: to be given back when nothing of them is under way."""
+        """Slots above our share: released once none of their rows is being published."""
         self.unheld: StoreError | None = None
-        """Why the slots were not renewed the last time."""
-        # Written by the carrier:
+        """Why the last renewal failed."""
+        # Written by the publish loop:
         self.drained = (self.unwanted, self.unwanted)
-        """Of which unwanted slots nothing is under way, and of which set of them that was said."""
-        self.carried = False
-        """The carrier has ended."""
+        """The unwanted slots that were looked at, and those of them that are idle."""
+        self.publishing_ended = False
+        """The publish loop has ended."""
         self.outage: TwicesafeError | None = None
-        """Why nothing could go: the broker as a whole, or the store, did not answer."""
+        """Why nothing could be published: the broker or the store did not answer."""
         self.not_now: BrokerUnavailableError | None = None
-        """Why a lane rests although its message is not to blame: what it needs is not there."""
+        """Why a lane backs off although its message is not to blame: its stream does not exist."""
         self.published = 0
 
     def usable(self) -> dict[int, int]:
-        """The slots that we may publish from, by our own clock."""
+        """The slots that this relay may publish from, by its own clock."""
         slots, unwanted = self.slots, self.unwanted
         if self.clock() >= self.deadline or slots is self.doubted:
             return {}
@@ -153,29 +153,30 @@ class RelayState:
 # --- the keeper --------------------------------------------------------------------------------
 
 
-def keep_slots(desk: RelayState) -> Flow[None]:
-    """Renew our slots in time, take what is free, give back what is too much; leave in the end."""
+def keep_slots(state: RelayState) -> Flow[None]:
+    """Renew our slots in time, take free ones, release those above our share; leave at the end."""
     failures = 0
-    while not desk.carried:
-        sent = desk.clock()
-        said_of, drained = desk.drained
-        give = drained if said_of is desk.unwanted else frozenset()
+    while not state.publishing_ended:
+        sent = state.clock()
+        said_of, drained = state.drained
+        give = drained if said_of is state.unwanted else frozenset()
         try:
-            held: Held = yield Hold(desk.owner, round(desk.lease * 1000), give)
+            held: Held = yield Hold(state.owner, round(state.lease * 1000), give)
         except StoreError as error:
             failures += 1
-            desk.unheld = error
-            desk.notify(events.StoreFailed(None, "outbox_hold", str(error)))
-            yield Pause(min(desk.lease / 6, REST.delay(failures, chance(desk.owner, failures))))
+            state.unheld = error
+            state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
+            yield Pause(min(state.lease / 6, REST.delay(failures, chance(state.owner, failures))))
             continue
-        failures, desk.unheld = 0, None
-        desk.slots = held.slots
-        desk.deadline = sent + desk.lease * (1 - MARGIN)
+        failures, state.unheld = 0, None
+        state.slots = held.slots
+        state.deadline = sent + state.lease * (1 - MARGIN)
         unwanted = frozenset(sorted(held.slots)[held.share :])
-        if unwanted != desk.unwanted:  # the same object: unwanted all the time
-            desk.unwanted = unwanted
-        yield Pause(min(desk.lease / 3, RENEWAL))
+        if unwanted != state.unwanted:  # keep the same object while the set is unchanged
+            state.unwanted = unwanted
+        yield Pause(min(state.lease / 3, RENEWAL))
     try:
-        yield Hold(desk.owner, 0, leave=True)
+        yield Hold(state.owner, 0, leave=True)
     except StoreError as error:
-        desk.notify(events.StoreFailed(None, "outbox_hold", str(error)))  # the leases will end
+        # The leases expire by themselves.
+        state.notify(events.StoreFailed(None, "outbox_hold", str(error)))

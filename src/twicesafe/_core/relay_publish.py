@@ -1,14 +1,16 @@
-"""The carrier: which rows go next, in which order, and what becomes of those that fail.
+"""The publish loop: which rows are published next, in which order, and what happens on failure.
 
-Of a lane at most one group is under way, and all of it has one topic: so its order holds on brokers that
-take a group in parts, too. What was refused makes its lane rest, and parks it in the end.
+At most one group per lane is being published, and all of it has one topic. So the order holds even
+on brokers that accept only part of a group. After a refusal the lane backs off; after too many
+refusals it is parked.
 
-Outage or refusal? A broker that takes nothing is no message's fault, and nothing is counted. But a
-message that the broker hangs up on looks like an outage each time, and would make all lanes wait for ever.
-So when it repeats, messages go one by one; one that fails alone again is to blame if, since the last
-outage, the broker took another message or (where `blames` allows it) answered a check.
+Outage or refusal? If the broker accepts nothing, no message is to blame, and no attempt is counted.
+But a message on which the broker closes the connection looks like an outage every time, and would
+block all lanes forever. So when an outage repeats, messages are sent one by one. A message that
+fails alone again is to blame if, since the last outage, the broker accepted another message or
+(where `blames` allows it) answered a check.
 
-`relaying` says what a death at each point leaves behind.
+`relay_lease` says what a crash at each point leaves behind.
 """
 
 from __future__ import annotations
@@ -28,64 +30,64 @@ from .relay_lease import DEAF_POLL, REST, Check, Collect, Listen, Publish, Relay
 __all__ = ["publish_pending"]
 
 GATHER: Final = 0.005
-"""Seconds between two looks while little comes: what gathers meanwhile goes together."""
+"""Seconds between two fetches at low load, so that more rows are published together."""
 
 TOGETHER: Final = 0.25
-"""Seconds that what was published may wait to be settled with what comes next."""
+"""Seconds that a published row may wait to be settled together with later ones."""
 
 OUTAGES: Final = 3
-"""Failures in a row after which `drain` takes it for an outage and ends."""
+"""Consecutive failures after which `drain` treats it as an outage and ends."""
 
 NOT_COUNTED: Final = 4
-"""A message that is not to blame rests as if it had been refused so often."""
+"""A message that is not to blame backs off as if it had been refused this many times."""
 
 
-def publish_pending(desk: RelayState) -> Flow[None]:
-    """Fetch, publish, settle, until told to stop; then end what is under way and settle it."""
-    carrier = _PublishLoop(desk)
-    yield from carrier.run()
-    desk.carried = True
+def publish_pending(state: RelayState) -> Flow[None]:
+    """Fetch, publish and settle until stopped; then finish running publishes and settle them."""
+    loop = _PublishLoop(state)
+    yield from loop.run()
+    state.publishing_ended = True
 
 
 class _PublishLoop:
-    def __init__(self, desk: RelayState) -> None:
-        self.desk = desk
+    def __init__(self, state: RelayState) -> None:
+        self.state = state
         self.lanes: dict[bytes, deque[Pending]] = {}
-        """Rows that we fetched and did not publish yet, or are publishing: lane by lane, in order."""
+        """Rows that are fetched or being published: by lane, in order."""
         self.ready: deque[bytes] = deque()
-        """Lanes with rows of which nothing is under way."""
-        self.flying: dict[int, list[Pending]] = {}
-        self.in_flight = 0
+        """Lanes with rows, none of which is being published."""
+        self.under_way: dict[int, list[Pending]] = {}
+        self.rows_under_way = 0
         self.tickets = 0
-        self.todo = Settle(desk.owner, [], {}, [], {})
+        self.todo = Settle(state.owner, [], {}, [], {})
         self.owed: set[int] = set()
-        """Slots of what is to be settled: given back now, their next holder would publish it again."""
+        """Slots with unsettled rows: if released now, the next holder would publish them again."""
         self.settle_by = 0.0
         self.pause = 0.0
         self.outages = 0
         self.down_until = 0.0
         self.alone = 0
-        """So many messages go one by one: a group of them failed, and one may be to blame."""
+        """How many messages to send one by one: a group of them failed, and one may be to blame."""
         self.suspects: Counter[bytes] = Counter()
-        """Lanes whose first message met outages: how many since the broker last took one of it."""
+        """Outages per lane since the broker last accepted a message of that lane."""
         self.took = self.answered = False
-        """Since the last outage: the broker took a message; it answered a check."""
+        """Since the last outage: the broker accepted a message; it answered a check."""
         self.doubt = False
-        """An outage was met: ask whether the broker is there before sending more."""
+        """After an outage: check the broker before sending more."""
         self.asleep = False
         self.known: object = None
 
     def run(self) -> Flow[None]:
-        desk = self.desk
+        state = self.state
         while True:
             self._let_go()
-            if not desk.stopping:
+            if not state.stopping:
                 found = yield from self._refill()
                 empty = found == 0 and not self.todo.aside
-                if desk.until_empty and not self.flying and (empty or desk.outage is not None):
+                if state.until_empty and not self.under_way and (empty or state.outage is not None):
                     break
-                yield from self._take_off()
-            elif not self.flying:
+                yield from self._start_publishing()
+            elif not self.under_way:
                 break
             yield from self._wait()
             if self._is_due():
@@ -95,39 +97,39 @@ class _PublishLoop:
     # -- fetching -----------------------------------------------------------------------------
 
     def _let_go(self) -> None:
-        """Drop rows of slots that are not ours any more, or soon not; say when they are free."""
-        desk = self.desk
-        unwanted, usable = desk.unwanted, desk.usable()
+        """Drop rows of slots that we lost or must release; report when those slots are idle."""
+        state = self.state
+        unwanted, usable = state.unwanted, state.usable()
         if usable == self.known and not unwanted:
             return
         self.known = usable
-        flying = {row.lane for rows in self.flying.values() for row in rows}
+        busy_lanes = {row.lane for rows in self.under_way.values() for row in rows}
         for lane, rows in list(self.lanes.items()):
-            if not _is_ours(rows[0], usable) and lane not in flying:
+            if not _is_ours(rows[0], usable) and lane not in busy_lanes:
                 del self.lanes[lane]
                 self.suspects.pop(lane, None)
         self.ready = deque(lane for lane in self.ready if lane in self.lanes)
-        busy = {row.slot for rows in self.flying.values() for row in rows}
-        desk.drained = (unwanted, unwanted - busy - self.owed)
+        busy = {row.slot for rows in self.under_way.values() for row in rows}
+        state.drained = (unwanted, unwanted - busy - self.owed)
 
     def _refill(self) -> Flow[int | None]:
-        """Look for rows if none is ready and there is room: from the first one on, every time.
+        """Fetch rows, always from the first one, if none is ready and there is room.
 
-        None: it did not look.
+        None: it did not fetch.
         """
-        desk, todo = self.desk, self.todo
+        state, todo = self.state, self.todo
         unsettled = todo.done or todo.setbacks or todo.cured
-        if self.ready or unsettled or desk.clock() < self.down_until:
+        if self.ready or unsettled or state.clock() < self.down_until:
             return None
-        if self.in_flight >= desk.batch or len(self.flying) >= desk.concurrency:
+        if self.rows_under_way >= state.batch or len(self.under_way) >= state.concurrency:
             return None
-        slots = desk.usable()
+        slots = state.usable()
         if not slots:
-            desk.outage = desk.outage or desk.unheld
+            state.outage = state.outage or state.unheld
             self.pause = GATHER * 4
             return None
         try:
-            fetched: Fetched = yield Fetch(sorted(slots), desk.batch, list(self.lanes))
+            fetched: Fetched = yield Fetch(sorted(slots), state.batch, list(self.lanes))
         except StoreError as error:
             self._outage("outbox_fetch", error)
             return None
@@ -135,11 +137,11 @@ class _PublishLoop:
         todo.aside = fetched.aside
         self._sort_in(rows, slots)
         if rows:
-            self.pause = GATHER if len(rows) < max(1, desk.batch // 10) else 0.0
+            self.pause = GATHER if len(rows) < max(1, state.batch // 10) else 0.0
             if self.asleep:
                 yield from self._rise()
         else:
-            self.pause = min(desk.longest_pause, max(GATHER, self.pause * 2))
+            self.pause = min(state.longest_pause, max(GATHER, self.pause * 2))
         return len(rows)
 
     def _sort_in(self, rows: Sequence[Pending], slots: dict[int, int]) -> None:
@@ -153,26 +155,26 @@ class _PublishLoop:
 
     # -- publishing ---------------------------------------------------------------------------
 
-    def _take_off(self) -> Flow[None]:
-        desk = self.desk
-        while self.ready and len(self.flying) < desk.concurrency:
-            room = min(1 if self.alone else desk.group, self._room())
-            if room <= 0 or desk.clock() < self.down_until:
+    def _start_publishing(self) -> Flow[None]:
+        state = self.state
+        while self.ready and len(self.under_way) < state.concurrency:
+            room = min(1 if self.alone else state.group, self._room())
+            if room <= 0 or state.clock() < self.down_until:
                 return
-            if self.doubt and desk.checks:
-                if not self.flying:
+            if self.doubt and state.checks:
+                if not self.under_way:
                     yield from self._ask_broker()
                 return
-            rows = self._group(room, desk.usable())
+            rows = self._group(room, state.usable())
             if not rows:
                 return
             self.tickets += 1
-            self.flying[self.tickets] = rows
-            self.in_flight += len(rows)
+            self.under_way[self.tickets] = rows
+            self.rows_under_way += len(rows)
             yield Publish(self.tickets, [row.message for row in rows])
 
     def _group(self, room: int, usable: dict[int, int]) -> list[Pending]:
-        """Rows for one call: lane by lane, each in order."""
+        """Rows for one publish call: lane by lane, each in order."""
         chosen: list[Pending] = []
         while self.ready and len(chosen) < room:
             lane = self.ready.popleft()
@@ -189,48 +191,48 @@ class _PublishLoop:
 
     def _ask_broker(self) -> Flow[None]:
         self.tickets += 1
-        self.flying[self.tickets] = []
+        self.under_way[self.tickets] = []
         yield Check(self.tickets)
 
     def _wait(self) -> Flow[None]:
-        """For an answer, if any is out; else for new rows."""
-        desk = self.desk
-        down = max(0.0, self.down_until - desk.clock())
-        if self.flying:
-            busy = len(self.flying) >= desk.concurrency or self.in_flight >= desk.batch
-            patience = desk.lease / 6 if busy else max(down, self.pause, GATHER)
-            self._land((yield Collect(patience)))
-        elif desk.stopping:
+        """Wait for an answer if a publish is running, else for new rows."""
+        state = self.state
+        down = max(0.0, self.down_until - state.clock())
+        if self.under_way:
+            busy = len(self.under_way) >= state.concurrency or self.rows_under_way >= state.batch
+            patience = state.lease / 6 if busy else max(down, self.pause, GATHER)
+            self._handle_answers((yield Collect(patience)))
+        elif state.stopping:
             return
         elif down:
-            self._land((yield Collect(min(down, desk.lease / 6))))
+            self._handle_answers((yield Collect(min(down, state.lease / 6))))
         elif self.ready or not self.pause:
             return
-        elif desk.wake and self.pause >= DEAF_POLL:
+        elif state.wake and self.pause >= DEAF_POLL:
             self.asleep = True
             try:
-                yield Listen(BELL + desk.owner, self.pause)
+                yield Listen(BELL + state.owner, self.pause)
             except StoreError as error:
                 self._outage("outbox_listen", error)
         else:
-            self._land((yield Collect(self.pause)))
+            self._handle_answers((yield Collect(self.pause)))
 
     def _rise(self) -> Flow[None]:
         try:
-            yield Rise(self.desk.owner)
+            yield Rise(self.state.owner)
         except StoreError:
-            return  # we are announced to, and do not need it: it costs others a little
+            return  # writers go on waking us without need, which costs them little
         self.asleep = False
 
     # -- settling -----------------------------------------------------------------------------
 
-    def _land(self, ended: Sequence[tuple[int, Any]]) -> None:
+    def _handle_answers(self, ended: Sequence[tuple[int, Any]]) -> None:
         for ticket, answers in ended:
-            rows = self.flying.pop(ticket)
+            rows = self.under_way.pop(ticket)
             if not rows:
                 self._broker_answered(answers)
                 continue
-            self.in_flight -= len(rows)
+            self.rows_under_way -= len(rows)
             if isinstance(answers, Exception):
                 if len(rows) > 1:
                     self._broker_failed(rows, answers)
@@ -266,7 +268,7 @@ class _PublishLoop:
             self._broker_failed(away, outage)
 
     def _is_to_blame(self, row: Pending, error: BrokerUnavailableError) -> bool:
-        """It failed before, and fails alone again, although the broker is there."""
+        """The message failed before and fails alone again, although the broker is up."""
         if error.blames == "none" or not self.suspects[row.lane]:
             return False
         return self.took or (self.answered and error.blames == "alone")
@@ -276,7 +278,7 @@ class _PublishLoop:
         if error is None:
             self.doubt, self.answered = False, True
         else:
-            self.desk.outage = (
+            self.state.outage = (
                 error
                 if isinstance(error, TwicesafeError)
                 else BrokerUnavailableError(f"the broker cannot be checked: {_named(error)}")
@@ -291,8 +293,8 @@ class _PublishLoop:
                 self.lanes.pop(lane, None)
 
     def _broker_failed(self, rows: Sequence[Pending], error: Exception) -> None:
-        """No message is known to be to blame, so no attempt is counted: rest, then try again."""
-        desk = self.desk
+        """No message is known to be to blame, so no attempt is counted: back off, then retry."""
+        state = self.state
         self.took = self.answered = False
         if isinstance(error, BrokerUnavailableError):
             self.doubt = True
@@ -304,17 +306,17 @@ class _PublishLoop:
                 if any(self.suspects[lane] > 1 for lane in lanes):
                     self.alone = max(self.alone, len(rows))
             if error.blames == "none" or self.outages + 1 >= OUTAGES:
-                desk.outage = error
+                state.outage = error
         else:
             self.alone = len(rows)
         self._rest(len(rows), error)
 
     def _rest(self, count: int, error: Exception) -> None:
-        desk = self.desk
+        state = self.state
         self.outages += 1
-        delay = REST.delay(self.outages, chance(desk.owner, self.outages))
-        self.down_until = desk.clock() + delay
-        desk.notify(events.BrokerFailed(count, _named(error), delay))
+        delay = REST.delay(self.outages, chance(state.owner, self.outages))
+        self.down_until = state.clock() + delay
+        state.notify(events.BrokerFailed(count, _named(error), delay))
 
     def _published(self, row: Pending) -> None:
         self.outages = 0
@@ -324,19 +326,19 @@ class _PublishLoop:
         if waiting and waiting[0].n == row.n:
             waiting.popleft()
         if not self.todo.done:
-            self.settle_by = self.desk.clock() + TOGETHER
+            self.settle_by = self.state.clock() + TOGETHER
         self.todo.done.append(row.n)
         self.owed.add(row.slot)
         if row.last:
             self.todo.cured[row.lane] = row.n
 
     def _refused(self, row: Pending, error: Exception, counts: bool = True) -> None:
-        """The lane rests, or is parked with all of it that we have; other lanes go on."""
-        desk, attempts = self.desk, row.attempts + counts
+        """Back off the lane, or park it with all its fetched rows; other lanes continue."""
+        state, attempts = self.state, row.attempts + counts
         self.suspects.pop(row.lane, None)
         mine = self.lanes.pop(row.lane, deque((row,)))
-        park = counts and attempts >= desk.max_attempts
-        rest = desk.backoff.delay(attempts if counts else NOT_COUNTED, chance(desk.owner, row.n))
+        park = counts and attempts >= state.max_attempts
+        rest = state.backoff.delay(attempts if counts else NOT_COUNTED, chance(state.owner, row.n))
         where = (row.slot, row.fence, row.lane, row.n)
         said = Setback(*where, attempts, round(1000 * rest), _said(error), park, counts)
         self.todo.setbacks.append(said)
@@ -344,67 +346,67 @@ class _PublishLoop:
         if park:
             self.todo.aside.setdefault(row.lane, []).extend(other.n for other in mine)
         if not counts:
-            desk.not_now = BrokerUnavailableError(text_of(error), blames="none")
-            desk.notify(events.BrokerFailed(1, text_of(error), rest))
+            state.not_now = BrokerUnavailableError(text_of(error), blames="none")
+            state.notify(events.BrokerFailed(1, text_of(error), rest))
             return
         message = row.message
         kind = events.LaneParked if park else events.PublishFailed
-        desk.notify(kind(message.id, message.topic, attempts, _named(error)))
+        state.notify(kind(message.id, message.topic, attempts, _named(error)))
 
     def _room(self) -> int:
-        """What is under way and what is not settled is one batch at most: so much a kill repeats."""
-        return self.desk.batch - self.in_flight - len(self.todo.done)
+        """Room for rows: at most one batch is unsettled, so a kill repeats at most one batch."""
+        return self.state.batch - self.rows_under_way - len(self.todo.done)
 
     def _is_due(self) -> bool:
-        """Many groups are settled together, while there is more to publish at once."""
+        """True if it is time to settle; while more is ready, groups are settled together."""
         todo = self.todo
         if todo.setbacks or todo.aside or not self.ready or self._room() <= 0:
             return True
-        return self.desk.clock() >= self.settle_by
+        return self.state.clock() >= self.settle_by
 
     def _settle(self, patient: bool = False) -> Flow[None]:
-        """What ended is written down. While we live and the store fails, we go on trying."""
-        todo, desk = self.todo, self.desk
+        """Write the results to the store; if that fails, they are kept and retried."""
+        todo, state = self.todo, self.state
         if not (todo.done or todo.cured or todo.setbacks or todo.aside):
             return
         for turn in range(1, 9 if patient else 2):
-            slots = desk.slots
+            slots = state.slots
             try:
                 if (yield todo):
-                    desk.doubted = slots  # until the keeper has asked again
+                    state.doubted = slots  # until the keeper has renewed them
                 break
             except StoreError as error:
                 self._outage("outbox_settle", error)
                 if patient:
-                    yield Collect(REST.delay(turn, chance(desk.owner, turn)))
+                    yield Collect(REST.delay(turn, chance(state.owner, turn)))
         else:
-            return  # kept, and tried again before anything else is fetched
+            return  # kept, and retried before the next fetch
         self.outages = 0
         if todo.done:
-            desk.published += len(todo.done)
-            desk.notify(events.Relayed(len(todo.done)))
-        self.todo = Settle(desk.owner, [], {}, [], {})
+            state.published += len(todo.done)
+            state.notify(events.Relayed(len(todo.done)))
+        self.todo = Settle(state.owner, [], {}, [], {})
         self.owed.clear()
 
     def _outage(self, what: str, error: StoreError) -> None:
-        desk = self.desk
-        desk.outage = error
+        state = self.state
+        state.outage = error
         self.outages += 1
-        desk.notify(events.StoreFailed(None, what, str(error)))
-        delay = REST.delay(self.outages, chance(desk.owner, self.outages))
-        self.down_until = desk.clock() + delay
+        state.notify(events.StoreFailed(None, what, str(error)))
+        delay = REST.delay(self.outages, chance(state.owner, self.outages))
+        self.down_until = state.clock() + delay
 
 
 def _is_ours(row: Pending, usable: dict[int, int]) -> bool:
-    """Lost and won back is not ours: others may have published, parked or skipped it meanwhile."""
+    """False also after losing and regaining the slot: another relay may have handled the row."""
     return usable.get(row.slot) == row.fence
 
 
 def _said(error: Exception) -> str:
-    """For the operator, kept beside the message."""
+    """The error text that is stored with the message for the operator."""
     return f"{type(error).__name__}: {text_of(error)}".replace("\0", " ")[:500]
 
 
 def _named(error: Exception) -> str:
-    """For logs: a stranger's words may hold what is in the message."""
+    """The error text for logs: a foreign error's text may contain message content."""
     return text_of(error) if isinstance(error, TwicesafeError) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Terms: a policy worked out once into the numbers that every exchange needs."""
+"""A policy converted once into the numbers that every delivery needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ResolvedPolicy"]
 
 
 class ResolvedPolicy:
-    """A policy in the units of the protocol. Made once per policy, shared by all its calls."""
+    """A policy in the units of the protocol; made once and shared by all its calls."""
 
     __slots__ = (
         "backoff",

@@ -1,12 +1,12 @@
-"""Settling: the handler ended; record what it did, then answer.
+"""Settling: the handler ended; record its outcome, then answer.
 
     complete    a value: the answer from now on
     remember    a failure that is the answer
-    fail        released for the next delivery, after a rest; or parked
-    hold        nobody knows how far it came, and the policy is at most once
+    fail        released for the next delivery after a back-off, or parked
+    hold        outcome unknown, and the policy is at most once
 
-The value is encoded before the record says done. What the store does not answer, or refuses, is
-seen through by `recording`.
+The value is encoded before the record says done. If the store refuses the record or does not
+answer, `recording` retries.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = ["conclude", "prepare", "settle"]
 _OK, _REPLAY = Ack.OK, Verdict.REPLAY
 
 RELEASE_PATIENCE = 1.0
-"""Seconds that whoever is cancelled or interrupted waits for its claim to be given back."""
+"""Seconds that a cancelled or interrupted caller waits for its claim to be released."""
 
 
 def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | Raised]:
-    """Record what the handler did, then answer."""
+    """Record the handler's outcome, then answer."""
     ask, problem = prepare(call, claim, reply)
     sent = call.clock()
     ack: Ack | None
@@ -59,42 +59,42 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
     claim.settled = True
     answer = conclude(call, claim, reply, ask, ack, problem)
     if ack is _OK and isinstance(ask, Complete):
-        yield EndFlight(_landing(call, claim, ask, sent))
+        yield EndFlight(_recorded_answer(call, claim, ask, sent))
     return answer
 
 
 def prepare(
     call: Call, claim: ActiveClaim, reply: Reply
 ) -> tuple[Complete | Fail, ResultError | None]:
-    """What the store must be told about this reply, encoded before the record says done."""
-    terms = call.terms
+    """The request that records this reply, with the value already encoded."""
+    policy = call.policy
     if isinstance(reply, Returned):
         payload, problem = _encode(call, reply.value)
         return (
-            Complete(claim.key.id, claim.owner, claim.fence, terms.retention_ms, payload),
+            Complete(claim.key.id, claim.owner, claim.fence, policy.retention_ms, payload),
             problem,
         )
     error = reply.error
     name = type(error).__qualname__
-    if terms.remember and isinstance(error, terms.remember):
+    if policy.remember and isinstance(error, policy.remember):
         failure = msgspec.json.encode({"type": name, "message": text_of(error)})
         return (
             Complete(
                 claim.key.id,
                 claim.owner,
                 claim.fence,
-                terms.retention_ms,
+                policy.retention_ms,
                 failure,
                 State.FAILED,
                 name,
             ),
             None,
         )
-    # The handler's own exception says that it failed. A cancellation, an interrupt or a time-out
-    # says only that nobody knows how far it came.
+    # The handler's own exception means that it failed. After a cancellation, an interrupt or a
+    # timeout the outcome is unknown.
     known = isinstance(error, Exception)
-    claim.over = True  # before the store lets go: what the handler left running is to stop
-    delay = terms.backoff.delay(claim.attempt, chance(claim.owner, claim.attempt)) if known else 0
+    claim.over = True  # before the store releases it: tasks that the handler left running must stop
+    delay = policy.backoff.delay(claim.attempt, chance(claim.owner, claim.attempt)) if known else 0
     unknown = not known or isinstance(error, TimeoutError)
     return (
         Fail(
@@ -102,10 +102,10 @@ def prepare(
             claim.owner,
             claim.fence,
             round(delay * 1000),
-            terms.max_attempts,
-            terms.retention_ms,
+            policy.max_attempts,
+            policy.retention_ms,
             name,
-            unknown and terms.hold,
+            unknown and policy.hold,
         ),
         None,
     )
@@ -119,7 +119,7 @@ def conclude(
     ack: Ack | None,
     problem: ResultError | None,
 ) -> Outcome[Any] | Raised:
-    """The caller's answer, now that the store has spoken (None: it could not be told)."""
+    """The caller's answer, given the store's (None: the store could not be reached)."""
     if isinstance(reply, Raised):
         if call.observed:
             remembered = type(ask) is Complete
@@ -129,7 +129,7 @@ def conclude(
         elif problem is not None:
             call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
         elif ack is None:
-            return reply  # the store does not know: nothing is held or parked yet
+            return reply  # the store was not reached: nothing is held or parked yet
         elif isinstance(ask, Fail) and ask.hold:
             call.notify(ev.Held(call.key, ask.error))
         elif isinstance(ask, Fail) and claim.attempt >= ask.max_attempts:
@@ -153,7 +153,7 @@ def conclude(
 
 
 def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
-    """Release at once, so that nobody waits for a lease; but the caller's own error comes first."""
+    """Release now, so that no caller waits for the lease; the caller's own error has priority."""
     patient = isinstance(reply, Raised) and isinstance(reply.error, Exception)
     for pause in (0.05, 0.2, None) if patient else (None,):
         try:
@@ -169,9 +169,9 @@ def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
 
 
 def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
-    """Before the record says done: bytes, or the reason why there are none."""
+    """The encoded value, or the reason why there is none."""
     try:
-        payload = call.terms.codec.encode(value, call.declared)
+        payload = call.policy.codec.encode(value, call.declared)
     except ResultError as error:
         error.value = value
         return None, error.about(call.key)
@@ -184,10 +184,10 @@ def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
         )
         problem.__cause__ = error
         return None, problem
-    if len(payload) > call.terms.max_result_bytes:
+    if len(payload) > call.policy.max_result_bytes:
         return None, TooLargeError(
             f"the work is done and recorded, but its result has {len(payload)} bytes and "
-            f"max_result_bytes is {call.terms.max_result_bytes}; duplicates get "
+            f"max_result_bytes is {call.policy.max_result_bytes}; duplicates get "
             "ResultUnavailableError",
             key=call.key,
             value=value,
@@ -195,8 +195,8 @@ def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
     return payload, None
 
 
-def _landing(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Claimed:
-    """What the store would now answer to a duplicate; at the latest from when it was `sent`."""
+def _recorded_answer(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Claimed:
+    """What the store would now answer to a duplicate; its retention counts from `sent`."""
     return Claimed(
         _REPLAY,
         claim.fence,

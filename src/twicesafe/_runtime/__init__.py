@@ -1,1 +1,1 @@
-"""Runtimes: perform what flows ask for, blocking or on an event loop, and keep leases alive."""
+"""Runtimes: perform the commands of flows, blocking or on an event loop, and renew leases."""

@@ -1,10 +1,10 @@
-"""The handlers of one batch: started a bounded number at once, handed over as they end.
+"""The handlers of one batch: a bounded number run at once; results are returned as they end.
 
     ThreadJobs    for the blocking runtime
     TaskJobs      for the event loop
 
-Both answer `Launch`: what has ended so far, together with what ends soon after it. Nothing that has
-ended is lost when whoever waits for it is interrupted or cancelled; it is handed over the next time.
+Both answer `Launch` with the jobs that have ended, including those that end soon after. If the
+waiting flow is interrupted or cancelled, no ended job is lost: it is returned the next time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["TaskJobs", "ThreadJobs", "interrupts"]
 
 
 def interrupts(reply: Any) -> bool:
-    """Does this end the whole batch: an interrupt, an exit, a cancellation?"""
+    """True if this ends the whole batch: an interrupt, an exit, a cancellation."""
     inner = reply.value if isinstance(reply, Returned) else reply
     return isinstance(inner, Raised) and not isinstance(inner.error, Exception)
 
 
 class ThreadJobs:
-    """Inline when one at a time, else in a pool of its own."""
+    """Runs jobs in the caller's thread if one at a time, else in a thread pool."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ThreadJobs:
         self._count = len(command.jobs)
         self._ended: list[tuple[int, Any]] = []
         self._given = 0
-        """So many of the ended were handed over."""
+        """How many of the ended jobs were returned."""
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._interrupted = False
         self._pool: ThreadPoolExecutor | None = None
@@ -73,7 +73,7 @@ class ThreadJobs:
             if len(self._ended) > self._given and not stop:
                 until = until or time.monotonic() + linger
                 if self._interrupted or time.monotonic() >= until:
-                    break  # after an interrupt at once: nothing more is to be started
+                    break  # after an interrupt, return now: start nothing more
             if self._pool is None:
                 self._work(*self._todo.popleft())
             elif not self._rung(until):
@@ -84,7 +84,7 @@ class ThreadJobs:
         return found
 
     def _rung(self, until: float | None) -> bool:
-        """Wait for the next end. False: an interrupt came, and what runs is to be recorded first."""
+        """Wait for the next job to end. False: interrupted; record the running jobs first."""
         try:
             self._bell.get(timeout=None if until is None else max(0, until - time.monotonic()))
         except queue.Empty:
@@ -101,7 +101,7 @@ class ThreadJobs:
         self._todo.clear()
 
     def close(self) -> list[tuple[ActiveClaim | None, Future[None]]]:
-        """Start no more. The claims of those that run in their threads, and when they will end."""
+        """Start no more; returns the claims and futures of jobs that still run in threads."""
         if self._pool is None:
             return []
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -109,10 +109,10 @@ class ThreadJobs:
 
 
 class TaskJobs:
-    """As tasks, a bounded number at once.
+    """Runs jobs as tasks, a bounded number at once.
 
-    The end of one starts the next, as long as somebody waits for what is finished; what ends
-    while nobody does is handed over the next time.
+    While `finished` is awaited, the end of one job starts the next. Jobs that end at other times
+    are returned the next time.
     """
 
     def __init__(self, command: Launch, run: Callable[[Any], Coroutine[Any, Any, Reply]]) -> None:
@@ -123,7 +123,7 @@ class TaskJobs:
         self._running: dict[asyncio.Task[Reply], int] = {}
         self._ended: list[tuple[int, Any]] = []
         self._linger: float | None = None
-        """Seconds to wait for more from the first end on; None: until all have ended."""
+        """Seconds to wait for more after the first job ended; None: until all have ended."""
         self._waits: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -161,7 +161,7 @@ class TaskJobs:
         if self._waits is None or self._waits.done():
             return
         if self._linger is not None and interrupts(reply):
-            self._hand_over()  # at once: nothing more is to be started
+            self._hand_over()  # now: start nothing more
             return
         self._start_some()
         if not self._running:
@@ -183,7 +183,7 @@ class TaskJobs:
 
 
 def _reply_of(task: asyncio.Task[Reply]) -> Any:
-    """What a job says; a task that was cancelled before its first step never said anything."""
+    """A job's reply; `NotStarted` if its task was cancelled before its first step."""
     if task.cancelled():
         return NotStarted()
     error = task.exception()

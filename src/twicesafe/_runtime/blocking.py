@@ -1,12 +1,13 @@
 """The blocking runtime: performs commands in the caller's own thread.
 
-The handler runs where the caller is, so thread-locals, database connections and transactions
-stay what they were. Only a handler with a `timeout` gets a thread of its own, because a thread
-cannot be stopped and its claim must be kept until it really ends.
+The handler runs in the caller's thread, so thread-locals, database connections and transactions
+work as usual. Only a handler with a `timeout` gets a thread of its own, because a thread cannot be
+stopped and its claim must be kept until it ends.
 
-An interrupt (Ctrl-C, an exit) ends what decides at once: a claim is given back by its owner token.
-What records is said again, in the same words, and the interrupt is delivered right after; a second
-interrupt is not put off. Handlers of a batch that still run in their threads keep their claims.
+An interrupt (Ctrl-C, an exit) during a claim takes effect at once: the claim is released by its
+owner token. During a recording, the same request is sent again and the interrupt is raised right
+after; a second interrupt is not delayed. Handlers of a batch that still run in their threads keep
+their claims.
 """
 
 from __future__ import annotations
@@ -59,17 +60,17 @@ class BlockingRuntime(SharedState):
         self.store = store
 
     def run(self, flow: Flow[T]) -> T:
-        trip = BlockingFlowRun(self)
+        run = BlockingFlowRun(self)
         try:
-            result = drive(flow, trip.perform)
+            result = drive(flow, run.perform)
         except BaseException as error:
-            trip.interrupted(error)
-            trip.deliver(instead_of=error)
+            run.interrupted(error)
+            run.deliver(instead_of=error)
             raise
         finally:
-            trip.end()
-        if trip.cancelled is not None:
-            trip.deliver()
+            run.end()
+        if run.cancelled is not None:
+            run.deliver()
         return result
 
 
@@ -83,7 +84,7 @@ class BlockingFlowRun(FlowRun):
     def perform(self, command: Any) -> Any:
         kind = type(command)
         if kind is ClaimRequest:
-            self._asked = command  # until it is held, or whatever else becomes of it
+            self._asked = command  # until it is held or refused
             return self._perform(command)
         act = _ACTS.get(kind)
         if act is not None:
@@ -93,7 +94,7 @@ class BlockingFlowRun(FlowRun):
         )
 
     def _recorded(self, perform: Callable[[Any], Any], what: Any) -> Any:
-        """What no interrupt breaks off: it is said again, and the interrupt is put off."""
+        """Record in spite of an interrupt: send the request again, and delay the interrupt."""
         try:
             return perform(what)
         except BaseException as error:
@@ -101,25 +102,25 @@ class BlockingFlowRun(FlowRun):
             return perform(what)
 
     def _put_off(self, error: BaseException) -> None:
-        """An interrupt met a recording: it waits until the flow has ended. A second one does not."""
+        """Delay an interrupt during a recording until the flow has ended, but not a second one."""
         if isinstance(error, Exception) or self.cancelled is not None:
             raise error
         self.cancelled = error
 
     def interrupted(self, error: BaseException) -> None:
-        """Claims were sent and never held: give them back."""
+        """Release claims that were requested and never held."""
         inner = active.get()
-        if inner is not None and inner in self._claims:  # met just before its handler, or after it
+        if inner is not None and inner in self._claims:  # just before or after its handler
             active.set(inner.outer)
         asked, self._asked = self._asked, None
         if asked is not None and not isinstance(error, Exception):
             try:
                 self._give_back(asked)
             except Exception:
-                return  # the lease will end by itself
+                return  # the lease expires by itself
 
     def _close_jobs(self) -> None:
-        """Who still runs in its thread keeps its claim until it ends."""
+        """Handlers that still run in their threads keep their claims until they end."""
         if self._jobs is not None:
             left = {claim: thread for claim, thread in self._jobs.close() if claim in self._claims}
             for claim, thread in left.items():
@@ -131,13 +132,13 @@ class BlockingFlowRun(FlowRun):
 
     # -- one method per command ---------------------------------------------------------------
 
-    def _ride(self, command: AwaitFlight) -> Any:
+    def _await_flight(self, command: AwaitFlight) -> Any:
         bell = threading.Event()
         flight = command.flight
         if self._wait_for(command, bell.set) and not bell.wait(command.seconds):
             self._flights.leave(flight, bell.set)
             return None
-        return flight.landing or True
+        return flight.answer or True
 
     def _invoke(self, command: Invoke) -> Reply:
         claim = command.claim
@@ -146,7 +147,9 @@ class BlockingFlowRun(FlowRun):
         if not claim.pid:
             self.hold(claim)
         elif claim.lost:
-            return Raised(LeaseLostError("the claim ended before its turn came", key=claim.key))
+            return Raised(
+                LeaseLostError("the claim expired before its handler started", key=claim.key)
+            )
         claim.outer = active.get()
         token = active.set(claim)
         try:
@@ -155,17 +158,17 @@ class BlockingFlowRun(FlowRun):
             active.reset(token)
         if claim.pid != shared.process():
             raise LeaseLostError(
-                "this process was forked inside the handler; the claim is its parent's",
+                "this process was forked in the handler; only the parent may end the claim",
                 key=claim.key,
             )
         return reply
 
     def _detach(self, command: Detach) -> Any:
-        """The rest of the flow in a thread of its own, which takes flight and claims with it."""
+        """Run the rest of the flow in a new thread, which takes over the flight and the claims."""
         rest = BlockingFlowRun(self._runtime)
         self._asked = None
         rest._flight, self._flight = self._flight, None
-        if command.claim in self._claims:  # one of a batch: it leaves the batch's keeping
+        if command.claim in self._claims:  # an item of a batch: the thread keeps it from now on
             self._claims.remove(command.claim)
             rest._claims.append(command.claim)
         ended: Future[Any] = Future()
@@ -188,8 +191,8 @@ class BlockingFlowRun(FlowRun):
             if ended.done():
                 raise
             raise TimeoutError(
-                f"the handler did not end within timeout={command.timeout:g} s; it goes on in its "
-                "thread and keeps its claim until it ends"
+                f"the handler did not end within timeout={command.timeout:g} s; it continues in "
+                "its thread and keeps its claim until it ends"
             ) from None
 
     def _launch(self, command: Launch) -> list[tuple[int, Any]]:
@@ -207,7 +210,7 @@ class BlockingFlowRun(FlowRun):
             return Raised(error)
 
     def _watch(self, command: Watch) -> None:
-        self._stand_by()
+        self._mark_delayed()
         if self._store.capabilities.wake:
             self._store.watch(command.id, command.seconds)
         else:
@@ -232,9 +235,9 @@ class BlockingFlowRun(FlowRun):
 
 
 _ACTS: dict[type, Callable[[BlockingFlowRun, Any], Any]] = {
-    JoinFlight: BlockingFlowRun._board,
-    AwaitFlight: BlockingFlowRun._ride,
-    EndFlight: BlockingFlowRun._land,
+    JoinFlight: BlockingFlowRun._join_flight,
+    AwaitFlight: BlockingFlowRun._await_flight,
+    EndFlight: BlockingFlowRun._end_flight,
     Invoke: BlockingFlowRun._invoke,
     Detach: BlockingFlowRun._detach,
     Launch: BlockingFlowRun._launch,

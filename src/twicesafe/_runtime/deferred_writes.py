@@ -1,9 +1,9 @@
-"""Notes: what must be kept although the caller's transaction is rolled back.
+"""Deferred writes: what must be recorded although the caller rolls back its transaction.
 
-A failed attempt is counted, and a failure that is the answer is kept, in a transaction of its own.
-That can only be written once the caller has rolled back: until then its transaction holds the key.
-So a thread of ours waits for that, in the caller's stead. A note that cannot be written within a
-minute is given up, with a word in the log: the attempt is then not counted.
+A failed attempt must be counted, and a remembered failure stored, in a separate transaction. That
+is only possible after the caller has rolled back, because its transaction holds the key. So a
+background thread waits for the rollback. If a write fails for a minute, it is dropped and logged;
+the attempt is then not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("twicesafe")
 
 
 class DeferredWrites:
-    """Writes notes by `write`, one after the other, in a thread that starts with the first."""
+    """Calls `write` for each deferred write, in order, in a thread that starts with the first."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class DeferredWrites:
     ) -> None:
         self._write, self._clock, self._sleep = write, clock, sleep
         self._fresh()
-        in_child(self._fresh)  # thread and notes stay with the parent
+        in_child(self._fresh)  # the thread and its queue stay with the parent
 
     def _fresh(self) -> None:
         self._queue: queue.SimpleQueue[DeferredWrite | None] = queue.SimpleQueue()
@@ -48,29 +48,29 @@ class DeferredWrites:
         self._unwritten: dict[bytes, list[DeferredWrite]] = {}
         self._changed = threading.Condition()
 
-    def add(self, note: DeferredWrite) -> None:
+    def add(self, deferred: DeferredWrite) -> None:
         with self._changed:
-            self._unwritten.setdefault(note.claim.id, []).append(note)
-            self._queue.put(note)
+            self._unwritten.setdefault(deferred.claim.id, []).append(deferred)
+            self._queue.put(deferred)
             if self._thread is None:
                 self._thread = self._start()
 
     def _start(self) -> threading.Thread:
-        thread = threading.Thread(target=self._run, name="twicesafe-notes", daemon=True)
+        thread = threading.Thread(target=self._run, name="twicesafe-deferred-writes", daemon=True)
         thread.start()
         return thread
 
     def unwritten(self, id: bytes) -> list[DeferredWrite]:  # noqa: A002
-        """What is known about this key and not in the store yet."""
+        """Deferred writes for this key that are not in the store yet."""
         return list(self._unwritten.get(id, ())) if self._unwritten else []
 
     def wait(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        """Until all notes about this key are written, or for so long."""
+        """Wait until all deferred writes for this key are done, at most this long."""
         with self._changed:
             self._changed.wait_for(lambda: id not in self._unwritten, seconds)
 
     def close(self, patience: float = 5.0) -> None:
-        """Write what is left, for so many seconds."""
+        """Finish the remaining writes, waiting at most this many seconds."""
         thread = self._thread
         if thread is not None:
             self._queue.put(None)
@@ -78,31 +78,33 @@ class DeferredWrites:
             self._thread = None
 
     def _run(self) -> None:
-        while (note := self._queue.get()) is not None:
+        while (deferred := self._queue.get()) is not None:
             try:
-                self._insist(note)
+                self._insist(deferred)
             except Exception as error:
-                _log.warning("a failed attempt of %s was not noted: %s", note.claim.key, error)
+                _log.warning(
+                    "a failed attempt of %s was not recorded: %s", deferred.claim.key, error
+                )
             with self._changed:
-                left = self._unwritten[note.claim.id]
-                left.remove(note)
+                left = self._unwritten[deferred.claim.id]
+                left.remove(deferred)
                 if not left:
-                    del self._unwritten[note.claim.id]
+                    del self._unwritten[deferred.claim.id]
                 self._changed.notify_all()
 
-    def _insist(self, note: DeferredWrite) -> None:
+    def _insist(self, deferred: DeferredWrite) -> None:
         until = self._clock() + PATIENCE
         pause = PAUSE
         refused = 0
         while True:
             try:
-                self._write(note)
+                self._write(deferred)
             except TwicesafeError as error:
                 if self._clock() > until:
                     raise
                 refused += isinstance(error, StoreError) and not error.retryable
-                if refused == 3:  # once or twice, it may have been a race with another note
-                    note.end = without_payload(note.end)  # a failure without words still counts
+                if refused == 3:  # once or twice may be a race with another write
+                    deferred.end = without_payload(deferred.end)  # count it without its text
             else:
                 return
             self._sleep(pause)

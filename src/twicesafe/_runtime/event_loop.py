@@ -1,9 +1,9 @@
-"""The event-loop runtime: the same commands, awaited.
+"""The event-loop runtime: performs the same commands on an asyncio event loop.
 
-Cancellation is where async receivers break, so the rule is explicit. What decides (Claim) may be
-cancelled: it is then given back by its owner token. What records (Complete, Fail, Abandon) may
-not: it runs to its end, and the cancellation is delivered right after. The handler itself is
-cancelled at once, and its claim is released, or held, before the caller sees the cancellation.
+Cancellation is where async receivers break, so the rule is explicit. A claim request may be
+cancelled: the claim is then released by its owner token. A recording (Complete, Fail, Abandon) may
+not: it runs to its end, and the cancellation is raised right after. The handler itself is cancelled
+at once, and its claim is released or held before the caller sees the cancellation.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ T = TypeVar("T")
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The event loop that runs here. Loops of another kind are refused in words."""
+    """The running asyncio loop; without one (under trio, say) an error says what to do."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise UsageError(
-            "no asyncio event loop runs here, and the async classes need one; under trio, call the "
-            "blocking ones in a thread: await trio.to_thread.run_sync(…)"
+            "the async classes need a running asyncio event loop, and there is none; under trio, "
+            "call the blocking classes in a thread: await trio.to_thread.run_sync(…)"
         ) from None
 
 
@@ -62,23 +62,23 @@ class EventLoopRuntime(SharedState):
     """Runs flows on one store, for all tasks of all event loops."""
 
     def __init__(self, store: Any, **shared: Any) -> None:
-        super().__init__(self._beside, **shared)
+        super().__init__(self._perform_blocking, **shared)
         self.store = store
         self._blocking: Any = None
         self._warm: _Warm | None = None
 
-    def _beside(self, requests: Any) -> list[Any]:
-        """The keeper's own way to the store: not through an event loop that may be blocked."""
+    def _perform_blocking(self, requests: Any) -> list[Any]:
+        """The lease keeper's own access to the store: an event loop may be blocked."""
         if self._blocking is None:
             self._blocking = self.store.blocking_store()
         return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
 
-    async def trip(self) -> EventLoopFlowRun:
-        """A trip whose store is connected. If it cannot be, its first request gets to know."""
+    async def new_run(self) -> EventLoopFlowRun:
+        """A run with a connected store. If connecting failed, its first request raises."""
         return EventLoopFlowRun(self, await self.connect())
 
     async def connect(self) -> Exception | None:
-        """Connect on this loop before any lease counts; what went wrong, if it did."""
+        """Connect on this loop before any lease is running; returns the error, if any."""
         loop, warm = running_loop(), self._warm
         if warm is None or warm.loop() is not loop:
             warm = self._warm = _Warm(loop)
@@ -97,27 +97,28 @@ class EventLoopRuntime(SharedState):
                 else:
                     warm.done = True
                     return None
-            # All who waited for this try share its end: each with a try of its own would take for ever.
+            # All callers that waited for this attempt share its result: retrying for each would
+            # take too long.
             why = warm.error
             return why.again() if isinstance(why, TwicesafeError) else why
 
     async def run(self, flow: Flow[T]) -> T:
-        trip = await self.trip()
+        run = await self.new_run()
         try:
-            result = await drive_async(flow, trip.perform)
+            result = await drive_async(flow, run.perform)
         except BaseException as error:
-            await trip.interrupted(error)
-            trip.deliver(instead_of=error)
+            await run.interrupted(error)
+            run.deliver(instead_of=error)
             raise
         finally:
-            trip.end()
-        if trip.cancelled is not None:
-            trip.deliver()
+            run.end()
+        if run.cancelled is not None:
+            run.deliver()
         return result
 
 
 class _Warm:
-    """Is the store connected on this loop?"""
+    """Whether the store is connected on this loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = weakref.ref(loop)
@@ -141,16 +142,16 @@ class EventLoopFlowRun(FlowRun):
         super().__init__(runtime)
         self._immediate = runtime.store.immediate
         self._refused = refused
-        """Why the store could not be connected to: the answer to the first request."""
+        """Why connecting failed: the first request raises it."""
 
     def perform(self, command: Any) -> Any:
-        """The answer, or a coroutine that gives it."""
+        """The answer, or a coroutine that returns it."""
         kind = type(command)
         if self._refused is not None and (kind is PerformMany or kind not in _ACTS):
             refused, self._refused = self._refused, None
             raise refused
         if kind is ClaimRequest:
-            self._asked = command  # until it is held, or whatever else becomes of it
+            self._asked = command  # until it is held or refused
             return self._perform(command)
         act = _ACTS.get(kind)
         if act is not None:
@@ -160,7 +161,7 @@ class EventLoopFlowRun(FlowRun):
         return self._recorded(self._store.submit(command))
 
     async def _recorded(self, answer: Any) -> Any:
-        """An answer that no cancellation breaks off; that is kept for when the flow has ended."""
+        """Wait for a recording in spite of a cancellation, which is raised after the flow."""
         try:
             return await answer
         except asyncio.CancelledError as error:
@@ -170,7 +171,7 @@ class EventLoopFlowRun(FlowRun):
             return answer.result()
 
     async def interrupted(self, error: BaseException) -> None:
-        """Claims were sent and never held: give them back."""
+        """Release claims that were requested and never held."""
         asked, self._asked = self._asked, None
         if asked is None or isinstance(error, Exception):
             return
@@ -179,7 +180,7 @@ class EventLoopFlowRun(FlowRun):
         try:
             await asyncio.wait({release}, timeout=RELEASE_PATIENCE)
         except asyncio.CancelledError:
-            return  # cancelled twice: it goes on without us
+            return  # cancelled twice: the release continues in the background
 
     async def _to_its_end(self, recording: Awaitable[T]) -> T:
         task = asyncio.ensure_future(recording)
@@ -192,33 +193,33 @@ class EventLoopFlowRun(FlowRun):
 
     # -- one method per command ---------------------------------------------------------------
 
-    async def _ride(self, command: AwaitFlight) -> Any:
+    async def _await_flight(self, command: AwaitFlight) -> Any:
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[bool] = loop.create_future()
+        woken: asyncio.Future[bool] = loop.create_future()
 
-        def tell(woken: bool) -> None:
-            if not told.done():
-                told.set_result(woken)
+        def tell(in_time: bool) -> None:
+            if not woken.done():
+                woken.set_result(in_time)
 
         def wake() -> None:
-            if _runs(loop):  # most riders share the leader's loop: no need to rouse it
+            if _runs(loop):  # most waiters share the leader's loop: no need to wake it
                 return tell(True)
             try:
                 loop.call_soon_threadsafe(tell, True)
             except RuntimeError:
-                return None  # its loop is closed: nobody is left to wake
+                return None  # its loop is closed: there is no waiter left
             return None
 
         flight = command.flight
         if self._wait_for(command, wake):
             alarm = loop.call_later(command.seconds, tell, False)
             try:
-                if not await told:
+                if not await woken:
                     return None
             finally:
                 alarm.cancel()
                 self._flights.leave(flight, wake)
-        return flight.landing or True
+        return flight.answer or True
 
     async def _invoke(self, command: Invoke) -> Reply:
         claim = command.claim
@@ -227,7 +228,9 @@ class EventLoopFlowRun(FlowRun):
         if not claim.pid:
             self.hold(claim)
         elif claim.lost:
-            return Raised(LeaseLostError("the claim ended before its turn came", key=claim.key))
+            return Raised(
+                LeaseLostError("the claim expired before its handler started", key=claim.key)
+            )
         claim.outer = active.get()
         token = active.set(claim)
         try:
@@ -236,13 +239,13 @@ class EventLoopFlowRun(FlowRun):
             active.reset(token)
         if claim.pid != shared.process():
             raise LeaseLostError(
-                "this process was forked inside the handler; the claim is its parent's",
+                "this process was forked in the handler; only the parent may end the claim",
                 key=claim.key,
             )
         return reply
 
     async def _detach(self, command: Detach) -> Any:
-        """A coroutine can be stopped, so it needs no thread: `_invoke` applies the time-out."""
+        """A coroutine can be cancelled, so it needs no thread: `_invoke` applies the timeout."""
         return await drive_async(command.flow, self.perform)
 
     async def _launch(self, command: Launch) -> list[tuple[int, Any]]:
@@ -255,7 +258,7 @@ class EventLoopFlowRun(FlowRun):
         try:
             return await self._jobs.finished(command.linger, stop)
         except asyncio.CancelledError as error:
-            # No more are started, what runs is cancelled, and all of it is recorded or given back.
+            # Start no more, cancel what runs, and record or release all of it.
             self.cancelled = error
             return await self._to_its_end(self._jobs.finished(command.linger, stop=True))
 
@@ -268,7 +271,7 @@ class EventLoopFlowRun(FlowRun):
             return Raised(error)
 
     async def _watch(self, command: Watch) -> None:
-        self._stand_by()
+        self._mark_delayed()
         if self._store.capabilities.wake:
             await self._store.watch(command.id, command.seconds)
         else:
@@ -294,7 +297,7 @@ class EventLoopFlowRun(FlowRun):
             try:
                 await asyncio.wait({recording}, timeout=until - loop.time())
             except asyncio.CancelledError as error:
-                self.cancelled = error  # once more; it is delivered when we are done
+                self.cancelled = error  # again; it is raised after this
         return recording.result() if recording.done() else None
 
     async def _perform_many(self, command: PerformMany) -> list[Any]:
@@ -304,9 +307,9 @@ class EventLoopFlowRun(FlowRun):
 
 
 _ACTS: dict[type, Callable[[EventLoopFlowRun, Any], Any]] = {
-    JoinFlight: EventLoopFlowRun._board,
-    AwaitFlight: EventLoopFlowRun._ride,
-    EndFlight: EventLoopFlowRun._land,
+    JoinFlight: EventLoopFlowRun._join_flight,
+    AwaitFlight: EventLoopFlowRun._await_flight,
+    EndFlight: EventLoopFlowRun._end_flight,
     Invoke: EventLoopFlowRun._invoke,
     Detach: EventLoopFlowRun._detach,
     Launch: EventLoopFlowRun._launch,
@@ -318,7 +321,7 @@ _ACTS: dict[type, Callable[[EventLoopFlowRun, Any], Any]] = {
 
 
 def _runs(loop: asyncio.AbstractEventLoop) -> bool:
-    """Is this the loop that runs here?"""
+    """True if this loop is the running one."""
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""A trip: one flow under way, and what must be put back whatever becomes of it.
+"""A flow run: one running flow, and what must be released however it ends.
 
-Its flight (others of this process may ride on it), its claims (the keeper renews their leases),
-the claims that it asked for and does not hold yet (to be given back if it never does). The two runtimes
-perform commands in their own way; what they keep is the same.
+That is its single flight (other callers may wait for it), its claims (the keeper renews their
+leases), and the claims that it requested but does not hold yet (released if it never does). The two
+runtimes perform commands differently, but keep the same state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .single_flight import Flight, SingleFlight
 __all__ = ["RECORDING", "FlowRun"]
 
 RECORDING: Final = frozenset({Complete, Fail, Abandon, Renew})
-"""What records, or asks whether it can: no cancellation and no interrupt breaks it off."""
+"""Requests that record: no cancellation and no interrupt stops them."""
 
 
 class FlowRun:
@@ -43,54 +43,54 @@ class FlowRun:
         self._flight: Flight | None = None
         self._claims: list[ActiveClaim] = []
         self._asked: ClaimRequest | list[ClaimRequest] | None = None
-        """Claims that were asked for and are not held: whatever the answer, if there was one."""
+        """Claims that were requested and are not held, whatever the answer was."""
         self._jobs: Any = None
         self.cancelled: BaseException | None = None
-        """An interrupt or a cancellation that had to wait: it is raised when the flow has ended."""
+        """A delayed interrupt or cancellation: it is raised when the flow has ended."""
 
     def hold(self, *claims: ActiveClaim) -> None:
-        """Keep the leases of these claims alive until the trip ends."""
+        """Renew the leases of these claims until the run ends."""
         for claim in claims:
             claim.pid = shared.process()
             if self._flight is not None:
-                self._flights.depart(self._flight)
+                self._flights.mark_started(self._flight)
             self._claims.append(claim)
             self._runtime.keeper.add(claim)
-        self._asked = None  # last: who is interrupted before this gives all of them back
+        self._asked = None  # last: an interrupt before this line releases all of them
 
     def hold_all(self, command: Launch) -> None:
         self.hold(*[job.claim for _, job in command.jobs if job.claim is not None])
 
     def _asks(self, command: PerformMany) -> bool:
-        """Are these claims? Else they record."""
+        """True for a batch of claims; other batches record."""
         if not command.requests or type(command.requests[0]) is not ClaimRequest:
             return False
-        if self._asked is None:  # else they are some of these, asked again
+        if self._asked is None:  # else this is a retry of some of them
             self._asked = command.requests
         return True
 
     def _give_back(self, asked: ClaimRequest | list[ClaimRequest]) -> Any:
-        """By their owner tokens, and the way they were asked: in the same line, behind them."""
+        """Release claims by owner token, queued behind the requests that asked for them."""
         kept = self._runtime.abandoned_kept_ms
         if isinstance(asked, ClaimRequest):
             return self._perform(Abandon(asked.key.id, asked.owner, kept))
         return self._store.perform_many([Abandon(one.key.id, one.owner, kept) for one in asked])
 
     def deliver(self, instead_of: BaseException | None = None) -> None:
-        """The flow is over: raise the interrupt that had to wait, whatever else there is to say."""
+        """The flow has ended: raise the delayed interrupt, if there is one."""
         cancelled, self.cancelled = self.cancelled, None
         if cancelled is not None and cancelled is not instead_of:
             raise cancelled from instead_of
 
     def end(self) -> None:
-        """Nothing of this flow is left behind: no lease renewed, nobody waiting for it in vain."""
+        """Clean up: stop renewing its leases, and wake callers that wait for its flight."""
         try:
             self._close_jobs()
             for claim in self._claims:
                 self._runtime.keeper.remove(claim)
             self._leave_flight()
         except BaseException:
-            self.end()  # interrupted in here: all of it bears repeating
+            self.end()  # interrupted in here: every step can be repeated
             raise
 
     def _close_jobs(self) -> None:
@@ -99,35 +99,35 @@ class FlowRun:
 
     def _leave_flight(self) -> None:
         if self._flight is not None:
-            self._flights.land(self._flight, None)
+            self._flights.end(self._flight, None)
             self._flight = None
 
-    def _board(self, command: JoinFlight) -> Flight | None:
+    def _join_flight(self, command: JoinFlight) -> Flight | None:
         if self.cancelled is not None:
-            raise self.cancelled  # a batch that was interrupted while it recorded starts no more
-        self._asked = None  # a batch goes on: what it asked for is answered,
-        self._leave_flight()  # and its last exchange ended without an answer
+            raise self.cancelled  # a batch that was interrupted while recording starts no more
+        self._asked = None  # the next item of a batch: earlier claims are answered,
+        self._leave_flight()  # and the last flight ended without an answer
         mine = self._flight = Flight(command.id, command.fingerprint)
-        flight = self._flights.board(mine)
+        flight = self._flights.join(mine)
         if flight is mine:
             return None
         self._flight = None
         return flight
 
     def _wait_for(self, command: AwaitFlight, wake: Callable[[], object]) -> bool:
-        """Be woken by a flight; False: there is nothing to wait for."""
+        """Register to be woken by a flight; False: there is nothing to wait for."""
         if command.asks:
             return self._flights.ask(command.flight, wake)
-        return self._flights.ride(command.flight, wake, command.most)
+        return self._flights.wait(command.flight, wake, command.most)
 
-    def _stand_by(self) -> None:
-        """This flow is about to wait for another process: callers that would not wait need not."""
+    def _mark_delayed(self) -> None:
+        """This flow is about to wait for another process: wake callers that must not wait."""
         self._asked = None
         if self._flight is not None:
-            self._flights.delay(self._flight)
+            self._flights.mark_delayed(self._flight)
 
-    def _land(self, command: EndFlight) -> None:
+    def _end_flight(self, command: EndFlight) -> None:
         self._runtime.remember(self._flight, command.answer)
         if self._flight is not None:
-            self._flights.land(self._flight, command.answer)
+            self._flights.end(self._flight, command.answer)
             self._flight = None

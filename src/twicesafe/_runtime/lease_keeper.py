@@ -1,13 +1,13 @@
-"""The lease keeper: one thread per store that renews the leases of handlers which take long.
+"""The lease keeper: one thread per store that renews the leases of long-running handlers.
 
     claim ──────── lease/3 ──────── 2·lease/3 ──────── lease
-      │               │ renew            │ renew           │ store lets go
-      └ most handlers end here: they pay one dict entry     └ worker stopped 10 % earlier
+      │               │ renew            │ renew           │ lease expires
+      └ most handlers end here: they cost one dict entry    └ worker stopped 10 % earlier
 
-It is a thread in both colours, so a blocked event loop keeps its claims. A renewal that fails is
-tried again soon, without end; one that is *refused* marks the claim as gone. Nothing is renewed
-past ``max_lease``: a hung handler loses its key. The thread ends with its keeper: a receiver that
-nobody closed and nobody uses leaves none behind.
+It is a thread for async receivers too, so a blocked event loop keeps its claims. A failed renewal
+is retried soon, without limit; a *refused* one marks the claim as gone. Nothing is renewed past
+``max_lease``: a hung handler loses its key. The thread ends when its keeper is garbage-collected,
+so a receiver that is dropped without `close` leaves no thread behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LeaseKeeper:
         self._clock = clock
         self._notify = notify
         self._live: dict[ActiveClaim, float] = {}
-        """Claims and when each is due for renewal."""
+        """Claims and when to renew each."""
         self._reset()
 
     def _reset(self) -> None:
@@ -55,7 +55,7 @@ class LeaseKeeper:
         third = claim.lease / 3
         due = self._live[claim] = claim.renewed + third
         self._added += 1
-        # Due already: its answer was late, and the next look might be too.
+        # Already due: its answer was late, and the next round might be too late.
         if not self._awake or third < self._pace or due <= self._clock():
             self._rouse(third)
 
@@ -75,7 +75,7 @@ class LeaseKeeper:
 
     def _rouse(self, pace: float) -> None:
         if self._closed:
-            self._reset()  # used again after close: its claims are kept like any others
+            self._reset()  # used again after close: its claims are renewed like any others
         self._pace = min(self._pace, pace)
         self._awake = True
         self._bell.set()
@@ -96,14 +96,14 @@ class LeaseKeeper:
         try:
             self._renew_due()
         except Exception:
-            _log.exception("the lease keeper goes on after an error")
+            _log.exception("the lease keeper continues after an error")
         return True
 
     def _next_round(self) -> float | None:
-        """Seconds to the next look; None: nobody needs us, sleep until roused."""
+        """Seconds to the next round; None: no claims, sleep until woken."""
         if not self._live and self._added == self._seen:
             self._awake, self._pace = False, float("inf")
-            if not self._live:  # added just now? then add() saw us asleep, or we see it here
+            if not self._live:  # added just now: either add() saw us asleep, or we see it
                 return None
             self._awake = True
         self._seen = self._added
@@ -149,7 +149,7 @@ class LeaseKeeper:
 
 
 def _keep(keeper: weakref.ref[LeaseKeeper], bell: threading.Event) -> None:
-    """The thread: between rounds it holds nothing but the bell, so that the keeper can go."""
+    """The thread: between rounds it references only the bell, so the keeper can be collected."""
     while True:
         there = keeper()
         if there is None or not there._round():

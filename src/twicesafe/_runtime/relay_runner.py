@@ -1,9 +1,9 @@
-"""Running a relay: what `_core.relay_lease` decides, done by threads or on an event loop.
+"""Running a relay: performs what `_core.relay_lease` decides, in threads or on an event loop.
 
-The carrier and the keeper are two threads (or tasks), so a publisher that takes its time does not
-cost the leases. However a publish ends, its ticket comes back. A publisher of the other colour is
-welcome: `awaited` runs a plain one in threads beside the loop, `blocking` an ``async`` one on a
-small loop of its own beside the threads.
+The publish loop and the lease keeper are two threads (or tasks), so a slow publisher does not lose
+the leases. However a publish ends, its ticket is reported. Both relays accept both kinds of
+publisher: `for_event_loop` runs a blocking one in threads, `for_threads` runs an async one on an
+event loop in its own thread.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .._core.relay_lease import Check, Collect, Listen, Pause, Publish, RelaySta
 from .._core.relay_publish import publish_pending
 from ..errors import BrokerUnavailableError
 
-__all__ = ["AsyncRelayRunner", "RelayRunner", "awaited", "blocking"]
+__all__ = ["AsyncRelayRunner", "RelayRunner", "for_event_loop", "for_threads"]
 
 T = TypeVar("T")
 
-EAR = 0.5
-"""Seconds that a thread listens at a stretch: so long may it take until it hears that it is over."""
+LISTEN_SLICE = 0.5
+"""Longest time a thread listens at once, in seconds: `stop` may be noticed this much later."""
 
 
 class RelayRunner:
@@ -34,42 +34,42 @@ class RelayRunner:
 
     def __init__(
         self,
-        desk: RelayState,
+        state: RelayState,
         publisher: Any,
         perform: Callable[[Any], Any],
         watch: Callable[[bytes, float], None],
     ) -> None:
-        self._desk = desk
+        self._state = state
         self._perform = perform
         self._watch = watch
         self._ended: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._publisher = publisher
         self._pool = (
-            ThreadPoolExecutor(desk.concurrency, "twicesafe-publish")
-            if desk.concurrency > 1
+            ThreadPoolExecutor(state.concurrency, "twicesafe-publish")
+            if state.concurrency > 1
             else None
         )
 
     def run(self) -> None:
-        """Until `stop`, in this thread."""
+        """Run in this thread until `stop`."""
         keeper = threading.Thread(target=self._keep, name="twicesafe-outbox-leases", daemon=True)
         keeper.start()
         try:
-            drive(publish_pending(self._desk), self._do)
+            drive(publish_pending(self._state), self._do)
         finally:
-            self._desk.carried = True
+            self._state.publishing_ended = True
             self._over.set()
             keeper.join()
             if self._pool is not None:
                 self._pool.shutdown(wait=False)
 
     def stop(self) -> None:
-        self._desk.stopping = True
+        self._state.stopping = True
         self._ended.put(None)
 
     def _keep(self) -> None:
-        drive(keep_slots(self._desk), self._do)
+        drive(keep_slots(self._state), self._do)
 
     def _do(self, command: Any) -> Any:
         kind = type(command)
@@ -82,7 +82,7 @@ class RelayRunner:
         if kind is Collect:
             return self._collect(command.seconds)
         if kind is Listen:
-            self._watch(command.bell, min(command.seconds, EAR))
+            self._watch(command.bell, min(command.seconds, LISTEN_SLICE))
             return None
         if kind is Pause:
             self._over.wait(command.seconds)
@@ -97,9 +97,9 @@ class RelayRunner:
             else:
                 answers = self._publisher.check()
         except BaseException as error:
-            answers = _told(error)
+            answers = _error_of(error)
             if not isinstance(error, Exception):
-                raise  # in a thread of the pool nobody hears it: the ticket is all that is left
+                raise  # lost in a pool thread, so the ticket's answer must say it too
         finally:
             self._ended.put((command.ticket, answers))
 
@@ -118,43 +118,43 @@ class AsyncRelayRunner:
 
     def __init__(
         self,
-        desk: RelayState,
+        state: RelayState,
         publisher: Any,
         perform: Callable[[Any], Awaitable[Any]],
         watch: Callable[[bytes, float], Coroutine[Any, Any, None]],
     ) -> None:
-        self._desk = desk
+        self._state = state
         self._perform = perform
         self._watch = watch
         self._publisher = publisher
-        self._flying: set[asyncio.Task[Any]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._ended: list[tuple[int, Any]] = []
         self._news = asyncio.Event()
         self._over = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stop`. Cancelled, it drops what is under way, as a dead process would."""
-        keeper = asyncio.create_task(drive_async(keep_slots(self._desk), self._do))
+        """Run until `stop`. If cancelled, it drops running publishes, as a crash would."""
+        keeper = asyncio.create_task(drive_async(keep_slots(self._state), self._do))
         try:
-            await drive_async(publish_pending(self._desk), self._do)
+            await drive_async(publish_pending(self._state), self._do)
         finally:
-            self._desk.carried = True
+            self._state.publishing_ended = True
             self._over.set()
-            for task in self._flying:
+            for task in self._under_way:
                 task.cancel()
-            await asyncio.wait({keeper, *self._flying})
+            await asyncio.wait({keeper, *self._under_way})
         keeper.result()
 
     def stop(self) -> None:
-        self._desk.stopping = True
+        self._state.stopping = True
         self._news.set()
 
     def _do(self, command: Any) -> Any:
         kind = type(command)
         if kind is Publish or kind is Check:
             task = asyncio.create_task(self._take(command))
-            self._flying.add(task)
-            task.add_done_callback(lambda ended: self._land(command.ticket, ended))
+            self._under_way.add(task)
+            task.add_done_callback(lambda ended: self._handle_answers(command.ticket, ended))
             return None
         if kind is Collect:
             return self._collect(command.seconds)
@@ -172,41 +172,41 @@ class AsyncRelayRunner:
             return _checked(await self._publisher.publish(command.messages), command)
         return await self._publisher.check()
 
-    def _land(self, ticket: int, task: asyncio.Task[Any]) -> None:
-        self._flying.discard(task)
+    def _handle_answers(self, ticket: int, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        self._ended.append((ticket, task.result() if error is None else _told(error)))
+        self._ended.append((ticket, task.result() if error is None else _error_of(error)))
         self._news.set()
 
     async def _collect(self, seconds: float) -> list[tuple[int, Any]]:
         if not self._ended:
-            if not self._desk.stopping:
+            if not self._state.stopping:
                 await _until(self._news, seconds)
-            elif self._flying:
-                await asyncio.wait(set(self._flying), timeout=seconds)
+            elif self._under_way:
+                await asyncio.wait(set(self._under_way), timeout=seconds)
             else:
-                await asyncio.sleep(seconds)  # stop was said already: this is a rest
-        if not self._desk.stopping:
+                await asyncio.sleep(seconds)  # already stopping: this is a back-off
+        if not self._state.stopping:
             self._news.clear()
         ended, self._ended = self._ended, []
         return ended
 
     async def _listen(self, command: Listen) -> None:
-        ear = asyncio.create_task(self._watch(command.bell, command.seconds))
+        listening = asyncio.create_task(self._watch(command.bell, command.seconds))
         news = asyncio.create_task(self._news.wait())
         try:
-            await asyncio.wait({ear, news}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({listening, news}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
-            if not ear.done():
-                ear.cancel()
-            await asyncio.wait({ear, news})
-        if not ear.cancelled():
-            ear.result()
+            if not listening.done():
+                listening.cancel()
+            await asyncio.wait({listening, news})
+        if not listening.cancelled():
+            listening.result()
 
 
 def _checked(answers: Any, command: Publish) -> Any:
-    """A publisher that answers for other messages than it was given answers for none."""
+    """The answers, if there is exactly one per message; otherwise none of them counts."""
     if not isinstance(answers, Sequence) or len(answers) != len(command.messages):
         raise TypeError(
             f"publish() was given {len(command.messages)} messages and must return a list with "
@@ -215,11 +215,11 @@ def _checked(answers: Any, command: Publish) -> Any:
     return answers
 
 
-def _told(error: BaseException) -> Exception:
-    """What broke a publish off. A cancellation or an exit in there is no message's fault."""
+def _error_of(error: BaseException) -> Exception:
+    """Why a publish ended early. A cancellation or an exit is not a message's fault."""
     if isinstance(error, Exception) and not isinstance(error, CancelledError):
         return error
-    return BrokerUnavailableError(f"the publisher was broken off by {type(error).__name__}")
+    return BrokerUnavailableError(f"the publisher was interrupted by {type(error).__name__}")
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:
@@ -230,21 +230,21 @@ async def _until(event: asyncio.Event, seconds: float) -> None:
         return
 
 
-# --- publishers of the other colour --------------------------------------------------------------
+# --- adapting publishers -------------------------------------------------------------------------
 
 
-def blocking(publisher: Any) -> Any:
-    """The publisher for threads."""
+def for_threads(publisher: Any) -> Any:
+    """The publisher as a blocking one."""
     return _OnOwnLoop(publisher) if inspect.iscoroutinefunction(publisher.publish) else publisher
 
 
-def awaited(publisher: Any) -> Any:
-    """The publisher for event loops."""
+def for_event_loop(publisher: Any) -> Any:
+    """The publisher as an async one."""
     return publisher if inspect.iscoroutinefunction(publisher.publish) else _InThreads(publisher)
 
 
 class _OnOwnLoop:
-    """An ``async`` publisher on a loop in a thread of its own: its connection lives there."""
+    """An async publisher on an event loop in its own thread, where its connection stays."""
 
     def __init__(self, publisher: Any) -> None:
         self._publisher = publisher
@@ -273,7 +273,7 @@ class _OnOwnLoop:
 
 
 class _InThreads:
-    """A plain publisher beside the event loop."""
+    """A blocking publisher in worker threads."""
 
     def __init__(self, publisher: Any) -> None:
         self._publisher = publisher

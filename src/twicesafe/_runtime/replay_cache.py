@@ -1,8 +1,8 @@
-"""The local replay cache: recorded answers, so that a hot duplicate costs no round trip.
+"""The local replay cache: recorded answers, so that frequent duplicates need no store request.
 
-Only answers that the store confirmed are put in, as bytes; none outlives its retention; the
-oldest make room. An operator's `release` or `forget` in another process is not seen until then,
-which is why the cache is off unless asked for.
+It holds only answers that the store confirmed, as bytes, and none beyond its retention; the oldest
+are evicted first. An operator's `release` or `forget` in another process is not seen until an entry
+expires. That is why the cache is off by default.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReplayCache:
         return answer
 
     def put(self, id: bytes, answer: Claimed) -> None:  # noqa: A002
-        # Counted from the answer's arrival, minus a little: never later than the store's own end.
+        # Counted from the answer's arrival, minus a margin: never later than in the store.
         until = self._clock() + answer.expires_in / 1000 * 0.99
         with self._lock.now:
             self._kept[id] = (until, answer)

@@ -1,4 +1,4 @@
-"""What both runtimes have: the flights, the lease keeper, the replay cache; and a safe fork."""
+"""What both runtimes share: single flights, the lease keeper, the replay cache, fork safety."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _everyone: weakref.WeakSet[SharedState] = weakref.WeakSet()
 
 
 class SharedState:
-    """One per opened store; every receiver made from it by `options` uses the same."""
+    """One per opened store; all receivers made by `options` share it."""
 
     abandoned_kept_ms = 86_400_000
-    """How long a given-back record is kept when its policy is no longer known."""
+    """How long a released record is kept if its policy is not known here."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class SharedState:
         _everyone.add(self)
 
     def remember(self, flight: Flight | None, answer: Claimed) -> None:
-        """A recorded answer passed by: keep it if there is a cache. Only what the store confirmed."""
+        """Cache an answer that the store has confirmed, if there is a cache."""
         if self.cache is not None and flight is not None:
             self.cache.put(flight.id, answer)
 

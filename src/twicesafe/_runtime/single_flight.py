@@ -1,10 +1,10 @@
-"""Flights: where equal keys of one process meet, so that they do not all go to the store.
+"""Single flight: concurrent deliveries of one key in one process share one store request.
 
-The first to board a key leads; the others ride and are woken the moment it lands, by its own
-recorded answer. When the leader ends without an answer, the riders board again and one of them
-takes over. A caller that would not wait for a handler asks only what becomes of the leader's claim:
-it is woken when the flight departs (a handler runs), when it is delayed (the leader itself waits for
-another process), or when it lands. One table serves threads and event loops alike.
+The first caller of a key leads its flight; the others wait and get the leader's recorded answer. If
+the leader ends without an answer, the waiters join again and one of them leads. A caller that must
+not wait for a handler only asks what becomes of the leader's claim: it is woken when a handler
+starts, when the leader itself waits for another process (delayed), or when the flight ends. One
+table serves threads and event loops.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["Flight", "SingleFlight"]
 
 class Flight:
     __slots__ = (
+        "answer",
         "askers",
         "delayed",
-        "departed",
+        "ended",
         "fingerprint",
         "id",
-        "landed",
-        "landing",
+        "started",
         "wakers",
     )
 
     def __init__(self, id: bytes, fingerprint: bytes | None) -> None:  # noqa: A002
         self.id = id
         self.fingerprint = fingerprint
-        self.departed = self.delayed = self.landed = False
-        self.landing: Claimed | None = None
+        self.started = self.delayed = self.ended = False
+        self.answer: Claimed | None = None
         self.wakers: list[Callable[[], object]] | None = None
         self.askers: list[Callable[[], object]] | None = None
 
@@ -43,17 +43,14 @@ class SingleFlight:
         self._lock = threading.Lock()
         self._table: dict[bytes, Flight] = {}
 
-    def board(self, mine: Flight) -> Flight:
-        """The flight of this key: the caller leads if it is its own.
+    def join(self, mine: Flight) -> Flight:
+        """The flight of this key; if it is `mine`, the caller leads it and must end it."""
+        return self._table.setdefault(mine.id, mine)  # atomic: exactly one thread leads
 
-        Whoever brings one keeps it until it has landed, whatever happens in here.
-        """
-        return self._table.setdefault(mine.id, mine)  # atomic: one of all threads leads
-
-    def ride(self, flight: Flight, waker: Callable[[], object], most: int) -> bool:
-        """Be woken when it lands. False: it has landed already."""
+    def wait(self, flight: Flight, waker: Callable[[], object], most: int) -> bool:
+        """Be woken when the flight ends. False: it has already ended."""
         with self._lock:
-            if flight.landed:
+            if flight.ended:
                 return False
             if flight.wakers is None:
                 flight.wakers = []
@@ -63,9 +60,9 @@ class SingleFlight:
             return True
 
     def ask(self, flight: Flight, waker: Callable[[], object]) -> bool:
-        """Be woken when it is known whether a handler runs here. False: it is."""
+        """Be woken when it is known whether a handler runs here. False: it is already known."""
         with self._lock:
-            if flight.departed or flight.delayed or flight.landed:
+            if flight.started or flight.delayed or flight.ended:
                 return False
             if flight.askers is None:
                 flight.askers = []
@@ -78,36 +75,36 @@ class SingleFlight:
                 if waiting is not None and waker in waiting:
                     waiting.remove(waker)
 
-    def depart(self, flight: Flight) -> None:
-        """The leader's claim is won, and its handler runs."""
-        flight.departed = True
-        self._tell_askers(flight)
+    def mark_started(self, flight: Flight) -> None:
+        """The leader won the claim, and its handler runs."""
+        flight.started = True
+        self._wake_askers(flight)
 
-    def delay(self, flight: Flight) -> None:
+    def mark_delayed(self, flight: Flight) -> None:
         """Another process works on the key; the leader waits for it."""
         flight.delayed = True
-        self._tell_askers(flight)
+        self._wake_askers(flight)
 
-    def _tell_askers(self, flight: Flight) -> None:
+    def _wake_askers(self, flight: Flight) -> None:
         with self._lock:
             askers, flight.askers = flight.askers, None
         for wake in askers or ():
             wake()
 
-    def land(self, flight: Flight, answer: Claimed | None) -> None:
-        """Tell the riders; the key may be boarded anew."""
+    def end(self, flight: Flight, answer: Claimed | None) -> None:
+        """Wake the waiters; a new flight of this key may start."""
         with self._lock:
-            if not flight.landed:
-                flight.landing = answer
-                flight.landed = True
-            if self._table.get(flight.id) is flight:  # else: it never led, or we were forked
+            if not flight.ended:
+                flight.answer = answer
+                flight.ended = True
+            if self._table.get(flight.id) is flight:  # else it never led, or the process was forked
                 del self._table[flight.id]
-            # A copy: who is woken leaves at once, and must not shorten the list we walk along.
+            # A copy: a woken waiter leaves at once, which changes the list.
             waiting = [*(flight.wakers or ()), *(flight.askers or ())]
         for wake in waiting:
             wake()
 
     def forget_all(self) -> None:
-        """After a fork: the leaders are threads of the parent."""
+        """After a fork: the leaders were threads of the parent."""
         self._lock = threading.Lock()
         self._table = {}

@@ -1,9 +1,9 @@
-"""The canonical form: one byte string per value, the same in every process, for ever.
+"""The canonical form: one byte string per value, the same in every process and version.
 
 Fingerprints and content keys hash it, so it must be injective (different values, different bytes)
 and stable (no dict order, no hash seed, no `repr`, no `hash()`). It is MessagePack in its shortest
-encoding: maps with text keys are sorted by the UTF-8 bytes of the key, and all that MessagePack
-does not have is an extension with a code of ours, so another language can compute it too.
+encoding: maps with text keys are sorted by the UTF-8 bytes of the key, and types that MessagePack
+lacks are extensions with our own codes, so other languages can compute it too.
 
 What is the same, and what is not:
 
@@ -50,7 +50,7 @@ _TEXT: Final = frozenset((str,))
 _SCALARS: Final = frozenset((str, int, bool, float, bytes, NoneType))
 _AS_IS: Final = frozenset((bool, bytes, NoneType))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_REMEDY: Final = "pass fingerprint= a callable that returns plain data, or the bytes to compare"
+_REMEDY: Final = "pass fingerprint= a function that returns plain data, or the bytes to compare"
 
 pack: Callable[[Any], bytes] = msgpack.Encoder(order="deterministic").encode
 
@@ -63,7 +63,7 @@ class Fields(NamedTuple):
 
 
 def canonical(value: object) -> bytes:
-    """The canonical bytes of a value, or `UsageError` naming what has none."""
+    """The canonical bytes of a value; `UsageError` names the part that has none."""
     if is_flat(value):
         try:
             return pack(value)
@@ -101,7 +101,7 @@ def fields_of(value: object) -> Fields | None:
 
 
 class Walk:
-    """Turns one value into what `pack` writes, remembering where it is for the error message."""
+    """Converts one value to what `pack` writes, and tracks the path for error messages."""
 
     __slots__ = ("_open", "_path")
 
@@ -125,7 +125,7 @@ class Walk:
         base = base_of(kind)
         if base is not None:
             convert = BASES[base]
-            # The copy gets a new identity each time: enter the original, so a cycle is seen.
+            # A copy has a new identity each time: register the original to detect cycles.
             return self.within(value, lambda: self.form(convert(value)))
         for base, write in _FORMS.items():
             if isinstance(value, base):
@@ -221,7 +221,7 @@ class Walk:
     def _datetime(self, value: datetime) -> Any:
         if value.utcoffset() is None:
             return msgpack.Ext(_NAIVE, datetime.isoformat(value.replace(tzinfo=None)).encode())
-        # A difference, and not astimezone: that overflows at both ends of the calendar.
+        # Subtraction, not astimezone, which overflows at both ends of the calendar.
         return _ext(_INSTANT, _counts(datetime.__sub__(value, _EPOCH)))
 
     def _time(self, value: time) -> Any:

@@ -1,7 +1,7 @@
 """Clocks: the worker's own, and the one that embedded stores keep.
 
-The *worker's* clock only measures its own patience and its own deadline (P7). It goes on while
-the machine sleeps and cannot be set, so stepping the wall clock changes nothing.
+The *worker's* clock only measures its own timeouts and its own deadline (P7). It runs while the
+machine sleeps and cannot be set, so changing the wall clock has no effect.
 
 The *store's* clock decides leases and retention (P5). Servers bring their own. The embedded
 stores have none, so they use this one: the time since boot, which all processes of a machine
@@ -38,7 +38,7 @@ def wall_clock() -> int:
 
 
 def boot_id() -> str:
-    """Names this boot of this machine; empty where the system does not tell."""
+    """Identifies this boot of this machine; empty if the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,10 +1,11 @@
-"""Context: what a running handler may ask about the claim it runs under.
+"""Context: what a running handler can read about the claim it runs under.
 
-`current_claim()` gives the key, the fence to hand to resources that take each fence once and none
-smaller after it (in an inbox it numbers committed records: a run that is rolled back has none), the
-attempt and its cause, and `lost`, which turns true *before* the store lets the claim go: when the
-lease runs out, and when the attempt ends without an answer, for what it left running.
-`key_scope()` names tenant and operation once for all keys made inside it, except absolute ones.
+`current_claim()` has the key, the attempt and its cause. It has the fence to pass to resources that
+accept each fence once and no smaller one after it (in an inbox the fence numbers committed records:
+a run that is rolled back has none). And it has `lost`, which becomes true *before* the store
+releases the claim: when the lease expires, and when the attempt ends without an answer, so that
+tasks it left running can stop. `key_scope()` sets tenant and operation for all keys made in its
+block, except absolute ones.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
 
 
 MARGIN: Final = 0.1
-"""The share of a lease that a worker does not use, so that it stops before the store lets go."""
+"""The fraction of a lease that a worker does not use, so that it stops before the lease ends."""
 
 
 class ActiveClaim:
@@ -81,26 +82,26 @@ class ActiveClaim:
         self.cause = cause
         self.started = started
         self.renewed = started
-        """When the request that the store last granted was sent."""
+        """When the last granted claim or renewal request was sent."""
         self.lease = lease
         self.max_lease = max_lease
         self.expires = started + lease * (1 - MARGIN)
-        """The worker's own end of the lease: before the store's."""
+        """The end of the lease for this worker: earlier than in the store."""
         self.gone = False
-        """The store said that another owner, or nobody, has the key."""
+        """The store said that this owner no longer has the key."""
         self.over = False
         """The attempt ended without an answer to record: the key is given back, or held."""
         self.settled = False
-        """The handler ended and the store was told: nothing is left to keep."""
+        """The handler ended and the store was asked to record it: nothing is left to renew."""
         self.outer: ActiveClaim | None = None
         self.store: Any = None
-        """Where it is recorded, if it was made by hand."""
+        """The store of a manual claim."""
         self.pid = 0
         self._clock = clock
 
     @property
     def lost(self) -> bool:
-        """Stop: somebody else may be running this key by now, or soon."""
+        """True: stop, because another worker may be running this key now or soon."""
         return self.gone or self.over or self._clock() >= self.expires
 
     @property
@@ -112,7 +113,7 @@ class ActiveClaim:
         """Raise `LeaseLostError` if the claim is lost: call it before an effect."""
         if self.lost:
             raise LeaseLostError(
-                "this worker's claim is lost: another one may run the key; do no further effect",
+                "this worker lost its claim, and another may run the key; stop now",
                 key=self.key,
             )
 
@@ -137,7 +138,7 @@ def current_key() -> Key | None:
 
 @contextlib.contextmanager
 def key_scope(*parts: str) -> Iterator[tuple[str, ...]]:
-    """Inside, every key that is not absolute gets these scope parts in front (tenant, operation); scopes nest."""
+    """Prefix every key in this block, except absolute ones, with these scope parts; scopes nest."""
     scope = (*_scope.get(), *parts)
     token = _scope.set(scope)
     try:

@@ -1,13 +1,12 @@
-"""Drivers: the packages that an extra brings. A missing one is one error, everywhere.
+"""Drivers: packages that an extra installs. A missing one raises the same error everywhere.
 
-    require("redis", "hiredis")          in `open`: import now, so that no request has to
+    require("redis", "hiredis")          in `open`: import now, not in the first request
 
-    with driver("httpx"):                at the top of a module that cannot exist without it
+    with driver("httpx"):                at the top of a module that needs it
         import httpx
 
-Both raise a `ConfigurationError` that names the pip extra. It is never an outage: a driver that is
-not installed does not come back by waiting, so no edge may answer 503 and no relay may count it as a
-message's failure.
+Both raise a `ConfigurationError` that names the pip extra. It is never an outage: waiting does not
+install a driver, so no edge may answer 503 and no relay may count it as a message's failure.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ EXTRAS: Final = {
     "typer": "cli",
     "uvicorn": "proxy",
 }
-"""Which extra brings a package."""
+"""The extra that installs each package."""
 
 
 def require(*modules: str) -> None:
-    """Import these modules of drivers now; `ConfigurationError` if one cannot be imported."""
+    """Import these driver modules now; `ConfigurationError` if one cannot be imported."""
     for module in modules:
         with driver(module.partition(".")[0]):
             importlib.import_module(module)
@@ -52,7 +51,7 @@ def require(*modules: str) -> None:
 
 @contextmanager
 def driver(package: str) -> Iterator[None]:
-    """Around the import of a driver: an `ImportError` comes out as `missing` says it."""
+    """Wrap the import of a driver: an `ImportError` becomes the error of `missing`."""
     try:
         yield
     except ImportError as error:
@@ -60,7 +59,7 @@ def driver(package: str) -> Iterator[None]:
 
 
 def missing(package: str, error: ImportError) -> ConfigurationError:
-    """The error for a driver that is not installed, or that is installed and cannot be loaded."""
+    """The error for a driver that is not installed or cannot be loaded."""
     extra = EXTRAS[package]
     return ConfigurationError(
         f"the driver {package} cannot be imported ({' '.join(str(error).split())[:200]}); "

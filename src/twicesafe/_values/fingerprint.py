@@ -5,11 +5,11 @@
 A fingerprint is a plain blob: equal requests give equal bytes, so a store only compares. The
 entries are there for a value with 1 to 16 named top-level fields: four bytes say which field, four
 bytes of SHA-256 what it held. They let a mismatch name the fields that differ; they decide nothing,
-and never give a value back. (As with every unkeyed hash, who can read the store can test guesses:
-leave out secrets that are easy to guess with ``ignore=``.)
+and values cannot be read back. (As with every unkeyed hash, a reader of the store can test guesses:
+use ``ignore=`` to leave out secrets that are easy to guess.)
 
 Scheme 1 is pinned by golden vectors. A new scheme gets a new first byte. Scheme 2 stands for long
-bytes that a caller brought as the fingerprint: the SHA-256 of them, and no entries.
+bytes that a caller passed as the fingerprint: their SHA-256, and no entries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 MAX_FIELDS: Final = 16
 MAX_BYTES: Final = 255
-"""The longest fingerprint that a store is asked to keep."""
+"""The longest fingerprint that a store must keep."""
 
 _SCHEME: Final = b"\x01"
 _HASHED: Final = b"\x02"
@@ -56,7 +56,7 @@ def fingerprint(value: object, *, ignore: Sequence[str] = (), only: Sequence[str
         try:
             return _compose(pack(flat), flat)
         except (OverflowError, UnicodeEncodeError):
-            pass  # the walk below knows what to do with these
+            pass  # the general path below handles these
     fields = fields_of(value)
     if fields is None:
         return _compose(canonical(value), {})
@@ -66,7 +66,7 @@ def fingerprint(value: object, *, ignore: Sequence[str] = (), only: Sequence[str
 
 
 def stated(content: object) -> bytes | None:
-    """The fingerprint that a caller gave: None, bytes that are it, or the content to take it of."""
+    """The fingerprint from a caller's value: None, the bytes themselves, or content to hash."""
     if content is None:
         return None
     if not isinstance(content, bytes):
@@ -77,19 +77,20 @@ def stated(content: object) -> bytes | None:
 def content_digest(value: object, *, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> bytes:
     """32 bytes for a content key: the digest of a fingerprint, without its entries.
 
-    Content that has none of the fields in ``only``, or none but those in ``ignore``, has no key: all
-    of its kind would share one.
+    Content with none of the fields in ``only``, or with none but those in ``ignore``, is refused:
+    all such content would share one key.
     """
     content = _select(value, ignore, only) if ignore or only else value
     if only and not any(_finds(value, path) for path in only):
         raise MissingKeyError(
-            f"this content has none of the fields in only=({', '.join(map(repr, only))[:80]}), so it "
-            "has no key; name fields that make it what it is, and that all of its kind have"
+            f"this content has none of the fields in only=({', '.join(map(repr, only))[:80]}), so "
+            "no key can be made; name fields that identify it and that every message has"
         )
     if ignore and field_names(value) and not field_names(content):
         raise MissingKeyError(
-            f"this content has no fields but those in ignore=({', '.join(map(repr, ignore))[:80]}), so "
-            "it has no key; leave in what makes it what it is"
+            "this content has only fields that ignore= leaves out "
+            f"({', '.join(map(repr, ignore))[:80]}), so no key can be made; keep a field that "
+            "identifies it"
         )
     return sha256(canonical(content)).digest()
 
@@ -126,7 +127,7 @@ def _compose(whole: bytes, forms: dict[str, Any]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _mark(name: str) -> bytes:
-    # Field names are no secret, and a clash only blurs a message: a checksum is enough.
+    # Field names are not secret, and a collision only blurs a message: a checksum is enough.
     return crc32(name.encode("utf-8", "surrogatepass")).to_bytes(4, "big")
 
 
@@ -145,7 +146,7 @@ def _entries(print_: bytes) -> dict[bytes, list[bytes]]:
 
 def _select(value: object, ignore: Sequence[str], only: Sequence[str]) -> object:
     if ignore and only:
-        raise ConfigurationError("give ignore= or only=, not both: they are two ways to say it")
+        raise ConfigurationError("pass ignore= or only=, not both")
     _require_names("ignore", ignore)
     _require_names("only", only)
     return _without(value, ignore) if ignore else _with(value, only)
@@ -153,9 +154,9 @@ def _select(value: object, ignore: Sequence[str], only: Sequence[str]) -> object
 
 def _require_names(setting: str, names: object) -> None:
     if isinstance(names, (str, bytes)):
-        raise ConfigurationError(f"{setting}= takes a sequence of names: write {setting}=(…,)")
+        raise ConfigurationError(f"{setting}= must be a sequence of names: write {setting}=(…,)")
     if not isinstance(names, Iterable) or not all(isinstance(name, str) and name for name in names):
-        raise ConfigurationError(f"{setting}= takes names of fields, which are non-empty text")
+        raise ConfigurationError(f"{setting}= must contain field names (non-empty text)")
 
 
 def _without(value: object, paths: Iterable[str]) -> object:
@@ -185,7 +186,7 @@ def _with(value: object, paths: Iterable[str]) -> object:
 
 
 def _finds(value: object, path: str) -> bool:
-    """Does `_with` keep anything for this path?"""
+    """True if `_with` keeps anything for this path."""
     fields = fields_of(value)
     if fields is None or path in fields.items:
         return True

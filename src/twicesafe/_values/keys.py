@@ -1,17 +1,17 @@
 """Keys: the identity of one operation.
 
 A key is ``(scope, value)``. The scope says who and what (tenant, operation); the value is the
-sender's id. Its identity is a 32-byte SHA-256 over a length-prefixed encoding, so no choice of
-separators can make two keys meet: ``("a", "bc")`` is not ``("ab", "c")``. Keys are opaque,
-case-sensitive and never normalised, cut or folded; what does not fit is refused.
+sender's id. Its identity is a 32-byte SHA-256 over a length-prefixed encoding, so separators cannot
+make two keys equal: ``("a", "bc")`` is not ``("ab", "c")``. Keys are opaque, case-sensitive and
+never normalised, truncated or folded; a key that is too long is refused.
 
 A receiver or an inbox puts its own scope in front of every key that it is given. The full keys that
-come out of it (`outcome.key`, `error.key`, `current_key()`, `record.key`) are absolute: given to a
-receiver again, they stay as they are.
+it returns (`outcome.key`, `error.key`, `current_key()`, `record.key`) are absolute: a receiver uses
+them unchanged.
 
     Key("tx-123")                                       the sender's own id
     Key("tx-123", scope=("acct_1", "POST /charges"))    …of one tenant and operation
-    Key("tx-123", absolute=True)                        …and no receiver puts its scope in front
+    Key("tx-123", absolute=True)                        …without the scope of any receiver
     Key.from_content(order, ignore=("sent_at",))        no id: a hash of what was sent
     Key.from_message(type="order.paid", id="77", version=2, source="shop")
     Key.natural("invoice", 2026, 11)                    parts that are the identity
@@ -82,7 +82,7 @@ class Key:
         only: Sequence[str] = (),
         ignore: Sequence[str] = (),
     ) -> Key:
-        """A key from what was sent: equal content, equal key. Name the fields that are noise."""
+        """A key made from content: equal content, equal key. ``ignore`` fields that vary."""
         from .fingerprint import content_digest
 
         return cls("sha256:" + content_digest(content, only=only, ignore=ignore).hex(), scope)
@@ -100,14 +100,14 @@ class Key:
         """``type:id`` or ``type@vN:id``; the source, if any, is part of the scope."""
         if not type or not id:
             raise MissingKeyError("a message key needs a type and an id, both non-empty")
-        # The type joins the scope as well, so that a colon inside it cannot shift meaning. What
-        # follows it tells whether there is a version, so that no id can look like one.
+        # The type is also part of the scope, so that a colon in it causes no ambiguity. The part
+        # after it says whether there is a version, so that no id can look like one.
         named = (*scope, *(() if source is None else (source,)), type)
         return cls(f"{type}:{id}" if version is None else f"{type}@v{version}:{id}", named)
 
     @classmethod
     def natural(cls, *parts: str | int | UUID, scope: Iterable[str] = ()) -> Key:
-        """A key from the parts that identify the thing itself; types count (1 is not "1")."""
+        """A key made from identifying parts; types matter (1 is not "1")."""
         from .canonical import canonical
 
         if not parts:
@@ -152,7 +152,7 @@ class Key:
         return _rebuilt, (self.value, self.scope, self.absolute)
 
 
-# Past `__setattr__`, and half as long as `object.__setattr__` by name: every delivery makes a key.
+# Bypasses `__setattr__`, in half the time of `object.__setattr__`: every delivery makes a key.
 _put_value, _put_scope, _put_id, _put_absolute = (
     Key.__dict__[name].__set__ for name in ("value", "scope", "id", "absolute")
 )
@@ -166,7 +166,7 @@ KeyLike: TypeAlias = Key | str | int | UUID
 
 
 def as_key(key: KeyLike | None, scope: tuple[str, ...] = ()) -> Key:
-    """What callers pass as a key → the full Key: this scope, then the key's own, if it has one."""
+    """The full Key for what a caller passed: this scope, then the key's own, if it has one."""
     if isinstance(key, str):
         return Key(key, scope, absolute=True)
     if isinstance(key, Key):
@@ -191,7 +191,11 @@ def _prefixed(text: str, what: str) -> bytes:
     if not 1 <= size <= MAX_KEY_BYTES:
         raise InvalidKeyError(
             f"a {what} must be 1 to {MAX_KEY_BYTES} bytes of UTF-8, this one has {size}"
-            + ("" if size == 0 else ": keys are never cut; hash a long one with Key.from_content")
+            + (
+                ""
+                if size == 0
+                else ": keys are never truncated; hash a long one with Key.from_content"
+            )
         )
     return _LENGTHS[size] + data
 

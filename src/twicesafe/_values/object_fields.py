@@ -1,10 +1,10 @@
-"""Shapes: what a user's rich class looks like, so that its objects can be read and built again.
+"""Object fields: read an object of a user's class as named fields, and rebuild it from them.
 
-Dataclasses, attrs classes, pydantic models, msgspec Structs and named tuples all come down to a
-class and named fields. This is the one place that knows the five of them. It recognises them by
-what their class carries, so neither attrs nor pydantic is imported here. Reading never runs a
-user's code beyond attribute access; building calls the class's own constructor, so that
-``__post_init__`` and converters see a replayed object as they saw the first one.
+Dataclasses, attrs classes, pydantic models, msgspec Structs and named tuples are all a class with
+named fields. Only this module knows these five kinds. It recognises them by class attributes, so
+neither attrs nor pydantic is imported here. Reading runs no user code beyond attribute access.
+Rebuilding calls the class's own constructor, so ``__post_init__`` and converters run for a replayed
+object as for the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ABSENT: Final = object()
 
 
 class Shape:
-    """Named fields of one class. Fields that hold nothing (an unset slot) are left out."""
+    """Named fields of one class. Unset fields (an empty slot) are left out."""
 
     __slots__ = ("cls", "names")
 
@@ -34,12 +34,12 @@ class Shape:
         return {name: field for name, field in found if field is not _ABSENT}
 
     def state(self, value: Any) -> dict[str, Any]:
-        """What equality needs beside the fields."""
+        """What equality needs in addition to the fields."""
         return {}
 
     def build(self, fields: dict[str, Any], state: dict[str, Any]) -> Any:
-        """An object with these fields. Names the class no longer has are passed over, so that a
-        rolling deployment can read what the newer version wrote."""
+        """An object with these fields. Names that the class does not have are ignored, so that
+        during a rolling deployment old code can read what the newer version wrote."""
         return self.cls(**{name: fields[name] for name in self.names if name in fields})
 
 
@@ -52,7 +52,7 @@ class _StructShape(Shape):
 
 
 class _InitShape(Shape):
-    """Dataclasses and attrs: some fields are set behind the constructor's back, some renamed."""
+    """Dataclasses and attrs: the constructor does not take some fields, and renames others."""
 
     __slots__ = ("arguments",)
 
@@ -75,7 +75,7 @@ class _InitShape(Shape):
 
 
 class _ModelShape(Shape):
-    """Pydantic. Values were validated when the object was first made; validators meant for wire
+    """Pydantic. Values were validated when the object was first made; validators meant for external
     input may refuse or change them now, so the object is constructed and not validated again."""
 
     __slots__ = ()
@@ -110,7 +110,7 @@ def shape_of(cls: type) -> Shape | None:
         names = getattr(cls, "_fields", None)
         return Shape(cls, names) if isinstance(names, tuple) else None
     if issubclass(cls, (BaseException, *BASES)):
-        return None  # fields would be only half of it
+        return None  # its fields would be only part of it
     if hasattr(cls, "__struct_fields__"):
         return _StructShape(cls, cls.__struct_fields__)
     if hasattr(cls, "__pydantic_validator__") and hasattr(cls, "model_construct"):

@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Outcome(msgspec.Struct, Generic[T], frozen=True):
-    """The one recorded answer to a key, whether it was made just now or before."""
+    """The recorded answer of a key, new or replayed."""
 
     value: T
-    """What the handler returned, now or then."""
+    """What the handler returned."""
     replayed: bool
     """True: the handler did not run for this delivery."""
     attempt: int
-    """Which start of the handler gave it; 0: it ran unprotected."""
+    """The attempt that produced it; 0: it ran unprotected."""
     key: Key
     fence: int
 
@@ -31,12 +31,12 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One item of a batch that has no answer; its neighbours are not concerned."""
+    """One item of a batch that failed; the other items are not affected."""
 
     error: BaseException
     """What the handler raised, or why it was not run."""
     key: Key | None
-    """None: the item had no usable key."""
+    """None: the item had no valid key."""
 
     @property
     def ok(self) -> bool:

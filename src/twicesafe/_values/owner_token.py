@@ -1,7 +1,7 @@
-"""Owner tokens: who made this claim. 128 bits, made before the first send (P2).
+"""Owner tokens: who made this claim. 128 bits, created before the first send (P2).
 
-Unique across processes by 80 random bits and within one by a counter, which is ten times cheaper
-than fresh randomness for each. A forked child draws a random part of its own.
+80 random bits make them unique across processes, and a counter within one process, which is ten
+times cheaper than random bits for each token. A forked child gets its own random part.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def _reseed() -> None:
 
 
 def new_owner() -> bytes:
-    """A fresh owner token; kept over the network retries of its claim."""
+    """A new owner token; network retries of its claim use the same one."""
     return _prefix + (next(_counter) & 0xFFFFFFFFFFFF).to_bytes(6, "big")
 
 
 def chance(owner: bytes, turn: int) -> float:
-    """A number from 0 to 1 for jitter: differs per owner and turn, and replays with them."""
+    """A number from 0 to 1 for jitter, determined by owner and turn."""
     mixed = (int.from_bytes(owner, "big") ^ (turn * 0x9E3779B97F4A7C15)) * 0xD6E8FEB86659FD93
     return (mixed >> 32 & 0xFFFF) / 0xFFFF
 

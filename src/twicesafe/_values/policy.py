@@ -1,8 +1,8 @@
-"""Policy: the few settings that decide how a receiver behaves, checked when they are made.
+"""Policy: the settings that decide how a receiver behaves, validated when created.
 
-A policy is taken whole: the decorator's if it has one, else the receiver's, else the default; two
-are never merged. Durations are seconds or timedeltas. Nonsense raises `ConfigurationError`, naming
-the field and the fix.
+Policies are never merged: the decorator's applies if it has one, else the receiver's, else the
+default. Durations are seconds or timedeltas. An invalid setting raises `ConfigurationError`, which
+names the field and the fix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Backoff", "Duration", "Policy", "refuse_unknown", "seconds"]
 Duration: TypeAlias = float | int | timedelta
 
 _CENTURY: Final = 100 * 365.25 * 86400
-"""More than anybody means, and less than what clocks and databases can count."""
+"""Longer than any useful duration, and within the range of clocks and databases."""
 
 
 def seconds(value: object, name: str = "duration") -> float:
@@ -33,18 +33,18 @@ def seconds(value: object, name: str = "duration") -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
-    _require(abs(value) <= _CENTURY, name, value, "use at most 100 years of seconds")
+    _require(abs(value) <= _CENTURY, name, value, "use at most 100 years")
     return float(value)
 
 
 def _require(holds: bool, name: str, value: object, remedy: str) -> None:
     if not holds:
-        raise ConfigurationError(f"{name}={value!r} makes no sense: {remedy}")
+        raise ConfigurationError(f"{name}={value!r} is not valid: {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a failed key rests before its next attempt: ``first * factor**n``, at most ``most``.
+    """The delay between a failed attempt and the next: ``first * factor**n``, at most ``most``.
 
     ``jitter`` is the share of the delay that is random, so that retries do not march in step.
     """
@@ -66,7 +66,7 @@ class Backoff:
             _require(number and least <= value <= most, f"backoff.{name}", value, remedy)
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Seconds to rest after attempt number `attempt` failed; `chance` is from 0 to 1."""
+        """Seconds to wait after attempt number `attempt` failed; `chance` is from 0 to 1."""
         # Past 2**64 the exponent only overflows; the cap has long been reached.
         steps = min(attempt - 1, 64)
         full = min(seconds(self.first) * self.factor**steps, seconds(self.most))
@@ -75,16 +75,16 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How one receiver treats repeats, crashes and failures. Immutable; `replace` makes variants."""
+    """How a receiver treats duplicates, crashes and failures. Immutable; `replace` copies it."""
 
     lease: Duration = 30
-    """How long a claim lives without renewal: the longest wait after a crash."""
+    """How long a claim lasts without renewal: the longest wait after a crash."""
     max_lease: Duration = 3600
-    """How long a handler may keep its claim by renewing it; a hung one loses it then."""
+    """How long a claim can be renewed at most; after that a hung handler loses it."""
     retention: Duration = 86400
     """How long a completed record is kept, counted from completion."""
     in_flight: Literal["wait", "reject"] = "wait"
-    """What a duplicate of running work does: wait for the result, or be told to come back."""
+    """What a duplicate does while the first delivery runs: wait for its result, or be rejected."""
     wait: Duration = 30
     """How long a duplicate waits before `StillInProgressError`."""
     max_waiters: int = 100
@@ -92,13 +92,13 @@ class Policy:
     takeover: Literal["retry", "hold"] = "retry"
     """After a crash: run again (at least once), or hold the key for an operator (at most once)."""
     max_attempts: int = 5
-    """Starts of the handler, counted at the claim; then the key is parked."""
+    """How often the handler may start, counted at the claim; then the key is parked."""
     backoff: Backoff = Backoff()
-    """The rest between a failed attempt and the next."""
+    """The delay between a failed attempt and the next."""
     remember: tuple[type[BaseException], ...] = ()
     """Exceptions that are answers: stored, and replayed as `RememberedFailureError`."""
     timeout: Duration | None = None
-    """How long a handler may run. A sync handler runs in a thread of its own then."""
+    """How long a handler may run. A blocking handler then runs in a thread of its own."""
     outage: Literal["refuse", "run"] = "refuse"
     """Store unreachable: refuse (fail closed), or run unprotected (counted and logged)."""
     max_result_bytes: int = 262_144
@@ -186,7 +186,7 @@ def _is_exception_type(item: object) -> bool:
     return isinstance(item, type) and issubclass(item, BaseException)
 
 
-# Python itself would answer an unknown setting with a TypeError; ours says which one was meant.
+# Python would raise a TypeError for an unknown setting; ours suggests the right name.
 def _checked(build: Any) -> Any:
     def init(self: Policy, **settings: Any) -> None:
         refuse_unknown(settings, _NAMES, "policy")

@@ -1,7 +1,7 @@
 """Records: what a store keeps about a key, and the view of it that callers may see.
 
-`Row` is the whole truth, secrets included: stores and the core pass it around. `Record` is what
-`receiver.record(key)` returns: everything an operator asks at 3 AM, never the owner token, the
+`Row` is the full row, secrets included, for stores and `_core`. `Record` is what
+`receiver.record(key)` returns: everything that an operator needs, but never the owner token, the
 fingerprint or the result. Times are whole milliseconds of the store's clock.
 """
 
@@ -20,42 +20,42 @@ __all__ = ["AuditEntry", "Cause", "Record", "Row", "State", "Stats", "SweepRepor
 
 class State(enum.StrEnum):
     IN_PROGRESS = "in_progress"
-    """A worker has it, until its lease ends."""
+    """A worker holds it until its lease ends."""
     COMPLETED = "completed"
     """Done: the recorded value is the answer, until retention ends."""
     FAILED = "failed"
-    """Failed for good: the failure is the answer (``remember=``)."""
+    """Failed permanently: the failure is the answer (``remember=``)."""
     RELEASED = "released"
-    """Nobody works on it; the next delivery runs it again."""
+    """No worker holds it; the next delivery runs it again."""
     HELD = "held"
     """Outcome unknown, at most once: waits for an operator."""
     PARKED = "parked"
-    """Started ``max_attempts`` times without an end: waits for an operator."""
+    """Started ``max_attempts`` times without finishing: waits for an operator."""
     FORGOTTEN = "forgotten"
-    """Done; its result was erased. A late duplicate still does not run."""
+    """Done; its result was erased. A late duplicate does not run."""
 
     __hash__ = str.__hash__  # as its word, to which it is equal; and in C
 
 
 class Cause(enum.StrEnum):
-    """Why a handler was started again, as long as its record is there (P12)."""
+    """Why a handler was started again while its record existed (P12)."""
 
     FAILED = "failed"
     """The last attempt raised."""
     LEASE_EXPIRED = "lease_expired"
-    """The last owner let its lease run out: it crashed, hung or was cut off."""
+    """The last owner's lease expired: it crashed, hung or lost its connection."""
     RETENTION_EXPIRED = "retention_expired"
-    """The recorded answer was no longer kept."""
+    """The recorded answer's retention was over."""
     OPERATOR = "operator"
     """An operator released the key."""
     RECORD_LOST = "record_lost"
-    """Reserved: no store of this version can tell."""
+    """Reserved: no store in this version reports it."""
 
     __hash__ = str.__hash__
 
 
 class Row(msgspec.Struct, gc=False):
-    """One key in a store. Written only through the decisions of `_core.lifecycle`."""
+    """One key in a store. Only the decisions in `_core.lifecycle` change it."""
 
     id: bytes
     scope: tuple[str, ...]
@@ -65,7 +65,7 @@ class Row(msgspec.Struct, gc=False):
     attempt: int
     owner: bytes
     lease_until: int
-    """While in progress: end of the lease. While released: not before (back-off)."""
+    """In progress: end of the lease. Released: end of the back-off."""
     created_at: int
     changed_at: int
     expires_at: int = 0
@@ -99,7 +99,7 @@ class Row(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is known about one key, without its secrets. ``repr`` shows no key either."""
+    """What is known about one key, without its secrets. ``repr`` does not show the key."""
 
     id: bytes = field(repr=False)
     """The key's identity, 32 bytes."""
@@ -116,9 +116,9 @@ class Record:
     """Type name of the last failure; empty if there was none."""
     created_at: datetime
     changed_at: datetime
-    """When the state last changed; renewals do not count."""
+    """When the state last changed; renewals do not change it."""
     lease_until: datetime | None
-    """In progress: when its worker loses it, unless it renews."""
+    """In progress: when the lease expires, unless it is renewed."""
     not_before: datetime | None
     """Released after a failure: when its back-off ends."""
     expires_at: datetime | None
@@ -128,18 +128,18 @@ class Record:
 
     @property
     def key(self) -> Key | None:
-        """The full key, to give to a receiver again; None once it is forgotten."""
+        """The full key, to pass to a receiver; None once it is forgotten."""
         return Key(self.value, self.scope, absolute=True) if self.value else None
 
     @property
     def short(self) -> str:
-        """What errors, logs and the CLI show of the key."""
+        """The short form of the key that errors, logs and the CLI show."""
         return self.id[:4].hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One act of an operator on one key."""
+    """One operator action on one key."""
 
     id: bytes
     at: datetime
@@ -152,7 +152,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """What one sweep did: ``more`` says that there was no end in sight at its limit."""
+    """What one sweep did. ``more``: it stopped at its limit, and there may be more to remove."""
 
     removed: int
     examined: int
@@ -161,7 +161,7 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """How full the store is and what waits for whom. ``stuck``: in progress past their lease."""
+    """Record counts of a store."""
 
     by_state: dict[State, int]
     stuck: int

@@ -1,4 +1,4 @@
-"""The inbox: the effect and the record that it happened, in one transaction of yours."""
+"""The inbox: the effect and the record of it, in one transaction of yours."""
 
 from ._inbox import AsyncInbox, Inbox
 

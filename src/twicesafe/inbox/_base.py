@@ -1,7 +1,4 @@
-"""Letters: an inbox's settings, and how a message becomes a call on those terms.
-
-What the twins share, in one place and without I/O.
-"""
+"""What `Inbox` and `AsyncInbox` share: settings, and how a message becomes a `Call`. No I/O."""
 
 from __future__ import annotations
 
@@ -31,24 +28,24 @@ __all__ = ["InboxBase", "Results", "claim_of", "invoked", "invoked_async"]
 
 Results: TypeAlias = Literal["required", "optional"]
 
-_POINTLESS: Final = (
+_UNUSED: Final = (
     "lease", "max_lease", "max_waiters", "takeover", "backoff", "timeout", "outage",
 )  # fmt: skip
-"""Settings that say nothing where a transaction holds the key."""
+"""Receiver settings that have no effect in an inbox: there the transaction holds the key."""
 
 
 class _Clock:
-    """What `ReceiverBase` asks of a runtime."""
+    """The parts of a runtime that `ReceiverBase` uses."""
 
     clock = staticmethod(since_boot)
     cache = None
 
 
 class InboxBase(ReceiverBase):
-    """What the twins share: settings, and how a message becomes a call. No I/O."""
+    """Settings, and how a message becomes a call. No I/O."""
 
     _store: Store
-    _notes: Any = None
+    _deferred: Any = None
 
     def _set_up(
         self,
@@ -60,11 +57,11 @@ class InboxBase(ReceiverBase):
         observers: Sequence[events.Observer],
     ) -> None:
         if results not in ("required", "optional"):
-            raise ConfigurationError(f"results={results!r}: use required or optional")
+            raise ConfigurationError(f"results={results!r} is not valid: use required or optional")
         self._runtime = _Clock
-        self._insides: dict[str, InTransaction] = {}
+        self._statements: dict[str, InTransaction] = {}
         self._must_keep = results == "required"
-        _refuse_pointless(policy)
+        _refuse_unused(policy)
         self._consumer = (consumer,) if consumer else ()
         self._configure(policy, scope, fingerprint, events.notifier(observers), bool(observers))
         Key("-", self.scope)  # checked as any scope is
@@ -72,22 +69,23 @@ class InboxBase(ReceiverBase):
     def _use(self, store: Store) -> None:
         if not store.capabilities.transactions:
             raise UnsupportedByStoreError(
-                f"{store.url} has no transaction that your data could share: an inbox needs "
+                f"{store.url} cannot share a transaction with your data: an inbox needs "
                 "sqlite:///…, postgresql://… or mysql://…; for other stores use a Receiver"
             )
         self._store = store
 
-        @functools.cache  # not before the first note: a store may open late
+        @functools.cache  # made with the first deferred write: a store may open late
         def ours() -> InTransaction:
-            inside: InTransaction = store.in_transaction(
-                "?" if store.url.startswith("sqlite:") else "%s"
-            )
-            return inside
+            style = "?" if store.url.startswith("sqlite:") else "%s"
+            statements: InTransaction = store.in_transaction(style)
+            return statements
 
-        self._notes = DeferredWrites(lambda note: store.own_transaction(lambda: ours().note(note)))
+        self._deferred = DeferredWrites(
+            lambda deferred: store.own_transaction(lambda: ours().note(deferred))
+        )
 
     def _is_ready(self) -> bool:
-        return self._notes is not None
+        return self._deferred is not None
 
     def options(
         self,
@@ -96,18 +94,18 @@ class InboxBase(ReceiverBase):
         scope: Iterable[str] | None = None,
         fingerprint: FingerprintSetting | Any = ...,
     ) -> Self:
-        """An inbox with other settings in the same database. Cheap; nothing is reconfigured."""
-        _refuse_pointless(policy)
+        """An inbox with other settings in the same database. Cheap; this inbox is not changed."""
+        _refuse_unused(policy)
         return super().options(policy=policy, scope=scope, fingerprint=fingerprint)
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """What every key of this inbox begins with: the consumer, then its own scope."""
+        """The scope that every key of this inbox starts with: the consumer, then its own scope."""
         return (*self._consumer, *self._scope)
 
     def key(self, key: KeyLike | None) -> Key:
-        """The full key that this inbox makes of a message's. The consumer is part of each one that
-        is not absolute: two consumers of one message both run."""
+        """The full key of a message. Unless the key is absolute, it includes the consumer: two
+        consumers of one message both run."""
         return as_key(key, (*scope_of_context(), *self.scope))
 
     # -- from messages to calls ---------------------------------------------------------------
@@ -116,11 +114,11 @@ class InboxBase(ReceiverBase):
         """A call without a handler: `accept`."""
         key = self.key(id_)
         return Call(
-            *(key, _nothing, self._terms, Any, stated(content), None),
+            *(key, _nothing, self._resolved, Any, stated(content), None),
             *(since_boot, self._notify, self._observed),
         )
 
-    def _letter(
+    def _message_call(
         self,
         key: Key,
         run: Callable[[], Any],
@@ -129,7 +127,7 @@ class InboxBase(ReceiverBase):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Call:
-        """The connection is no part of what was asked: it is left out of the fingerprint."""
+        """The call for a message; the fingerprint leaves the connection out."""
         if self._fingerprint is True:
             args = tuple(None if arg is connection else arg for arg in args)
             kwargs = {name: None if arg is connection else arg for name, arg in kwargs.items()}
@@ -145,10 +143,10 @@ class InboxBase(ReceiverBase):
     ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:
         if key is None:
             raise ConfigurationError(
-                "an inbox needs to be told the message's id: give key=, for example "
+                "an inbox needs the message's id: pass key=, for example "
                 "key=lambda connection, message: message.id"
             )
-        _refuse_pointless(policy)
+        _refuse_unused(policy)
         return self._decorated(function, key, scope, fingerprint, policy)
 
     def _connection_of(
@@ -157,7 +155,7 @@ class InboxBase(ReceiverBase):
         """The first argument, after ``self`` if there is one."""
         named = profile.named(args, kwargs)
         if not profile.parameters or profile.parameters[0] not in named:
-            raise UsageError("the first argument of this function must be a connection")
+            raise UsageError("the first argument of an inbox function must be a connection")
         return named[profile.parameters[0]]
 
     @staticmethod
@@ -168,7 +166,7 @@ class InboxBase(ReceiverBase):
     def _verdicts(
         calls: list[Call], asks: list[core.Enter], entered: list[core.Entered]
     ) -> list[bool]:
-        """An id that came twice in one batch is new once."""
+        """An id that occurs twice in one batch is new only once."""
         answers = {ask.id: got.answer for ask, got in zip(asks, entered, strict=True)}
         seen: set[bytes] = set()
         verdicts = []
@@ -179,47 +177,49 @@ class InboxBase(ReceiverBase):
 
     # -- programs for the caller's transaction ------------------------------------------------
 
-    def _inside(self, transaction: Any) -> InTransaction:
-        known = self._insides.get(transaction.style)
+    def _in_transaction(self, transaction: Any) -> InTransaction:
+        known = self._statements.get(transaction.style)
         if known is None:
             scheme = self._store.url.partition(":")[0].partition("+")[0]
             ours = {"mariadb": "mysql", "postgres": "postgresql"}.get(scheme, scheme)
             if ours != transaction.dialect:
                 raise UsageError(
-                    f"this inbox is on {ours}, and the connection speaks {transaction.dialect}: "
-                    "they must be the same database"
+                    f"this inbox is on {ours}, but the connection is {transaction.dialect}: "
+                    "open the inbox on the database of your connection"
                 )
-            known = self._insides[transaction.style] = self._store.in_transaction(transaction.style)
+            known = self._statements[transaction.style] = self._store.in_transaction(
+                transaction.style
+            )
         return known
 
     def _enter(self, transaction: Any, asks: list[core.Enter]) -> Program[list[core.Entered]]:
-        wait = 0.0 if self._terms.rejects else self._terms.wait
-        inside = self._inside(transaction)
+        wait = 0.0 if self._resolved.rejects else self._resolved.wait
+        statements = self._in_transaction(transaction)
         try:
-            return (yield from inside.enter(asks, wait))
-        except AtomicityBrokenError as error:  # before anything was asked of it
+            return (yield from statements.enter(asks, wait))
+        except AtomicityBrokenError as error:  # it was already broken when it got here
             raise UsageError(
-                f"the transaction on this connection takes no statements: {error.message}; roll it "
-                "back and begin again"
+                f"the transaction on this connection accepts no statements: {error.message}; roll "
+                "it back and start a new one"
             ) from error
 
     def _leave(self, transaction: Any, ask: core.Leave) -> Program[bool]:
-        return self._inside(transaction).leave(ask)
+        return self._in_transaction(transaction).leave(ask)
 
 
 def _nothing() -> None:
     return None
 
 
-def _refuse_pointless(policy: Policy | None) -> None:
+def _refuse_unused(policy: Policy | None) -> None:
     if not isinstance(policy, Policy):
         return
     usual = Policy()
-    for name in _POINTLESS:
+    for name in _UNUSED:
         if getattr(policy, name) != getattr(usual, name):
             raise ConfigurationError(
-                f"{name}= says nothing in an inbox, where your transaction holds the key; it is "
-                "for receivers"
+                f"{name}= has no effect in an inbox, because your transaction holds the key; "
+                "remove it (only receivers use it)"
             )
 
 

@@ -1,4 +1,4 @@
-"""The inbox: the effect and the record that it was done, in one transaction of yours.
+"""The inbox: the effect and the record of it, in one transaction of yours.
 
     inbox = Inbox.open("postgresql://…/shop", consumer="billing")
     with pool.connection() as connection, connection.transaction():
@@ -6,12 +6,12 @@
             book(connection, message)
         outcome = inbox.process(connection, order.id, charge, connection, order)
 
-What is written through the given transaction and the record commit together or not at all, so the
-effect on that database is applied once per key while the record is kept. Not promised: that handler
-code starts once, and anything that is done outside that transaction.
+Your writes in this transaction and the record commit together or not at all. So the effect on that
+database is applied once per key while the record is kept. Not promised: that the handler starts
+only once, and anything done outside that transaction.
 
-`Inbox` and `AsyncInbox` are twins: the same names and meanings, one awaited. Neither begins, commits
-or rolls back: you do. If `process` raises, roll back.
+`AsyncInbox` is the async version of `Inbox`, with the same names and meanings. Neither of them
+begins, commits or rolls back: you do. If `process` raises, roll back.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PATIENCE = 0.25
-"""Seconds for which a delivery waits until the last failure of its key is in the store."""
+"""Seconds that a delivery waits for the last failure of its key to be written."""
 
 
 class Inbox(InboxBase):
-    """The blocking twin. Thread-safe; one per process and database is enough."""
+    """The blocking inbox. Thread-safe; one per process and database is enough."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Inbox(InboxBase):
         results: Results = "required",
         observers: Sequence[events.Observer] = (),
     ) -> Self:
-        """The inbox in the database at this URL, which must be that of your connections.
+        """Open the inbox in the database at this URL, which must be the one you connect to.
 
-        ``consumer``: who receives; two consumers of one message both run. ``results``: what happens
-        to work whose result cannot be stored: "required" refuses it (roll back, nothing is applied),
-        "optional" records it without a result.
+        ``consumer``: the name of the consumer; two consumers of one message both run. ``results``:
+        what to do if a result cannot be stored. "required" raises, so that you roll back and
+        nothing is applied; "optional" records the work as done without a result.
         """
         store = open_store(url)
         try:
@@ -97,14 +97,14 @@ class Inbox(InboxBase):
             raise
 
     def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
-        """True: this message is new, and recorded as done in your transaction. False: a repeat."""
+        """True: new, and now recorded as done in your transaction. False: a duplicate."""
         call = self._plain_call(id, fingerprint)
         transaction = self._joined(connection)
         (entered,) = transaction.run(self._enter(transaction, [core.entry(call, done=True)]))
         return core.accept(call, entered.answer)
 
     def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
-        """`accept` for many in one statement where the engine can: one verdict per id, in order."""
+        """`accept` for many ids, in one statement if the engine can; one bool per id, in order."""
         calls = [self._plain_call(id_, None) for id_ in ids]
         if not calls:
             return []
@@ -121,13 +121,15 @@ class Inbox(InboxBase):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there; a
-        repeat gets the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there.
+
+        A duplicate gets the recorded answer.
+        """
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         run = functools.partial(handler, *args, **kwargs)
-        call = self._letter(self.key(key), run, profile, connection, args, kwargs)
+        call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return self._receive(connection, call)
 
     @overload
@@ -152,7 +154,7 @@ class Inbox(InboxBase):
     ) -> Any:
         """Make a function whose first argument is a connection safe to call twice.
 
-        ``key`` is a callable of the arguments, or the name of a parameter.
+        ``key`` is a function of the arguments, or the name of a parameter.
         """
         if function is None:
             return functools.partial(
@@ -160,21 +162,21 @@ class Inbox(InboxBase):
             )
         owner, profile, key_of = self._decorated_with(function, key, scope, fingerprint, policy)
         if profile.problem == "async":
-            raise UsageError("Inbox decorates plain functions; use AsyncInbox for this one")
+            raise UsageError("Inbox decorates blocking functions; use AsyncInbox for this one")
 
         @functools.wraps(function)
         def receive(*args: Any, **kwargs: Any) -> Any:
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
-            call = owner._letter(full, run, profile, connection, args, kwargs)
+            call = owner._message_call(full, run, profile, connection, args, kwargs)
             return owner._receive(connection, call).value
 
         return receive
 
     def close(self) -> None:
-        """Write what is left to note, and close our own connections; yours are not touched."""
-        self._notes.close()
+        """Finish deferred writes and close the inbox's own connections; yours stay open."""
+        self._deferred.close()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -190,9 +192,10 @@ class Inbox(InboxBase):
 
     def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
         transaction = self._joined(connection)
-        unwritten = functools.partial(self._notes.unwritten, call.key.id)
-        if unwritten() and transaction.dialect != "sqlite":  # there the caller is in their way
-            self._notes.wait(call.key.id, PATIENCE)
+        unwritten = functools.partial(self._deferred.unwritten, call.key.id)
+        # On SQLite the caller's own transaction blocks deferred writes: waiting would not help.
+        if unwritten() and transaction.dialect != "sqlite":
+            self._deferred.wait(call.key.id, PATIENCE)
 
         def perform(command: Any) -> Any:
             kind = type(command)
@@ -203,14 +206,14 @@ class Inbox(InboxBase):
                     return invoked(command)
             if kind is core.Leave:
                 return transaction.run(self._leave(transaction, command))
-            self._notes.add(command)
+            self._deferred.add(command)
             return None
 
         return value_or_raise(drive(core.receive(call, self._must_keep, unwritten), perform))
 
 
 class AsyncInbox(InboxBase):
-    """The awaited twin. One per process and database is enough, for any number of tasks."""
+    """Async version of `Inbox`. One per process and database is enough, for any number of tasks."""
 
     def __init__(
         self,
@@ -224,7 +227,7 @@ class AsyncInbox(InboxBase):
         observers: Sequence[events.Observer] = (),
     ) -> None:
         self._set_up(consumer, policy, scope, fingerprint, results, observers)
-        self._awaited = store
+        self._async_store = store
         self._opening = RenewedLock()
         if store.url.startswith("sqlite:"):
             self._use(store.blocking_store())
@@ -241,10 +244,10 @@ class AsyncInbox(InboxBase):
         results: Results = "required",
         observers: Sequence[events.Observer] = (),
     ) -> Self:
-        """The inbox in the database at this URL, which must be that of your connections.
+        """Open the inbox in the database at this URL, which must be the one you connect to.
 
-        A plain call: our own connection is opened on first use, or by ``async with``; a file is
-        opened at once, for it could not be prepared while your transaction is writing to it.
+        Not a coroutine: the inbox's own connection opens on first use, or by ``async with``. A
+        SQLite file opens now, because it cannot be prepared while your transaction writes to it.
         ``consumer`` and ``results`` as in `Inbox.open`.
         """
         return cls(
@@ -258,7 +261,7 @@ class AsyncInbox(InboxBase):
         )
 
     async def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
-        """True: this message is new, and recorded as done in your transaction. False: a repeat."""
+        """True: new, and now recorded as done in your transaction. False: a duplicate."""
         call = self._plain_call(id, fingerprint)
         transaction = await self._joined(connection)
         ask = core.entry(call, done=True)
@@ -266,7 +269,7 @@ class AsyncInbox(InboxBase):
         return core.accept(call, entered.answer)
 
     async def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
-        """`accept` for many in one statement where the engine can: one verdict per id, in order."""
+        """`accept` for many ids, in one statement if the engine can; one bool per id, in order."""
         calls = [self._plain_call(id_, None) for id_ in ids]
         if not calls:
             return []
@@ -283,13 +286,15 @@ class AsyncInbox(InboxBase):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there; a
-        repeat gets the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there.
+
+        A duplicate gets the recorded answer.
+        """
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)
         run = functools.partial(handler, *args, **kwargs)
-        call = self._letter(self.key(key), run, profile, connection, args, kwargs)
+        call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return await self._receive(connection, call)
 
     @overload
@@ -316,7 +321,7 @@ class AsyncInbox(InboxBase):
     ) -> Any:
         """Make a function whose first argument is a connection safe to call twice.
 
-        ``key`` is a callable of the arguments, or the name of a parameter.
+        ``key`` is a function of the arguments, or the name of a parameter.
         """
         if function is None:
             return functools.partial(
@@ -331,16 +336,16 @@ class AsyncInbox(InboxBase):
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
-            call = owner._letter(full, run, profile, connection, args, kwargs)
+            call = owner._message_call(full, run, profile, connection, args, kwargs)
             return (await owner._receive(connection, call)).value
 
         return receive
 
     async def close(self) -> None:
-        """Write what is left to note, and close our own connections; yours are not touched."""
+        """Finish deferred writes and close the inbox's own connections; yours stay open."""
         if self._is_ready():
-            await self._aside(self._notes.close)
-        await self._awaited.close()
+            await self._in_thread(self._deferred.close)
+        await self._async_store.close()
 
     async def __aenter__(self) -> Self:
         await self._prepare()
@@ -354,18 +359,18 @@ class AsyncInbox(InboxBase):
 
         running_loop()
         if not self._is_ready():
-            await self._aside(self._open_beside)
+            await self._in_thread(self._open_blocking_store)
 
-    async def _aside(self, work: Callable[..., object], *args: Any) -> None:
-        """In a thread: what blocks."""
+    async def _in_thread(self, work: Callable[..., object], *args: Any) -> None:
+        """Run blocking work in a thread."""
         import asyncio
 
         await asyncio.to_thread(work, *args)
 
-    def _open_beside(self) -> None:
-        with self._opening.now:  # one task of many opens it
+    def _open_blocking_store(self) -> None:
+        with self._opening.now:  # only one task opens it
             if not self._is_ready():
-                self._use(self._awaited.blocking_store())
+                self._use(self._async_store.blocking_store())
 
     async def _joined(self, connection: Any) -> AsyncTransaction:
         await self._prepare()
@@ -375,9 +380,10 @@ class AsyncInbox(InboxBase):
 
     async def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
         transaction = await self._joined(connection)
-        unwritten = functools.partial(self._notes.unwritten, call.key.id)
-        if unwritten() and transaction.dialect != "sqlite":  # there the caller is in their way
-            await self._aside(self._notes.wait, call.key.id, PATIENCE)
+        unwritten = functools.partial(self._deferred.unwritten, call.key.id)
+        # On SQLite the caller's own transaction blocks deferred writes: waiting would not help.
+        if unwritten() and transaction.dialect != "sqlite":
+            await self._in_thread(self._deferred.wait, call.key.id, PATIENCE)
 
         async def entered(ask: core.Enter) -> Any:
             return (await transaction.run(self._enter(transaction, [ask])))[0]
@@ -390,7 +396,7 @@ class AsyncInbox(InboxBase):
                 return invoked_async(command)
             if kind is core.Leave:
                 return transaction.run(self._leave(transaction, command))
-            self._notes.add(command)
+            self._deferred.add(command)
             return None
 
         return value_or_raise(

@@ -1,8 +1,8 @@
 """The outbox: messages written in your transaction, and the relay that publishes them.
 
-outbox       `Outbox` and `AsyncOutbox`: add messages, look at lanes, retry or skip
-relay        `OutboxRelay` and `AsyncOutboxRelay`: publish what was added, in order per key
-publishers   where a relay publishes: webhooks, Kafka, RabbitMQ, NATS, Redis Streams, a function
+outbox       `Outbox` and `AsyncOutbox`: add messages, inspect lanes, retry or skip
+relay        `OutboxRelay` and `AsyncOutboxRelay`: publish added messages, in order per key
+publishers   where a relay publishes to: webhooks, Kafka, RabbitMQ, NATS, Redis Streams, a function
 """
 
 from ._outbox import AsyncOutbox, Outbox

@@ -1,16 +1,17 @@
-"""The outbox: messages that leave if, and only if, your transaction commits.
+"""The outbox: messages that are published if, and only if, your transaction commits.
 
     outbox = Outbox.open("postgresql://…/shop")
     with pool.connection() as connection, connection.transaction():
         insert_order(connection, order)
         outbox.add(connection, topic="orders", body={"id": order.id}, key=order.customer)
 
-A row is written in your own open transaction, on your own connection or session. A relay
-(`OutboxRelay`, or ``twicesafe relay``) publishes it afterwards: at least once, always under the same
-id, in row order per key; no row is skipped. Consumers that deduplicate by the id apply it once.
+A row is written in your open transaction, on your own connection or session. A relay
+(`OutboxRelay`, or ``twicesafe relay``) publishes it afterwards: at least once, always under the
+same id, in row order per key; no row is skipped. Consumers that deduplicate by the id apply it
+once.
 
-The id: yours, if you give one. Inside a protected call it is derived from the key that the code runs
-under and the number of the message, so a run that is repeated sends the same ids. Else a UUIDv7.
+You may choose the id. Otherwise, inside a protected call it is derived from the current key and the
+number of the message, so that a re-run sends the same ids. Elsewhere it is a UUIDv7.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from ..stores._urls import open_async_store, open_store
 __all__ = ["AsyncOutbox", "Outbox"]
 
 MAX_BYTES: Final = 1_000_000
-"""Brokers take about a megabyte. A message that none takes would park its lane."""
+"""Brokers accept about a megabyte. A message that is too large would park its lane."""
 
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}", re.ASCII)
 _ID: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
@@ -53,16 +54,16 @@ _FRAMING: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te",
      "trailer", "transfer-encoding", "upgrade"}
 )  # fmt: skip
-"""Header names that belong to a connection, not to a message: no web hook may carry them."""
+"""Header names that belong to a connection, not to a message: no webhook may send them."""
 
 MAX_HEADER_BYTES: Final = 32_768
-"""Of all headers together: one frame of AMQP, one request head of HTTP."""
+"""Limit for all headers together: one AMQP frame, one HTTP request head."""
 
 _FIELDS: Final = frozenset({"topic", "body", "key", "headers", "id"})
 
 
 class _Outbox:
-    """What both twins do without asking anybody: check a message, and choose the statements."""
+    """What both outboxes share, without I/O: check a message, choose the statements."""
 
     def __reduce__(self) -> NoReturn:
         raise stays_here(self)
@@ -70,23 +71,23 @@ class _Outbox:
     def __init__(self, store: Any, ordered: bool, max_bytes: int) -> None:
         if not store.capabilities.outbox:
             raise UnsupportedByStoreError(
-                f"{store.url} cannot keep an outbox, which lives in the database of your data: use "
-                "sqlite:///…, postgresql://… or mysql://…"
+                f"{store.url} cannot hold an outbox, which must be in the database of your data: "
+                "use sqlite:///…, postgresql://… or mysql://…"
             )
         if max_bytes < 1:
-            raise UsageError(f"max_bytes={max_bytes!r} makes no sense: use 1 or more")
+            raise UsageError(f"max_bytes={max_bytes!r} is not valid: use 1 or more")
         self._ordered = ordered
         self._max_bytes = max_bytes
         self._spoken: dict[tuple[str, str], OutboxPrograms] = {}
 
     def _programs(self, outbox: OutboxPrograms, transaction: Any) -> OutboxPrograms:
-        """The statements for this outbox, as the caller's driver writes them."""
+        """The outbox's statements in the placeholder style of the caller's driver."""
         known = self._spoken.get((transaction.dialect, transaction.style))
         if known is None:
             if transaction.dialect != outbox.dialect:
                 raise UsageError(
-                    f"this outbox is on {outbox.dialect}, and the connection speaks "
-                    f"{transaction.dialect}: they must be the same database"
+                    f"this outbox is on {outbox.dialect}, but the connection is "
+                    f"{transaction.dialect}: open the outbox on the database of your connection"
                 )
             known = outbox.speaking(transaction.style)
             self._spoken[transaction.dialect, transaction.style] = known
@@ -96,8 +97,9 @@ class _Outbox:
         unknown = fields.keys() - _FIELDS
         if unknown or not fields.keys() >= {"topic", "body"}:
             raise UsageError(
-                "a message is topic= and body=, and may have key=, headers= and id=; not "
-                + ", ".join(sorted(map(str, unknown or _FIELDS - fields.keys())))
+                "a message needs topic= and body=, and may have key=, headers= and id=; "
+                + ("unknown: " if unknown else "not given: ")
+                + ", ".join(sorted(map(str, unknown or {"topic", "body"} - fields.keys())))
             )
         topic = _text(fields["topic"], "topic")
         key = fields.get("key")
@@ -105,8 +107,8 @@ class _Outbox:
         body, kind = _body(fields["body"])
         if len(body) > self._max_bytes:
             raise UsageError(
-                f"a body of {len(body)} bytes is above max_bytes={self._max_bytes}: send a "
-                "reference to it, or raise max_bytes= if your broker takes as much"
+                f"the body has {len(body)} bytes, more than max_bytes={self._max_bytes}: send a "
+                "reference to it, or raise max_bytes= if your broker accepts that much"
             )
         id_ = fields.get("id")
         if id_ is None:
@@ -129,7 +131,7 @@ class _Outbox:
 
 
 class Outbox(_Outbox):
-    """The blocking twin. Thread-safe; one per process and database is enough."""
+    """The blocking outbox. Thread-safe; one per process and database is enough."""
 
     def __init__(self, store: Store, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(store, ordered, max_bytes)
@@ -138,11 +140,11 @@ class Outbox(_Outbox):
 
     @classmethod
     def open(cls, url: str, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> Self:
-        """The outbox in the database at this URL; its tables are made if they are not there.
+        """Open the outbox in the database at this URL; its tables are created if missing.
 
-        ``ordered``: whoever adds a message with a key waits for those who added one with the same
-        key before and did not commit yet; so the order of a key is that of its commits. Without it
-        nobody waits, and of two transactions at once either may be first.
+        ``ordered``: adding a message with a key waits until earlier transactions that added one
+        with the same key have ended, so the messages of a key are in commit order. Without it
+        `add` never waits, and two concurrent transactions may come in either order.
         """
         store = open_store(url)
         try:
@@ -161,15 +163,15 @@ class Outbox(_Outbox):
         headers: Mapping[str, str] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> str:
-        """Add one message in the transaction that is open on this connection; its id.
+        """Add one message in the transaction that is open on this connection. Returns its id.
 
-        ``body``: bytes and text go as they are, anything else as JSON.
+        ``body``: bytes and text are sent as they are, anything else as JSON.
         """
         fields = {"topic": topic, "body": body, "key": key, "headers": headers, "id": id}
         return self.add_many(connection, [fields])[0]
 
     def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Add many, in this order, in one trip; each is the arguments of `add`. Their ids."""
+        """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
         added = [self._added(fields) for fields in messages]
         transaction = transactions.of(connection)
         transaction.check()
@@ -179,23 +181,23 @@ class Outbox(_Outbox):
         return [one.message.id for one in added]
 
     def depth(self) -> Depth:
-        """How many messages wait, how old the oldest is, what is parked."""
+        """The number of pending messages, the age of the oldest, and what is parked."""
         return self.store.perform(Backlog())  # type: ignore[arg-type, no-any-return]
 
     def parked(self, limit: int = 100) -> list[ParkedLane]:
-        """Lanes that were refused too often, the longest parked first."""
+        """Lanes whose message was refused too often, the longest parked first."""
         return self.store.perform(ParkedLanes(_whole(limit)))  # type: ignore[arg-type, no-any-return]
 
     def retry(self, lane: str, *, by: str, why: str = "") -> None:
-        """Let a parked lane go on from the message that was refused."""
+        """Retry a parked lane, starting with the message that was refused."""
         _require(self.store.perform(_unpark(lane, False, by, why)), lane)  # type: ignore[arg-type]
 
     def skip(self, lane: str, *, by: str, why: str = "") -> None:
-        """Let a parked lane go on behind the message that was refused, which is kept aside."""
+        """Continue a parked lane after the refused message, which is kept but not published."""
         _require(self.store.perform(_unpark(lane, True, by, why)), lane)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Close the store that it was opened on; your own connections stay yours."""
+        """Close the outbox's store; your own connections stay open."""
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -206,7 +208,7 @@ class Outbox(_Outbox):
 
 
 class AsyncOutbox(_Outbox):
-    """The awaited twin. Its tables are made on entering it, or with the first thing it is asked."""
+    """Async version of `Outbox`. Its tables are created on entering it or on first use."""
 
     def __init__(
         self, store: AsyncStore, *, ordered: bool = True, max_bytes: int = MAX_BYTES
@@ -217,11 +219,11 @@ class AsyncOutbox(_Outbox):
 
     @classmethod
     def open(cls, url: str, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> Self:
-        """The outbox in the database at this URL; its tables are made if they are not there.
+        """Open the outbox in the database at this URL; its tables are created if missing.
 
-        ``ordered``: whoever adds a message with a key waits for those who added one with the same
-        key before and did not commit yet; so the order of a key is that of its commits. Without it
-        nobody waits, and of two transactions at once either may be first.
+        ``ordered``: adding a message with a key waits until earlier transactions that added one
+        with the same key have ended, so the messages of a key are in commit order. Without it
+        `add` never waits, and two concurrent transactions may come in either order.
         """
         return cls(open_async_store(url), ordered=ordered, max_bytes=max_bytes)
 
@@ -235,15 +237,15 @@ class AsyncOutbox(_Outbox):
         headers: Mapping[str, str] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> str:
-        """Add one message in the transaction that is open on this connection; its id.
+        """Add one message in the transaction that is open on this connection. Returns its id.
 
-        ``body``: bytes and text go as they are, anything else as JSON.
+        ``body``: bytes and text are sent as they are, anything else as JSON.
         """
         fields = {"topic": topic, "body": body, "key": key, "headers": headers, "id": id}
         return (await self.add_many(connection, [fields]))[0]
 
     async def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Add many, in this order, in one trip; each is the arguments of `add`. Their ids."""
+        """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
         added = [self._added(fields) for fields in messages]
         transaction = transactions.async_of(connection)
         await transaction.check()
@@ -254,23 +256,23 @@ class AsyncOutbox(_Outbox):
         return [one.message.id for one in added]
 
     async def depth(self) -> Depth:
-        """How many messages wait, how old the oldest is, what is parked."""
+        """The number of pending messages, the age of the oldest, and what is parked."""
         return await self._ask(Backlog())  # type: ignore[no-any-return]
 
     async def parked(self, limit: int = 100) -> list[ParkedLane]:
-        """Lanes that were refused too often, the longest parked first."""
+        """Lanes whose message was refused too often, the longest parked first."""
         return await self._ask(ParkedLanes(_whole(limit)))  # type: ignore[no-any-return]
 
     async def retry(self, lane: str, *, by: str, why: str = "") -> None:
-        """Let a parked lane go on from the message that was refused."""
+        """Retry a parked lane, starting with the message that was refused."""
         _require(await self._ask(_unpark(lane, False, by, why)), lane)
 
     async def skip(self, lane: str, *, by: str, why: str = "") -> None:
-        """Let a parked lane go on behind the message that was refused, which is kept aside."""
+        """Continue a parked lane after the refused message, which is kept but not published."""
         _require(await self._ask(_unpark(lane, True, by, why)), lane)
 
     async def close(self) -> None:
-        """Close the store that it was opened on; your own connections stay yours."""
+        """Close the outbox's store; your own connections stay open."""
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -293,11 +295,11 @@ class AsyncOutbox(_Outbox):
         return await self.store.perform(request)
 
 
-# --- what a message may be -----------------------------------------------------------------------
+# --- checking a message --------------------------------------------------------------------------
 
 
 def _outbox_of(store: Any) -> OutboxPrograms:
-    """The statements of the store's engine; a store in a thread has them beside it."""
+    """The statements of the store's engine; a threaded store has them on its blocking store."""
     found = getattr(store, "outbox", None)
     return store.blocking_store().outbox if found is None else found  # type: ignore[no-any-return]
 
@@ -315,7 +317,7 @@ def _text(given: object, what: str) -> str:
 
 
 def _body(given: object) -> tuple[bytes, str]:
-    """What is sent, and its content type."""
+    """The bytes to send and their content type."""
     if isinstance(given, (bytes, bytearray, memoryview)):
         return bytes(given), "application/octet-stream"
     try:
@@ -324,12 +326,12 @@ def _body(given: object) -> tuple[bytes, str]:
         return msgspec.json.encode(given), "application/json"
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"this body cannot be sent as JSON ({error}): pass bytes, text or plain data"
+            f"the body cannot be encoded as JSON ({error}): pass bytes, text or plain data"
         ) from error
 
 
 def _headers(given: object) -> dict[str, str]:
-    """Names without case; nothing that could end a header line, or that a connection would believe."""
+    """Headers with lower-case names; refuses line breaks and names that belong to a connection."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -337,7 +339,9 @@ def _headers(given: object) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise UsageError("a header's name must be 1 to 100 letters, digits and !#$%&'*+-.^_`|~")
+            raise UsageError(
+                "a header name must be 1 to 100 characters from A-Z, a-z, 0-9 and !#$%&'*+-.^_`|~"
+            )
         if not isinstance(value, str) or not value.isprintable() or len(value) > 4096:
             raise UsageError(f"the header {name} must be printable text of at most 4096 characters")
         if value != value.strip():
@@ -351,7 +355,7 @@ def _headers(given: object) -> dict[str, str]:
 
 
 def _put_trace(headers: dict[str, str]) -> None:
-    """The trace that this code runs in, if the application traces with OpenTelemetry."""
+    """Add the current trace context, if the application uses OpenTelemetry."""
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry.propagate import inject
 
@@ -359,15 +363,15 @@ def _put_trace(headers: dict[str, str]) -> None:
 
 
 def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:
-    if not _note(by, "by").strip():
-        raise UsageError("say who does this: by=… is kept with a skipped message")
+    if not _reason(by, "by").strip():
+        raise UsageError("by= is required: name who does this; it is kept with a skipped message")
     try:
-        return Unpark(bytes.fromhex(lane), skip, by, _note(why, "why"))
+        return Unpark(bytes.fromhex(lane), skip, by, _reason(why, "why"))
     except (TypeError, ValueError):
-        raise UsageError("a lane is named by its 32 hex digits, as `parked` tells them") from None
+        raise UsageError("a lane is given by its 32 hex digits, as `parked` shows them") from None
 
 
-def _note(given: object, what: str) -> str:
+def _reason(given: object, what: str) -> str:
     if not isinstance(given, str) or "\0" in given or len(given) > 255:
         raise UsageError(f"{what}= must be text of at most 255 characters")
     return given
@@ -375,10 +379,10 @@ def _note(given: object, what: str) -> str:
 
 def _require(done: bool, lane: str) -> None:
     if not done:
-        raise UsageError(f"the lane {lane[:32]} is not parked: there is nothing to let go on")
+        raise UsageError(f"the lane {lane[:32]} is not parked: there is nothing to retry or skip")
 
 
 def _whole(limit: object) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise UsageError(f"limit={limit!r} makes no sense: use 1 or more")
+        raise UsageError(f"limit={limit!r} is not valid: use 1 or more")
     return limit

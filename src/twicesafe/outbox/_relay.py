@@ -1,12 +1,13 @@
-"""The relay: takes messages from an outbox to where they should go, at least once, in order per key.
+"""The relay: publishes the messages of an outbox, at least once, in order per key.
 
-    relay = OutboxRelay("postgresql://…/shop", "nats://localhost")    # or a function, or a publisher
+    relay = OutboxRelay("postgresql://…/shop", "nats://localhost")    # or a function, a publisher
     relay.start()                        # a thread of this process; or `twicesafe relay --to …`
-    relay.stop()                         # ends what is under way first
+    relay.stop()                         # finishes running publishes first
 
-Any number of relays may run at once: they divide the lanes among themselves by fenced leases, and go
-on with a dead one's share within a lease and a second. `OutboxRelay` and `AsyncOutboxRelay` are
-twins; what they do is decided in `_core.relay_lease` and `_core.relay_publish`.
+Any number of relays may run at once. They divide the lanes among themselves by fenced leases. When
+a relay dies, the others take over its lanes within the lease time plus one second.
+`AsyncOutboxRelay` is the async version of `OutboxRelay`. Decisions are made in `_core.relay_lease`
+and `_core.relay_publish`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ BACKOFF = Backoff(first=0.5, factor=2, most=60)
 
 
 class _Relay:
-    """What both twins keep: the publisher, the settings, and one desk per run."""
+    """What both relays share: the publisher, the settings, and one `RelayState` per run."""
 
     def __init__(
         self,
@@ -55,36 +56,36 @@ class _Relay:
         )
         self._lease = seconds(lease, "lease")
         if self._lease < 0.3:
-            raise ConfigurationError(f"lease={lease!r} makes no sense: use at least 0.3 seconds")
+            raise ConfigurationError(f"lease={lease!r} is not valid: use at least 0.3 seconds")
         for name, number in (
             ("batch", batch),
             ("max_attempts", max_attempts),
             ("concurrency", self.publisher.concurrency if concurrency is None else concurrency),
         ):
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ConfigurationError(f"{name}={number!r} makes no sense: use 1 or more")
+                raise ConfigurationError(f"{name}={number!r} is not valid: use 1 or more")
         self._batch, self._max_attempts, self._backoff = batch, max_attempts, backoff
         self._concurrency = concurrency or self.publisher.concurrency
         self._notify = events.notifier(observers)
         self._before = 0
-        self._desk: RelayState | None = None
+        self._state: RelayState | None = None
 
     @property
     def published(self) -> int:
-        """Messages that this relay published and settled so far."""
-        return self._before + (0 if self._desk is None else self._desk.published)
+        """The number of messages that this relay has published and removed so far."""
+        return self._before + (0 if self._state is None else self._state.published)
 
     def _drained(self, before: int) -> int:
-        """How many went since; or why it ended with more to go."""
-        if self._desk is not None:
-            trouble = self._desk.outage or self._desk.not_now
+        """The number published since `before`; raises if messages are left because of an outage."""
+        if self._state is not None:
+            trouble = self._state.outage or self._state.not_now
             if trouble is not None:
                 raise trouble
         return self.published - before
 
-    def _new_desk(self, wake: bool, until_empty: bool) -> RelayState:
-        self._before, self._desk = self.published, None
-        self._desk = desk = RelayState(
+    def _new_state(self, wake: bool, until_empty: bool) -> RelayState:
+        self._before, self._state = self.published, None
+        self._state = state = RelayState(
             lease=self._lease,
             batch=self._batch,
             group=self.publisher.batch,
@@ -96,12 +97,12 @@ class _Relay:
             notify=self._notify,
             checks=callable(getattr(self.publisher, "check", None)),
         )
-        desk.until_empty = until_empty
-        return desk
+        state.until_empty = until_empty
+        return state
 
 
 class OutboxRelay(_Relay):
-    """The blocking twin: a thread of its own, or the one that calls `run`."""
+    """The blocking relay: in a thread of its own (`start`), or in the caller's (`run`)."""
 
     def __init__(
         self,
@@ -119,20 +120,20 @@ class OutboxRelay(_Relay):
         self._owned = isinstance(store, str)
         self.store: Store = open_store(store) if isinstance(store, str) else store
         _need_outbox(self.store)
-        self._taker = _bridge().blocking(self.publisher)
-        self._carriage: RelayRunner | None = None
+        self._adapted = _runtime().for_threads(self.publisher)
+        self._runner: RelayRunner | None = None
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
 
     def start(self) -> Self:
-        """Relay in a thread of this process until `stop`."""
-        carriage = self._prepared()
+        """Publish in a background thread until `stop`."""
+        runner = self._prepared()
         self._failed = None
 
         def work() -> None:
             try:
-                carriage.run()
-            except BaseException as error:  # told by `stop`
+                runner.run()
+            except BaseException as error:  # raised by `stop`
                 self._failed = error
 
         self._thread = threading.Thread(target=work, name="twicesafe-relay", daemon=True)
@@ -140,50 +141,50 @@ class OutboxRelay(_Relay):
         return self
 
     def run(self) -> None:
-        """Relay in this thread until another one calls `stop`."""
-        carriage = self._prepared()
+        """Publish in this thread until another thread calls `stop`."""
+        runner = self._prepared()
         try:
-            carriage.run()
+            runner.run()
         finally:
-            self._carriage = None
+            self._runner = None
 
     def drain(self) -> int:
-        """Publish in this thread what may go now; how many messages that were.
+        """Publish pending messages in this thread, then return how many were published.
 
-        Lanes that rest or are parked, and what other relays have in hand, are left. If the broker or
-        the store does not answer, it ends what is under way and raises what was said; the same if
-        messages could not go for want of their stream or queue.
+        Skips lanes that back off or are parked, and lanes that other relays hold. If the broker or
+        the store does not answer, or a message's stream or queue does not exist, it finishes
+        running publishes and raises that error.
         """
         before = self.published
-        carriage = self._prepared(until_empty=True)
+        runner = self._prepared(until_empty=True)
         try:
-            carriage.run()
+            runner.run()
         finally:
-            self._carriage = None
+            self._runner = None
         return self._drained(before)
 
     def stop(self, grace: Duration = 30) -> None:
-        """End what is under way, give the leases back. `TimeoutError`: the publisher hangs."""
-        carriage, thread = self._carriage, self._thread
-        if carriage is not None:
-            carriage.stop()
+        """Finish running publishes and release the leases. `TimeoutError`: the publisher hangs."""
+        runner, thread = self._runner, self._thread
+        if runner is not None:
+            runner.stop()
         if thread is not None and thread is not threading.current_thread():
             thread.join(seconds(grace, "grace"))
             if thread.is_alive():
-                raise TimeoutError(f"the publisher did not come back within {grace} s")
-            self._carriage = self._thread = None
+                raise TimeoutError(f"the publisher did not return within grace={grace} s")
+            self._runner = self._thread = None
             if self._failed is not None:
                 raise self._failed
 
     @property
     def running(self) -> bool:
-        """Is its thread at work?"""
+        """True while its thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop it; close the publisher, and the store if it was opened here."""
+        """Stop, close the publisher, and close the store if the relay opened it."""
         self.stop()
-        self._taker.close()
+        self._adapted.close()
         if self._owned:
             self.store.close()
 
@@ -194,17 +195,17 @@ class OutboxRelay(_Relay):
         self.close()
 
     def _prepared(self, until_empty: bool = False) -> RelayRunner:
-        if self._carriage is not None:
-            raise UsageError("this relay is running already")
+        if self._runner is not None:
+            raise UsageError("this relay is already running")
         self.store.perform(Prepare())  # type: ignore[arg-type]
-        desk = self._new_desk(self.store.capabilities.wake, until_empty)
+        state = self._new_state(self.store.capabilities.wake, until_empty)
         store = self.store
-        self._carriage = _bridge().RelayRunner(desk, self._taker, store.perform, store.watch)
-        return self._carriage
+        self._runner = _runtime().RelayRunner(state, self._adapted, store.perform, store.watch)
+        return self._runner
 
 
 class AsyncOutboxRelay(_Relay):
-    """The awaited twin: a task of the running loop."""
+    """Async version of `OutboxRelay`: a task on the running event loop."""
 
     def __init__(
         self,
@@ -222,62 +223,62 @@ class AsyncOutboxRelay(_Relay):
         self._owned = isinstance(store, str)
         self.store: AsyncStore = open_async_store(store) if isinstance(store, str) else store
         _need_outbox(self.store)
-        self._taker = _bridge().awaited(self.publisher)
-        self._carriage: AsyncRelayRunner | None = None
+        self._adapted = _runtime().for_event_loop(self.publisher)
+        self._runner: AsyncRelayRunner | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
-        """Relay in a task of this loop until `stop`."""
+        """Publish in a task on this loop until `stop`."""
         import asyncio
 
-        carriage = await self._prepared()
-        self._task = asyncio.create_task(carriage.run(), name="twicesafe-relay")
+        runner = await self._prepared()
+        self._task = asyncio.create_task(runner.run(), name="twicesafe-relay")
         return self
 
     async def run(self) -> None:
-        """Relay in this task until another one calls `stop`."""
-        carriage = await self._prepared()
+        """Publish in this task until another task calls `stop`."""
+        runner = await self._prepared()
         try:
-            await carriage.run()
+            await runner.run()
         finally:
-            self._carriage = None
+            self._runner = None
 
     async def drain(self) -> int:
-        """Publish what may go now; how many messages that were.
+        """Publish pending messages, then return how many were published.
 
-        Lanes that rest or are parked, and what other relays have in hand, are left. If the broker or
-        the store does not answer, it ends what is under way and raises what was said; the same if
-        messages could not go for want of their stream or queue.
+        Skips lanes that back off or are parked, and lanes that other relays hold. If the broker or
+        the store does not answer, or a message's stream or queue does not exist, it finishes
+        running publishes and raises that error.
         """
         before = self.published
-        carriage = await self._prepared(until_empty=True)
+        runner = await self._prepared(until_empty=True)
         try:
-            await carriage.run()
+            await runner.run()
         finally:
-            self._carriage = None
+            self._runner = None
         return self._drained(before)
 
     async def stop(self, grace: Duration = 30) -> None:
-        """End what is under way, give the leases back. `TimeoutError`: the publisher hangs."""
+        """Finish running publishes and release the leases. `TimeoutError`: the publisher hangs."""
         import asyncio
 
-        carriage, task = self._carriage, self._task
-        if carriage is not None:
-            carriage.stop()
+        runner, task = self._runner, self._task
+        if runner is not None:
+            runner.stop()
         if task is not None and task is not asyncio.current_task():
             async with asyncio.timeout(seconds(grace, "grace")):
                 await asyncio.shield(task)
-            self._carriage = self._task = None
+            self._runner = self._task = None
 
     @property
     def running(self) -> bool:
-        """Is its task at work?"""
+        """True while its task runs."""
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:
-        """Stop it; close the publisher, and the store if it was opened here."""
+        """Stop, close the publisher, and close the store if the relay opened it."""
         await self.stop()
-        await self._taker.close()
+        await self._adapted.close()
         if self._owned:
             await self.store.close()
 
@@ -288,25 +289,25 @@ class AsyncOutboxRelay(_Relay):
         await self.close()
 
     async def _prepared(self, until_empty: bool = False) -> AsyncRelayRunner:
-        if self._carriage is not None:
-            raise UsageError("this relay is running already")
+        if self._runner is not None:
+            raise UsageError("this relay is already running")
         await self.store.perform(Prepare())  # type: ignore[arg-type]
-        desk = self._new_desk(self.store.capabilities.wake, until_empty)
+        state = self._new_state(self.store.capabilities.wake, until_empty)
         store = self.store
-        self._carriage = _bridge().AsyncRelayRunner(desk, self._taker, store.perform, store.watch)
-        return self._carriage
+        self._runner = _runtime().AsyncRelayRunner(state, self._adapted, store.perform, store.watch)
+        return self._runner
 
 
 def _need_outbox(store: Store | AsyncStore) -> None:
     if not store.capabilities.outbox:
         raise UnsupportedByStoreError(
-            f"{store.url} cannot keep an outbox, which lives in the database of your data: use "
+            f"{store.url} cannot hold an outbox, which must be in the database of your data: use "
             "sqlite:///…, postgresql://… or mysql://…"
         )
 
 
-def _bridge() -> Any:
-    """The runtime, loaded when a relay is made: `import twicesafe` does not pay for it."""
-    from .._runtime import relay_runner as relaying
+def _runtime() -> Any:
+    """Imported when a relay is made, so that `import twicesafe` stays quick."""
+    from .._runtime import relay_runner
 
-    return relaying
+    return relay_runner

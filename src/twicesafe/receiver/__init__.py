@@ -1,9 +1,9 @@
 """The receiver: run a handler, record its result under a key, and answer repeats with that result.
 
 receiver    `Receiver` and `AsyncReceiver`, on a shared `_base`
-claim       `with receiver.claim(key)`: a claim by hand
+claim       `with receiver.claim(key)`: a manual claim
 message_handler    handlers as classes
-maintenance        sweeping on a timer, by one node among many
+maintenance        sweeping on a timer; one node per interval runs it
 """
 
 from ._claim import AsyncClaim, Claim

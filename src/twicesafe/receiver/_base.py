@@ -1,7 +1,6 @@
-"""Deliveries: a receiver's settings, and how a delivery becomes a call on those terms.
+"""What `Receiver` and `AsyncReceiver` share: settings, and how a delivery becomes a `Call`. No I/O.
 
-What the twins share, in one place and without I/O: `Receiver` and `AsyncReceiver` differ only in
-how they run the flows that are made here.
+The two differ only in how they run the flows that are made here.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = ["ReceiverBase", "merged", "unswept", "value_or_raise", "whole"]
 
 
 class ReceiverBase:
-    """What twins share: settings, and how a delivery becomes a call. No I/O."""
+    """Settings, and how a delivery becomes a call. No I/O."""
 
     _runtime: Any
     store: Any
@@ -56,7 +55,7 @@ class ReceiverBase:
         if policy is not None and not isinstance(policy, Policy):
             raise ConfigurationError(f"policy must be a Policy(…), not {type(policy).__name__}")
         self.policy = policy or Policy()
-        self._terms = ResolvedPolicy(self.policy)
+        self._resolved = ResolvedPolicy(self.policy)
         self._scope = Key("-", scope).scope  # checked as any scope is
         self._fingerprint = check_setting(fingerprint)
         self._notify = notify
@@ -77,7 +76,7 @@ class ReceiverBase:
         scope: Iterable[str] | None = None,
         fingerprint: FingerprintSetting | Any = ...,
     ) -> Self:
-        """A receiver with other settings on the same store. Cheap; nothing is reconfigured."""
+        """A receiver with other settings on the same store. Cheap; this receiver is not changed."""
         other = copy(self)
         other._configure(
             policy or self.policy,
@@ -90,11 +89,11 @@ class ReceiverBase:
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """What every key of this receiver begins with, unless the key is absolute."""
+        """The scope that every key of this receiver starts with, unless the key is absolute."""
         return self._scope
 
     def key(self, key: KeyLike | None) -> Key:
-        """The full key that this receiver makes of one: the context's scope, its own, the key's."""
+        """The full key: the context's scope, this receiver's scope, then the key's own scope."""
         around = scope_of_context()
         return as_key(key, (*around, *self._scope) if around else self._scope)
 
@@ -113,7 +112,7 @@ class ReceiverBase:
         return Call(
             key,
             run,
-            self._terms,
+            self._resolved,
             profile.declared,
             print_,
             names,
@@ -128,7 +127,7 @@ class ReceiverBase:
             return None
         answer = cache.get(call.key.id)
         if answer is None or call.fingerprint not in (None, answer.fingerprint):
-            return None  # the store compares: it may know a fingerprint that we do not
+            return None  # let the store compare: it may have a fingerprint that the cache lacks
         return outcome_of(call, answer, cached=True)
 
     # -- operator requests --------------------------------------------------------------------
@@ -136,27 +135,27 @@ class ReceiverBase:
     def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
         yield from operations.operate(key, ask)
         if self._runtime.cache is not None:
-            self._runtime.cache.drop(key.id)  # now that the store knows: nothing refills it
+            self._runtime.cache.drop(key.id)  # after the store's change, so nothing refills it
 
     def _release(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
-        return self._operate(key, Release(key.id, by, why, self._terms.retention_ms, force))
+        return self._operate(key, Release(key.id, by, why, self._resolved.retention_ms, force))
 
     def _resolve(self, key: Key, value: object, by: str, why: str, returns: Any) -> Flow[None]:
-        payload = self._terms.codec.encode(value, returns)
-        return self._operate(key, Resolve(key.id, by, why, self._terms.retention_ms, payload))
+        payload = self._resolved.codec.encode(value, returns)
+        return self._operate(key, Resolve(key.id, by, why, self._resolved.retention_ms, payload))
 
     def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
-        return self._operate(key, Forget(key.id, by, why, self._terms.retention_ms))
+        return self._operate(key, Forget(key.id, by, why, self._resolved.retention_ms))
 
     def _before(self, older_than: Duration) -> int:
-        # Hours, so the node's own clock will do: whoever is wrongly parked may still complete.
+        # The unit is hours, so the node's clock is good enough; wrongly parked work can complete.
         return wall_clock() - round(seconds(older_than, "older_than") * 1000)
 
     def _tell_parked(self, records: list[Record]) -> list[Record]:
         for record in records:
-            assert record.key is not None  # only what is forgotten has none
+            assert record.key is not None  # only forgotten records have none
             closed = events.Held if record.state is State.HELD else events.Parked
-            self._notify(closed(record.key, "not delivered again for long"))
+            self._notify(closed(record.key, "its lease ended long ago and it was not redelivered"))
         return records
 
     # -- decorating ---------------------------------------------------------------------------
@@ -171,7 +170,7 @@ class ReceiverBase:
     ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:
         """The receiver, profile and key maker of one decorated function."""
         if not callable(function):
-            raise ConfigurationError(f"idempotent decorates a function, not {function!r}")
+            raise ConfigurationError(f"idempotent must decorate a function, not {function!r}")
         inner = scope_of_function(function, key is not None) if scope is None else scope
         owner = self.options(
             policy=policy,
@@ -184,8 +183,8 @@ class ReceiverBase:
             raise refuse_generator(function)
         if key is None and profile.is_method:
             raise ConfigurationError(
-                f"{name} is a method, and equal arguments of two objects are not equal calls: "
-                "give key=, for example key=lambda self, order: order.id"
+                f"{name} is a method, so its arguments alone do not identify the call: "
+                "pass key=, for example key=lambda self, order: order.id"
             )
 
         def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
@@ -197,7 +196,8 @@ class ReceiverBase:
 
         if isinstance(key, str) and key not in profile.parameters:
             raise ConfigurationError(
-                f"key={key!r} names no parameter of {name}: it has {', '.join(profile.parameters)}"
+                f"key={key!r} is not a parameter of {name}; use one of "
+                f"{', '.join(profile.parameters)}"
             )
         return owner, profile, key_of
 
@@ -208,7 +208,7 @@ class ReceiverBase:
         key: Callable[[Any], KeyLike],
         profile: HandlerProfile,
     ) -> tuple[list[Call], dict[int, Failure]]:
-        """A call per message; a message without a usable key is a failure of its own."""
+        """One call per message; a message without a valid key becomes a failure."""
         calls: list[Call] = []
         bad: dict[int, Failure] = {}
         for index, message in enumerate(messages):
@@ -223,13 +223,13 @@ class ReceiverBase:
 
 
 def unswept(stats: Stats) -> list[Finding]:
-    """Records that are past their retention cost room until a sweep removes them."""
+    """A warning if most records are past their retention: a sweep should remove them."""
     if 2 * stats.expired <= stats.total:
         return []
     return [
         Finding(
             "warn",
-            f"{stats.expired:,} of {stats.total:,} records are past their retention and not removed",
+            f"{stats.expired:,} of {stats.total:,} records are past their retention but not swept",
             "run `twicesafe sweep` regularly, or `receiver.maintain()` in one long-lived process",
         )
     ]
@@ -253,5 +253,5 @@ def merged(
 
 def whole(concurrency: object) -> int:
     if not isinstance(concurrency, int) or concurrency < 1:
-        raise ConfigurationError(f"concurrency={concurrency!r} makes no sense: use 1 or more")
+        raise ConfigurationError(f"concurrency={concurrency!r} is not valid: use 1 or more")
     return concurrency

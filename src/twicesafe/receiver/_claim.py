@@ -1,12 +1,12 @@
-"""Claims by hand: for work that does not fit into one function.
+"""Manual claims: for work that does not fit into one function.
 
     with receiver.claim("tx-123") as claim:
         if claim.is_new:
             claim.complete(charge(order))
     return claim.result
 
-Leaving the block with an exception fails the attempt; leaving it without `complete` gives the
-claim back. A duplicate finds ``is_new`` false and ``result`` set. The twins share one base.
+Leaving the block with an exception fails the attempt. Leaving it without `complete` releases the
+claim. A duplicate sees ``is_new`` false and ``result`` set.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["AsyncClaim", "Claim"]
 
 
 class _Claim:
-    """What a claim knows of itself, in both colours."""
+    """What `Claim` and `AsyncClaim` share."""
 
     def __init__(self, receiver: Any, key: Key, fingerprint: object, returns: Any) -> None:
         content: object = fingerprint
@@ -50,7 +50,7 @@ class _Claim:
         self._call = Call(
             key,
             _nothing,
-            receiver._terms,
+            receiver._resolved,
             returns,
             stated(content),
             (lambda: field_names(content)) if named else None,
@@ -60,12 +60,12 @@ class _Claim:
         )
         self._held: ActiveClaim | None = None
         self._unsure = False
-        """The store was asked to end this claim, and did not say that it has."""
+        """The store was asked to end this claim and did not confirm it."""
         self._done = self._completed_here = False
         self._result: Any = None
         self._attempt = self._fence = 0
         self._token: Token[ActiveClaim | None] | None = None
-        self._trip: Any = None
+        self._flow_run: Any = None
 
     key = property(lambda self: self._call.key)
     attempt: int = property(lambda self: self._attempt)  # type: ignore[assignment]
@@ -73,7 +73,7 @@ class _Claim:
 
     @property
     def is_new(self) -> bool:
-        """True: this block must do the work. False: it is done, see `result`."""
+        """True: this block must do the work. False: it is already done, see `result`."""
         return self._held is not None
 
     @property
@@ -82,46 +82,46 @@ class _Claim:
 
     @property
     def lost(self) -> bool:
-        """Stop: somebody else may be doing this work by now, or soon."""
+        """True: stop, because another worker may be running this key now or soon."""
         return self._held is not None and not self._completed_here and self._held.lost
 
     @property
     def result(self) -> Any:
-        """The recorded answer: the first one's, or what `complete` just recorded."""
+        """The recorded answer: an earlier one, or the one that `complete` just recorded."""
         if self._held is not None and not self._completed_here:
-            raise UsageError("this work is new and not completed: it has no result", key=self.key)
+            raise UsageError("no result yet: call complete(value) first", key=self.key)
         return self._result
 
-    def _admitted(self, admitted: ActiveClaim | Claimed, trip: Any) -> None:
+    def _admitted(self, admitted: ActiveClaim | Claimed, run: Any) -> None:
         if isinstance(admitted, Claimed):
             outcome = outcome_of(self._call, admitted)
             self._result, self._attempt, self._fence = outcome.value, outcome.attempt, outcome.fence
             return
         self._held = admitted
         self._attempt, self._fence = admitted.attempt, admitted.fence
-        trip.hold(admitted)
+        run.hold(admitted)
         admitted.outer, admitted.store = active.get(), self._receiver.store
         self._token = active.set(admitted)
 
     @property
     def _is_held_around(self) -> bool:
-        """Does whoever asks for this claim run under it already? A wait for it would never end."""
+        """The caller already holds this claim: waiting for it would never end."""
         found, store = active.get(), self._receiver.store
         while found is not None:
-            if found.key == self.key and not found.settled and _is_one(found.store, store):
+            if found.key == self.key and not found.settled and _is_same_store(found.store, store):
                 return True
             found = found.outer
         return False
 
     def _mine(self) -> ActiveClaim:
-        """The claim, if it is still this block's to end."""
+        """The claim, if this block may still end it."""
         if self._held is None:
-            raise UsageError("this is a duplicate: its answer is recorded already", key=self.key)
+            raise UsageError("this is a duplicate: its answer is already recorded", key=self.key)
         if self._done:
-            raise UsageError("this claim is ended already", key=self.key)
+            raise UsageError("this claim has already ended", key=self.key)
         if self._held.pid != os.getpid():
             raise LeaseLostError(
-                "this process was forked after the claim was made; the claim is its parent's",
+                "this process was forked after the claim was made; only the parent may end it",
                 key=self.key,
             )
         return self._held
@@ -148,15 +148,15 @@ class _Claim:
             raise answer.error
 
     def _gave_up(self) -> None:
-        """From here on this block is no longer under the claim; others of this process may go."""
+        """The claim has ended before the block: other callers in this process may claim the key."""
         self._done = True
         self._step_out()
-        self._trip.end()
+        self._flow_run.end()
 
     def _step_out(self) -> None:
         token, self._token = self._token, None
         if token is not None:
-            # Given up by a task or thread that the block started: its context is not the block's.
+            # Ended by a task or thread that the block started, which has a context of its own.
             with contextlib.suppress(ValueError):
                 active.reset(token)
 
@@ -165,7 +165,7 @@ class _Claim:
         if self._held is None or self._done or self._held.pid != os.getpid():
             return None
         if self._unsure:
-            return None  # whether it was recorded is unknown: only the lease may end this claim
+            return None  # the store may have recorded it: let the lease expire
         if error is not None:
             return settle(self._call, self._held, Raised(error))
         return _give_back(self._call, self._held)
@@ -174,8 +174,8 @@ class _Claim:
 def _nothing() -> None: ...
 
 
-def _is_one(one: Any, other: Any) -> bool:
-    """Is it the same store, opened once or twice?"""
+def _is_same_store(one: Any, other: Any) -> bool:
+    """True for the same store, also if it was opened twice."""
     return one is other or (
         one is not None and one.url == other.url and bool(other.capabilities.shared)
     )
@@ -183,12 +183,12 @@ def _is_one(one: Any, other: Any) -> bool:
 
 def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:
     claim.over = True
-    yield from _told(call, Abandon(claim.key.id, claim.owner, call.terms.retention_ms))
+    yield from _asked_thrice(call, Abandon(claim.key.id, claim.owner, call.policy.retention_ms))
     claim.settled = True
 
 
-def _told(call: Call, ask: Abandon | Fail) -> Flow[Any]:
-    """The store's answer. It is asked three times; then observers are told of the outage."""
+def _asked_thrice(call: Call, ask: Abandon | Fail) -> Flow[Any]:
+    """Ask the store up to three times, then notify observers of the outage and raise."""
     for pause in (0.05, 0.2, None):
         try:
             return (yield ask)
@@ -201,112 +201,112 @@ def _told(call: Call, ask: Abandon | Fail) -> Flow[Any]:
 
 
 def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
-    terms = call.terms
-    ask = Fail(claim.key.id, claim.owner, claim.fence, 0, terms.max_attempts, terms.retention_ms)
+    policy = call.policy
+    ask = Fail(claim.key.id, claim.owner, claim.fence, 0, policy.max_attempts, policy.retention_ms)
     ask.error, ask.hold = why, True
     claim.over = True
     try:
-        ack = yield from _told(call, ask)
+        ack = yield from _asked_thrice(call, ask)
     except StoreUnavailableError:
         raise
     except StoreError:
-        ack = yield from _told(
+        ack = yield from _asked_thrice(
             call, without_payload(ask)
-        )  # better held without its reason than not
+        )  # without its reason: holding the key matters more
     claim.settled = True
     if ack is not Ack.OK:
-        raise LeaseLostError("the claim was taken over before it could be held", key=claim.key)
+        raise LeaseLostError("another worker took over before it could be held", key=claim.key)
     call.notify(Held(call.key, why))
 
 
 class Claim(_Claim):
-    """The blocking twin, made by `Receiver.claim`."""
+    """A manual claim, made by `Receiver.claim`."""
 
-    _trip: BlockingFlowRun | None
+    _flow_run: BlockingFlowRun | None
 
     def __enter__(self) -> Self:
         from .._runtime.blocking import BlockingFlowRun
 
-        trip = self._trip = BlockingFlowRun(self._receiver._runtime)
+        run = self._flow_run = BlockingFlowRun(self._receiver._runtime)
         try:
-            self._admitted(drive(admit(self._call), trip.perform), trip)
+            self._admitted(drive(admit(self._call), run.perform), run)
         except BaseException as error:
-            trip.interrupted(error)
-            trip.end()
-            trip.deliver(instead_of=error)
+            run.interrupted(error)
+            run.end()
+            run.deliver(instead_of=error)
             raise
         return self
 
     def complete(self, value: Any = None) -> None:
-        """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
-        assert self._trip is not None
-        self._completed(drive(self._completing(value), self._trip.perform), value)
-        self._trip.deliver()
+        """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
+        assert self._flow_run is not None
+        self._completed(drive(self._completing(value), self._flow_run.perform), value)
+        self._flow_run.deliver()
 
     def release(self) -> None:
-        """Nothing was done: give the claim back at once. It does not count as an attempt."""
-        assert self._trip is not None
-        drive(self._releasing(), self._trip.perform)
+        """Nothing was done: release the claim now. It does not count as an attempt."""
+        assert self._flow_run is not None
+        drive(self._releasing(), self._flow_run.perform)
         self._gave_up()
 
     def hold(self, why: str = "") -> None:
-        """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
-        assert self._trip is not None
-        drive(self._holding(why), self._trip.perform)
+        """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
+        assert self._flow_run is not None
+        drive(self._holding(why), self._flow_run.perform)
         self._gave_up()
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        assert self._trip is not None
+        assert self._flow_run is not None
         try:
             flow = self._leaving(error)
             if flow is not None:
-                drive(flow, self._trip.perform)
+                drive(flow, self._flow_run.perform)
         finally:
-            self._trip.end()
-        self._trip.deliver(instead_of=error)
+            self._flow_run.end()
+        self._flow_run.deliver(instead_of=error)
 
 
 class AsyncClaim(_Claim):
-    """The awaited twin, made by `AsyncReceiver.claim`."""
+    """Async version of `Claim`, made by `AsyncReceiver.claim`."""
 
-    _trip: EventLoopFlowRun | None
+    _flow_run: EventLoopFlowRun | None
 
     async def __aenter__(self) -> Self:
-        trip = self._trip = await self._receiver._runtime.trip()
+        run = self._flow_run = await self._receiver._runtime.new_run()
         try:
-            self._admitted(await drive_async(admit(self._call), trip.perform), trip)
+            self._admitted(await drive_async(admit(self._call), run.perform), run)
         except BaseException as error:
-            await trip.interrupted(error)
-            trip.end()
-            trip.deliver(instead_of=error)
+            await run.interrupted(error)
+            run.end()
+            run.deliver(instead_of=error)
             raise
         return self
 
     async def complete(self, value: Any = None) -> None:
-        """Record the answer. Raises `LeaseLostError` if the claim was taken over meanwhile."""
-        assert self._trip is not None
-        answer = await drive_async(self._completing(value), self._trip.perform)
+        """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
+        assert self._flow_run is not None
+        answer = await drive_async(self._completing(value), self._flow_run.perform)
         self._completed(answer, value)
-        self._trip.deliver()
+        self._flow_run.deliver()
 
     async def release(self) -> None:
-        """Nothing was done: give the claim back at once. It does not count as an attempt."""
-        assert self._trip is not None
-        await drive_async(self._releasing(), self._trip.perform)
+        """Nothing was done: release the claim now. It does not count as an attempt."""
+        assert self._flow_run is not None
+        await drive_async(self._releasing(), self._flow_run.perform)
         self._gave_up()
 
     async def hold(self, why: str = "") -> None:
-        """Nobody knows what was done: no delivery runs until an operator resolves or releases."""
-        assert self._trip is not None
-        await drive_async(self._holding(why), self._trip.perform)
+        """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
+        assert self._flow_run is not None
+        await drive_async(self._holding(why), self._flow_run.perform)
         self._gave_up()
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        assert self._trip is not None
+        assert self._flow_run is not None
         try:
             flow = self._leaving(error)
             if flow is not None:
-                await drive_async(flow, self._trip.perform)
+                await drive_async(flow, self._flow_run.perform)
         finally:
-            self._trip.end()
-        self._trip.deliver(instead_of=error)
+            self._flow_run.end()
+        self._flow_run.deliver(instead_of=error)

@@ -1,14 +1,14 @@
-"""Maintenance: sweeping by itself, on a timer, by one node among many.
+"""Maintenance: automatic sweeping on a timer; one node per interval runs it.
 
     upkeep = receiver.maintain(every=300)     # a daemon thread; AsyncReceiver: a task
     upkeep.stop()                             # or let receiver.close() do it
 
-Besides removing what is past its retention it parks what was claimed long ago and never ended or
-delivered again, so that somebody looks. Who does a round is decided the way everything is decided
-here: each round is a key, and whoever wins its claim does it; the others get its report as a
-replay. A round that fails, however it fails, is logged and the next one comes; a store that cannot
-keep up gets smaller bites (`_core.operations.sweep`). The timer ends with the last of the receivers
-that share its runtime: it holds none of them itself.
+It removes records that are past their retention. It also parks work that was claimed long ago and
+never finished or redelivered, so that an operator notices it. Each round is a key: the node that
+wins its claim does the round, and the other nodes get its report as a replay. A round that fails is
+logged, and the timer continues. If the store cannot keep up, the sweep uses smaller batches
+(`_core.operations.sweep`). The timer keeps no receiver alive: it stops when the last receiver that
+shares its runtime is gone.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _log = logging.getLogger("twicesafe")
 
 
 class RoundTimer:
-    """When the next round is, and under which key."""
+    """The time and the key of the next round."""
 
     def __init__(
         self, every: Duration, limit: int | None, park_after: Duration | None = None
     ) -> None:
         self.every = seconds(every, "every")
         if self.every < 0.05:
-            raise ConfigurationError(f"every={every!r} makes no sense: use at least 0.05 seconds")
+            raise ConfigurationError(f"every={every!r} is not valid: use at least 0.05 seconds")
         self.limit = limit
         self._park_after = None if park_after is None else seconds(park_after, "park_after")
         self.policy = Policy(
@@ -56,20 +56,20 @@ class RoundTimer:
         )
 
     def number(self) -> int:
-        # The wall clocks of nodes may differ: then a round is swept twice, which harms nobody.
+        # If the nodes' wall clocks differ, a round may be swept twice, which is harmless.
         return int(time.time() / self.every)
 
     def key(self) -> Key:
-        # One round for all nodes of this store, whatever scopes their receivers have.
+        # Absolute: all nodes of this store share a round, whatever scopes their receivers have.
         return Key(f"{self.number()}", ("twicesafe", "maintenance"), absolute=True)
 
     def park_after(self) -> float | None:
-        """In every twelfth round: looking for stuck work reads what the sweep just read."""
+        """None in eleven of twelve rounds: searching for stuck work reads all records once more."""
         return self._park_after if self.number() % 12 == 0 else None
 
 
 def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]] | None:
-    """This round's report, swept now or replayed; None: another node is at it."""
+    """This round's report, new or replayed; None: another node is running it."""
     rounds = receiver.options(policy=timer.policy, fingerprint=None)
     try:
         return rounds.process(timer.key(), _upkeep, receiver, timer.limit, timer.park_after())
@@ -78,7 +78,7 @@ def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]
 
 
 class Maintenance:
-    """The blocking twin, made by `Receiver.maintain`."""
+    """The maintenance thread, made by `Receiver.maintain`."""
 
     def __init__(
         self, receiver: Receiver, every: Duration, limit: int | None, park_after: Duration | None
@@ -90,13 +90,13 @@ class Maintenance:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; a round under way is finished first."""
+        """Stop; a running round is finished first."""
         self._stopped.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def round(self) -> bool:
-        """One round now; True: this node did it."""
+        """Run one round now; True: this node did it."""
         receiver = self._receiver()
         if receiver is None:
             self._stopped.set()
@@ -114,7 +114,7 @@ class Maintenance:
 
 
 class AsyncMaintenance:
-    """The awaited twin, made by `AsyncReceiver.maintain`."""
+    """Async version of `Maintenance`, made by `AsyncReceiver.maintain`."""
 
     def __init__(
         self,
@@ -130,14 +130,14 @@ class AsyncMaintenance:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="twicesafe-upkeep")
 
     async def stop(self) -> None:
-        """End it; a round under way is given up."""
+        """Stop; a running round is cancelled."""
         import asyncio
 
         self._task.cancel()
         await asyncio.wait({self._task})
 
     async def round(self) -> bool:
-        """One round now; True: this node did it."""
+        """Run one round now; True: this node did it."""
         receiver = self._receiver()
         if receiver is None:
             return False
@@ -151,7 +151,7 @@ class AsyncMaintenance:
                 self._timer.park_after(),
             )
         except StillInProgressError:
-            return False  # another node is at it
+            return False  # another node is running it
         except Exception as error:
             _log_failed(error)
             return False
@@ -168,9 +168,9 @@ class AsyncMaintenance:
 
 
 def _held_by_others(receiver: R) -> Callable[[], R | None]:
-    """A receiver of these settings, as long as anybody holds one on the same runtime; then None.
+    """A receiver with these settings while its runtime is in use; then None.
 
-    The runtime counts, and not the receiver: `options` gives receivers that nobody keeps.
+    The runtime counts, not the receiver: receivers made by `options` are often temporary.
     """
     settings, runtime = copy(receiver), weakref.ref(receiver._runtime)
     del settings._runtime, settings.store
@@ -187,7 +187,7 @@ def _held_by_others(receiver: R) -> Callable[[], R | None]:
 
 
 def _log_failed(error: Exception) -> None:
-    foreign = not isinstance(error, TwicesafeError)  # nothing of ours: say where it came from
+    foreign = not isinstance(error, TwicesafeError)  # not our own error: log its traceback
     _log.warning("a round of maintenance failed: %s", error, exc_info=foreign)
 
 

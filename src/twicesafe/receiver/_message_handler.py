@@ -1,13 +1,13 @@
-"""Message handlers as classes: say once what a message's key is and what to do with it.
+"""Message handlers as classes: define a message's key and its handling in one place.
 
     class Payments(MessageHandler[dict, str]):
         def key(self, message): return Key.from_message(type="payment", id=message["id"])
         def handle(self, message): return charge(message)
-        def dead_letter(self, message, error): letters.append(message)
+        def dead_letter(self, message, error): dead_letters.append(message)
 
     Payments(receiver)(message)        # an Outcome, or the error
 
-The payload is fingerprinted by default: the same id with other content is refused, not replayed.
+The payload is fingerprinted by default: the same id with different content is refused.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 FINAL = (ParkedError, HeldError, FingerprintMismatchError)
-"""No redelivery will change these: the message is a dead letter."""
+"""Errors that redelivery cannot fix: the message is a dead letter."""
 
 
 class _Described(abc.ABC, Generic[M, T]):
     @abc.abstractmethod
     def key(self, message: M) -> KeyLike:
-        """The identity of a message: `Key.from_message`, its id, a hash of its content."""
+        """The message's key: its id, `Key.from_message(…)` or `Key.from_content(…)`."""
 
     def fingerprint(self, message: M) -> object:
         """What must be equal in every delivery; None: no check. Default: the whole message."""
@@ -45,25 +45,25 @@ class _Described(abc.ABC, Generic[M, T]):
         return receiver.options(scope=scope, fingerprint=self.fingerprint)
 
     def _check(self, receiver: Any, message: M) -> None:
-        """Raise what keeps this message from ever being handled: no usable key, or content that
-        cannot be compared."""
+        """Raise if this message can never be handled: its key is not valid, or its content cannot
+        be fingerprinted."""
         receiver.key(self.key(message))
         stated(self.fingerprint(message))
 
 
 class MessageHandler(_Described[M, T]):
-    """The blocking twin: subclass it, give it a `Receiver`, call it with messages."""
+    """Subclass it, create it with a `Receiver`, and call it with messages."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver: Receiver = self._scoped(receiver)
 
     @abc.abstractmethod
     def handle(self, message: M) -> T:
-        """Do the work. It may start again after a failure or a crash."""
+        """Do the work. It may run again after a failure or a crash."""
 
     def dead_letter(self, message: M, error: Exception) -> None:
-        """A message that no redelivery can help: no usable key, a reused id, parked or held.
-        After this call the error is raised."""
+        """Called for a message that redelivery cannot help: no valid key, a reused id, parked or
+        held. The error is raised afterwards."""
 
     def __call__(self, message: M) -> Outcome[T]:
         try:
@@ -79,18 +79,18 @@ class MessageHandler(_Described[M, T]):
 
 
 class AsyncMessageHandler(_Described[M, T]):
-    """The awaited twin: subclass it, give it an `AsyncReceiver`, await it with messages."""
+    """Async version of `MessageHandler`: create it with an `AsyncReceiver`, and await its calls."""
 
     def __init__(self, receiver: AsyncReceiver) -> None:
         self.receiver: AsyncReceiver = self._scoped(receiver)
 
     @abc.abstractmethod
     async def handle(self, message: M) -> T:
-        """Do the work. It may start again after a failure or a crash."""
+        """Do the work. It may run again after a failure or a crash."""
 
     async def dead_letter(self, message: M, error: Exception) -> None:
-        """A message that no redelivery can help: no usable key, a reused id, parked or held.
-        After this call the error is raised."""
+        """Called for a message that redelivery cannot help: no valid key, a reused id, parked or
+        held. The error is raised afterwards."""
 
     async def __call__(self, message: M) -> Outcome[T]:
         try:

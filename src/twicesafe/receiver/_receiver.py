@@ -1,11 +1,11 @@
-"""The receiver: one recorded result per key; repeats get it.
+"""The receiver: one recorded result per key; duplicates get that result.
 
     receiver = Receiver.open("sqlite:///keys.db")
     outcome = receiver.process("tx-123", charge, order)     # runs charge(order)
     outcome = receiver.process("tx-123", charge, order)     # answers without running it
 
-`Receiver` and `AsyncReceiver` are twins: the same names and meanings, one awaited. Everything
-that is decided is decided in `core`; this page only gives it a friendly shape.
+`AsyncReceiver` is the async version of `Receiver`, with the same names and meanings. All decisions
+are made in `_core`; this module is the public interface.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ P = ParamSpec("P")
 
 
 class Receiver(ReceiverBase):
-    """The blocking twin. Thread-safe; one per process and store is enough."""
+    """The blocking receiver. Thread-safe; one per process and store is enough."""
 
     _runtime: BlockingRuntime
     store: Store
@@ -81,10 +81,10 @@ class Receiver(ReceiverBase):
         observers: Sequence[events.Observer] = (),
         cache: int = 0,
     ) -> Self:
-        """A receiver on the store at this URL; without one, SQLite in the user's data folder.
+        """Open a receiver on the store at this URL; without one, SQLite in the user's data folder.
 
-        ``cache``: how many recorded answers to keep in this process, so that hot duplicates cost
-        no round trip.
+        ``cache``: how many recorded answers to cache in this process. Frequent duplicates are then
+        answered without a store request.
         """
         return cls(
             open_store(default_url() if url is None else url),
@@ -98,8 +98,10 @@ class Receiver(ReceiverBase):
     def process(
         self, key: KeyLike | None, handler: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer; a repeat
-        gets the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer.
+
+        A duplicate gets the recorded answer.
+        """
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
@@ -115,7 +117,7 @@ class Receiver(ReceiverBase):
         key: Callable[[M], KeyLike],
         concurrency: int = 1,
     ) -> list[Outcome[T] | Failure]:
-        """One outcome or failure per message, in order; one bad message never sinks the rest."""
+        """One outcome or failure per message, in order. One failure does not affect the others."""
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
@@ -145,10 +147,10 @@ class Receiver(ReceiverBase):
         fingerprint: FingerprintSetting = None,
         policy: Policy | None = None,
     ) -> Any:
-        """Make a function safe to call twice. It returns its plain value, replayed or not.
+        """Make a function safe to call twice. It returns the plain value, new or replayed.
 
-        ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
-        arguments are equal calls. The scope is the receiver's, then ``scope``, by default the
+        ``key`` is a function of the arguments, the name of a parameter, or None: the key is then
+        made from all arguments. The scope is the receiver's followed by ``scope``, by default the
         function's module and name, so that neither tenants nor functions share keys.
         """
         if function is None:
@@ -175,47 +177,47 @@ class Receiver(ReceiverBase):
     def claim(
         self, key: KeyLike | None, *, fingerprint: object = None, returns: Any = Any
     ) -> Claim:
-        """Claim by hand: ``with receiver.claim(key) as claim: if claim.is_new: …``
+        """A manual claim: ``with receiver.claim(key) as claim: if claim.is_new: …``
 
-        ``returns``: the type of the result, if it is not a plain one.
+        ``returns``: the type of the result, if it is not plain data.
         """
         return Claim(self, self.key(key), fingerprint, returns)
 
     # -- for operators ------------------------------------------------------------------------
 
     def record(self, key: KeyLike) -> Record | None:
-        """What is known about a key; None if nothing."""
+        """The record of a key, or None."""
         return self._runtime.run(operations.read(self.key(key)))
 
     def release(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
-        """Let the next delivery run. ``force``: even if the work is done, so that it is redone."""
+        """Let the next delivery run. ``force``: even if the work is done; it will run again."""
         self._runtime.run(self._release(self.key(key), by, why, force))
 
     def resolve(
         self, key: KeyLike, value: object, *, by: str, why: str = "", returns: Any = Any
     ) -> None:
-        """Record this value as the answer. ``returns``: its type, if it is not a plain one.
+        """Record this value as the answer. ``returns``: its type, if it is not plain data.
 
-        Kept by this receiver's retention from now, and never shorter than it was.
+        Kept for this receiver's retention from now, and never shorter than before.
         """
         self._runtime.run(self._resolve(self.key(key), value, by, why, returns))
 
     def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
-        """Erase result and key text; a late duplicate still does not run again.
+        """Erase the result and the key text; a late duplicate still does not run again.
 
-        Kept by this receiver's retention from now, and never shorter than it was.
+        The record is kept for this receiver's retention from now, and never shorter than before.
         """
         self._runtime.run(self._forget(self.key(key), by, why))
 
     def sweep(self, limit: int | None = None) -> SweepReport:
-        """Remove records whose retention is over, in short bites; at most ``limit`` of them."""
+        """Remove records past their retention, in small batches; at most ``limit`` records."""
         report = self._runtime.run(operations.sweep(limit))
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
     def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
-        """Park work whose lease ended so long ago and that nobody delivered again; say which."""
-        flow = operations.park_stuck(self._before(older_than), self._terms.retention_ms)
+        """Park work whose lease ended this long ago without a redelivery; returns the records."""
+        flow = operations.park_stuck(self._before(older_than), self._resolved.retention_ms)
         return self._tell_parked(self._runtime.run(flow))
 
     def maintain(
@@ -225,17 +227,17 @@ class Receiver(ReceiverBase):
         limit: int | None = None,
         park_after: Duration | None = 7 * 86400,
     ) -> Maintenance:
-        """Sweep every so many seconds, by one of all the nodes that say so; until `close`.
+        """Sweep every ``every`` seconds until `close`; one node per interval runs it.
 
-        ``limit``: remove at most so many in one round. ``park_after``: every twelfth round also
-        parks what has been stuck for so long (`park_stuck`); None: never.
+        ``limit``: remove at most this many records per round. ``park_after``: every twelfth round
+        also parks work that has been stuck this long (`park_stuck`); None: never.
         """
         upkeep = Maintenance(self, every, limit, park_after)
         self._upkeep.append(upkeep)
         return upkeep
 
     def stats(self) -> Stats:
-        """How many records there are in which state."""
+        """The number of records in each state."""
         return self._runtime.run(operations.survey())
 
     def records(
@@ -246,11 +248,11 @@ class Receiver(ReceiverBase):
         limit: int = 100,
         after: str = "",
     ) -> tuple[list[Record], str]:
-        """A page of records, newest first, and the mark of the next page (empty: the last)."""
+        """A page of records, newest first, and the cursor of the next page (empty: last page)."""
         return self._runtime.run(operations.browse(state, tuple(scope), limit, after))
 
     def audit(self, key: KeyLike) -> list[AuditEntry]:
-        """What operators did to this key."""
+        """The operator actions on this key."""
         return self._runtime.run(operations.audit(self.key(key)))
 
     def doctor(self) -> list[Finding]:
@@ -258,7 +260,7 @@ class Receiver(ReceiverBase):
         return self.store.doctor() + unswept(self.stats())
 
     def close(self) -> None:
-        """Stop the lease keeper and close the store; also for receivers made by `options`."""
+        """Stop the lease keeper and close the store, also for receivers made by `options`."""
         while self._upkeep:
             self._upkeep.pop().stop()
         self._runtime.keeper.close()
@@ -272,7 +274,7 @@ class Receiver(ReceiverBase):
 
 
 class AsyncReceiver(ReceiverBase):
-    """The awaited twin. One per process and store is enough, for any number of tasks."""
+    """Async version of `Receiver`. One per process and store is enough, for any number of tasks."""
 
     _runtime: EventLoopRuntime
     store: AsyncStore
@@ -306,10 +308,10 @@ class AsyncReceiver(ReceiverBase):
         observers: Sequence[events.Observer] = (),
         cache: int = 0,
     ) -> Self:
-        """A receiver on the store at this URL; a plain call, it connects on first use.
+        """Open a receiver on the store at this URL. Not a coroutine: it connects on first use.
 
-        ``cache``: how many recorded answers to keep in this process, so that hot duplicates cost
-        no round trip.
+        ``cache``: how many recorded answers to cache in this process. Frequent duplicates are then
+        answered without a store request.
         """
         return cls(
             open_async_store(default_url() if url is None else url),
@@ -328,8 +330,10 @@ class AsyncReceiver(ReceiverBase):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer; a repeat
-        gets the recorded answer."""
+        """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer.
+
+        A duplicate gets the recorded answer.
+        """
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)
@@ -345,7 +349,7 @@ class AsyncReceiver(ReceiverBase):
         key: Callable[[M], KeyLike],
         concurrency: int = 1,
     ) -> list[Outcome[T] | Failure]:
-        """One outcome or failure per message, in order; one bad message never sinks the rest."""
+        """One outcome or failure per message, in order. One failure does not affect the others."""
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)
@@ -377,10 +381,10 @@ class AsyncReceiver(ReceiverBase):
         fingerprint: FingerprintSetting = None,
         policy: Policy | None = None,
     ) -> Any:
-        """Make a function safe to call twice. It returns its plain value, replayed or not.
+        """Make a function safe to call twice. It returns the plain value, new or replayed.
 
-        ``key`` is a callable of the arguments, the name of a parameter, or None: then equal
-        arguments are equal calls. The scope is the receiver's, then ``scope``, by default the
+        ``key`` is a function of the arguments, the name of a parameter, or None: the key is then
+        made from all arguments. The scope is the receiver's followed by ``scope``, by default the
         function's module and name, so that neither tenants nor functions share keys.
         """
         if function is None:
@@ -409,47 +413,47 @@ class AsyncReceiver(ReceiverBase):
     def claim(
         self, key: KeyLike | None, *, fingerprint: object = None, returns: Any = Any
     ) -> AsyncClaim:
-        """Claim by hand: ``async with receiver.claim(key) as claim: if claim.is_new: …``
+        """A manual claim: ``async with receiver.claim(key) as claim: if claim.is_new: …``
 
-        ``returns``: the type of the result, if it is not a plain one.
+        ``returns``: the type of the result, if it is not plain data.
         """
         return AsyncClaim(self, self.key(key), fingerprint, returns)
 
     # -- for operators ------------------------------------------------------------------------
 
     async def record(self, key: KeyLike) -> Record | None:
-        """What is known about a key; None if nothing."""
+        """The record of a key, or None."""
         return await self._runtime.run(operations.read(self.key(key)))
 
     async def release(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
-        """Let the next delivery run. ``force``: even if the work is done, so that it is redone."""
+        """Let the next delivery run. ``force``: even if the work is done; it will run again."""
         await self._runtime.run(self._release(self.key(key), by, why, force))
 
     async def resolve(
         self, key: KeyLike, value: object, *, by: str, why: str = "", returns: Any = Any
     ) -> None:
-        """Record this value as the answer. ``returns``: its type, if it is not a plain one.
+        """Record this value as the answer. ``returns``: its type, if it is not plain data.
 
-        Kept by this receiver's retention from now, and never shorter than it was.
+        Kept for this receiver's retention from now, and never shorter than before.
         """
         await self._runtime.run(self._resolve(self.key(key), value, by, why, returns))
 
     async def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
-        """Erase result and key text; a late duplicate still does not run again.
+        """Erase the result and the key text; a late duplicate still does not run again.
 
-        Kept by this receiver's retention from now, and never shorter than it was.
+        The record is kept for this receiver's retention from now, and never shorter than before.
         """
         await self._runtime.run(self._forget(self.key(key), by, why))
 
     async def sweep(self, limit: int | None = None) -> SweepReport:
-        """Remove records whose retention is over, in short bites; at most ``limit`` of them."""
+        """Remove records past their retention, in small batches; at most ``limit`` records."""
         report = await self._runtime.run(operations.sweep(limit))
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
     async def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
-        """Park work whose lease ended so long ago and that nobody delivered again; say which."""
-        flow = operations.park_stuck(self._before(older_than), self._terms.retention_ms)
+        """Park work whose lease ended this long ago without a redelivery; returns the records."""
+        flow = operations.park_stuck(self._before(older_than), self._resolved.retention_ms)
         return self._tell_parked(await self._runtime.run(flow))
 
     def maintain(
@@ -459,17 +463,17 @@ class AsyncReceiver(ReceiverBase):
         limit: int | None = None,
         park_after: Duration | None = 7 * 86400,
     ) -> AsyncMaintenance:
-        """Sweep every so many seconds, by one of all the nodes that say so; until `close`.
+        """Sweep every ``every`` seconds until `close`; one node per interval runs it.
 
-        ``limit``: remove at most so many in one round. ``park_after``: every twelfth round also
-        parks what has been stuck for so long (`park_stuck`); None: never.
+        ``limit``: remove at most this many records per round. ``park_after``: every twelfth round
+        also parks work that has been stuck this long (`park_stuck`); None: never.
         """
         upkeep = AsyncMaintenance(self, every, limit, park_after)
         self._upkeep.append(upkeep)
         return upkeep
 
     async def stats(self) -> Stats:
-        """How many records there are in which state."""
+        """The number of records in each state."""
         return await self._runtime.run(operations.survey())
 
     async def records(
@@ -480,11 +484,11 @@ class AsyncReceiver(ReceiverBase):
         limit: int = 100,
         after: str = "",
     ) -> tuple[list[Record], str]:
-        """A page of records, newest first, and the mark of the next page (empty: the last)."""
+        """A page of records, newest first, and the cursor of the next page (empty: last page)."""
         return await self._runtime.run(operations.browse(state, tuple(scope), limit, after))
 
     async def audit(self, key: KeyLike) -> list[AuditEntry]:
-        """What operators did to this key."""
+        """The operator actions on this key."""
         return await self._runtime.run(operations.audit(self.key(key)))
 
     async def doctor(self) -> list[Finding]:
@@ -492,14 +496,14 @@ class AsyncReceiver(ReceiverBase):
         return await self.store.doctor() + unswept(await self.stats())
 
     async def close(self) -> None:
-        """Stop the lease keeper and close the store; also for receivers made by `options`."""
+        """Stop the lease keeper and close the store, also for receivers made by `options`."""
         while self._upkeep:
             await self._upkeep.pop().stop()
         self._runtime.keeper.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:
-        """Connects. A store that is away is no reason to fail yet: the first call meets it."""
+        """Connects. If the store is unavailable, the first call raises, not this."""
         refused = await self._runtime.connect()
         if refused is not None and not isinstance(refused, StoreUnavailableError):
             raise refused

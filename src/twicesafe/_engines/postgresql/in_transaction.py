@@ -125,7 +125,7 @@ class PostgresInTransaction(InTransaction):
         programs = self.programs
         for _ in range(_RACES):
             row, now = yield from programs.load(ask.claim.id, programs.lock)
-            after = inbox.note(row, ask, now, 0)
+            after = inbox.apply_deferred(row, ask, now, 0)
             if after is None:
                 return
             if row is not None:

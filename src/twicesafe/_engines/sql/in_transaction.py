@@ -41,7 +41,7 @@ class InTransaction(abc.ABC):
         programs = self.programs
         row, now = yield from programs.load(ask.claim.id, programs.lock)
         floor = 0 if row is not None else (yield from programs.floor())
-        after = inbox.note(row, ask, now, floor)
+        after = inbox.apply_deferred(row, ask, now, floor)
         if after is not None:
             yield from programs.save(after, new=row is None)
 

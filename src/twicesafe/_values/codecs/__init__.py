@@ -11,10 +11,10 @@ What the default codec promises:
   fit changes nothing. Rich objects (Enum, dataclass, attrs, pydantic, msgspec, named tuple, a
   subclass of a builtin) come back as one of the classes the handler's return annotation mentions.
   They are rebuilt once before they are stored: one that does not come back the same is refused.
-- Stored bytes are data. Nothing is unpickled, imported or looked up by a stored name; bytes that
-  make no sense raise `CorruptRecordError`, however deep or odd they are.
+- Stored bytes are data. Nothing is unpickled, imported or looked up by a stored name; malformed
+  bytes raise `CorruptRecordError`, however deeply nested they are.
 
-A result's size is the policy's affair (``max_result_bytes``), not the codec's.
+The policy limits a result's size (``max_result_bytes``), not the codec.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PLAIN: Final = b"j"
 _TAGGED: Final = b"t"
 _TEXT: Final = frozenset((str,))
 _EXACT: Final = frozenset((str, int, bool, NoneType))
-_DIGITS: Final = 4300  # msgspec reads no longer int; Python writes one only if that is raised
+_DIGITS: Final = 4300  # msgspec reads no longer int; Python's default limit is the same
 
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
@@ -85,7 +85,7 @@ class JsonCodec:
                 return from_tagged(_from_json(payload[1:]), declared)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise CorruptRecordError(
-                f"the stored result is not what was written ({type(error).__name__}); "
+                f"the stored result cannot be read ({type(error).__name__}); "
                 "the work is done and is not run again"
             ) from error
         raise CorruptRecordError(
@@ -98,18 +98,18 @@ class JsonCodec:
             again = to_tagged(self.decode(payload, declared), declared)[0]
         except (CorruptRecordError, NotStorableError) as error:
             raise NotStorableError(
-                f"the result cannot be built again from its fields: {error}", value=value
+                f"the result cannot be rebuilt from its fields: {error}", value=value
             ) from error
         if _TAGGED + _to_json(again) != payload:
             raise NotStorableError(
-                "the result would not come back the same: building it again from its fields gives "
-                "other fields (does its constructor change what it is given?); return plain data",
+                "the result would not be replayed unchanged: rebuilding it from its fields gives "
+                "different fields (does its constructor change its arguments?); return plain data",
                 value=value,
             )
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Does JSON give this back exactly? Written for speed: most results are small plain dicts."""
+    """True if JSON round-trips this exactly. Written for speed: most results are small dicts."""
     kind = type(value)
     if kind is dict:
         if not _TEXT.issuperset(map(type, value)):

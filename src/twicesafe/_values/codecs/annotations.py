@@ -1,8 +1,8 @@
-"""Annotations: what a handler says it returns, and which classes that lets a replay rebuild.
+"""Annotations: a handler's return type, and which classes a replay may rebuild because of it.
 
-A stored result names classes only to choose among those the handler's annotation mentions: nothing
-is ever imported or looked up by a stored name. Annotations are the user's code; one that cannot be
-resolved (a name imported for type checkers only) counts as not there, and never raises.
+A stored class name only selects among the classes that the handler's annotation mentions; nothing
+is imported or looked up by a stored name. Annotations are the user's code. One that cannot be
+resolved (a name imported only for type checkers) is treated as missing and never raises.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MAX_CACHED: Final = 2048
 _BUILTINS: Final = frozenset({"builtins", "typing", "collections.abc"})
 _TOOLKITS: Final = frozenset({"builtins", "typing", "enum", "abc", "msgspec", "pydantic"})
 
-# By id of the code object, which the entry keeps alive: closures made anew on each call share it.
+# By id of the code object, which the entry keeps alive. Closures created by each call share it.
 _returns: dict[int, tuple[object, object, Any]] = {}
 
 
 def resolve_return_type(handler: Callable[..., Any]) -> Any:
     """The return annotation of a callable, strings resolved, awaitables unwrapped; else `Any`.
 
-    Cheap to ask again: answers are cached by the handler's code.
+    Results are cached by the handler's code.
     """
     while isinstance(handler, functools.partial):
         handler = handler.func
@@ -60,7 +60,7 @@ def resolve_return_type(handler: Callable[..., Any]) -> Any:
 def classes_in(declared: Any) -> Mapping[str, type | None]:
     """The rich classes an annotation mentions, also inside their fields, by qualified name.
 
-    None stands for a name that two of them share: it cannot say which one is meant.
+    None marks a name that two of them share, which is ambiguous.
     """
     try:
         return _cached_classes_in(declared)
@@ -70,7 +70,7 @@ def classes_in(declared: Any) -> Mapping[str, type | None]:
 
 def _classes_in(declared: Any) -> Mapping[str, type | None]:
     found: dict[str, type | None] = {}
-    seen: dict[int, Any] = {}  # holds what it has seen, so that no id is used twice
+    seen: dict[int, Any] = {}  # keeps seen objects alive, so that no id is reused
     ahead = [declared]
     while ahead:
         item = ahead.pop()
@@ -137,7 +137,7 @@ def _annotations(cls: type) -> dict[str, Any]:
 
 
 def _namespaces(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    # functools.wraps copies annotations, whose words belong to the module of the function inside.
+    # functools.wraps copies annotations, whose names belong to the wrapped function's module.
     inner = inspect.unwrap(function)
     if not isinstance(inner, types.FunctionType):
         inner = function
@@ -151,11 +151,11 @@ def _namespaces(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _resolve(annotation: Any, space: dict[str, Any], local: dict[str, Any]) -> Any:
-    def carrier() -> None: ...
+    def annotated() -> None: ...
 
-    carrier.__annotations__ = {"it": annotation}
+    annotated.__annotations__ = {"it": annotation}
     try:
-        hints = typing.get_type_hints(carrier, space, local, include_extras=True)
+        hints = typing.get_type_hints(annotated, space, local, include_extras=True)
     except Exception:  # evaluating an annotation may raise anything
         return Any
     return hints["it"]

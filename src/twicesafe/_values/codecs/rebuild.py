@@ -67,8 +67,8 @@ class _Reader:
         cls = classes_in(self._declared).get(name)
         if cls is None or not issubclass(cls, kind):
             raise CorruptRecordError(
-                f"the stored result holds an object of class {name[:60]!r}, which the handler's "
-                "return annotation does not mention (now); was it renamed?"
+                f"the stored result contains an object of class {name[:60]!r}, which the handler's "
+                "return annotation does not mention; was the class renamed?"
             )
         return cls
 

@@ -7,8 +7,8 @@ What JSON has stays as it is. The rest is an object with the member ``"$"``, whi
 
 A user's dict that has a key ``"$"`` itself is written as a map, so no data can pose as a tag.
 ``"c"`` is a class's qualified name; it chooses among the classes that the declared type mentions
-and does nothing else. Cycles, more than 100 levels and types without a form are refused, naming
-the place and never showing the value. `rebuild` reads it.
+and does nothing else. Cycles, more than 100 levels and unsupported types are refused; the error
+names the place and never shows the value. `rebuild` reads this format.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["MAX_DEPTH", "is_zone_name", "to_tagged"]
 
 MAX_DEPTH: Final = 100
 _MICROSECOND: Final = timedelta(microseconds=1)
-_ZONE_LETTERS: Final = frozenset(
+_ZONE_CHARACTERS: Final = frozenset(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+-/"
 )
 _AS_IS: Final = frozenset((bool, NoneType))
@@ -46,15 +46,15 @@ def to_tagged(value: Any, declared: Any) -> tuple[Any, bool]:
         return writer.form(value), writer.rich
     except NotStorableError:
         raise
-    except Exception as error:  # a property of the user's class raised; or the stack is nearly full
+    except Exception as error:  # a property of the user's class raised, or the stack is nearly full
         raise NotStorableError(
             f"the value could not be read to be stored ({type(error).__name__})", value=value
         ) from error
 
 
 def is_zone_name(name: object) -> bool:
-    """A name that is safe to look up, whoever wrote it: no dots, so no way out of the database."""
-    return isinstance(name, str) and 0 < len(name) <= 64 and _ZONE_LETTERS.issuperset(name)
+    """A name that is safe to look up, even from a hostile source: no dots, so no other paths."""
+    return isinstance(name, str) and 0 < len(name) <= 64 and _ZONE_CHARACTERS.issuperset(name)
 
 
 class _Writer:

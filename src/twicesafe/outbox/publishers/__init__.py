@@ -1,6 +1,6 @@
-"""Publishers: where a relay takes messages. One file per kind; `open` imports its driver.
+"""Publishers: where a relay sends messages. One file per kind; `open` imports its driver.
 
-    callable_   a function of yours, plain or async
+    _function   a function of yours, blocking or async
     webhook     http(s)://…     signed POST, Idempotency-Key set
     redis       redis://…       Redis Streams
     nats        nats://…        JetStream, Nats-Msg-Id set

@@ -1,8 +1,9 @@
 """A function as a publisher: called once per message, in order per key.
 
-It returns when the message is safe where it should be; whatever it raises is that message's failure.
-If no message is to blame (the other side is down), it raises `BrokerUnavailableError`; what was sent
-before stays sent. `NotNow` is for one message that cannot go yet, while others can.
+The function returns once the message is durable at its destination. What it raises is that
+message's failure, except for two errors. `BrokerUnavailableError`: the destination is down and no
+message is to blame; messages sent before stay sent. `NotNow`: this message cannot be sent yet,
+while others can.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["CallablePublisher", "publisher_of"]
 
 
 class CallablePublisher:
-    """``send(message)`` for every message. ``batch`` of them per turn, one after the other."""
+    """Calls ``send(message)`` for every message, up to ``batch`` in sequence per publish."""
 
     def __init__(
         self, send: Callable[[Message], object], *, batch: int = 100, concurrency: int = 1
@@ -37,7 +38,7 @@ class CallablePublisher:
                 self._send(message)
             except BrokerUnavailableError as error:
                 answers.failed(place, error)
-                break  # each further one could take as long to fail
+                break  # each further message could take as long to fail
             except Exception as error:
                 answers.failed(place, error)
             else:
@@ -45,11 +46,11 @@ class CallablePublisher:
         return answers.ended()
 
     def close(self) -> None:
-        """A function has nothing to close."""
+        """Nothing to close."""
 
 
 class AsyncCallablePublisher:
-    """``await send(message)`` for every message: keys side by side, each in order."""
+    """Awaits ``send(message)`` for every message: keys concurrently, each key in order."""
 
     def __init__(
         self,
@@ -83,11 +84,11 @@ class AsyncCallablePublisher:
         return answers.ended()
 
     async def close(self) -> None:
-        """A function has nothing to close."""
+        """Nothing to close."""
 
 
 def publisher_of(given: Any) -> Any:
-    """What a relay was given → a publisher: it is one, or a function to be called per message."""
+    """The publisher for a relay's argument: itself, or a wrapper for a function of one message."""
     if callable(getattr(given, "publish", None)):
         return given
     if inspect.iscoroutinefunction(given):

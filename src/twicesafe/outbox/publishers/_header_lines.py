@@ -1,7 +1,7 @@
-"""Text as the value of a header line: of HTTP, and of NATS, which has the same rules.
+"""Text as a header value, for HTTP and for NATS, which has the same rules.
 
-A value is printable ASCII without spaces at its ends; a receiver would cut those off. What is not goes as
-%XX, so that any key and any topic can be carried.
+A value is printable ASCII without leading or trailing spaces, which a receiver would strip. Other
+characters are sent as %XX, so that any key and any topic can be sent.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The signature of a web hook: who sent this body, under which key, and when.
+"""The signature of a webhook: proves who sent this body, under which key, and when.
 
     Twicesafe-Signature: t=<unix seconds>,v1=<hex>[,v1=<hex> …]
 
-Each ``v1`` is HMAC-SHA-256 with one secret over ``<t>.<id>.<body>``. In the id, ``%`` is written ``%25`` and
-``.`` is written ``%2E``: otherwise the id ``a`` with the body ``b.c`` and the id ``a.b`` with the body ``c``
-would have one signature. The id is the value of ``Idempotency-Key``, so that a delivery which is sent
-again under another key does not verify.
+Each ``v1`` is HMAC-SHA-256 with one secret over ``<t>.<id>.<body>``. In the id, ``%`` is written
+``%25`` and ``.`` is written ``%2E``: otherwise the id ``a`` with the body ``b.c`` and the id
+``a.b`` with the body ``c`` would have the same signature. The id is the value of
+``Idempotency-Key``, so a delivery replayed under another key does not verify.
 
-Several ``v1`` are there while a secret is replaced; one that fits is enough. A header that can be read in
-two ways (two times ``t``, as when it was sent in two lines) is refused.
+There are several ``v1`` while a secret is rotated; one match is enough. An ambiguous header (``t``
+twice, for example from two header lines) is refused.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Secrets: TypeAlias = str | bytes | Iterable[str | bytes]
 _TIME: Final = re.compile(r"[1-9][0-9]{0,11}|0", re.ASCII)
 _HEX: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST: Final = 4096
-"""Characters of a header that is looked at: some dozens of signatures."""
+"""Longest accepted header, in characters: room for dozens of signatures."""
 
 
 def as_secrets(secrets: Secrets) -> tuple[bytes, ...]:
-    """One secret or several, as bytes; without any, or with an empty one, anybody could sign."""
+    """One or more secrets as bytes. No secret or an empty one is refused: anyone could sign."""
     given = [secrets] if isinstance(secrets, (str, bytes)) else list(secrets)
     made = tuple(one.encode() if isinstance(one, str) else one for one in given)
     if not made or not all(made):
         raise ConfigurationError(
-            "the secret of a web hook is empty: everybody knows it; set one of 32 random characters or "
-            "more on both sides"
+            "the webhook secret is empty, so anyone could sign; set a secret of 32 or more random "
+            "characters on both sides"
         )
     return made
 
 
 def sign(secrets: tuple[bytes, ...], at: int, id: str, body: bytes) -> str:  # noqa: A002
-    """The header for one delivery, signed with each of these secrets."""
+    """The header of one delivery, signed with each of these secrets."""
     return ",".join([f"t={at}", *(f"v1={_made(secret, str(at), id, body)}" for secret in secrets)])
 
 
@@ -57,10 +57,10 @@ def verify_signature(
     tolerance: float = 300,
     now: float | None = None,
 ) -> bool:
-    """Was this body sent under this key by a holder of the secret, and not long ago?
+    """True if a holder of the secret sent this body under this key recently.
 
-    `id` is the delivery's ``Idempotency-Key``. Several secrets may be given: one that fits is enough.
-    Nothing that a sender can put into the header raises.
+    `id` is the delivery's ``Idempotency-Key``. Several secrets may be given; one match is enough.
+    No header content raises.
     """
     secrets = as_secrets(secret)
     if len(header) > _LONGEST:

@@ -1,4 +1,4 @@
-"""Publishers by URL: the scheme chooses the file, imported on first use.
+"""Publishers by URL: the scheme selects the module, which is imported on first use.
 
 Query parameters configure the publisher; unknown ones are refused by name. Other packages add
 schemes through the entry-point group ``twicesafe.publishers`` (``scheme = "module:Class"``, a class
@@ -33,16 +33,16 @@ SCHEMES: Final[dict[str, str]] = {
 
 
 def open_publisher(url: str) -> Publisher:
-    """The publisher at this URL; it connects when it is first used."""
+    """Open the publisher at this URL; it connects on first use."""
     module, _, name = target_of(url, SCHEMES, "publisher").partition(":")
     publisher: Publisher = getattr(importlib.import_module(module), name).open(url)
     return publisher
 
 
 def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str, dict[str, Any]]:
-    """The URL without our options, for the driver; and our options, with the types of their defaults.
+    """The URL for the driver, without our options; and our options, typed like their defaults.
 
-    What is not ours stays in the URL: the driver knows it, or refuses it.
+    Unknown options stay in the URL for the driver to accept or refuse.
     """
     parts = urlsplit(url)
     options, theirs = dict(ours), []
@@ -54,7 +54,7 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
             options[name] = _positive(text, ours[name])
         except (ValueError, KeyError):
             raise ConfigurationError(
-                f"option {name}={text[:40]!r} makes no sense: its default is {ours[name]!r}"
+                f"option {name}={text[:40]!r} is not valid: its default is {ours[name]!r}"
             ) from None
     query = urlencode(theirs)
     return urlunsplit((scheme or parts.scheme, parts.netloc, parts.path, query, "")), options

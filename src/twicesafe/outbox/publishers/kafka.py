@@ -2,14 +2,14 @@
 
     kafka://host:9092,host2:9092?prefix=shop.&client.id=relay
 
-The topic is the message's, with ``prefix=`` in front; the record's key is the ordering key, so a key
-stays in one partition; the id travels as the header ``id``. Whatever else stands in the query goes
-to librdkafka (``security.protocol``, ``sasl.username`` …). While a topic does not exist, its messages
-wait: their lanes rest, and nothing is counted.
+The topic is the message's, prefixed with ``prefix=``. The record's key is the ordering key, so a
+key stays in one partition. The id is sent as the header ``id``. Other query parameters are passed
+to librdkafka (``security.protocol``, ``sasl.username`` …). While a topic does not exist, its
+messages wait: their lanes back off, and no attempt is counted.
 
 The producer retries by itself and keeps the order of a partition (``acks=all``, idempotence). If it
-must give a message up, it gives up those behind it too (``enable.gapless.guarantee``); then it is
-replaced, and they are tried again.
+gives up on a message, it also gives up on the later ones (``enable.gapless.guarantee``). Then the
+publisher replaces the producer, and the relay retries them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class KafkaPublisher:
         self._config = {
             "linger.ms": 5,
             "compression.type": "lz4",
-            "log_level": 0,  # what fails is told by the publish that it fails
+            "log_level": 0,  # the failing publish reports it
             **config,
             "enable.idempotence": True,
             "enable.gapless.guarantee": True,
@@ -120,16 +120,16 @@ class KafkaPublisher:
         return answers.ended()
 
     def _meaning(self, report: Any, message: Message) -> Exception:
-        """Of a message that was not delivered."""
+        """The error for a message that was not delivered."""
         if report is _UNREPORTED:
             return BrokerUnavailableError("Kafka did not confirm in time")
         name = report.name()
         if name in _TO_BLAME:
-            return RuntimeError(f"Kafka refuses it: {name}")
+            return RuntimeError(f"Kafka refused the message: {name}")
         if name in _NO_TOPIC:
             return NotNow(f"Kafka has no topic {self._prefix}{message.topic}: create it")
         return BrokerUnavailableError(
-            f"Kafka did not take it: {name}", blames="none" if name in _AWAY else "compared"
+            f"Kafka did not accept it: {name}", blames="none" if name in _AWAY else "compared"
         )
 
     def check(self) -> None:
@@ -147,11 +147,11 @@ class KafkaPublisher:
             try:
                 self._producer = Producer(self._config)
             except KafkaException as error:
-                raise ConfigurationError(f"librdkafka refuses a setting: {error}") from error
+                raise ConfigurationError(f"librdkafka refused a setting: {error}") from error
         return self._producer
 
     def _blamed(self, error: Exception) -> Exception:
-        """`produce` itself refused: too large, say. Anything else is the producer's trouble."""
+        """The error when `produce` itself fails: the message (too large, say) or the producer."""
         code: Any = error.args[0] if error.args else None
         name = code.name() if hasattr(code, "name") else ""
         if name and name not in _TO_BLAME:
@@ -160,7 +160,7 @@ class KafkaPublisher:
         return error
 
     def _renew(self) -> None:
-        """After a gap the producer is done for: what it still holds is dropped, not sent later."""
+        """After a gap the producer cannot be used; its queue is dropped, not sent later."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()

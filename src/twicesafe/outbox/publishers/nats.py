@@ -2,10 +2,10 @@
 
     nats://host:4222?prefix=shop.
 
-The subject is the topic, with ``prefix=`` in front; a stream must listen to it. While none does, the
-message waits: its lane rests, and nothing is counted. JetStream drops a repeat of the same id within the
-stream's window (two minutes by default): helpful, but do not rely on it. The key goes along as the header
-``Twicesafe-Key``.
+The subject is the topic, prefixed with ``prefix=``; a stream must listen to it. While none does,
+the message waits: its lane backs off, and no attempt is counted. JetStream drops a duplicate id
+within the stream's window (two minutes by default): helpful, but do not rely on it. The key is sent
+as the header ``Twicesafe-Key``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["JetStreamPublisher"]
 OPTIONS: Final = {"prefix": "", "batch": 200, "timeout": 5.0}
 
 _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x20\x7f]+(\.[^\s.*>\x00-\x20\x7f]+)*")
-"""What the server takes for one subject; anything else it answers by hanging up, or as a wild card."""
+"""A valid subject. The server closes the connection on others, or treats them as wildcards."""
 
 
 class JetStreamPublisher(AsyncCallablePublisher):
-    """Awaited, by nats-py. Keys go side by side, each in order."""
+    """Async, with nats-py. Publishes keys concurrently, each key in order."""
 
     def __init__(
         self, url: str, *, prefix: str = "", batch: int = 200, timeout: float = 5.0
@@ -72,7 +72,7 @@ class JetStreamPublisher(AsyncCallablePublisher):
         await self._drop()
         self._connection = (
             Client()
-        )  # ours before it connects: a failed attempt leaves a socket open
+        )  # stored before it connects: a failed attempt leaves a socket open
         try:
             async with asyncio.timeout(self._timeout):
                 await self._connection.connect(
@@ -95,7 +95,7 @@ class JetStreamPublisher(AsyncCallablePublisher):
         subject = self._prefix + message.topic
         if _SUBJECT.fullmatch(subject) is None:
             raise ValueError(
-                "NATS cannot carry this topic: a subject has no spaces, no * and >, and no empty parts"
+                "NATS cannot use this topic: a subject has no spaces, no * or >, no empty parts"
             )
         headers = {name: line_of(value) for name, value in message.headers.items()}
         headers["Nats-Msg-Id"] = message.id
@@ -111,13 +111,13 @@ class JetStreamPublisher(AsyncCallablePublisher):
         except nats.js.errors.APIError as error:
             if error.code is not None and error.code >= 500:
                 raise BrokerUnavailableError(
-                    f"JetStream answers {error.code}", blames="none"
+                    f"JetStream answered {error.code}", blames="none"
                 ) from error
             raise
         except nats.errors.MaxPayloadError:
             raise
         except TimeoutError as error:
-            hung_up = not self._connection.is_connected  # nobody tells those who wait
+            hung_up = not self._connection.is_connected  # nats-py does not wake its waiters
             raise BrokerUnavailableError(
                 "JetStream did not confirm in time", blames="alone" if hung_up else "compared"
             ) from error
@@ -133,7 +133,7 @@ class JetStreamPublisher(AsyncCallablePublisher):
         try:
             async with asyncio.timeout(self._timeout):
                 await connection.close()
-        except Exception:  # it is gone: that is why we drop it
+        except Exception:  # the connection may already be gone
             return
 
     async def close(self) -> None:
@@ -141,10 +141,10 @@ class JetStreamPublisher(AsyncCallablePublisher):
 
 
 def _size_of(headers: dict[str, str]) -> int:
-    """Of the header block, as the server counts it."""
+    """Size of the header block, as the server counts it."""
     lines = sum(len(name) + len(value) + len(": \r\n") for name, value in headers.items())
     return len("NATS/1.0\r\n") + lines + len("\r\n")
 
 
 async def _quiet(_: Exception) -> None:
-    """What fails is told by the publish that it fails."""
+    """Ignored: the failing publish reports the error."""

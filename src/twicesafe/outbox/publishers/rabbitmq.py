@@ -1,13 +1,13 @@
-"""RabbitMQ: publisher confirms, persistent messages, and no message that finds no queue.
+"""RabbitMQ: publisher confirms, persistent messages, and unroutable messages are refused.
 
     amqp://user:password@host/vhost?exchange=shop
 
-The routing key is the topic; without ``exchange=`` the default exchange takes it to the queue of that
-name. ``message_id`` is the id, the ordering key goes along as the header ``twicesafe-key``. A message
-that no queue wants comes back and counts as refused (``mandatory=false`` lets it vanish).
+The routing key is the topic; without ``exchange=`` the default exchange routes it to the queue of
+that name. ``message_id`` is the id; the ordering key is sent as the header ``twicesafe-key``. A
+message that no queue takes is returned and counts as refused (``mandatory=false`` discards it).
 
-Whatever goes wrong but for such a refusal, connection and channel are dropped and made anew: the broker
-closes them for reasons of its own, and a time-out does not tell whether they still work.
+After any other error the connection and the channel are replaced: the broker may have closed them,
+and after a timeout it is unknown whether they still work.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["RabbitPublisher"]
 OPTIONS: Final = {"exchange": "", "mandatory": True, "batch": 200, "timeout": 5.0}
 
 SHORT_TEXT: Final = 255
-"""Bytes of a routing key and its like in AMQP; aiormq cuts or breaks what is longer."""
+"""Limit of a short string in AMQP, in bytes; aiormq truncates longer ones or fails."""
 
 
 class RabbitPublisher(AsyncCallablePublisher):
-    """Awaited, by aio-pika. Keys go side by side, each in order."""
+    """Async, with aio-pika. Publishes keys concurrently, each key in order."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RabbitPublisher(AsyncCallablePublisher):
         headers: dict[str, Any] = dict(message.headers)
         if message.key is not None:
             headers["twicesafe-key"] = message.key
-        carried = aio_pika.Message(
+        sent = aio_pika.Message(
             message.body,
             message_id=message.id,
             content_type=_short(message.headers.get("content-type"), "content-type"),
@@ -115,10 +115,10 @@ class RabbitPublisher(AsyncCallablePublisher):
         try:
             async with asyncio.timeout(self._timeout):
                 await self._exchange.publish(
-                    carried, message.topic, mandatory=self._mandatory, timeout=None
+                    sent, message.topic, mandatory=self._mandatory, timeout=None
                 )
         except DeliveryError:
-            raise  # it came back, or was refused: this message
+            raise  # returned or refused: this message is to blame
         except TimeoutError as error:
             raise BrokerUnavailableError("RabbitMQ did not confirm in time") from error
         except (AMQPError, OSError, RuntimeError) as error:
@@ -129,7 +129,7 @@ class RabbitPublisher(AsyncCallablePublisher):
     async def _drop(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # it is gone: that is why we drop it
+            with contextlib.suppress(Exception):  # the connection may already be gone
                 async with asyncio.timeout(self._timeout):
                     await connection.close()
 
@@ -139,5 +139,5 @@ class RabbitPublisher(AsyncCallablePublisher):
 
 def _short(text: str | None, what: str) -> str | None:
     if text is not None and len(text.encode()) > SHORT_TEXT:
-        raise ValueError(f"the header {what} is longer than AMQP carries ({SHORT_TEXT} bytes)")
+        raise ValueError(f"the header {what} is longer than AMQP allows ({SHORT_TEXT} bytes)")
     return text

@@ -1,14 +1,14 @@
-"""Redis Streams: one XADD per message; all that goes to one stream is one transaction and one trip.
+"""Redis Streams: one XADD per message; the messages of one stream are one transaction.
 
     redis://host:6379/0?stream=orders&maxlen=100000
 
-The stream is the message's topic (``prefix=`` goes in front), or the one that ``stream=`` names. A
-consumer finds ``id``, ``key``, ``topic``, ``headers`` (JSON) and ``body``. Streams do not
-deduplicate: consumers do, by the id (`Inbox`). With ``maxlen`` Redis trims old entries, read or not.
+The stream is the message's topic, prefixed with ``prefix=``, or the stream named by ``stream=``. An
+entry has ``id``, ``key``, ``topic``, ``headers`` (JSON) and ``body``. Streams do not deduplicate;
+consumers do, by the id (`Inbox`). With ``maxlen`` Redis trims old entries, read or not.
 
-EXEC is not all or nothing: a command that fails in it stops none of those behind it. So a transaction has
-one stream only, where Redis takes either all or none; and a relay sends a key's messages of one topic at
-a time.
+EXEC is not all or nothing: if one command in it fails, the later ones still run. So a transaction
+contains one stream only, where Redis accepts either all or none; and a relay sends a key's messages
+one topic at a time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _AWAY: Final = frozenset(
     {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOREPLICAS",
      "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "WRONGPASS"}
 )  # fmt: skip
-"""First words of errors that are about the server, not about the message or its stream."""
+"""Error codes that concern the server, not the message or its stream."""
 
 
 class RedisStreamPublisher:
-    """Blocking, by redis-py."""
+    """Blocking, with redis-py."""
 
     concurrency = 1
 
@@ -129,25 +129,25 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def _meaning(error: Exception, count: int) -> Exception:
-    """Redis says no to these messages or their stream; or it is away; or that cannot be told."""
+    """Is this Redis error a refusal of these messages, or an outage?"""
     import redis
 
-    said = f"Redis took none of {count}: {type(error).__name__}"
+    said = f"Redis accepted none of {count} messages: {type(error).__name__}"
     if isinstance(error, redis.TimeoutError):
-        outage = BrokerUnavailableError(f"{said} in time")
+        outage = BrokerUnavailableError(said)
     elif isinstance(error, (redis.ConnectionError, redis.AuthenticationError)):
         never = isinstance(error, redis.AuthenticationError) or "onnecting to" in str(error)
         outage = BrokerUnavailableError(said, blames="none" if never else "alone")
     elif _first_word(error) in _AWAY:
         outage = BrokerUnavailableError(said, blames="none")
     else:
-        return RuntimeError(f"Redis refuses it: {type(error).__name__}: {_words(error)}")
+        return RuntimeError(f"Redis refused the message: {type(error).__name__}: {_words(error)}")
     outage.__cause__ = error
     return outage
 
 
 def _words(error: Exception) -> str:
-    """What Redis said. redis-py may put the command in front of it, and so the message."""
+    """Redis's own text, without the command that redis-py may prefix: it contains the message."""
     return str(error).rpartition("caused error: ")[2]
 
 

@@ -1,14 +1,15 @@
-"""A web hook: one signed POST per message, with its id as ``Idempotency-Key``.
+"""Webhooks: one signed POST per message, with its id as ``Idempotency-Key``.
 
     https://example.com/hook?secret_env=HOOK_SECRET
 
-The receiver answers 2xx when it has kept the message. 429, 503 and no connection mean that it is away:
-nothing is counted. Silence, a broken connection, 502 and 504 mean the same, unless they repeat for one
-message while others are taken. Any other answer is this message's failure.
+The receiver answers 2xx once it has stored the message. 429, 503 and no connection mean that the
+receiver is unavailable: no attempt is counted. A timeout, a broken connection, 502 and 504 mean the
+same, unless they repeat for one message while others are accepted. Any other status is a failure of
+this message.
 
-With a secret each delivery is signed (`signature`), and `verify_signature` checks it. The secret is read from
-the environment variable that ``secret_env=`` names, so that no URL and no process list has it; while it is
-replaced, ``secret_env=NEW,OLD`` signs with both.
+With a secret each delivery is signed, and `verify_signature` checks it. The secret is read from the
+environment variable named by ``secret_env=``, so that it appears in no URL and no process list.
+During rotation, ``secret_env=NEW,OLD`` signs with both.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ __all__ = ["WebhookPublisher", "verify_signature"]
 OPTIONS: Final = {"secret_env": "", "timeout": 10.0, "concurrency": 16}
 
 BUSY: Final = frozenset({425, 429, 503})
-"""It says itself that it takes nothing now."""
+"""The receiver itself says that it accepts nothing now."""
 AWAY: Final = frozenset({408, 502, 504})
-"""What is behind it did not answer: to this message, or to any."""
+"""A server behind it did not answer, either to this message or to any."""
 
 FRAMING: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer",
      "transfer-encoding", "upgrade"}
 )  # fmt: skip
-"""Fields that say where a request ends and who answers it: a message's own would be believed."""
+"""Header fields that control the connection: a message must not set them."""
 
 
 class WebhookPublisher(CallablePublisher):
-    """Blocking, by httpx. One message per call, many calls at once; a key has one under way."""
+    """Blocking, with httpx. One message per call, many calls at once, one at a time per key."""
 
     def __init__(
         self,
@@ -74,14 +75,14 @@ class WebhookPublisher(CallablePublisher):
             secrets.append(os.environ.get(name, ""))
             if not secrets[-1]:
                 raise ConfigurationError(
-                    f"secret_env={name}: there is no such environment variable, or it is empty"
+                    f"secret_env={name}: this environment variable is not set or empty; set it"
                 )
         return cls(theirs, secret=secrets or None, **options)
 
     def _post(self, message: Message) -> None:
         import httpx
 
-        with self._making.now:  # the relay calls from many threads: one client, or the others leak
+        with self._making.now:  # many threads call this: make only one client
             if self._client is None:
                 self._client = httpx.Client(timeout=self._timeout)
         try:
@@ -89,29 +90,28 @@ class WebhookPublisher(CallablePublisher):
                 self._url, content=message.body, headers=self._headers(message)
             )
         except httpx.LocalProtocolError:
-            raise  # httpx itself refuses it: this message
+            raise  # httpx refused this message
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise BrokerUnavailableError(
-                f"the web hook cannot be reached: {type(error).__name__}", blames="none"
+                f"the webhook cannot be reached: {type(error).__name__}", blames="none"
             ) from error
         except httpx.HTTPError as error:
             raise BrokerUnavailableError(
-                f"the web hook did not answer: {type(error).__name__}"
+                f"the webhook did not answer: {type(error).__name__}"
             ) from error
+        unavailable = f"the webhook is unavailable: it answered {answer.status_code}"
         if answer.status_code in BUSY:
-            raise BrokerUnavailableError(
-                f"the web hook is away: it answers {answer.status_code}", blames="none"
-            )
+            raise BrokerUnavailableError(unavailable, blames="none")
         if answer.status_code in AWAY:
-            raise BrokerUnavailableError(f"the web hook is away: it answers {answer.status_code}")
+            raise BrokerUnavailableError(unavailable)
         if not answer.is_success:
-            raise RuntimeError(f"the web hook answers {answer.status_code}")
+            raise RuntimeError(f"the webhook answered {answer.status_code}")
 
     def _headers(self, message: Message) -> dict[str, str]:
         headers = {name.lower(): line_of(value) for name, value in message.headers.items()}
         framing = FRAMING & headers.keys()
         if framing:
-            raise ValueError(f"a web hook cannot carry the header {min(framing)}")
+            raise ValueError(f"a webhook must not send the header {min(framing)}")
         headers.setdefault("idempotency-key", message.id)
         headers["twicesafe-id"] = message.id
         headers["twicesafe-topic"] = line_of(message.topic)

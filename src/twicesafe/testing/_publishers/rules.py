@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..._core.outbox_requests import Message
 from ..._core.publisher import NOT_TRIED, NotNow
-from ..._runtime.relay_runner import blocking
+from ..._runtime.relay_runner import for_threads
 from ..._values.policy import Backoff
 from ...errors import BrokerUnavailableError
 from ...outbox import Outbox, OutboxRelay
@@ -230,7 +230,7 @@ class _Opened:
 
     def __init__(self, publisher: Any) -> None:
         self.batch: int = publisher.batch
-        self._blocking = blocking(publisher)
+        self._blocking = for_threads(publisher)
         self._closed = False
 
     def publish(self, messages: Sequence[Message]) -> Sequence[Any]:
