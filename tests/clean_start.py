@@ -45,7 +45,5 @@ def require_clean(starts: Iterable[Start]) -> None:
     assert {start.sent == NONE for start in found} == {True, False}, (
         "send some with and some without"
     )
-    dirty = [
-        start for start in found if (start.outside, start.in_transaction) != (NONE, start.sent)
-    ]
+    dirty = [start for start in found if (start.outside, start.inside) != (NONE, start.sent)]
     assert dirty == []

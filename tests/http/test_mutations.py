@@ -12,7 +12,7 @@ import re
 import pytest
 
 from lab.fuzz import LIMIT, TARGETS, Target, fuzz
-from twicesafe._core.http.wire import Guard, ResponseGuard
+from twicesafe._core.http.wire import RequestGuard, ResponseGuard
 
 INPUTS = int(os.environ.get("TWICESAFE_MUTATIONS", "2000"))
 
@@ -60,6 +60,6 @@ def test_a_guard_that_takes_a_bare_line_end_is_found(
     name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The hole that it was made for: LF alone in all lines, or only CR."""
-    for guard in (Guard, ResponseGuard):
+    for guard in (RequestGuard, ResponseGuard):
         monkeypatch.setattr(guard, "FORBIDDEN", re.compile(wrong.encode()))
     assert fuzz(TARGETS[name], 5000, enough=1).findings
