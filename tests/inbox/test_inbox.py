@@ -150,7 +150,7 @@ def test_a_mistaken_database_is_told(shop_of: Callable[[str], Shop]):
     shop = shop_of("sqlite3")
     connection = open_door("pymysql", shop_of("pymysql").url)
     try:
-        with pytest.raises(UsageError, match="must be the same database"):
+        with pytest.raises(UsageError, match="open the inbox on the database of your connection"):
             shop.inbox.accept(connection.connection, "m-1")
     finally:
         connection.close()

@@ -105,7 +105,7 @@ def test_an_unknown_object_is_told_what_is_known():
 
 
 def test_the_other_colour_is_told_where_to_go(door: Door):
-    with pytest.raises(UsageError, match=r"goes to Inbox" if not door.awaited else "AsyncInbox"):
+    with pytest.raises(UsageError, match=r"use Inbox" if not door.awaited else "AsyncInbox"):
         (of if door.awaited else async_of)(door.connection)
 
 
