@@ -98,7 +98,7 @@ async def test_jetstream_without_a_stream_says_which_one_is_missing(nats_url: st
     await publisher.close()
     assert isinstance(first, NotNow)
     assert f"no JetStream stream listens to {option(nats_url, 'prefix')}orders" in str(first)
-    assert "behind" in str(behind)
+    assert "earlier message of the same key" in str(behind)
 
 
 @pytest.mark.parametrize("topic", ["with a space", "with.*", "with.>", "with..nothing", "ends."])
@@ -159,7 +159,7 @@ async def test_rabbitmq(rabbitmq: Any, rabbitmq_url: str):
         [message("1", topic="nobody"), message("2"), message("3", "k2")]
     )
     assert type(first).__name__ == "PublishError"
-    assert "behind" in str(behind)
+    assert "earlier message of the same key" in str(behind)
     assert other is None
     assert (await queue.get(timeout=20)).body == b"3"
     await publisher.close()
@@ -207,7 +207,7 @@ def test_kafka_refuses_what_is_too_large(kafka_url: str):
     large = message("x" * 5000)
     first, behind, other = publisher.publish([large, message("2"), message("3", "k2")])
     assert "MSG_SIZE_TOO_LARGE" in str(first)
-    assert "behind" in str(behind)
+    assert "earlier message of the same key" in str(behind)
     assert other is None
     publisher.close()
 
@@ -223,7 +223,7 @@ def test_kafka_settings_are_checked():
     with pytest.raises(ConfigurationError, match="kafka://host"):
         open_publisher("kafka://user:password@host:9092")
     publisher: Any = open_publisher("kafka://localhost:1?no.such=1")
-    with pytest.raises(ConfigurationError, match="librdkafka refuses"):
+    with pytest.raises(ConfigurationError, match="librdkafka refused"):
         publisher.publish([message("1")])
 
 
@@ -290,7 +290,7 @@ def test_a_web_hook_that_refuses_a_message(hook: Hook):
     hook.answers = [400]
     publisher: Any = open_publisher(hook.url)
     (answer,) = publisher.publish([message("1")])
-    assert "answers 400" in str(answer)
+    assert "answered 400" in str(answer)
     publisher.close()
 
 
@@ -313,7 +313,7 @@ def test_a_web_hook_that_is_not_there():
     with pytest.raises(BrokerUnavailableError, match="cannot be reached"):
         publisher.publish([message("1")])
     publisher.close()
-    with pytest.raises(ConfigurationError, match="no such environment variable"):
+    with pytest.raises(ConfigurationError, match="not set or empty"):
         open_publisher("https://x/?secret_env=NOT_THERE")
     with pytest.raises(ConfigurationError, match="timeout="):
         open_publisher("https://x/?timeout=never")
