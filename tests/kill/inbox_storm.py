@@ -77,7 +77,7 @@ def work(folder: Path, options: argparse.Namespace, inbox: int, outbox: int) -> 
         try:
             if connection is None:
                 connection = connect(options.store)
-            if options.own_transaction:
+            if options.apart:
                 told = apart(box, connection, number)
             else:
                 told = box.process(connection, f"key-{number}", charge, connection, number).value
