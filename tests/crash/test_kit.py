@@ -17,7 +17,7 @@ from tests.crash.stage import World
 from twicesafe import AsyncReceiver, Key, Policy, Receiver
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Read, Verdict
 from twicesafe._engines.sqlite import SqliteStore
-from twicesafe.stores._group_commit import Lane
+from twicesafe.stores._group_commit import GroupCommit
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.testing._clock import FakeClock
 from twicesafe.testing._crash import Died, Life, crash_point, crash_points
@@ -237,7 +237,7 @@ def test_an_interrupt_in_the_lane_leaves_no_companion_unanswered():
             raise KeyboardInterrupt
         return [f"answer to {request}" for request in requests]
 
-    lane = Lane(lambda request: perform_all([request])[0], perform_all)
+    lane = GroupCommit(lambda request: perform_all([request])[0], perform_all)
     answers: dict[str, Any] = {}
 
     def call(name: str) -> None:

@@ -321,7 +321,10 @@ def test_without_an_admin_address_there_is_none(shop: Shop, tmp_path: Path, open
         (("--upstream", "http://a", "--listen", "8080"), "host:port"),
         (("--upstream", "http://a", "--store", "nosuch://"), "no store"),
         (("--upstream", "http://a", "--listen", "127.0.0.1:1", "--admin", "127.0.0.1:1"), "public"),
-        (("--upstream", "http://a", "--store", "memory://", "--workers", "2"), "not shared between processes"),
+        (
+            ("--upstream", "http://a", "--store", "memory://", "--workers", "2"),
+            "not shared between processes",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_told(tmp_path: Path, words: tuple[str, ...], told: str):
