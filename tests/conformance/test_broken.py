@@ -27,7 +27,7 @@ from tests.conformance.stores import Memory, Sqlite
 from tests.conformance.test_mysql import Mariadb
 from tests.conformance.test_postgresql import Postgres
 from tests.stores.test_redis_conformance import Redis
-from twicesafe._core.lifecycle import TRANSITIONS, Event
+from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
 from twicesafe._values.records import State
 from twicesafe.stores.memory import AsyncMemoryStore
 from twicesafe.testing import Place, StoreConformance, StoreModel, StoreUnderTest, check
@@ -175,7 +175,7 @@ def test_every_rule_of_the_protocol_that_is_a_stores_has_tests():
 
 def test_every_row_of_the_lifecycle_is_asked():
     assert set(ALLOWED.values()) == set(TRANSITIONS)
-    everything = {(state, event) for state in (None, *State) for event in Event}
+    everything = {(state, event) for state in (None, *State) for event in RecordEvent}
     assert set(ALLOWED.values()) | set(REFUSED.values()) | UNASKED == everything
 
 
