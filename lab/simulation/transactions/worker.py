@@ -49,7 +49,7 @@ class Worker(Actor):
         found = self._inboxes.get(settings)
         if found is None:
             found = self._inboxes[settings] = copy(inbox_for(self.loop, consumer, policy))
-            found._notes = self.notes
+            found._deferred = self.notes
             found._fingerprint = FINGERPRINTS[fingerprint]
         return found
 

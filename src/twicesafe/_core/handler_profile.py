@@ -13,11 +13,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import (
-    AsyncGeneratorType,
     CellType,
     CoroutineType,
     FunctionType,
-    GeneratorType,
     MethodType,
 )
 from typing import Any, Literal, TypeAlias
@@ -271,18 +269,18 @@ def _problem_of(handler: Callable[..., Any]) -> str:
     return "async" if inspect.iscoroutinefunction(inner) else ""
 
 
-_WORK_TO_DO = (CoroutineType, GeneratorType, AsyncGeneratorType)
-
-
 def unfinished(value: Any) -> UsageError | None:
-    """The error for a handler that returned work that has not run; None: it is an answer."""
-    if not isinstance(value, _WORK_TO_DO) and not hasattr(type(value), "__await__"):
+    """The error for a handler that returned a coroutine; None: it is an answer.
+
+    A coroutine has not started, so nothing has happened yet. A generator is different: the function that
+    returned it has run, so the record must say so, without a result.
+    """
+    if type(value) is not CoroutineType:
         return None
-    if isinstance(value, CoroutineType | GeneratorType):
-        value.close()  # it has not started; close it so that it never does
+    value.close()  # it has not started; close it so that it never does
     return UsageError(
-        f"the handler returned a {type(value).__name__}, whose work has not run: await it or "
-        "collect its items in the handler; async functions need AsyncReceiver or AsyncInbox"
+        "the handler returned a coroutine, whose work has not run: await it in the handler; async "
+        "functions need AsyncReceiver or AsyncInbox"
     )
 
 
