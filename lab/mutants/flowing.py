@@ -43,7 +43,7 @@ def new_owner_on_retry(patch: Patch) -> None:
         yield Sleep(0.02)
         return (yield replace(command, owner=new_owner()))
 
-    patch(processes, "exchange", _tampering(handle))
+    patch(processes, "deliver", _tampering(handle))
 
 
 @mutant("an unanswered claim is taken for won")
@@ -56,7 +56,7 @@ def unanswered_is_won(patch: Patch) -> None:
                 raise
         return Claimed(Verdict.WON, 1, 1)
 
-    patch(processes, "exchange", _tampering(handle))
+    patch(processes, "deliver", _tampering(handle))
 
 
 @mutant("an unanswered complete runs the handler again")
@@ -72,7 +72,7 @@ def unknown_outcome_reruns(patch: Patch) -> None:
         yield Invoke(again, call.run)
         return (yield command)
 
-    patch(processes, "exchange", _tampering(handle))
+    patch(processes, "deliver", _tampering(handle))
 
 
 @mutant("the handler's value is handed to those who wait before it is recorded")
@@ -83,7 +83,7 @@ def unrecorded_landing(patch: Patch) -> None:
             yield EndFlight(replace(answer, result=command.result, expires_in=command.retention))
         return (yield command)
 
-    patch(processes, "exchange", _tampering(handle))
+    patch(processes, "deliver", _tampering(handle))
 
 
 @mutant("a refused complete is reported as success")
@@ -92,7 +92,7 @@ def lost_is_success(patch: Patch) -> None:
         answer = yield command
         return Ack.OK if type(command) is Complete else answer
 
-    patch(processes, "exchange", _tampering(handle))
+    patch(processes, "deliver", _tampering(handle))
 
 
 @mutant("an outage at the claim runs the handler unprotected without being told to")
@@ -105,7 +105,7 @@ def fail_open(patch: Patch) -> None:
                 yield Invoke(None, call.run)
             raise
 
-    patch(processes, "exchange", _tampering(handle))
+    patch(processes, "deliver", _tampering(handle))
 
 
 @mutant("the claim of a handler that failed is given back as if it had never started")
@@ -115,7 +115,7 @@ def abandon_after_start(patch: Patch) -> None:
             command = Abandon(command.id, command.owner, command.retention)
         return (yield command)
 
-    patch(processes, "exchange", _tampering(handle))
+    patch(processes, "deliver", _tampering(handle))
 
 
 @mutant("the keeper renews past max_lease: a hung handler keeps its key")
