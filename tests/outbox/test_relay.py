@@ -110,11 +110,11 @@ def test_two_relays_divide_the_lanes(colours: Colours, outbox: Outbox, put: Put,
 def test_a_dead_relays_share_goes_on_after_its_lease(
     colours: Colours, outbox: Outbox, put: Put, broker: Broker
 ):
+    began = time.monotonic()
     held = outbox.store.perform(Hold(b"dead", 400))  # type: ignore[arg-type]
     assert len(held.slots) == 64
     put("1")
     relay = colours.relay(broker, lease=3)
-    began = time.monotonic()
     relay.start()
     broker.wait_for(1)
     assert time.monotonic() - began > 0.3
