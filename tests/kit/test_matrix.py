@@ -285,7 +285,7 @@ def test_a_bare_handler_is_delivered_without_a_receiver(tmp_path: Path):
     good = crash_matrix(books.together, "o-1", **options)
     assert good.ok, str(good)
     assert [name for name in named(good) if "claim" in name] == []
-    bad = crash_matrix(books.own_transaction, "o-1", **options)
+    bad = crash_matrix(books.apart, "o-1", **options)
     assert named(bad)["marked"].startswith("lost")
 
 

@@ -66,7 +66,7 @@ break_source(
 break_source(
     "mysql: rows by their numbers are searched for",
     bug="on a nearly empty table, sweeps and the outbox wait at rows of other sessions",
-    file="_engines/mysql/leading.py",
+    file="_engines/mysql/row_lookup.py",
     old=" FORCE INDEX (PRIMARY) ON",
     new=" ON",
     tests=[f"{WAITS}::test_no_statement_that_locks_reads_a_table_through"],

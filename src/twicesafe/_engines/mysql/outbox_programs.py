@@ -4,7 +4,7 @@ That is a statement of its own for messages with a key: a number drawn in the sa
 be drawn before the gate is passed.
 
 Where rows are locked or deleted by their numbers, the numbers lead and the table follows
-(`leading`).
+(`row_lookup`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..sql.outbox_programs import (
     marked,
     values_of,
 )
-from .leading import numbered
 from .programs import NOW, MysqlPrograms, MysqlSchema
+from .row_lookup import numbered
 
 __all__ = ["MysqlOutbox"]
 

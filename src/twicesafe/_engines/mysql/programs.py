@@ -338,7 +338,7 @@ class _Update:
         self._one = one.format(**dict.fromkeys(names, "%s"))
         self._names = names
         theirs = {name: f"a.{name}" for name in names}
-        # The asks lead (`leading`): who waits at the row of another key delays all of them.
+        # The asks lead (`row_lookup`): who waits at the row of another key delays all of them.
         self._head = "UPDATE ("
         self._tail = (
             f") AS a STRAIGHT_JOIN {records} r FORCE INDEX ({table}_identity) ON r.id = a.id"

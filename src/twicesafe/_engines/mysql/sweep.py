@@ -22,7 +22,7 @@ from ..._core.protocol import Sweep
 from ..._values.records import SweepReport
 from ...stores._base import Program
 from ..sql.commands import Change, Query, atomically
-from .leading import numbered
+from .row_lookup import numbered
 
 if TYPE_CHECKING:
     from .programs import MysqlPrograms
