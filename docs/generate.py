@@ -168,7 +168,7 @@ def policy_page() -> str:
 
     return f"""# Policy
 
-{own_doc(policy.Policy)} Durations are seconds or `timedelta`. An invalid value raises `ConfigurationError`, which names the
+{own_doc(policy.Policy)} Durations are seconds, a `timedelta`, or text: `"90s"`, `"1h30m"`, `"7d"`, `"250ms"`. An invalid value raises `ConfigurationError`, which names the
 setting and the fix.
 
 Policies are not merged: the decorator's policy applies if it has one, else the receiver's, else the default. So a
@@ -269,7 +269,7 @@ How to use it: [Protect a service in any language](../how-to/proxy.md). The comm
 
 ## Settings
 
-Set them in `[proxy]` of `twicesafe.toml`, or in environment variables. Durations are in seconds. In a variable, separate several
+Set them in `[proxy]` of `twicesafe.toml`, or in environment variables. Durations are seconds, or text: `"30s"`, `"1h30m"`, `"7d"`. In a variable, separate several
 values with commas. The options `--upstream`, `--listen`, `--admin`, `--workers` and `--store` override both. An unknown name is
 refused.
 

@@ -1,9 +1,9 @@
-"""Forking: locks and threads that a child process must recreate.
+"""Forking: what a process must do around a fork, and what its child must recreate.
 
 A fork copies the memory of a process but only one of its threads. A lock that another thread held
 at that moment stays locked in the child, with no thread to release it, and the first call that
 needs it waits forever. So every object that keeps a lock or a thread longer than one call registers
-here how to recreate it.
+here how to recreate it. This is the only module that registers with the interpreter.
 """
 
 from __future__ import annotations
@@ -12,18 +12,49 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
+from types import MethodType
+from typing import TypeAlias
 
-__all__ = ["RenewedLock", "in_child"]
+__all__ = ["RenewedLock", "around_fork", "in_child"]
 
-_renewals: set[weakref.WeakMethod[Callable[[], None]]] = set()
+_Hook: TypeAlias = Callable[[], None]
+_Hooks: TypeAlias = dict[Callable[[], _Hook | None], None]
+
+_before: _Hooks = {}
+_in_parent: _Hooks = {}
+_in_child: _Hooks = {}
 
 
-def in_child(renew: Callable[[], None]) -> None:
-    """Call this bound method in every forked child while its object is alive.
+def in_child(renew: _Hook) -> None:
+    """Call this in every forked child: a function, or a bound method while its object is alive.
 
     It must not wait for anything: the parent's other threads do not exist in the child.
     """
-    _renewals.add(weakref.WeakMethod(renew, _renewals.discard))
+    _add(_in_child, renew)
+
+
+def around_fork(before: _Hook, in_parent: _Hook, in_child: _Hook) -> None:
+    """Call these before every fork, and after it in the parent and in the child."""
+    _add(_before, before)
+    _add(_in_parent, in_parent)
+    _add(_in_child, in_child)
+
+
+def _add(hooks: _Hooks, hook: _Hook) -> None:
+    if isinstance(hook, MethodType):
+        hooks[weakref.WeakMethod(hook, lambda gone: hooks.pop(gone, None))] = None
+    else:
+        hooks[lambda: hook] = None
+
+
+def _call_all(hooks: _Hooks) -> None:
+    """Call every hook, in order. One that raises does not stop the others."""
+    with ExitStack() as stack:
+        for reference in reversed(list(hooks)):
+            hook = reference()
+            if hook is not None:
+                stack.callback(hook)
 
 
 class RenewedLock:
@@ -37,12 +68,9 @@ class RenewedLock:
         self.now = threading.Lock()
 
 
-def _after_fork() -> None:
-    for reference in list(_renewals):
-        renew = reference()
-        if renew is not None:
-            renew()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=lambda: _call_all(_before),
+        after_in_parent=lambda: _call_all(_in_parent),
+        after_in_child=lambda: _call_all(_in_child),
+    )

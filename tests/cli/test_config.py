@@ -65,7 +65,7 @@ def test_the_policy_of_the_file_is_used(line: Line, here: Path):
         ("store = 'sqlite:///a.db'\n", ["[store]"]),
         ("[policy]\nleese = 3\n", ["'leese'", "did you mean 'lease'?"]),
         ("[policy]\nlease = -1\n", ["[policy] lease=-1", "at least 0.05"]),
-        ("[policy]\nlease = '30s'\n", ["[policy] lease", "seconds"]),
+        ("[policy]\nlease = '30 secs'\n", ["[policy] lease='30 secs'", "did you mean '30s'?"]),
         ("[policy]\nlease = 60\nmax_lease = 30\n", ["max_lease=30", "lease=60"]),
         ("[policy]\nretry_horizon = 90000\n", ["retention", "retry_horizon=90000"]),
         ("[policy]\ntakeover = 'maybe'\n", ["takeover='maybe'", "retry, hold"]),

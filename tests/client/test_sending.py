@@ -226,7 +226,7 @@ def test_the_profile_says_header_and_form():
         {"attempts": 0},
         {"attempts": True},
         {"deadline": 0},
-        {"deadline": "1"},
+        {"deadline": "soon"},
         {"backoff": 1},
         {"retry_on": "503"},
         {"retry_on": {200}},

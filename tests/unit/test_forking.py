@@ -143,7 +143,7 @@ def test_a_lock_that_was_held_at_the_fork_is_free_in_the_child(
 def test_a_lock_without_this_would_stay_locked(monkeypatch: pytest.MonkeyPatch):
     """The test above can fail."""
     lock = RenewedLock()
-    monkeypatch.setattr("twicesafe._forking._renewals", set())
+    monkeypatch.setattr("twicesafe._forking._in_child", {})
     assert while_held(lock.now, lambda: 1 / lock.now.acquire(blocking=False)) == 1
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from twicesafe._core.outbox_requests import Backlog, Depth
 from twicesafe._core.relay_lease import REST
-from twicesafe._values.policy import seconds
+from twicesafe._values.settings import seconds
 
 from .invariants import broken
 from .plan import LEASE

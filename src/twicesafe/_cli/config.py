@@ -7,8 +7,8 @@ The file is ``twicesafe.toml`` in the working directory, or the one that ``--con
     [store]
     url = "sqlite:///keys.db"
 
-    [policy]                 # the settings of twicesafe.Policy; durations in seconds
-    retention = 604800
+    [policy]                 # the settings of twicesafe.Policy; durations in seconds, or text
+    retention = "7d"
     [policy.backoff]
     first = 0.5
 
@@ -21,7 +21,6 @@ Every command checks the whole file: an unknown name is an error, never ignored.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import tomllib
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from typing import Any, Final
 
 from .. import Backoff, ConfigurationError, Policy, Receiver
 from .._proxy.settings import check_sections
+from .._values.settings import refuse_unknown
 from ..stores._urls import default_url, is_missing, mask
 from .exits import UNAVAILABLE, Ended
 
@@ -102,7 +102,7 @@ def _read(config: Path | None) -> tuple[str | None, Policy]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from error
     try:
-        _known(document, _SECTIONS, "section")
+        refuse_unknown(document, _SECTIONS, "section")
         for name, section in document.items():
             if not isinstance(section, dict):
                 raise ConfigurationError(
@@ -115,7 +115,7 @@ def _read(config: Path | None) -> tuple[str | None, Policy]:
 
 
 def _url(section: dict[str, Any]) -> str | None:
-    _known(section, ("url",), "setting in [store]")
+    refuse_unknown(section, ("url",), "setting in [store]")
     url = section.get("url")
     if url is not None and not isinstance(url, str):
         raise ConfigurationError(f"[store] url={url!r} is not a URL: write it in quotes")
@@ -128,7 +128,7 @@ def _policy(section: dict[str, Any]) -> Policy:
             raise ConfigurationError(
                 f"[policy] {name} cannot be set in a file: set it in Python, where the Receiver is opened"
             )
-    _known(section, _POLICY, "setting in [policy]")
+    refuse_unknown(section, _POLICY, "setting in [policy]")
     settings = dict(section)
     if "backoff" in settings:
         settings["backoff"] = _backoff(settings["backoff"])
@@ -143,16 +143,8 @@ def _backoff(section: Any) -> Backoff:
         raise ConfigurationError(
             "backoff must be a section: write [policy.backoff] and its settings below it"
         )
-    _known(section, _BACKOFF, "setting in [policy.backoff]")
-    for name, value in section.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ConfigurationError(f"[policy.backoff] {name}={value!r}: use a number")
-    return Backoff(**section)
-
-
-def _known(given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise ConfigurationError(f"there is no {what} {name!r}; {hint}")
+    refuse_unknown(section, _BACKOFF, "setting in [policy.backoff]")
+    try:
+        return Backoff(**section)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"[policy.backoff] {error.message}") from error

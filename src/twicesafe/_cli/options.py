@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
+
+from .._values.settings import seconds
+from ..errors import ConfigurationError
 
 __all__ = [
     "ByOption",
@@ -18,10 +22,26 @@ __all__ = [
     "StoreOption",
     "WhyOption",
     "YesOption",
+    "duration",
     "flag",
 ]
 
 _STORE_PANEL = "Store"
+
+
+def duration(least: float = 0) -> Callable[[Any], float]:
+    """Parses an option that is a duration: ``90`` (seconds), ``90s``, ``1h30m``, ``7d``."""
+
+    def parsed(value: Any) -> float:
+        try:
+            found = seconds(value, "")
+        except ConfigurationError as error:
+            raise typer.BadParameter(error.message.removeprefix("=")) from error
+        if found < least:
+            raise typer.BadParameter(f"{value!r} is too short: use at least {least:g} seconds")
+        return found
+
+    return parsed
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer calls it
@@ -87,8 +107,8 @@ RetentionOption: TypeAlias = Annotated[
     float | None,
     typer.Option(
         "--retention",
-        metavar="SECONDS",
-        min=0.001,
+        metavar="DURATION",
+        parser=duration(0.001),
         help="Keep the record at least this long from now. Default: the retention of the policy.",
         show_default=False,
     ),

@@ -22,7 +22,7 @@ from ..outbox import Outbox, OutboxRelay
 from ..stores._urls import mask
 from .config import existing, settle
 from .exits import NO, Ended
-from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, flag
+from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag
 from .output import Screen, ago, counted, shortened, table, visible
 from .upkeep import interruptible
 
@@ -60,7 +60,12 @@ def relay(
     ] = 500,
     lease: Annotated[
         float,
-        typer.Option("--lease", help="Lease in seconds; after it another relay takes over."),
+        typer.Option(
+            "--lease",
+            metavar="DURATION",
+            parser=duration(),
+            help="How long a relay holds its share; after that another relay takes over.",
+        ),
     ] = 10,
     max_attempts: Annotated[
         int, typer.Option("--max-attempts", help="Failed attempts before the lane is parked.")

@@ -22,7 +22,7 @@ from ..receiver._maintenance import RoundTimer, sweep_round
 from ..stores._urls import mask, outbox_script_of, script_of
 from .config import Settings, existing, opened, settle
 from .exits import NO, report_error
-from .options import ConfigOption, JsonOption, StoreOption, flag
+from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import STATES, Screen, ago, state_text, table, visible
 
 __all__ = ["doctor", "interruptible", "migrate", "stats", "sweep"]
@@ -91,8 +91,8 @@ def sweep(
         float | None,
         typer.Option(
             "--every",
-            metavar="SECONDS",
-            min=0.01,
+            metavar="DURATION",
+            parser=duration(0.01),
             help="Repeat at this interval until Ctrl-C or SIGTERM; outages do not end it.",
             show_default=False,
         ),
@@ -103,7 +103,7 @@ def sweep(
 ) -> None:
     """Remove records past their retention, in small batches.
 
-    Example: [cyan]twicesafe sweep --every 3600[/]
+    Example: [cyan]twicesafe sweep --every 1h[/]
     """
     screen = Screen(json)
     with opened(settle(store, config)) as receiver, interruptible() as stop:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .._values.codecs import DEFAULT_CODEC, Codec
 from .._values.context import MARGIN
-from .._values.policy import Policy, seconds
+from .._values.policy import Policy
+from .._values.settings import seconds
 
 __all__ = ["ResolvedPolicy"]
 

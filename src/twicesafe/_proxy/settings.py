@@ -19,7 +19,6 @@ and again before a reload takes effect: an unknown name is an error, never ignor
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -28,9 +27,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from .._core.http.forwarding import Forwarding
-from .._core.http.policy import HttpPolicy
+from .._core.http.policy import HTTP_DURATIONS, HttpPolicy
 from .._core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
-from .._values.policy import seconds
+from .._values.settings import expect, refuse_unknown, seconds
 from ..errors import ConfigurationError
 from ..stores._urls import default_url
 from .addresses import Listener, Origin
@@ -47,7 +46,7 @@ HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """All settings of a proxy. Durations in seconds."""
+    """All settings of a proxy. Durations: seconds, or text like "30s" and "1h30m"."""
 
     upstream: str
     """URL of the service to protect: http://host:port or https://…, optionally with a path."""
@@ -91,14 +90,14 @@ class ProxySettings:
 
     def __post_init__(self) -> None:
         listed = isinstance(self.trusted, list | tuple)
-        _require(
+        expect(
             listed and all(isinstance(one, str) for one in self.trusted),
             "trusted", self.trusted, 'use a list like ["10.0.0.0/8"]',
         )  # fmt: skip
         object.__setattr__(self, "trusted", tuple(self.trusted))
         for name, least in _DURATIONS.items():
             number = seconds(getattr(self, name), name)
-            _require(number >= least, name, number, f"use {least or 0:g} or more seconds")
+            expect(number >= least, name, number, f"use {least or 0:g} or more seconds")
             object.__setattr__(self, name, number)
         for name, most in (
             ("workers", 256),
@@ -107,13 +106,13 @@ class ProxySettings:
         ):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(
+            expect(
                 whole and 1 <= value <= most, name, value, f"use a whole number from 1 to {most}"
             )
         for name in ("upstream", "listen", "store", "admin", "upstream_ca"):
             value = getattr(self, name)
-            _require(isinstance(value, str), name, value, "use text")
-        _require(isinstance(self.forwarded, bool), "forwarded", self.forwarded, "use true or false")
+            expect(isinstance(value, str), name, value, "use text")
+        expect(isinstance(self.forwarded, bool), "forwarded", self.forwarded, "use true or false")
         origin = Origin.of(self.upstream)
         public = Listener.of(self.listen, "listen")
         if (origin.host, origin.port) == (public.host, public.port):
@@ -180,7 +179,7 @@ def check_sections(document: Mapping[str, Any]) -> None:
         for name in document.get(section, {}):
             if name in HOOKS and section == "http":
                 raise ConfigurationError(f"[http] {name} is a Python object: use the middleware")
-            _known(name, known, f"setting in [{section}]")
+            refuse_unknown([name], known, f"setting in [{section}]")
 
 
 def http_policy(section: Mapping[str, Any]) -> HttpPolicy:
@@ -266,8 +265,8 @@ def _from_environ(environ: Mapping[str, str], section: str) -> dict[str, Any]:
     for variable, text in environ.items():
         if variable.startswith(prefix):
             name = variable.removeprefix(prefix).lower()
-            _known(name, known, f"setting for the variable {variable}:")
-            found[name] = _value(variable, text, _DEFAULTS[section].get(name, ""))
+            refuse_unknown([name], known, f"setting for the variable {variable}:")
+            found[name] = _value(variable, name, text, _DEFAULTS[section].get(name, ""))
     return found
 
 
@@ -277,8 +276,10 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _value(variable: str, text: str, default: Any) -> Any:
+def _value(variable: str, name: str, text: str, default: Any) -> Any:
     """A variable's text, converted to the type of the setting's default."""
+    if name in _DURATIONS or name in HTTP_DURATIONS:
+        return seconds(text.strip(), variable)
     try:
         if isinstance(default, bool):
             if text.lower() in ("true", "false"):
@@ -289,8 +290,8 @@ def _value(variable: str, text: str, default: Any) -> Any:
         if isinstance(default, (tuple, frozenset)):
             numbers = any(isinstance(item, int) for item in default)
             return [int(item) if numbers else item for item in _split(text)]
-        if isinstance(default, (int, float)):
-            return int(text) if text.strip().isdigit() else float(text)
+        if isinstance(default, int):
+            return int(text)
     except ValueError as error:
         raise ConfigurationError(f"{variable}={text[:40]!r} is not valid: {error}") from None
     return text
@@ -298,16 +299,3 @@ def _value(variable: str, text: str, default: Any) -> Any:
 
 def _split(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _known(name: str, known: Iterable[str], what: str) -> None:
-    names = list(known)
-    if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
-        raise ConfigurationError(f"there is no {what} {name!r}; {hint}")
-
-
-def _require(holds: object, name: str, value: object, remedy: str) -> None:
-    if not holds:
-        raise ConfigurationError(f"{name}={value!r} is not valid: {remedy}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._core.protocol import Claimed
+from .._forking import in_child
 from .._values.clocks import WorkerClock, since_boot
 from ..events import Event
 from .lease_keeper import LeaseKeeper
@@ -15,8 +15,6 @@ from .replay_cache import ReplayCache
 from .single_flight import Flight, SingleFlight
 
 __all__ = ["SharedState"]
-
-_everyone: weakref.WeakSet[SharedState] = weakref.WeakSet()
 
 
 class SharedState:
@@ -37,12 +35,17 @@ class SharedState:
         self.flights = SingleFlight()
         self.keeper = LeaseKeeper(perform_many, clock, notify)
         self.cache = ReplayCache(cache, clock) if cache else None
-        _everyone.add(self)
+        in_child(self._forget_all)
 
     def remember(self, flight: Flight | None, answer: Claimed) -> None:
         """Cache an answer that the store has confirmed, if there is a cache."""
         if self.cache is not None and flight is not None:
             self.cache.put(flight.id, answer)
+
+    def _forget_all(self) -> None:
+        """In a forked child: the claims and the waiting callers are the parent's."""
+        self.flights.forget_all()
+        self.keeper.forget_all()
 
 
 _process = os.getpid()
@@ -52,13 +55,9 @@ def process() -> int:
     return _process
 
 
-def _after_fork() -> None:
+def _renew_process() -> None:
     global _process
     _process = os.getpid()
-    for runtime in list(_everyone):
-        runtime.flights.forget_all()
-        runtime.keeper.forget_all()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_renew_process)

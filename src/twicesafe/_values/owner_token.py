@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 
+from .._forking import in_child
+
 __all__ = ["chance", "new_owner"]
 
 _prefix = b""
@@ -33,5 +35,4 @@ def chance(owner: bytes, turn: int) -> float:
 
 
 _reseed()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reseed)
+in_child(_reseed)

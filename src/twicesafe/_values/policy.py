@@ -1,45 +1,21 @@
 """Policy: the settings that decide how a receiver behaves, validated when created.
 
 Policies are never merged: the decorator's applies if it has one, else the receiver's, else the
-default. Durations are seconds or timedeltas. An invalid setting raises `ConfigurationError`, which
+default. Durations are seconds, timedeltas or text ("7d", "1h30m"). An invalid setting raises `ConfigurationError`, which
 names the field and the fix.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import ConfigurationError
+from .settings import Duration, expect, refuse_unknown, seconds
 
 if TYPE_CHECKING:
     from .codecs import Codec
 
-__all__ = ["Backoff", "Duration", "Policy", "refuse_unknown", "seconds"]
-
-Duration: TypeAlias = float | int | timedelta
-
-_CENTURY: Final = 100 * 365.25 * 86400
-"""Longer than any useful duration, and within the range of clocks and databases."""
-
-
-def seconds(value: object, name: str = "duration") -> float:
-    """A duration in seconds, or a `ConfigurationError` that names the setting."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
-    _require(abs(value) <= _CENTURY, name, value, "use at most 100 years")
-    return float(value)
-
-
-def _require(holds: bool, name: str, value: object, remedy: str) -> None:
-    if not holds:
-        raise ConfigurationError(f"{name}={value!r} is not valid: {remedy}")
+__all__ = ["Backoff", "Policy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +33,13 @@ class Backoff:
     def __post_init__(self) -> None:
         for name in ("first", "most"):
             value = seconds(getattr(self, name), f"backoff.{name}")
-            _require(value >= 0, f"backoff.{name}", value, "use 0 or more seconds")
+            expect(value >= 0, f"backoff.{name}", value, "use 0 or more seconds")
             object.__setattr__(self, name, value)
         for name, least, most in (("factor", 1, 1000), ("jitter", 0, 1)):
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             remedy = f"use a number from {least} to {most}"
-            _require(number and least <= value <= most, f"backoff.{name}", value, remedy)
+            expect(number and least <= value <= most, f"backoff.{name}", value, remedy)
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after attempt number `attempt` failed; `chance` is from 0 to 1."""
@@ -117,63 +93,54 @@ class Policy:
 
     def replace(self, **changes: Any) -> Policy:
         """This policy with some settings changed."""
-        refuse_unknown(changes, _NAMES, "policy")
+        refuse_unknown(changes, _NAMES, "policy setting")
         return replace(self, **changes)
 
 
 _NAMES = tuple(field.name for field in fields(Policy))
 
 
-def refuse_unknown(settings: Iterable[str], known: Sequence[str], what: str) -> None:
-    """Say which setting is unknown, and which one may have been meant."""
-    for name in settings:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise ConfigurationError(f"there is no {what} setting {name!r}; {hint}")
-
-
 def _check(policy: Policy) -> None:
     lease, max_lease = seconds(policy.lease), seconds(policy.max_lease)
-    _require(lease >= 0.05, "lease", policy.lease, "use at least 0.05 seconds")
-    _require(
+    expect(lease >= 0.05, "lease", policy.lease, "use at least 0.05 seconds")
+    expect(
         max_lease >= lease, "max_lease", policy.max_lease, f"it must not be below lease={lease:g}"
     )
     retention = seconds(policy.retention)
-    _require(retention > 0, "retention", policy.retention, "use a positive number of seconds")
-    _require(seconds(policy.wait) >= 0, "wait", policy.wait, "use 0 or more seconds")
+    expect(retention > 0, "retention", policy.retention, "use a positive number of seconds")
+    expect(seconds(policy.wait) >= 0, "wait", policy.wait, "use 0 or more seconds")
     for name, known in (
         ("in_flight", ("wait", "reject")),
         ("takeover", ("retry", "hold")),
         ("outage", ("refuse", "run")),
     ):
         value = getattr(policy, name)
-        _require(value in known, name, value, f"use one of {', '.join(known)}")
+        expect(value in known, name, value, f"use one of {', '.join(known)}")
     for name in ("max_waiters", "max_attempts", "max_result_bytes"):
         value = getattr(policy, name)
         whole = isinstance(value, int) and not isinstance(value, bool)
         least = 0 if name == "max_waiters" else 1
-        _require(whole and value >= least, name, value, f"use a whole number, {least} or more")
-    _require(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
+        expect(whole and value >= least, name, value, f"use a whole number, {least} or more")
+    expect(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
     codec: object = policy.codec
-    _require(
+    expect(
         codec is None or all(callable(getattr(codec, name, None)) for name in ("encode", "decode")),
         "codec",
         codec,
         "use None or an object with encode and decode",
     )
     remember: object = policy.remember
-    _require(
+    expect(
         isinstance(remember, tuple) and all(map(_is_exception_type, remember)),
         "remember",
         remember,
         "use a tuple of exception types",
     )
     if policy.timeout is not None:
-        _require(seconds(policy.timeout) > 0, "timeout", policy.timeout, "use None or more than 0")
+        expect(seconds(policy.timeout) > 0, "timeout", policy.timeout, "use None or more than 0")
     if policy.retry_horizon is not None:
         horizon = seconds(policy.retry_horizon)
-        _require(
+        expect(
             retention >= horizon,
             "retention",
             policy.retention,
@@ -189,7 +156,7 @@ def _is_exception_type(item: object) -> bool:
 # Python would raise a TypeError for an unknown setting; ours suggests the right name.
 def _checked(build: Any) -> Any:
     def init(self: Policy, **settings: Any) -> None:
-        refuse_unknown(settings, _NAMES, "policy")
+        refuse_unknown(settings, _NAMES, "policy setting")
         build(self, **settings)
 
     return init

@@ -12,7 +12,7 @@ from .._core.http.problems import Problem, Refused
 from .._core.http.recording import Ending
 from .._core.http.rules import Admission, Rules
 from .._core.http.stored import NOT_KEPT
-from .._values.policy import seconds
+from .._values.settings import seconds
 from ..errors import ResultError, TwicesafeError
 from ..receiver._claim import AsyncClaim
 from ._connection import Client

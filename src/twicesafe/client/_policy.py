@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 
 from .._core.http.policy import HttpPolicy
 from .._values.keys import Key
-from .._values.policy import Backoff, Duration, refuse_unknown, seconds
-from ..errors import ConfigurationError
+from .._values.policy import Backoff
+from .._values.settings import Duration, expect, refuse_unknown, seconds
 
 __all__ = ["TRY_AGAIN", "RetryPolicy"]
 
@@ -58,35 +58,30 @@ class RetryPolicy:
         object.__setattr__(self, "deadline", seconds(self.deadline, "deadline"))
         statuses: object = self.retry_on
         several = isinstance(statuses, Iterable) and not isinstance(statuses, (str, bytes))
-        _require(several, "retry_on", statuses, "use a set of statuses")
+        expect(several, "retry_on", statuses, "use a set of statuses")
         object.__setattr__(self, "retry_on", frozenset(self.retry_on))
         _check(self)
 
     def replace(self, **changes: Any) -> Self:
         """This policy with some settings changed."""
-        refuse_unknown(changes, [field.name for field in fields(self)], "retry")
+        refuse_unknown(changes, [field.name for field in fields(self)], "retry setting")
         return replace(self, **changes)
 
 
-def _require(holds: object, name: str, value: object, remedy: str) -> None:
-    if not holds:
-        raise ConfigurationError(f"{name}={value!r} is not valid: {remedy}")
-
-
 def _check(policy: RetryPolicy) -> None:
-    _require(isinstance(policy.http, HttpPolicy), "http", policy.http, "use an HttpPolicy(…)")
-    _require(
+    expect(isinstance(policy.http, HttpPolicy), "http", policy.http, "use an HttpPolicy(…)")
+    expect(
         policy.http.header, "http", "…", "its header is not set, so there is no header for the key"
     )
-    _require(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
+    expect(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
     for name, least in (("attempts", 1), ("buffer", 0)):
         value = getattr(policy, name)
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        _require(whole, name, value, f"use a whole number, {least} or more")
+        expect(whole, name, value, f"use a whole number, {least} or more")
     deadline = seconds(policy.deadline)
-    _require(deadline > 0, "deadline", policy.deadline, "use a positive number of seconds")
+    expect(deadline > 0, "deadline", policy.deadline, "use a positive number of seconds")
     for status in policy.retry_on:
-        _require(status in range(400, 600), "retry_on", status, "use statuses from 400 to 599")
-    _require(callable(policy.new_key), "new_key", policy.new_key, "use a callable")
+        expect(status in range(400, 600), "retry_on", status, "use statuses from 400 to 599")
+    expect(callable(policy.new_key), "new_key", policy.new_key, "use a callable")
     known = isinstance(policy.propagate, bool)
-    _require(known, "propagate", policy.propagate, "use True or False")
+    expect(known, "propagate", policy.propagate, "use True or False")

@@ -20,7 +20,7 @@ from .._core.http.key_field import BadKey, field_of, parse_key, require_key
 from .._values.clocks import WorkerClock, since_boot
 from .._values.context import current_key
 from .._values.keys import Key
-from .._values.policy import seconds
+from .._values.settings import seconds
 from ..errors import InvalidKeyError
 from ..propagation import numbered, outgoing_key
 from ._budget import Budget

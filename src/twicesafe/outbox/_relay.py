@@ -21,7 +21,8 @@ from .._core.outbox_requests import Message, Prepare
 from .._core.publisher import Publisher
 from .._core.relay_lease import RelayState
 from .._values.clocks import since_boot
-from .._values.policy import Backoff, Duration, seconds
+from .._values.policy import Backoff
+from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import open_async_store, open_store

@@ -29,8 +29,9 @@ from .._values.clocks import wall_clock
 from .._values.context import scope_of_context
 from .._values.keys import Key, KeyLike, as_key
 from .._values.outcomes import Failure, Outcome
-from .._values.policy import Duration, Policy, seconds
+from .._values.policy import Policy
 from .._values.records import Record, State, Stats
+from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, stays_here
 from ..stores._base import Finding
 

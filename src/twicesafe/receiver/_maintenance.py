@@ -22,7 +22,8 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 from .._values.keys import Key
-from .._values.policy import Backoff, Duration, Policy, seconds
+from .._values.policy import Backoff, Policy
+from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, StillInProgressError, TwicesafeError
 from ._base import ReceiverBase
 

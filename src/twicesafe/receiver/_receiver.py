@@ -26,8 +26,9 @@ from .._core.handler_profile import (
 )
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
-from .._values.policy import Duration, Policy
+from .._values.policy import Policy
 from .._values.records import AuditEntry, Record, State, Stats, SweepReport
+from .._values.settings import Duration
 from ..errors import StoreUnavailableError, UsageError
 from ..stores._base import AsyncStore, Finding, Store
 from ..stores._urls import default_url, open_async_store, open_store

@@ -8,7 +8,6 @@ its name in the same module, or named after a comma).
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from .._values.settings import expect, seconds, suggestion
 from ..errors import ConfigurationError
 from ._base import AsyncStore, Store
 
@@ -129,30 +129,26 @@ def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
     chosen = dict(known)
     for name, text in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise ConfigurationError(f"this store has no option {name[:40]!r}; {hint}")
-        chosen[name] = _convert(name, text, known[name])
+            raise ConfigurationError(
+                f"this store has no option {name[:40]!r}; {suggestion(name, known)}"
+            )
+        chosen[name] = typed(text, known[name], f"option {name}")
     return chosen
 
 
-def _convert(name: str, text: str, default: Any) -> Any:
-    try:
-        value = typed(text, default)
-        if isinstance(value, (int, float)) and value < 0:
-            raise ValueError
-    except (ValueError, KeyError):
-        kind = "true or false" if isinstance(default, bool) else "a number, 0 or more"
-        raise ConfigurationError(f"option {name}={text[:40]!r} is not valid: use {kind}") from None
-    return value
-
-
-def typed(text: str, default: Any) -> Any:
-    """Text converted to the type of the default. Raises ValueError or KeyError if it does not fit."""
+def typed(text: str, default: Any, name: str) -> Any:
+    """Text converted to the type of the default; a float is a duration, in seconds."""
+    if isinstance(default, float):
+        return seconds(text, name)
     if isinstance(default, bool):
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        expect(text.lower() in words, name, text[:40], "use true or false")
         return words[text.lower()]
-    return type(default)(text) if isinstance(default, (int, float)) else text
+    if isinstance(default, int):
+        plain = text.isascii() and text.isdigit() and len(text) <= 18
+        expect(plain, name, text[:40], "use a whole number, 0 or more")
+        return int(text)
+    return text
 
 
 _WEB: Final = ("http", "https")

@@ -28,7 +28,8 @@ from .._core.driving import drive, drive_async
 from .._values.codecs import resolve_return_type
 from .._values.keys import Key, KeyLike
 from .._values.outcomes import Outcome
-from .._values.policy import Policy, seconds
+from .._values.policy import Policy
+from .._values.settings import seconds
 from ..errors import ConfigurationError, HeldError, ParkedError, ResultError
 from ..receiver import AsyncReceiver, Receiver
 from ..stores.memory import AsyncMemoryStore, MemoryStore

@@ -23,7 +23,8 @@ from typing import Any, Final, Self
 from .._core.protocol import Request
 from .._values.codecs import resolve_return_type
 from .._values.keys import Key, KeyLike
-from .._values.policy import Policy, seconds
+from .._values.policy import Policy
+from .._values.settings import seconds
 from ..errors import StillInProgressError, StoreUnavailableError, UsageError
 from ..events import Event
 from ..receiver import AsyncReceiver, Receiver

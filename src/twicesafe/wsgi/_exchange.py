@@ -13,7 +13,7 @@ from .._core.http.problems import Problem
 from .._core.http.recording import Ending
 from .._core.http.rules import Rules
 from .._core.http.stored import NOT_KEPT
-from .._values.policy import seconds
+from .._values.settings import seconds
 from ..errors import ResultError, TwicesafeError
 from ..receiver._claim import Claim
 from ._environ import App, Environ, StartResponse, Write, answer

@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from ..._values.codecs import Codec
-from ..._values.policy import Backoff, Duration, Policy, refuse_unknown, seconds
+from ..._values.policy import Backoff, Policy
+from ..._values.settings import Duration, expect, refuse_unknown, seconds
 from ...errors import ConfigurationError
 from .fingerprint import FingerprintHow
 from .message import HttpRequest, StoredResponse
@@ -39,6 +40,9 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 _HEADERS_ROOM: Final = 65536
 """What a stored response may have besides its body."""
+
+
+HTTP_DURATIONS: Final = ("wait", "linger", "lease", "max_lease", "retention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,7 @@ class HttpPolicy:
     """How stored responses become bytes; wrap it to encrypt them."""
 
     def __post_init__(self) -> None:
-        for name in ("wait", "linger", "lease", "max_lease", "retention"):
+        for name in HTTP_DURATIONS:
             object.__setattr__(self, name, seconds(getattr(self, name), name))
         for name in ("methods", "release"):
             object.__setattr__(self, name, frozenset(_several(self, name)))
@@ -209,7 +213,7 @@ class HttpPolicy:
 
     def replace(self, **changes: Any) -> Self:
         """This policy with some settings changed."""
-        refuse_unknown(changes, [field.name for field in fields(self)], "HTTP")
+        refuse_unknown(changes, [field.name for field in fields(self)], "HTTP setting")
         return replace(self, **changes)
 
     def receiver_policy(self, *, rerun: bool) -> Policy:
@@ -233,13 +237,8 @@ class HttpPolicy:
 def _several(policy: HttpPolicy, name: str) -> Iterable[Any]:
     value = getattr(policy, name)
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise ConfigurationError(f"{name}={value!r} makes no sense: use a tuple, ({value!r},)")
+        raise ConfigurationError(f"{name}={value!r} is not valid: use a tuple, ({value!r},)")
     return value
-
-
-def _require(holds: object, name: str, value: object, remedy: str) -> None:
-    if not holds:
-        raise ConfigurationError(f"{name}={value!r} makes no sense: {remedy}")
 
 
 def _is_token(value: object) -> bool:
@@ -262,17 +261,17 @@ def _check(policy: HttpPolicy) -> None:
     if policy.replay_header is not None:
         names.append(("replay_header", policy.replay_header))
     for name, value in names:
-        _require(_is_token(value), name, value, "use the name of an HTTP field")
+        expect(_is_token(value), name, value, "use the name of an HTTP field")
     for value in policy.keep_headers:
         named = value.lower().encode()
         once = named not in OF_ONE_PASSAGE
-        _require(once, "keep_headers", value, "it belongs to one passage, and is never kept")
-        _require(named not in COOKIES, "keep_headers", value, "say replay_cookies=True")
+        expect(once, "keep_headers", value, "it belongs to one passage, and is never kept")
+        expect(named not in COOKIES, "keep_headers", value, "say replay_cookies=True")
     for method in policy.methods:
         known = _is_token(method) and method == method.upper()
-        _require(known, "methods", method, "use methods in upper case, like 'POST'")
-        _require(method not in _SAFE, "methods", method, "safe methods need no key: leave it out")
-    _require(policy.methods, "methods", set(), "name at least one")
+        expect(known, "methods", method, "use methods in upper case, like 'POST'")
+        expect(method not in _SAFE, "methods", method, "safe methods need no key: leave it out")
+    expect(policy.methods, "methods", set(), "name at least one")
     if not isinstance(policy.required, bool):
         Routes(_several(policy, "required"), "required")
         object.__setattr__(policy, "required", tuple(policy.required))
@@ -284,10 +283,10 @@ def _check(policy: HttpPolicy) -> None:
 
 
 def _check_without_field(policy: HttpPolicy) -> None:
-    _require(policy.key_from, "header", None, "say in key_from= where else the key is")
+    expect(policy.key_from, "header", None, "say in key_from= where else the key is")
     for name, default in (("aliases", ()), ("strict", False), ("forward_key", True)):
         value = getattr(policy, name)
-        _require(value == default, name, value, "it says nothing without header=: leave it out")
+        expect(value == default, name, value, "it says nothing without header=: leave it out")
 
 
 def _check_numbers(policy: HttpPolicy) -> None:
@@ -302,34 +301,34 @@ def _check_numbers(policy: HttpPolicy) -> None:
     ):
         value = getattr(policy, name)
         remedy = f"use a whole number from {least} to {most}"
-        _require(_whole(value, least, most), name, value, remedy)
+        expect(_whole(value, least, most), name, value, remedy)
     for status in policy.release:
-        _require(_whole(status, 300, 599), "release", status, "use statuses from 300 to 599")
+        expect(_whole(status, 300, 599), "release", status, "use statuses from 300 to 599")
     for name in ("wait", "linger"):
         value = getattr(policy, name)
-        _require(seconds(value) >= 0, name, value, "use 0 or more seconds")
+        expect(seconds(value) >= 0, name, value, "use 0 or more seconds")
 
 
 def _check_hooks(policy: HttpPolicy) -> None:
     for name in ("check_key", "redact", "on_replay"):
         value = getattr(policy, name)
-        _require(value is None or callable(value), name, value, "use None or a callable")
+        expect(value is None or callable(value), name, value, "use None or a callable")
     for source in policy.key_from:
-        _require(callable(source), "key_from", source, "use sources like QueryParameter('id')")
+        expect(callable(source), "key_from", source, "use sources like QueryParameter('id')")
     how: object = policy.fingerprint
     named = how is None or how in ("canonical", "octets") or callable(how)
-    _require(named, "fingerprint", how, "use 'canonical', 'octets', None or a callable")
+    expect(named, "fingerprint", how, "use 'canonical', 'octets', None or a callable")
     scope: object = policy.scope
     if not callable(scope):
         fine = isinstance(scope, tuple) and scope and all(isinstance(n, str) and n for n in scope)
-        _require(fine, "scope", scope, "use a tuple of header names, or a callable of the request")
-    _require(isinstance(policy.scope_secret, bytes), "scope_secret", "…", "use bytes")
+        expect(fine, "scope", scope, "use a tuple of header names, or a callable of the request")
+    expect(isinstance(policy.scope_secret, bytes), "scope_secret", "…", "use bytes")
     known = policy.on_unknown in ("hold", "rerun")
-    _require(known, "on_unknown", policy.on_unknown, "use 'hold' or 'rerun'")
+    expect(known, "on_unknown", policy.on_unknown, "use 'hold' or 'rerun'")
     for name in ("problem_base", "documentation"):
         value = getattr(policy, name)
         clean = isinstance(value, str) and re.fullmatch(r"[\x21\x23-\x3b\x3d\x3f-\x7e]*+", value)
-        _require(clean, name, value, "use a URI")
+        expect(clean, name, value, "use a URI")
     for name in ("strict", "per_operation", "replay_cookies", "forward_key", "fail_open"):
         value = getattr(policy, name)
-        _require(isinstance(value, bool), name, value, "use True or False")
+        expect(isinstance(value, bool), name, value, "use True or False")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from ..._values.settings import expect, seconds
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._urls import identifier, mask, options_of
 
@@ -79,18 +80,14 @@ def period(text: str) -> float:
     """``6h`` in seconds; nothing, or ``off``: 0."""
     if text in ("", "0", "off", "false", "no"):
         return 0.0
-    number, unit = text[:-1], _UNITS.get(text[-1])
-    if unit is not None and number.isascii() and number.isdigit() and len(number) < 8:
-        seconds = float(int(number) * unit)
-        if seconds >= SHORTEST:
-            return seconds
-    raise ConfigurationError(
-        f"option generations={text[:40]!r} is not valid: use a time of a minute or more, "
-        "such as 30m, 6h or 1d; a quarter of the retention is a good choice"
+    found = seconds(text, "option generations")
+    expect(
+        found >= SHORTEST,
+        "option generations",
+        text,
+        "use a minute or more, such as 30m, 6h or 1d; a quarter of the retention is a good choice",
     )
-
-
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    return found
 
 
 def percents(sql: str) -> str:

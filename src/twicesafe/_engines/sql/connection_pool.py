@@ -12,7 +12,6 @@ costs who waits for it a moment (`LOOK`), after which it looks for itself.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Generic, Protocol, TypeVar
 
+from ..._forking import in_child
 from ...errors import StoreUnavailableError
 
 __all__ = ["Pool"]
@@ -34,7 +34,6 @@ C = TypeVar("C", bound=Closable)
 
 LOOK: Final = 0.05
 
-_everyone: weakref.WeakSet[Pool[Closable]] = weakref.WeakSet()
 _left_to_parent: list[object] = []
 
 
@@ -54,13 +53,18 @@ class Pool(Generic[C]):
         self._most = most
         self._patience = patience
         self._fresh()
-        _everyone.add(self)  # type: ignore[arg-type]
+        in_child(self._leave_to_parent)
 
     def _fresh(self) -> None:
         self._idle: deque[_Place[C]] = deque()
         self._places: list[weakref.ref[_Place[C]]] = []
         self._counting = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: closing the parent's connections here would end them there."""
+        _left_to_parent.append(self._idle)
+        self._fresh()
 
     @contextmanager
     def connection(self) -> Iterator[C]:
@@ -138,13 +142,3 @@ class Pool(Generic[C]):
 def _is_taken(reference: weakref.ref[_Place[C]]) -> bool:
     place = reference()
     return place is not None and not place.over
-
-
-def _after_fork() -> None:
-    for pool in list(_everyone):
-        _left_to_parent.append(pool._idle)
-        pool._fresh()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.driving import drive
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
+from ..._forking import around_fork
 from ..._values.clocks import boot_id, since_boot, wall_clock
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Capabilities, Finding, Program, Store
@@ -38,7 +37,6 @@ E = TypeVar("E", bound=BaseException)
 COME_BACK: Final = 500
 """Milliseconds after which to ask again for a file that a writer keeps."""
 
-_open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _left_to_parent: list[object] = []
 """Connections that a forked child inherited: closing them there could harm the parent's."""
 
@@ -86,7 +84,7 @@ class SqliteStore(Store):
         self._fork: Fork | None = None
         self._is_lost = False
         self._fresh()
-        _open_stores.add(self)
+        around_fork(self._before_fork, self._after_fork_in_parent, self._after_fork_in_child)
         with self._file.errors():
             if migrate:
                 self.migrated = self.migrate()
@@ -445,19 +443,3 @@ def _is_told(request: Any) -> bool:
 
 def _pragma(name: str) -> Program[Any]:
     return (yield Query(f"PRAGMA {name}"))[0][0]
-
-
-def _each(method: str) -> Callable[[], None]:
-    def do() -> None:
-        for store in list(_open_stores):
-            getattr(store, method)()
-
-    return do
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_each("_before_fork"),
-        after_in_parent=_each("_after_fork_in_parent"),
-        after_in_child=_each("_after_fork_in_child"),
-    )

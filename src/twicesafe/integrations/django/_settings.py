@@ -13,10 +13,11 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.test import utils
 
-from ... import AsyncReceiver, Receiver
+from ... import AsyncReceiver, ConfigurationError, Receiver
 from ..._core.http.message import HttpRequest
 from ..._core.http.policy import DEFAULT_SCOPE, HttpPolicy
 from ..._core.http.rules import credentials
+from ..._values.settings import refuse_unknown
 
 __all__ = ["configured", "is_tested"]
 
@@ -29,11 +30,10 @@ def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
             'twicesafe needs the setting TWICESAFE = {"store": "sqlite:///keys.db"}: the URL of a '
             "store, and if need be a policy, a dict of HTTP settings or an HttpPolicy"
         )
-    unknown = sorted(set(found) - {"store", "policy", "test_store"})
-    if unknown:
-        raise ImproperlyConfigured(
-            f"TWICESAFE knows no {unknown[0]!r}, only store, policy and test_store"
-        )
+    try:
+        refuse_unknown(map(str, found), ("store", "policy", "test_store"), "TWICESAFE setting")
+    except ConfigurationError as error:
+        raise ImproperlyConfigured(error.message) from error
     given = found.get("policy", {})
     policy = given if isinstance(given, HttpPolicy) else HttpPolicy().replace(**given)
     if policy.scope is DEFAULT_SCOPE:

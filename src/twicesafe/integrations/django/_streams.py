@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
-from ..._values.policy import seconds
+from ..._values.settings import seconds
 from ._exchange import Exchange
 
 if TYPE_CHECKING:

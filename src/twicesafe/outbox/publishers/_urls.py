@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ..._core.publisher import Publisher
-from ...errors import ConfigurationError
+from ..._values.settings import expect
 from ...stores._urls import target_of, typed
 
 __all__ = ["SCHEMES", "driver_url", "open_publisher"]
@@ -50,18 +50,10 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
         if name not in ours:
             theirs.append((name, text))
             continue
-        try:
-            options[name] = _positive(text, ours[name])
-        except (ValueError, KeyError):
-            raise ConfigurationError(
-                f"option {name}={text[:40]!r} is not valid: its default is {ours[name]!r}"
-            ) from None
+        value = options[name] = typed(text, ours[name], f"option {name}")
+        expect(
+            type(value) not in (int, float) or value > 0,
+            *(f"option {name}", text[:40], f"its default is {ours[name]!r}"),
+        )
     query = urlencode(theirs)
     return urlunsplit((scheme or parts.scheme, parts.netloc, parts.path, query, "")), options
-
-
-def _positive(text: str, default: Any) -> Any:
-    value = typed(text, default)
-    if type(value) in (int, float) and value <= 0:
-        raise ValueError(text)
-    return value

@@ -6,7 +6,6 @@ for checked in check(Sqlite(), folder):
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from ...errors import ConfigurationError
+from ..._values.settings import refuse_unknown
 from .bench import open_bench
 from .rules import Rules, rules_of
 
@@ -68,9 +67,4 @@ def _refuse_unknown(suite: Rules, only: Collection[str]) -> None:
     known = [
         f"{name}[{case}]" if case else name for name, rule in rules for case in rule.cases or [""]
     ]
-    for name in only:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise ConfigurationError(
-                f"there is no rule {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
-            )
+    refuse_unknown(only, known, "rule")

@@ -1,0 +1,114 @@
+"""Settings are checked in one place: durations as text, and names that were misspelt."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twicesafe import Backoff, ConfigurationError, Policy
+from twicesafe._cli.config import settle
+from twicesafe._engines.sqlite.settings import OPTIONS
+from twicesafe._proxy.settings import load
+from twicesafe._values.settings import refuse_unknown, seconds
+from twicesafe.client import RetryPolicy
+from twicesafe.http import HttpPolicy
+from twicesafe.outbox.publishers._urls import driver_url
+from twicesafe.stores._urls import options_of
+
+
+@pytest.mark.parametrize(
+    "given, meant",
+    [
+        ("90", 90),
+        ("0.5", 0.5),
+        ("90s", 90),
+        ("250ms", 0.25),
+        ("1.5h", 5400),
+        ("1h30m", 5400),
+        ("7d", 7 * 86400),
+        ("2w", 14 * 86400),
+        ("1w2d3h4m5s6ms", 604800 + 2 * 86400 + 3 * 3600 + 4 * 60 + 5 + 0.006),
+        ("0s", 0),
+        (timedelta(minutes=1), 60),
+        (5, 5),
+    ],
+)
+def test_a_duration(given: Any, meant: float):
+    assert seconds(given, "lease") == pytest.approx(meant)
+
+
+@pytest.mark.parametrize(
+    "given, fix",
+    [
+        ("5 mins", "did you mean '5m'?"),
+        ("30 sec", "did you mean '30s'?"),
+        ("2 Days", "did you mean '2d'?"),
+        ("7D", "did you mean '7d'?"),
+        ("30m1h", "did you mean '1h30m'?"),
+        ("1 hour and 30 minutes", "did you mean '1h30m'?"),
+        ("100 millis", "did you mean '100ms'?"),
+        ("soon", "use seconds"),
+        ("", "use seconds"),
+        ("-5s", "use seconds"),
+        ("5x", "use seconds"),
+        ("1m1m", "use seconds"),
+        ("nan", "use seconds"),
+        ("1e3", "use seconds"),
+        ("9" * 5000, "use seconds"),
+        ("٣s", "use seconds"),
+    ],
+)
+def test_what_is_no_duration_is_refused_with_the_fix(given: str, fix: str):
+    with pytest.raises(ConfigurationError) as told:
+        seconds(given, "lease")
+    assert told.value.message.startswith(f"lease={given[:40]!r} is not a duration: {fix}")
+    assert len(told.value.message) < 250
+
+
+def test_a_duration_of_more_than_a_century():
+    with pytest.raises(ConfigurationError, match="retention='9999w' is not valid: use at most 100"):
+        seconds("9999w", "retention")
+
+
+def test_every_door_takes_durations_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    policy = Policy(lease="45s", retention="7d", wait="250ms", backoff=Backoff(first="1s"))
+    assert (policy.lease, policy.retention, policy.wait) == (45, 604800, 0.25)
+    assert policy.backoff.first == 1
+    assert HttpPolicy(retention="2d").retention == 172800
+    assert seconds(RetryPolicy(deadline="2m").deadline) == 120
+    assert options_of("sqlite:///x.db?timeout=250ms", OPTIONS)["timeout"] == 0.25
+    assert driver_url("nats://h?timeout=3s", {"timeout": 5.0})[1] == {"timeout": 3}
+    file = tmp_path / "twicesafe.toml"
+    file.write_text(
+        '[policy]\nretention = "7d"\n[policy.backoff]\nfirst = "2s"\n'
+        '[proxy]\nupstream = "http://127.0.0.1:9000"\ngrace = "1m"\n[http]\nretention = "3d"\n'
+    )
+    found = settle("memory://", file).policy
+    assert (found.retention, found.backoff.first) == (604800, 2)
+    variables = {
+        "TWICESAFE_PROXY_SWEEP": "10m",
+        "TWICESAFE_HTTP_WAIT": "1s",
+        "TWICESAFE_HTTP_MAX_BODY": "5",
+    }
+    proxy = load(file, environ=variables)
+    assert (proxy.grace, proxy.sweep) == (60, 600)
+    assert (proxy.policy().retention, proxy.policy().wait) == (3 * 86400, 1)
+    assert proxy.policy().max_body == 5
+
+
+def test_a_wrong_duration_names_its_variable(tmp_path: Path):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^TWICESAFE_PROXY_GRACE='1 min' is not a duration: did you mean '1m'",
+    ):
+        load(environ={"TWICESAFE_PROXY_GRACE": "1 min"})
+
+
+def test_a_name_that_was_misspelt():
+    with pytest.raises(ConfigurationError, match="no policy setting 'leese'; did you mean 'lease'"):
+        Policy(leese=5)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match="no option 'x'; known: a, b"):
+        refuse_unknown(["x"], ["a", "b"], "option")
