@@ -128,7 +128,7 @@ assert_type(receiver.records(state=State.HELD), tuple[list[Record], str])
 assert_type(receiver.options(scope=("t",)), Receiver)
 assert_type(current_key(), Key | None)
 assert_type(current_claim(), ActiveClaim | None)
-Policy(lease="30")  # pyright: ignore[reportArgumentType]
+Policy(lease=b"30")  # pyright: ignore[reportArgumentType]
 Policy(in_flight="queue")  # pyright: ignore[reportArgumentType]
 Policy(leese=3)  # pyright: ignore[reportCallIssue]
 
