@@ -79,13 +79,15 @@ class Process(Actor):
             )
             for key, behaviour in zip(delivery.keys, delivery.handlers, strict=True)
         ]
-        flow: Any = deliver(calls[0]) if len(calls) == 1 else exchange_many(calls, 2)
         name = f"p{self.number}.{delivery.at:.3f}"
-        trip = Trip(self, name, flow, {fault.nth: fault for fault in delivery.faults})
+        trip = Trip(self, name, {fault.nth: fault for fault in delivery.faults})
         trip.on_end = partial(self._answered, calls, ended)
         for seconds in delivery.cancelled:
             self.after(seconds, trip.cancel)
-        trip.go()
+        if len(calls) == 1:
+            trip.start_flow(deliver(calls[0], trip.join(calls[0])))
+        else:
+            trip.start_flow(exchange_many(calls, 2))
 
     def _answered(
         self, calls: list[Call], ended: Callable[[], None] | None, trip: Trip, answer: Any

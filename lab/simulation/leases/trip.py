@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twicesafe._core.call import Call
 from twicesafe._core.commands import (
     AwaitFlight,
     Detach,
@@ -56,7 +57,7 @@ class Trip:
         "asked", "cancelled", "claims", "faults", "flight", "messages", "name", "on_end", "process",
     )  # fmt: skip
 
-    def __init__(self, process: Process, name: str, flow: Any, faults: dict[int, Fault]) -> None:
+    def __init__(self, process: Process, name: str, faults: dict[int, Fault]) -> None:
         self.process = process
         self.name = name
         self.faults = faults
@@ -67,7 +68,7 @@ class Trip:
         self.asked: list[ClaimRequest] = []
         self.cancelled: BaseException | None = None
         self.on_end: Callable[[Trip, Any], None] = lambda trip, answer: None
-        self._flow = flow
+        self._flow: Any = None
         self._below: list[Any] = []
         self._turn = 0
         self._waits = ""
@@ -78,6 +79,10 @@ class Trip:
         process.open[self] = None
 
     # -- the driver ---------------------------------------------------------------------------
+
+    def start_flow(self, flow: Any) -> None:
+        self._flow = flow
+        self.go()
 
     def go(self, value: Any = None, error: BaseException | None = None) -> None:
         self._turn += 1
@@ -219,12 +224,13 @@ class Trip:
         if self.flight is not None:  # a batch goes on: its last exchange ended without an answer
             before, self.flight = self.flight, None
             self.process.flights.end(before, None)
-        mine = Flight(command.id, command.fingerprint)
+        return self.join(command.call)
+
+    def join(self, call: Call) -> Flight | None:
+        mine = Flight(call.key.id, call.fingerprint)
         flight = self.process.flights.join(mine)
-        if flight is not mine:
-            return flight
-        self.flight = flight
-        return None
+        self.flight = call.flight = mine if flight is mine else None
+        return None if flight is mine else flight
 
     def _ride(self, command: AwaitFlight) -> Any:
         flight = command.flight
@@ -297,7 +303,8 @@ class Trip:
 
     def branch(self, command: Detach, on_end: Callable[[Trip, Any], None]) -> Trip:
         """The rest of a flow on its own, which takes flight and claim with it."""
-        rest = Trip(self.process, f"{self.name}/rest", command.flow, {})
+        rest = Trip(self.process, f"{self.name}/rest", {})
+        rest._flow = command.flow
         rest.flight, self.flight = self.flight, None
         rest.faults = {nth - self.messages: fault for nth, fault in self.faults.items()}
         if command.claim in self.claims:

@@ -20,6 +20,7 @@ from .commands import (
     Detach,
     Flow,
     Invoke,
+    JoinFlight,
     Launch,
     NotStarted,
     PerformMany,
@@ -84,7 +85,8 @@ def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
     began = calls[0].clock()
     for index in waiting:  # in progress elsewhere, or a duplicate of an item in this batch
         try:  # they share one wait: a batch waits as long as a single call would
-            answers[index] = yield from deliver(calls[index], began)
+            flight = yield JoinFlight(calls[index])
+            answers[index] = yield from deliver(calls[index], flight, began)
         except Exception as error:
             answers[index] = Raised(error)
     return [answers[index] for index in range(len(calls))]

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from .._values.context import ActiveClaim
+from .call import Call
 from .protocol import Claimed, Request
 
 __all__ = [
@@ -81,11 +82,11 @@ class Watch(msgspec.Struct, gc=False):
     """The pause on a store that does not wake its waiters."""
 
 
-class JoinFlight(msgspec.Struct, gc=False):
-    """Join the single flight of this key. Reply: None = lead it, else the flight to wait for."""
+class JoinFlight(msgspec.Struct):
+    """Join the single flight of this call's key. Reply: None = the call leads it
+    (`Call.flight`), else the flight to wait for."""
 
-    id: bytes
-    fingerprint: bytes | None
+    call: Call
 
 
 class AwaitFlight(msgspec.Struct):

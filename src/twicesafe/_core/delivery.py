@@ -52,14 +52,17 @@ CLAIM_PATIENCE = 3.0
 """Seconds for which an unanswered claim is retried, with the same owner, before giving up."""
 
 
-def deliver(call: Call, began: float | None = None) -> Flow[Outcome[Any] | Raised]:
+def deliver(
+    call: Call, flight: Any = None, began: float | None = None
+) -> Flow[Outcome[Any] | Raised]:
     """One delivery; runs the handler at most once.
 
-    The handler's own exception is returned, for the caller to raise: inside a generator a
+    `flight`: another caller in this process already works on the key; None: this call leads. The
+    handler's own exception is returned, for the caller to raise: inside a generator a
     `StopIteration` would change its meaning.
     """
     try:
-        admitted = yield from admit(call, began)
+        admitted = yield from admit(call, flight, began)
     except StoreUnavailableError:
         if not call.policy.outage_runs:
             raise
@@ -91,32 +94,64 @@ def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
 # --- admit: who runs? ------------------------------------------------------------------------
 
 
-def admit(call: Call, began: float | None = None) -> Flow[Any]:
+def admit(call: Call, flight: Any = None, began: float | None = None) -> Flow[Any]:
     """An `ActiveClaim` to run under, or the `Claimed` answer to replay; refusals are raised.
 
     `began`: when it started to wait, if it did. Observers are notified of an outage here, once, for
     every kind of delivery: a call, a manual claim, an HTTP request.
     """
+    key, policy, clock = call.key, call.policy, call.clock
+    turn = 0
     try:
-        return (yield from _admit(call, began))
+        if flight is not None:
+            began = clock() if began is None else began
+            found = yield from _follow(call, flight, began)
+            if found is not None:
+                return found
+        while True:
+            owner, lease = new_owner(), policy.lease_ms
+            ask = ClaimRequest(
+                key, owner, lease, policy.max_attempts, policy.hold, call.fingerprint
+            )
+            sent = clock()
+            try:
+                answer: Claimed = yield ask
+            except StoreUnavailableError as error:
+                answer = yield from _ask_again(call, ask, sent, error)
+            verdict = answer.verdict
+            if verdict is _WON:
+                now = clock()
+                if now - sent < policy.usable:
+                    return granted(call, ask, answer, sent)
+                yield Abandon(key.id, owner, policy.retention_ms)
+                raise _late(call, now - sent)
+            if verdict is _REPLAY:
+                if call.flight is not None and call.flight.awaited:
+                    yield EndFlight(answer)
+                return answer
+            if verdict is not _BUSY and verdict is not _RESTING:
+                refusal(call, answer)
+            # Another worker holds the key, or it backs off after a failure: wait, then ask again.
+            began = sent if began is None else began
+            yield _pause_before(call, answer, began, turn, owner)
+            turn += 1
+            if call.observed:
+                call.notify(ev.Waited(key, clock() - began))
     except StoreUnavailableError as error:
-        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
+        call.notify(ev.StoreFailed(key, "claim", cause_of(error)))
         raise
 
 
-def _admit(call: Call, began: float | None) -> Flow[Any]:
+def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
+    """This process already works on the key: wait for its answer. None: ask the store."""
     key, policy, clock = call.key, call.policy, call.clock
-    turn = None
-    flight = yield JoinFlight(key.id, call.fingerprint)
-    while flight is not None:  # this process already works on the key
-        if began is None:
-            began = clock()
+    while flight is not None:
         if flight.started:
             refuse_mismatch(call, flight.fingerprint)
         elif call.fingerprint is not None and flight.fingerprint not in (None, call.fingerprint):
-            break  # one of the two will be refused, and only the store knows which
+            return None  # one of the two will be refused, and only the store knows which
         if policy.rejects and flight.delayed and not flight.started:
-            break  # its leader may wait for long: ask the store instead
+            return None  # its leader may wait for long: ask the store instead
         asks = policy.rejects and not flight.started  # the answer to its claim may be ours too
         patience = (CLAIM_PATIENCE if asks else policy.wait) - (clock() - began)
         if (policy.rejects and not asks) or patience <= 0:
@@ -132,50 +167,33 @@ def _admit(call: Call, began: float | None) -> Flow[Any]:
         if type(found) is Claimed and (call.fingerprint is None or found.fingerprint is not None):
             refuse_mismatch(call, found.fingerprint)
             return found
-        flight = yield JoinFlight(key.id, call.fingerprint)  # it ended without an answer for us
+        flight = yield JoinFlight(call)  # it ended without an answer for us
+    return None
 
-    while True:
-        ask = ClaimRequest(
-            key, new_owner(), policy.lease_ms, policy.max_attempts, policy.hold, call.fingerprint
-        )
-        sent = clock()
-        try:
-            answer: Claimed = yield ask
-        except StoreUnavailableError as error:
-            answer = yield from _ask_again(call, ask, sent, error)
-        verdict = answer.verdict
-        if verdict is _WON:
-            now = clock()
-            if now - sent < policy.usable:
-                return granted(call, ask, answer, sent)
-            # P7: the lease may have expired before the answer arrived. Do not start the handler.
-            yield Abandon(key.id, ask.owner, policy.retention_ms)
-            raise StoreUnavailableError(
-                f"the store took {now - sent:.1f} s to answer a claim with a lease of "
-                f"{policy.lease:g} s; the handler was not started; try again, or use a longer lease",
-                key=key,
-            )
-        if verdict is _REPLAY:
-            yield EndFlight(answer)
-            return answer
-        if verdict is not _BUSY and verdict is not _RESTING:
-            refusal(call, answer)
-        # Another worker holds the key, or it backs off after a failure: wait, then ask again.
-        if began is None:
-            began = sent
-        patience = policy.wait - (clock() - began)
-        if policy.rejects or patience <= 0:
-            refuse_busy(call, answer)
-        refuse_own_wait(call)
-        turn = 0 if turn is None else turn + 1
-        promised = min(patience, answer.wait / 1000 + 0.001)
-        poll = min(promised, _pause(answer, turn, ask.owner))
-        if answer.locked:
-            yield Sleep(poll)
-        else:
-            yield Watch(key.id, min(promised, LONGEST_WATCH), poll)
-        if call.observed:
-            call.notify(ev.Waited(key, clock() - began))
+
+def _late(call: Call, took: float) -> StoreUnavailableError:
+    """P7: the lease may have expired before the answer arrived, so the handler does not start."""
+    return StoreUnavailableError(
+        f"the store took {took:.1f} s to answer a claim with a lease of {call.policy.lease:g} s; "
+        "the handler was not started; try again, or use a longer lease",
+        key=call.key,
+    )
+
+
+def _pause_before(
+    call: Call, answer: Claimed, began: float, turn: int, owner: bytes
+) -> Sleep | Watch:
+    """How to wait until the key may be free; a call that does not wait any longer is refused."""
+    policy = call.policy
+    patience = policy.wait - (call.clock() - began)
+    if policy.rejects or patience <= 0:
+        refuse_busy(call, answer)
+    refuse_own_wait(call)
+    promised = min(patience, answer.wait / 1000 + 0.001)
+    poll = min(promised, _pause(answer, turn, owner))
+    if answer.locked:
+        return Sleep(poll)
+    return Watch(call.key.id, min(promised, LONGEST_WATCH), poll)
 
 
 def _ask_again(

@@ -58,7 +58,7 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
         ack = yield from _give_back(call, ask, reply)
     claim.settled = True
     answer = conclude(call, claim, reply, ask, ack, problem)
-    if ack is _OK and isinstance(ask, Complete):
+    if ack is _OK and call.flight is not None and call.flight.awaited and isinstance(ask, Complete):
         yield EndFlight(_recorded_answer(call, claim, ask, sent))
     return answer
 

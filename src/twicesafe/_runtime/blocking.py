@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
+from .._core.call import Call
 from .._core.commands import (
     AwaitFlight,
     Detach,
@@ -37,10 +38,12 @@ from .._core.commands import (
     Watch,
     Within,
 )
+from .._core.delivery import deliver
 from .._core.driving import drive
 from .._core.handler_profile import unfinished
 from .._core.protocol import ClaimRequest
 from .._values.context import ActiveClaim, active
+from .._values.outcomes import Outcome
 from ..errors import LeaseLostError
 from . import shared_state as shared
 from .batch_jobs import ThreadJobs
@@ -59,9 +62,15 @@ class BlockingRuntime(SharedState):
         super().__init__(store.perform_many, **shared)
         self.store = store
 
-    def run(self, flow: Flow[T]) -> T:
+    @overload
+    def run(self, work: Call) -> Outcome[Any] | Raised: ...
+    @overload
+    def run(self, work: Flow[T]) -> T: ...
+    def run(self, work: Call | Flow[Any]) -> Any:
+        """Run a flow, or deliver a call."""
         run = BlockingFlowRun(self)
         try:
+            flow = deliver(work, run.join(work)) if isinstance(work, Call) else work
             result = drive(flow, run.perform)
         except BaseException as error:
             run.interrupted(error)
@@ -156,7 +165,7 @@ class BlockingFlowRun(FlowRun):
             reply = _call(command.run)
         finally:
             active.reset(token)
-        if claim.pid != shared.process():
+        if claim.pid != shared.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
                 key=claim.key,

@@ -12,8 +12,9 @@ import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
+from .._core.call import Call
 from .._core.commands import (
     AwaitFlight,
     Detach,
@@ -31,11 +32,13 @@ from .._core.commands import (
     Watch,
     Within,
 )
+from .._core.delivery import deliver
 from .._core.driving import drive_async
 from .._core.handler_profile import unfinished
 from .._core.protocol import ClaimRequest
 from .._core.settling import RELEASE_PATIENCE
 from .._values.context import active
+from .._values.outcomes import Outcome
 from ..errors import LeaseLostError, TwicesafeError, UsageError
 from . import shared_state as shared
 from .batch_jobs import TaskJobs
@@ -102,9 +105,15 @@ class EventLoopRuntime(SharedState):
             why = warm.error
             return why.again() if isinstance(why, TwicesafeError) else why
 
-    async def run(self, flow: Flow[T]) -> T:
+    @overload
+    async def run(self, work: Call) -> Outcome[Any] | Raised: ...
+    @overload
+    async def run(self, work: Flow[T]) -> T: ...
+    async def run(self, work: Call | Flow[Any]) -> Any:
+        """Run a flow, or deliver a call."""
         run = await self.new_run()
         try:
+            flow = deliver(work, run.join(work)) if isinstance(work, Call) else work
             result = await drive_async(flow, run.perform)
         except BaseException as error:
             await run.interrupted(error)
@@ -237,7 +246,7 @@ class EventLoopFlowRun(FlowRun):
             reply = await _call(command.run, command.timeout)
         finally:
             active.reset(token)
-        if claim.pid != shared.process():
+        if claim.pid != shared.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
                 key=claim.key,

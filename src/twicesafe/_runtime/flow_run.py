@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from .._core.call import Call
 from .._core.commands import AwaitFlight, EndFlight, JoinFlight, Launch, PerformMany
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
 from .._values.context import ActiveClaim
@@ -51,7 +52,7 @@ class FlowRun:
     def hold(self, *claims: ActiveClaim) -> None:
         """Renew the leases of these claims until the run ends."""
         for claim in claims:
-            claim.pid = shared.process()
+            claim.pid = shared.pid
             if self._flight is not None:
                 self._flights.mark_started(self._flight)
             self._claims.append(claim)
@@ -102,17 +103,22 @@ class FlowRun:
             self._flights.end(self._flight, None)
             self._flight = None
 
+    def join(self, call: Call) -> Flight | None:
+        """Lead the flight of this call's key (None), or get the one that another caller leads."""
+        mine = Flight(call.key.id, call.fingerprint, self._runtime.cache is not None)
+        self._flight = call.flight = mine  # first: an interrupt after the next line must end it
+        flight = self._flights.join(mine)
+        if flight is mine:
+            return None
+        self._flight = call.flight = None
+        return flight
+
     def _join_flight(self, command: JoinFlight) -> Flight | None:
         if self.cancelled is not None:
             raise self.cancelled  # a batch that was interrupted while recording starts no more
         self._asked = None  # the next item of a batch: earlier claims are answered,
         self._leave_flight()  # and the last flight ended without an answer
-        mine = self._flight = Flight(command.id, command.fingerprint)
-        flight = self._flights.join(mine)
-        if flight is mine:
-            return None
-        self._flight = None
-        return flight
+        return self.join(command.call)
 
     def _wait_for(self, command: AwaitFlight, wake: Callable[[], object]) -> bool:
         """Register to be woken by a flight; False: there is nothing to wait for."""

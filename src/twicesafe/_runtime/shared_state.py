@@ -48,16 +48,13 @@ class SharedState:
         self.keeper.forget_all()
 
 
-_process = os.getpid()
+pid = os.getpid()
+"""This process. Read it as an attribute of the module: a fork changes it."""
 
 
-def process() -> int:
-    return _process
+def _renew_pid() -> None:
+    global pid
+    pid = os.getpid()
 
 
-def _renew_process() -> None:
-    global _process
-    _process = os.getpid()
-
-
-in_child(_renew_process)
+in_child(_renew_pid)

@@ -9,36 +9,40 @@ table serves threads and event loops.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from typing import Final
+
+import msgspec
 
 from .._core.protocol import Claimed
 
 __all__ = ["Flight", "SingleFlight"]
 
+_ALWAYS_LOCK: Final = not getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Without the GIL, threads may see each other's writes in another order."""
 
-class Flight:
-    __slots__ = (
-        "answer",
-        "askers",
-        "delayed",
-        "ended",
-        "fingerprint",
-        "id",
-        "started",
-        "wakers",
-    )
 
-    def __init__(self, id: bytes, fingerprint: bytes | None) -> None:  # noqa: A002
-        self.id = id
-        self.fingerprint = fingerprint
-        self.started = self.delayed = self.ended = False
-        self.answer: Claimed | None = None
-        self.wakers: list[Callable[[], object]] | None = None
-        self.askers: list[Callable[[], object]] | None = None
+class Flight(msgspec.Struct, eq=False):
+    id: bytes
+    fingerprint: bytes | None
+    awaited: bool = False
+    """Its answer is wanted: by a waiting caller, or by the cache."""
+    started: bool = False
+    """The leader won the claim, and its handler runs."""
+    delayed: bool = False
+    """Another process works on the key; the leader waits for it."""
+    ended: bool = False
+    answer: Claimed | None = None
+    wakers: list[Callable[[], object]] | None = None
+    askers: list[Callable[[], object]] | None = None
 
 
 class SingleFlight:
+    """A leader that no caller waits for takes no lock. It writes what happened, then looks for
+    waiters; a waiter registers, then looks at what happened. So one of the two sees the other."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._table: dict[bytes, Flight] = {}
@@ -50,24 +54,24 @@ class SingleFlight:
     def wait(self, flight: Flight, waker: Callable[[], object], most: int) -> bool:
         """Be woken when the flight ends. False: it has already ended."""
         with self._lock:
-            if flight.ended:
-                return False
+            flight.awaited = True
             if flight.wakers is None:
                 flight.wakers = []
+            if flight.ended:
+                return False
             if len(flight.wakers) >= most:
                 raise OverflowError
             flight.wakers.append(waker)
-            return True
+            return not flight.ended
 
     def ask(self, flight: Flight, waker: Callable[[], object]) -> bool:
         """Be woken when it is known whether a handler runs here. False: it is already known."""
         with self._lock:
-            if flight.started or flight.delayed or flight.ended:
-                return False
+            flight.awaited = True
             if flight.askers is None:
                 flight.askers = []
             flight.askers.append(waker)
-            return True
+            return not (flight.started or flight.delayed or flight.ended)
 
     def leave(self, flight: Flight, waker: Callable[[], object]) -> None:
         with self._lock:
@@ -76,14 +80,14 @@ class SingleFlight:
                     waiting.remove(waker)
 
     def mark_started(self, flight: Flight) -> None:
-        """The leader won the claim, and its handler runs."""
         flight.started = True
-        self._wake_askers(flight)
+        if flight.awaited or _ALWAYS_LOCK:
+            self._wake_askers(flight)
 
     def mark_delayed(self, flight: Flight) -> None:
-        """Another process works on the key; the leader waits for it."""
         flight.delayed = True
-        self._wake_askers(flight)
+        if flight.awaited or _ALWAYS_LOCK:
+            self._wake_askers(flight)
 
     def _wake_askers(self, flight: Flight) -> None:
         with self._lock:
@@ -93,16 +97,16 @@ class SingleFlight:
 
     def end(self, flight: Flight, answer: Claimed | None) -> None:
         """Wake the waiters; a new flight of this key may start."""
-        with self._lock:
-            if not flight.ended:
-                flight.answer = answer
-                flight.ended = True
-            if self._table.get(flight.id) is flight:  # else it never led, or the process was forked
-                del self._table[flight.id]
-            # A copy: a woken waiter leaves at once, which changes the list.
-            waiting = [*(flight.wakers or ()), *(flight.askers or ())]
-        for wake in waiting:
-            wake()
+        if not flight.ended:
+            flight.answer = answer
+            flight.ended = True
+        if self._table.get(flight.id) is flight:  # else it never led, or the process was forked
+            del self._table[flight.id]
+        if flight.awaited or _ALWAYS_LOCK:
+            with self._lock:  # a copy: a woken waiter leaves at once, which changes the list
+                waiting = [*(flight.wakers or ()), *(flight.askers or ())]
+            for wake in waiting:
+                wake()
 
     def forget_all(self) -> None:
         """After a fork: the leaders were threads of the parent."""

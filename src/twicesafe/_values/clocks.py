@@ -11,6 +11,7 @@ the wall clock after the first opening do not reach it.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,15 +22,12 @@ __all__ = ["WorkerClock", "boot_id", "since_boot", "wall_clock"]
 WorkerClock: TypeAlias = Callable[[], float]
 """Seconds from an arbitrary start; never set back."""
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
-
-if _CLOCK is None:
-    since_boot: WorkerClock = time.monotonic
-else:
-
-    def since_boot() -> float:
-        """Seconds since boot, sleep included."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+since_boot: WorkerClock = (
+    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
+"""Seconds since boot, sleep included where the system counts it."""
 
 
 def wall_clock() -> int:

@@ -15,6 +15,8 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from ..errors import LeaseLostError
 
 if TYPE_CHECKING:
@@ -39,75 +41,46 @@ MARGIN: Final = 0.1
 """The fraction of a lease that a worker does not use, so that it stops before the lease ends."""
 
 
-class ActiveClaim:
+class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
     """One won claim, seen from the worker that holds it."""
 
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "attempt",
-        "cause",
-        "expires",
-        "fence",
-        "gone",
-        "key",
-        "lease",
-        "max_lease",
-        "outer",
-        "over",
-        "owner",
-        "pid",
-        "renewed",
-        "settled",
-        "started",
-        "store",
-    )
+    key: Key
+    owner: bytes
+    fence: int
+    attempt: int
+    cause: Cause | None
+    started: float
+    lease: float
+    max_lease: float
+    clock: WorkerClock
+    renewed: float = 0.0
+    """When the last granted claim or renewal request was sent."""
+    expires: float = 0.0
+    """The end of the lease for this worker: earlier than in the store."""
+    gone: bool = False
+    """The store said that this owner no longer has the key."""
+    over: bool = False
+    """The attempt ended without an answer to record: the key is given back, or held."""
+    settled: bool = False
+    """The handler ended and the store was asked to record it: nothing is left to renew."""
+    outer: ActiveClaim | None = None
+    store: Any = None
+    """The store of a manual claim."""
+    pid: int = 0
 
-    def __init__(
-        self,
-        key: Key,
-        owner: bytes,
-        fence: int,
-        attempt: int,
-        cause: Cause | None,
-        started: float,
-        lease: float,
-        max_lease: float,
-        clock: WorkerClock,
-    ) -> None:
-        self.key = key
-        self.owner = owner
-        self.fence = fence
-        self.attempt = attempt
-        self.cause = cause
-        self.started = started
-        self.renewed = started
-        """When the last granted claim or renewal request was sent."""
-        self.lease = lease
-        self.max_lease = max_lease
-        self.expires = started + lease * (1 - MARGIN)
-        """The end of the lease for this worker: earlier than in the store."""
-        self.gone = False
-        """The store said that this owner no longer has the key."""
-        self.over = False
-        """The attempt ended without an answer to record: the key is given back, or held."""
-        self.settled = False
-        """The handler ended and the store was asked to record it: nothing is left to renew."""
-        self.outer: ActiveClaim | None = None
-        self.store: Any = None
-        """The store of a manual claim."""
-        self.pid = 0
-        self._clock = clock
+    def __post_init__(self) -> None:
+        self.renewed = self.started
+        self.expires = self.started + self.lease * (1 - MARGIN)
 
     @property
     def lost(self) -> bool:
         """True: stop, because another worker may be running this key now or soon."""
-        return self.gone or self.over or self._clock() >= self.expires
+        return self.gone or self.over or self.clock() >= self.expires
 
     @property
     def deadline(self) -> float:
         """`time.monotonic()` at which the lease ends for this worker, unless it is renewed."""
-        return time.monotonic() + (self.expires - self._clock())
+        return time.monotonic() + (self.expires - self.clock())
 
     def check(self) -> None:
         """Raise `LeaseLostError` if the claim is lost: call it before an effect."""

@@ -21,6 +21,7 @@ them unchanged.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import time
@@ -38,6 +39,7 @@ MAX_KEY_BYTES: Final = 255
 MAX_SCOPE_PARTS: Final = 8
 
 _DOMAIN = b"twicesafe.key.1\0"
+_NO_SCOPE = _DOMAIN + b"\0"
 
 
 class Key:
@@ -60,15 +62,10 @@ class Key:
                 f"scope must be a tuple of strings, not the string {scope[:20]!r}: write scope=(…,)"
             )
         scope = tuple(scope)
-        if len(scope) > MAX_SCOPE_PARTS:
-            raise InvalidKeyError(
-                f"a scope has at most {MAX_SCOPE_PARTS} parts, this one has {len(scope)}"
-            )
         text = _prefixed(value, "key")
-        around = b"".join([_prefixed(part, "scope part") for part in scope]) if scope else b""
         _put_value(self, value if type(value) is str else str.__str__(value))
         _put_scope(self, scope)
-        _put_id(self, hashlib.sha256(_DOMAIN + around + b"\0" + text).digest())
+        _put_id(self, hashlib.sha256((_around(scope) if scope else _NO_SCOPE) + text).digest())
         _put_absolute(self, absolute)
 
     # -- makers -------------------------------------------------------------------------------
@@ -198,6 +195,25 @@ def _prefixed(text: str, what: str) -> bytes:
             )
         )
     return _LENGTHS[size] + data
+
+
+def _encoded(scope: tuple[str, ...]) -> bytes:
+    """What is hashed in front of the value: the same for every key of one scope."""
+    if len(scope) > MAX_SCOPE_PARTS:
+        raise InvalidKeyError(
+            f"a scope has at most {MAX_SCOPE_PARTS} parts, this one has {len(scope)}"
+        )
+    return _DOMAIN + b"".join([_prefixed(part, "scope part") for part in scope]) + b"\0"
+
+
+_remembered = functools.lru_cache(1024)(_encoded)
+
+
+def _around(scope: tuple[str, ...]) -> bytes:
+    try:
+        return _remembered(scope)
+    except TypeError:  # a part that cannot be hashed, so no text either
+        return _encoded(scope)
 
 
 _LENGTHS = [bytes((n,)) for n in range(256)]

@@ -229,7 +229,7 @@ class Claim(_Claim):
 
         run = self._flow_run = BlockingFlowRun(self._receiver._runtime)
         try:
-            self._admitted(drive(admit(self._call), run.perform), run)
+            self._admitted(drive(admit(self._call, run.join(self._call)), run.perform), run)
         except BaseException as error:
             run.interrupted(error)
             run.end()
@@ -274,7 +274,9 @@ class AsyncClaim(_Claim):
     async def __aenter__(self) -> Self:
         run = self._flow_run = await self._receiver._runtime.new_run()
         try:
-            self._admitted(await drive_async(admit(self._call), run.perform), run)
+            self._admitted(
+                await drive_async(admit(self._call, run.join(self._call)), run.perform), run
+            )
         except BaseException as error:
             await run.interrupted(error)
             run.end()

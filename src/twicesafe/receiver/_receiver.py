@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 from .. import events
 from .._core import operations
 from .._core.batch import exchange_many
-from .._core.delivery import deliver
 from .._core.handler_profile import (
     FingerprintSetting,
     profile_of,
@@ -108,7 +107,7 @@ class Receiver(ReceiverBase):
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._cached(call) or value_or_raise(self._runtime.run(deliver(call)))
+        return self._cached(call) or value_or_raise(self._runtime.run(call))
 
     def process_many(
         self,
@@ -171,7 +170,7 @@ class Receiver(ReceiverBase):
         def receive(*args: Any, **kwargs: Any) -> Any:
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return (owner._cached(call) or value_or_raise(owner._runtime.run(deliver(call)))).value
+            return (owner._cached(call) or value_or_raise(owner._runtime.run(call))).value
 
         return receive
 
@@ -340,7 +339,7 @@ class AsyncReceiver(ReceiverBase):
             raise refuse_generator(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._cached(call) or value_or_raise(await self._runtime.run(deliver(call)))
+        return self._cached(call) or value_or_raise(await self._runtime.run(call))
 
     async def process_many(
         self,
@@ -405,9 +404,7 @@ class AsyncReceiver(ReceiverBase):
         async def receive(*args: Any, **kwargs: Any) -> Any:
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return (
-                owner._cached(call) or value_or_raise(await owner._runtime.run(deliver(call)))
-            ).value
+            return (owner._cached(call) or value_or_raise(await owner._runtime.run(call))).value
 
         return receive
 
