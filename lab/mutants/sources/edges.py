@@ -235,7 +235,7 @@ break_source(
     "an outage of the claim is silent",
     bug="a store that is away behind a middleware or a claim by hand is told to nobody",
     file="_core/delivery.py",
-    old='        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))\n        raise',
+    old='        call.notify(ev.StoreFailed(key, "claim", cause_of(error)))\n        raise',
     new="        raise",
     tests=["tests/receiver/test_outage_events.py::test_a_claim_by_hand"],
 )
