@@ -22,7 +22,7 @@ with Receiver.open("sqlite:///payments.db", policy=policy) as receiver:
     stats = receiver.stats()
     print("stats:", {str(state): count for state, count in stats.by_state.items()})
 
-    parked, _ = receiver.records(state=State.PARKED)
+    parked = list(receiver.records(state=State.PARKED))
     for record in parked:
         print(f"parked: {record.value!r} attempt {record.attempt}, last error {record.error}")
 

@@ -125,7 +125,7 @@ def test_nothing_that_goes_wrong_in_a_receiver_sings(cage: Cage, tmp_path: Path)
         for answer in receiver.process_many([BODY], lambda m: work(m, "fails"), key=lambda m: KEY):
             cage.put(answer.key)
         cage.put(
-            receiver, store, policy, receiver.stats(), receiver.records(), receiver.record(dead),
+            receiver, store, policy, receiver.stats(), list(receiver.records()), receiver.record(dead),
             receiver.audit(dead), receiver.doctor(), receiver.key(KEY), [receiver.key(KEY)],
         )  # fmt: skip
     assert len(cage.heap) > 150

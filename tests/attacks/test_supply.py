@@ -100,7 +100,11 @@ def test_an_owner_token_is_fresh_and_never_shown(line: Line, receiver: Receiver)
     owners = {claim.owner for claim in claims}
     assert len(owners) == 50
     assert {len(owner) for owner in owners} == {16}
-    shown = [repr(claims), repr(receiver.records()), line("keys", "list", "--all", "--json").out]
+    shown = [
+        repr(claims),
+        repr(list(receiver.records())),
+        line("keys", "list", "--all", "--json").out,
+    ]
     shown += [line("keys", "show", f"tx-{number}", "--json").out for number in range(3)]
     for owner in owners:
         for text in (owner.hex(), repr(owner)[2:-1]):

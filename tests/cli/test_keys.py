@@ -116,7 +116,7 @@ def test_pages_meet_without_gap_or_repeat(line: Line, receiver: Receiver):
 def test_all_pages_in_one_go(
     line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, number: int
 ):
-    monkeypatch.setattr("twicesafe._cli.finding.PAGE", 60)
+    monkeypatch.setattr("twicesafe._core.operations.PAGE", 60)
     receiver.process_many(range(number), lambda n: n, key=str)
     records = line("keys", "list", "--all", "--json").data["records"]
     assert sorted(int(r["key"]) for r in records) == list(range(number))

@@ -253,7 +253,7 @@ class Site:
 
     def state(self, key: str) -> str:
         with Receiver.open(self.url) as operator:
-            records, _ = operator.records(limit=100)
+            records = list(operator.records(limit=100))
         (state,) = [record.state for record in records if record.value == key]
         return str(state.value)
 

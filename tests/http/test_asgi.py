@@ -47,7 +47,7 @@ class Server:
         self.sent.append(message)
 
     async def state(self) -> State:
-        ((record,), _) = await self.receiver.records()
+        (record,) = [record async for record in self.receiver.records()]
         return record.state
 
 

@@ -142,7 +142,7 @@ def test_a_killed_worker_leaves_no_second_effect(workers: Workers):
         assert workers.send(key).problem == "outcome-unknown"
     assert workers.effects() == {f"k{number}": 1 for number in range(1, KILLS, 2)}
     with Receiver.open(workers.url) as operator:
-        held, _ = operator.records(state=State.HELD, limit=1000)
+        held = list(operator.records(state=State.HELD, limit=1000))
     assert {record.value for record in held} == {f"k{number}" for number in range(KILLS)}
 
 

@@ -56,7 +56,7 @@ Before = Callable[..., tuple[Stage, Scripted]]
 
 
 def states(stage: Stage) -> list[State]:
-    return [record.state for record in stage.records.records()[0]]
+    return [record.state for record in stage.records.records()]
 
 
 def raw(stage: Stage, data: bytes) -> bytes:
@@ -157,7 +157,7 @@ def test_a_silent_upstream_is_unknown_with_a_key_and_504_without(before: Before)
     assert (reply.status, reply.problem) == (504, "upstream-failed")
     silent.set()
     until(lambda: service.connections == 2)  # a request that is given up may never be read
-    (record,) = stage.records.records()[0]
+    (record,) = stage.records.records()
     assert (record.state, record.error) == (State.HELD, "UpstreamTimedOut")
 
 

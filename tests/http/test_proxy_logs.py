@@ -57,7 +57,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]
 
 
 def short(stage: Stage) -> str:
-    return stage.records.records()[0][0].id[:4].hex()
+    return next(stage.records.records()).id[:4].hex()
 
 
 def nowhere() -> str:

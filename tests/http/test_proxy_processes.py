@@ -185,7 +185,7 @@ def test_killed_workers_leave_no_second_effect(shop: Shop, tmp_path: Path, opene
     for key, end in ended.items():
         assert effects[key] == 1 or end == "outcome-unknown"
     with Receiver.open(proxy.store) as operator:
-        held, _ = operator.records(state=State.HELD, limit=1000)
+        held = list(operator.records(state=State.HELD, limit=1000))
     assert {r.value for r in held} == {k for k, end in ended.items() if end == "outcome-unknown"}
 
 
@@ -206,7 +206,7 @@ def test_sigterm_lets_running_requests_end(shop: Shop, tmp_path: Path, opened: E
         assert stays.result(60).status == 201
     assert proxy.process.wait(60) == 0
     with Receiver.open(proxy.store) as operator:
-        records, _ = operator.records()
+        records = list(operator.records())
     assert {(r.value, r.state) for r in records} == {
         ("stays", State.COMPLETED),
         ("gone", State.COMPLETED),
@@ -224,7 +224,7 @@ def test_what_does_not_end_within_its_grace_is_held(shop: Shop, tmp_path: Path, 
         proxy.process.send_signal(signal.SIGINT)  # as Ctrl-C
         assert proxy.process.wait(60) == 0
     with Receiver.open(proxy.store) as operator:
-        (record,), _ = operator.records()
+        (record,) = operator.records()
     assert record.state is State.HELD
 
 

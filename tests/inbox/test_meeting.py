@@ -210,7 +210,7 @@ def test_operators_see_and_release_what_an_inbox_recorded(lean_shop: Shop):
         shop.process("m-1", shop.credit(1), inbox=billing)
     key = Key("m-1", ("billing",))
     assert shop.receiver.stats().by_state[State.COMPLETED] == 1
-    (shown,) = shop.receiver.records(scope=("billing",))[0]
+    (shown,) = shop.receiver.records(scope=("billing",))
     assert (shown.value, shown.result_bytes is None) == ("m-1", False)
     shop.receiver.release(key, by="ann", why="wrong price", force=True)
     with shop.door.transaction():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,12 @@ class Bench:
                     await claim.complete(value)
         return claim
 
+    def records(self, **settings: Any) -> list[Any]:
+        found = self.receiver.records(**settings)
+        return self._wait(_listed(found)) if self.is_async else list(found)
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """record, release, resolve, forget, sweep, stats, records, audit, doctor, close."""
+        """record, release, resolve, forget, sweep, stats, records_page, audit, doctor, close."""
         return functools.partial(self.call, getattr(self.receiver, name))
 
     # -- colour -----------------------------------------------------------------------------------
@@ -151,6 +155,10 @@ class Bench:
             self._wait(self.loop.shutdown_default_executor())
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._pool.shutdown(wait=True)
+
+
+async def _listed(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

@@ -17,6 +17,7 @@ from twicesafe import (
     FingerprintMismatchError,
     Key,
     MissingKeyError,
+    Outcome,
     Receiver,
     UsageError,
 )
@@ -597,3 +598,31 @@ def test_what_a_function_carries_with_it_must_be_in_its_scope(
 )
 def test_what_a_name_says_all_about_needs_no_scope(receiver: Receiver, function: Any) -> None:
     receiver.idempotent(key=str)(function)
+
+
+def test_outcome_true_returns_the_outcome(bench: Bench) -> None:
+    counter = Counter({"id": 7})
+    charge = bench.idempotent(counter.quick, key=lambda order: order, scope=("c",), outcome=True)
+    first, second = charge("a"), charge("a")
+    assert (first.value, first.replayed, first.attempt) == ({"id": 7}, False, 1)
+    assert (second.value, second.replayed) == ({"id": 7}, True)
+    assert first.key == second.key
+    assert counter.runs == 1
+
+
+def test_a_function_that_returns_the_outcome_says_so(receiver: Receiver) -> None:
+    @receiver.idempotent(key="order", outcome=True)
+    def charge(order: str) -> int:
+        return 5
+
+    assert charge.__annotations__["return"] == Outcome[Any]
+    assert charge("a").value == 5
+
+    class Shop:
+        @staticmethod
+        @receiver.idempotent(key="order", outcome=True)
+        def buy(order: str) -> int:
+            return 1
+
+    assert Shop.buy("o").replayed is False
+    assert Shop.buy("o").replayed is True

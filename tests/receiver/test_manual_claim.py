@@ -226,7 +226,7 @@ async def test_release_and_hold_end_a_claim_async() -> None:
         await claim.release()
     async with receiver.claim("h") as claim:
         await claim.hold("why")
-    states = [record.state for record in (await receiver.records())[0]]
+    states = [record.state async for record in receiver.records()]
     assert states == [State.HELD, State.RELEASED]
 
 
@@ -310,3 +310,22 @@ def test_a_rich_result_needs_its_type() -> None:
         claim.complete(Receipt("r-1"))
     with receiver.claim("k", returns=Receipt) as claim:
         assert claim.result == Receipt("r-1")
+
+
+def test_the_result_has_the_type_that_returns_names(bench: Bench) -> None:
+    def work(claim: Any) -> Receipt:
+        return Receipt("r-1")
+
+    assert bench.manual("k", work, returns=Receipt).result == Receipt("r-1")
+    assert bench.manual("k", work, returns=Receipt).result == Receipt("r-1")
+
+
+def test_a_union_or_a_list_as_the_type(bench: Bench) -> None:
+    def work(claim: Any) -> list[Receipt]:
+        return [Receipt("r-1")]
+
+    for _ in range(2):
+        assert bench.manual("k", work, returns=list[Receipt]).result == [Receipt("r-1")]
+    for _ in range(2):
+        found = bench.manual("n", lambda claim: None, returns=Receipt | None)
+        assert found.result is None

@@ -9,6 +9,7 @@ import pytest
 from tests.receiver.colours import Bench, Counter
 from twicesafe import Key, LeaseLostError, ParkedError, ResultUnavailableError, State, UsageError
 from twicesafe import events as ev
+from twicesafe._core.protocol import Browse
 
 
 def park(bench: Bench, key: str = "k") -> None:
@@ -116,7 +117,7 @@ def test_sweep_removes_what_is_over_and_nothing_else(bench: Bench) -> None:
     assert (report.removed, report.more) == (3, True)
     report = bench.sweep()
     assert (report.removed, report.more) == (4, False)
-    assert {record.value for record in bench.records()[0]} == {"parked", "running", "new"}
+    assert {record.value for record in bench.records()} == {"parked", "running", "new"}
     assert [event.removed for event in bench.events(ev.Swept)] == [3, 4]
     running.go_on.set()
     first.result(10)
@@ -138,6 +139,8 @@ def test_nonsense_limits(bench: Bench, limit: Any) -> None:
         bench.sweep(limit=limit)
     with pytest.raises(UsageError, match="limit="):
         bench.records(limit=limit)
+    with pytest.raises(UsageError, match="limit="):
+        bench.records_page(limit=limit)
 
 
 def test_stats_count_by_state(bench: Bench) -> None:
@@ -165,13 +168,42 @@ def test_records_page_by_page_by_state_and_scope(bench: Bench) -> None:
         bench.process(Key(str(number), scope=("shop", "charge")), Counter().quick)
     bench.process(Key("x", scope=("shop2",)), Counter().quick)
     park(bench)
-    first, after = bench.records(scope=("shop",), limit=3)
+    first, after = bench.records_page(scope=("shop",), limit=3)
     assert [record.value for record in first] == ["4", "3", "2"]
-    rest, end = bench.records(scope=("shop",), limit=3, after=after)
+    rest, end = bench.records_page(scope=("shop",), limit=3, after=after)
     assert [record.value for record in rest] == ["1", "0"]
     assert end == ""
-    assert [record.value for record in bench.records(state=State.PARKED)[0]] == ["k"]
-    assert len(bench.records()[0]) == 7
+    assert [record.value for record in bench.records(state=State.PARKED)] == ["k"]
+    assert len(bench.records()) == 7
+
+
+def test_records_are_read_a_page_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twicesafe._core.operations.PAGE", 2)
+    for number in range(5):
+        bench.process(Key(str(number), scope=("shop",)), Counter().quick)
+    bench.process("other", Counter().quick)
+    asked: list[int] = []
+    perform = bench.store.perform
+
+    def counted(request: Any) -> Any:
+        if type(request) is Browse:
+            asked.append(request.limit)
+        return perform(request)
+
+    monkeypatch.setattr(bench.store, "perform", counted)
+    assert [r.value for r in bench.records(scope=("shop",))] == ["4", "3", "2", "1", "0"]
+    assert asked == [2, 2, 2]
+    asked.clear()
+    assert [r.value for r in bench.records(limit=3)] == ["other", "4", "3"]
+    assert asked == [2, 1]
+    assert bench.records(state=State.HELD) == []
+
+
+def test_records_ask_for_nothing_until_they_are_read(bench: Bench) -> None:
+    bench.process("k", Counter().quick)
+    with pytest.raises(UsageError, match="state="):
+        bench.receiver.records(state="lost")  # at the call, not at the first record
+    bench.receiver.records()
 
 
 def test_a_parked_key_stays_parked_until_somebody_acts(bench: Bench) -> None:
@@ -190,7 +222,7 @@ def test_doctor_looks(bench: Bench) -> None:
 
 def test_a_state_may_be_named_by_its_word(bench: Bench) -> None:
     bench.process("k", Counter().quick)
-    found, _ = bench.call(bench.receiver.records, state="completed")
+    found = bench.records(state="completed")
     assert [record.value for record in found] == ["k"]
     with pytest.raises(UsageError, match="'done' is not valid: use one of in_progress"):
-        bench.call(bench.receiver.records, state="done")
+        bench.records(state="done")

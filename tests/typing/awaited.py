@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, assert_type
 
 from twicesafe import (
@@ -44,6 +45,11 @@ async def plain(order: str) -> bytes:
     return order.encode()
 
 
+@receiver.idempotent(key="order", outcome=True)
+async def with_outcome(order: str) -> int:
+    return 1
+
+
 class Shop:
     @receiver.idempotent(key="order")
     async def buy(self, order: str) -> int:
@@ -76,9 +82,15 @@ async def main() -> None:
     assert_type(answers, list[Outcome[int] | Failure])
 
     async with receiver.claim("k") as claim:
-        assert_type(claim, AsyncClaim)
+        assert_type(claim, AsyncClaim[Any])
         assert_type(await claim.complete(5), None)
         assert_type(claim.result, Any)
+    async with receiver.claim("k", returns=int) as typed:
+        assert_type(typed.result, int)
+        await typed.complete("five")  # pyright: ignore[reportArgumentType]
+    assert_type(receiver.records(), AsyncIterator[Record])
+    assert_type(await receiver.records_page(), tuple[list[Record], str])
+    assert_type(await with_outcome("o"), Outcome[int])
 
     assert_type(await receiver.record("k"), Record | None)
     assert_type(await Payments(receiver)({"id": "1"}), Outcome[int])

@@ -9,6 +9,7 @@ an error too, so every expectation can fail.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, assert_type
 
@@ -111,20 +112,38 @@ for answer in answers:
         assert_type(answer.value, int)
 receiver.process_many([5], handle, key=str)  # pyright: ignore[reportArgumentType]
 
+
+# -- the decorator that returns outcomes
+@receiver.idempotent(key="order", outcome=True)
+def with_outcome(order: str) -> Receipt:
+    return charge(order)
+
+
+assert_type(with_outcome("o"), Outcome[Receipt])
+with_outcome(5)  # pyright: ignore[reportArgumentType]
+
+
 # -- claims by hand
 with receiver.claim("k", fingerprint={"a": 1}) as claim:
-    assert_type(claim, Claim)
+    assert_type(claim, Claim[Any])
     assert_type(claim.is_new, bool)
     assert_type(claim.lost, bool)
     assert_type(claim.complete(5), None)
     assert_type(claim.result, Any)
+with receiver.claim("k", returns=Receipt) as typed:
+    assert_type(typed, Claim[Receipt])
+    assert_type(typed.result, Receipt)
+    typed.complete(5)  # pyright: ignore[reportArgumentType]
+assert_type(receiver.claim("k", returns=list[Receipt]).result, list[Receipt])
+assert_type(receiver.claim("k", returns=Receipt | None).result, Any)
 
 # -- operators
 assert_type(receiver.record("k"), Record | None)
 receiver.release("k", by="ann")
 receiver.release("k")  # pyright: ignore[reportCallIssue]
 receiver.resolve("k", 5, by="ann", returns=int)
-assert_type(receiver.records(state=State.HELD), tuple[list[Record], str])
+assert_type(receiver.records(state=State.HELD), Iterator[Record])
+assert_type(receiver.records_page(), tuple[list[Record], str])
 assert_type(receiver.options(scope=("t",)), Receiver)
 assert_type(current_key(), Key | None)
 assert_type(current_claim(), ActiveClaim | None)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .. import Key, Receiver, Record, State
+from .. import Key, Receiver, Record
 from .exits import USAGE, Ended
 from .output import BETWEEN, visible
 
-__all__ = ["Found", "every", "find"]
+__all__ = ["Found", "find"]
 
-PAGE: Final = 500
 LEAST_DIGITS: Final = 8
 
 
@@ -53,7 +52,7 @@ def _by_digits(receiver: Receiver, digits: str) -> Record:
             f"--id takes {LEAST_DIGITS} or more hex digits, as shown in errors and logs", USAGE
         )
     found: list[Record] = []
-    for record in every(receiver):
+    for record in receiver.records():
         if record.id.hex().startswith(digits):
             found.append(record)
             if len(digits) == 64 or len(found) > 1:
@@ -63,15 +62,3 @@ def _by_digits(receiver: Receiver, digits: str) -> Record:
     if len(found) > 1:
         raise Ended(f"several ids start with {digits}: give more digits", USAGE)
     return found[0]
-
-
-def every(
-    receiver: Receiver, state: State | None = None, scope: Sequence[str] = ()
-) -> Iterator[Record]:
-    """All records, newest first, a page at a time."""
-    after = ""
-    while True:
-        records, after = receiver.records(state=state, scope=scope, limit=PAGE, after=after)
-        yield from records
-        if not after:
-            return

@@ -13,7 +13,7 @@ from .. import Receiver, Record, State
 from .._values.records import AuditEntry
 from .config import existing, opened
 from .exits import USAGE, Ended
-from .finding import every, find
+from .finding import find
 from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
 from .output import (
     BETWEEN,
@@ -96,7 +96,7 @@ def _page(
             )
     found: list[Record] = []
     while left:
-        some, after = receiver.records(
+        some, after = receiver.records_page(
             state=left[0], scope=scope, limit=limit - len(found), after=after
         )
         found += some
@@ -116,7 +116,7 @@ def _list_all(
     scope: tuple[str, ...],
     full: bool,
 ) -> None:
-    records = (record for state in states for record in every(receiver, state, scope))
+    records = (record for state in states for record in receiver.records(state=state, scope=scope))
     if screen.json:
         screen.stream(records)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .._values.keys import Key
 from .._values.records import AuditEntry, Record, State, Stats, SweepReport
 from ..errors import StillInProgressError, StoreUnavailableError, UsageError
@@ -21,12 +23,15 @@ from .protocol import (
     Sweep,
 )
 
-__all__ = ["audit", "browse", "operate", "park_stuck", "read", "survey", "sweep"]
+__all__ = ["Browsing", "audit", "browse", "operate", "park_stuck", "read", "survey", "sweep"]
 
 BITE = 500
 """Records examined in one short transaction of a sweep."""
 
 SMALLEST_BITE = 20
+
+PAGE = 200
+"""Records that `records` reads at once."""
 
 
 def read(key: Key) -> Flow[Record | None]:
@@ -126,16 +131,44 @@ def browse(
     state: State | None, scope: tuple[str, ...], limit: int, after: str
 ) -> Flow[tuple[list[Record], str]]:
     _check_limit(limit)
-    try:
-        state = None if state is None else State(state)
-    except ValueError:
-        known = ", ".join(State)
-        raise UsageError(f"state={state!r} is not valid: use one of {known}") from None
+    state = _known_state(state)
     try:
         page: Page = yield Browse(limit, state, scope, after)
     except (ValueError, OverflowError) as error:
         raise UsageError("after= is not valid: use the cursor of the last page") from error
     return [row.view() for row in page.rows], page.after
+
+
+class Browsing:
+    """All records of a query, a page at a time: the caller runs `page` while there is something `left`."""
+
+    def __init__(self, state: State | None, scope: Iterable[str], limit: int | None) -> None:
+        if limit is not None:
+            _check_limit(limit)
+        self._state = _known_state(state)
+        self._scope = tuple(scope)
+        self._limit = limit
+        self._after = ""
+        self.left = True
+
+    def page(self) -> Flow[tuple[list[Record], str]]:
+        size = PAGE if self._limit is None else min(PAGE, self._limit)
+        return browse(self._state, self._scope, size, self._after)
+
+    def took(self, page: tuple[list[Record], str]) -> list[Record]:
+        records, self._after = page
+        if self._limit is not None:
+            self._limit -= len(records)
+        self.left = bool(self._after) and self._limit != 0
+        return records
+
+
+def _known_state(state: State | None) -> State | None:
+    try:
+        return None if state is None else State(state)
+    except ValueError:
+        known = ", ".join(State)
+        raise UsageError(f"state={state!r} is not valid: use one of {known}") from None
 
 
 def _check_limit(limit: object) -> None:

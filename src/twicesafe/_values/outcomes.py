@@ -29,6 +29,14 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
     def ok(self) -> bool:
         return True
 
+    def __repr__(self) -> str:
+        """Without the value, which may be a secret: logs show this text."""
+        how = "replayed" if self.replayed else "new"
+        return (
+            f"<Outcome {how}, value: {type(self.value).__qualname__}, attempt={self.attempt}, "
+            f"key={self.key.short}, fence={self.fence}>"
+        )
+
 
 class Failure(msgspec.Struct, frozen=True):
     """One item of a batch that failed; the other items are not affected."""
@@ -41,3 +49,8 @@ class Failure(msgspec.Struct, frozen=True):
     @property
     def ok(self) -> bool:
         return False
+
+    def __repr__(self) -> str:
+        """Without the error's text, which may be a secret."""
+        key = "none" if self.key is None else self.key.short
+        return f"<Failure {type(self.error).__qualname__}, key={key}>"

@@ -91,6 +91,15 @@ class Policy:
                 object.__setattr__(self, name, seconds(value, name))
         _check(self)
 
+    def __repr__(self) -> str:
+        """Only the settings that differ from the default."""
+        changed = (
+            (name, value)
+            for name in _NAMES
+            if (value := getattr(self, name)) != getattr(_DEFAULT, name)
+        )
+        return f"Policy({', '.join(f'{name}={_shown(value)}' for name, value in changed)})"
+
     def replace(self, **changes: Any) -> Policy:
         """This policy with some settings changed."""
         refuse_unknown(changes, _NAMES, "policy setting")
@@ -163,3 +172,14 @@ def _checked(build: Any) -> Any:
 
 
 Policy.__init__ = _checked(Policy.__init__)  # type: ignore[method-assign]
+
+_DEFAULT = Policy()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({''.join(f'{item.__qualname__}, ' for item in value).strip()})"
+    if isinstance(value, float):
+        return f"{value:g}"
+    # A codec may hold a secret that its repr would show.
+    return repr(value) if isinstance(value, (str, int, Backoff)) else type(value).__qualname__

@@ -131,6 +131,13 @@ class Record:
         """The full key, to pass to a receiver; None once it is forgotten."""
         return Key(self.value, self.scope, absolute=True) if self.value else None
 
+    def __repr__(self) -> str:
+        words = [f"key={self.short}", self.state.value, f"attempt={self.attempt}"]
+        words += [f"fence={self.fence}"]
+        words += [f"cause={self.cause.value}"] if self.cause else []
+        words += [f"error={self.error}"] if self.error else []
+        return f"<Record {', '.join(words)}, changed {self.changed_at:%Y-%m-%d %H:%M:%S} UTC>"
+
     @property
     def short(self) -> str:
         """The short form of the key that errors, logs and the CLI show."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextvars import Context
+from typing import Any
 
 from .._core.http.message import HttpRequest, StoredResponse
 from .._core.http.problems import Problem, Refused
@@ -51,7 +52,7 @@ class Exchange:
         rules: Rules,
         admission: Admission,
         request: HttpRequest,
-        claim: AsyncClaim,
+        claim: AsyncClaim[Any],
         inner: Inner,
         receive: Receive,
         send: Send,

@@ -9,8 +9,9 @@ from .._core.http.message import StoredResponse
 from .._core.http.policy import HttpPolicy
 from .._core.http.problems import Refused
 from .._edges.http_guard import Guard
-from ..errors import ConfigurationError, TwicesafeError
+from ..errors import TwicesafeError
 from ..receiver import AsyncReceiver
+from ..receiver._base import check_receiver
 from ..receiver._claim import AsyncClaim
 from ._exchange import Exchange
 from ._messages import (
@@ -35,11 +36,7 @@ class IdempotencyMiddleware:
     def __init__(
         self, app: App, *, receiver: AsyncReceiver, policy: HttpPolicy | None = None
     ) -> None:
-        if not isinstance(receiver, AsyncReceiver):
-            raise ConfigurationError(
-                f"receiver={receiver!r} makes no sense: twicesafe.asgi needs an AsyncReceiver "
-                "(twicesafe.wsgi a Receiver)"
-            )
+        check_receiver(receiver, AsyncReceiver, "twicesafe.asgi")
         self.app = app
         self._guard = Guard(receiver, policy)
         self.policy, self._rules = self._guard.policy, self._guard.rules
@@ -65,7 +62,7 @@ class IdempotencyMiddleware:
             return await answer(send, rules.refuse(request, refused.problem))
         if admission is None:
             return await self.app(scope, again(body, receive), send)
-        claim: AsyncClaim = self._guard.claim(admission)
+        claim: AsyncClaim[StoredResponse] = self._guard.claim(admission)
         if claim._is_held_around:  # by another layer on this store
             return await self._unrecorded(scope, again(body, receive), send)
         own = copy_context()  # the server's: the claim is not in it

@@ -84,6 +84,10 @@ class InboxBase(ReceiverBase):
             lambda deferred: store.own_transaction(lambda: ours().note(deferred))
         )
 
+    def _place(self) -> str:
+        store: Any = getattr(self, "_async_store", None) or self._store
+        return str(store.url)
+
     def _is_ready(self) -> bool:
         return self._deferred is not None
 

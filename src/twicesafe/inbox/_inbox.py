@@ -34,7 +34,7 @@ from .._values.policy import Policy
 from ..errors import UsageError
 from ..receiver._base import value_or_raise
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import open_async_store, open_store
+from ..stores._urls import check_store, open_async_store, open_store
 from ._base import InboxBase, Results, claim_of, invoked, invoked_async
 
 __all__ = ["AsyncInbox", "Inbox"]
@@ -60,6 +60,7 @@ class Inbox(InboxBase):
         results: Results = "required",
         observers: Sequence[events.Observer] = (),
     ) -> None:
+        check_store(self, store)
         self._set_up(consumer, policy, scope, fingerprint, results, observers)
         self._use(store)
 
@@ -226,6 +227,7 @@ class AsyncInbox(InboxBase):
         results: Results = "required",
         observers: Sequence[events.Observer] = (),
     ) -> None:
+        check_store(self, store)
         self._set_up(consumer, policy, scope, fingerprint, results, observers)
         self._async_store = store
         self._opening = RenewedLock()

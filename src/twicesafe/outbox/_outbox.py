@@ -40,7 +40,7 @@ from .._values.clocks import wall_clock
 from ..errors import UnsupportedByStoreError, UsageError, stays_here
 from ..propagation import numbered, outgoing_key
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import open_async_store, open_store
+from ..stores._urls import check_store, open_async_store, open_store
 
 __all__ = ["AsyncOutbox", "Outbox"]
 
@@ -68,7 +68,11 @@ class _Outbox:
     def __reduce__(self) -> NoReturn:
         raise stays_here(self)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.store.url}>"  # type: ignore[attr-defined]
+
     def __init__(self, store: Any, ordered: bool, max_bytes: int) -> None:
+        check_store(self, store)
         if not store.capabilities.outbox:
             raise UnsupportedByStoreError(
                 f"{store.url} cannot hold an outbox, which must be in the database of your data: "

@@ -33,9 +33,10 @@ from .._values.policy import Policy
 from .._values.records import Record, State, Stats
 from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, stays_here
-from ..stores._base import Finding
+from ..stores._base import AsyncStore, Finding, Store
+from ..stores._urls import mask
 
-__all__ = ["ReceiverBase", "merged", "unswept", "value_or_raise", "whole"]
+__all__ = ["ReceiverBase", "check_receiver", "merged", "unswept", "value_or_raise", "whole"]
 
 
 class ReceiverBase:
@@ -43,7 +44,7 @@ class ReceiverBase:
 
     _runtime: Any
     store: Any
-    _upkeep: Any
+    _upkeep: list[Any]
 
     def _configure(
         self,
@@ -61,6 +62,19 @@ class ReceiverBase:
         self._fingerprint = check_setting(fingerprint)
         self._notify = notify
         self._observed = observed
+
+    def __repr__(self) -> str:
+        """Where it is and what differs from the default. Scopes name tenants, so they are counted."""
+        words = [type(self).__name__, self._place()]
+        if self.scope:
+            words.append(f"scope: {len(self.scope)} part{'s' * (len(self.scope) > 1)}")
+        if self.policy != Policy():
+            words.append(repr(self.policy))
+        return f"<{' '.join(words)}>"
+
+    def _place(self) -> str:
+        url: str = self.store.url
+        return url
 
     def __reduce__(self) -> NoReturn:
         raise stays_here(self)
@@ -221,6 +235,20 @@ class ReceiverBase:
             except Exception as error:
                 bad[index] = Failure(error, full)
         return calls, bad
+
+
+def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> None:
+    """Say so if a layer that needs a receiver gets a URL, a store or the other kind."""
+    if isinstance(given, wanted):
+        return
+    name = wanted.__name__
+    if isinstance(given, str):
+        fix = f"this is a URL: use receiver={name}.open({mask(given)!r})"
+    elif isinstance(given, (Store, AsyncStore)):
+        fix = f"this is a store: use receiver={name}(store)"
+    else:
+        fix = f"this is {type(given).__name__}"
+    raise ConfigurationError(f"{where} needs {'an' if name[0] in 'AI' else 'a'} {name}, and {fix}")
 
 
 def unswept(stats: Stats) -> list[Finding]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from .._core.call import Call, cause_of
 from .._core.commands import Flow, Raised, Returned, Sleep
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClaim", "Claim"]
 
+T = TypeVar("T")
 
-class _Claim:
+
+class _Claim(Generic[T]):
     """What `Claim` and `AsyncClaim` share."""
 
     def __init__(self, receiver: Any, key: Key, fingerprint: object, returns: Any) -> None:
@@ -71,6 +73,20 @@ class _Claim:
     attempt: int = property(lambda self: self._attempt)  # type: ignore[assignment]
     fence: int = property(lambda self: self._fence)  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        if self._fence == 0:
+            return f"<{type(self).__name__} of {self.key.short}, not entered>"
+        if self._held is None:
+            how = "duplicate"
+        elif self._completed_here:
+            how = "completed"
+        elif self._done:
+            how = "ended"
+        else:
+            how = "lost" if self.lost else "new"
+        where = f"attempt={self._attempt}, fence={self._fence}"
+        return f"<{type(self).__name__} of {self.key.short}, {how}, {where}>"
+
     @property
     def is_new(self) -> bool:
         """True: this block must do the work. False: it is already done, see `result`."""
@@ -86,11 +102,11 @@ class _Claim:
         return self._held is not None and not self._completed_here and self._held.lost
 
     @property
-    def result(self) -> Any:
+    def result(self) -> T:
         """The recorded answer: an earlier one, or the one that `complete` just recorded."""
         if self._held is not None and not self._completed_here:
             raise UsageError("no result yet: call complete(value) first", key=self.key)
-        return self._result
+        return self._result  # type: ignore[no-any-return]
 
     def _admitted(self, admitted: ActiveClaim | Claimed, run: Any) -> None:
         if isinstance(admitted, Claimed):
@@ -219,7 +235,7 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     call.notify(Held(call.key, why))
 
 
-class Claim(_Claim):
+class Claim(_Claim[T]):
     """A manual claim, made by `Receiver.claim`."""
 
     _flow_run: BlockingFlowRun | None
@@ -237,7 +253,7 @@ class Claim(_Claim):
             raise
         return self
 
-    def complete(self, value: Any = None) -> None:
+    def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
         assert self._flow_run is not None
         self._completed(drive(self._completing(value), self._flow_run.perform), value)
@@ -266,7 +282,7 @@ class Claim(_Claim):
         self._flow_run.deliver(instead_of=error)
 
 
-class AsyncClaim(_Claim):
+class AsyncClaim(_Claim[T]):
     """Async version of `Claim`, made by `AsyncReceiver.claim`."""
 
     _flow_run: EventLoopFlowRun | None
@@ -284,7 +300,7 @@ class AsyncClaim(_Claim):
             raise
         return self
 
-    async def complete(self, value: Any = None) -> None:
+    async def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
         assert self._flow_run is not None
         answer = await drive_async(self._completing(value), self._flow_run.perform)

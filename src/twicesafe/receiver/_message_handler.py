@@ -19,6 +19,7 @@ from .._values.fingerprint import stated
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from ..errors import FingerprintMismatchError, HeldError, ParkedError
+from ._base import check_receiver
 from ._receiver import AsyncReceiver, Receiver
 
 __all__ = ["AsyncMessageHandler", "MessageHandler"]
@@ -55,6 +56,7 @@ class MessageHandler(_Described[M, T]):
     """Subclass it, create it with a `Receiver`, and call it with messages."""
 
     def __init__(self, receiver: Receiver) -> None:
+        check_receiver(receiver, Receiver, type(self).__name__)
         self.receiver: Receiver = self._scoped(receiver)
 
     @abc.abstractmethod
@@ -82,6 +84,7 @@ class AsyncMessageHandler(_Described[M, T]):
     """Async version of `MessageHandler`: create it with an `AsyncReceiver`, and await its calls."""
 
     def __init__(self, receiver: AsyncReceiver) -> None:
+        check_receiver(receiver, AsyncReceiver, type(self).__name__)
         self.receiver: AsyncReceiver = self._scoped(receiver)
 
     @abc.abstractmethod

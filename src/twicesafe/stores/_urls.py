@@ -18,11 +18,12 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from .._values.settings import expect, seconds, suggestion
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, UsageError
 from ._base import AsyncStore, Store
 
 __all__ = [
     "SCHEMES",
+    "check_store",
     "default_url",
     "identifier",
     "is_missing",
@@ -53,6 +54,27 @@ SCHEMES: Final[dict[str, str]] = {
     "valkey": "twicesafe._engines.redis:RedisStore",
     "valkeys": "twicesafe._engines.redis:RedisStore",
 }
+
+
+def check_store(owner: object, store: object) -> None:
+    """Say so if a constructor gets a URL, or a store of the other kind."""
+    name = type(owner).__name__
+    if isinstance(store, str):
+        raise UsageError(
+            f"{name}(…) takes a store, and this is a URL: use {name}.open({mask(store)!r})"
+        )
+    wrong = Store if name.startswith("Async") else AsyncStore
+    if isinstance(store, wrong):
+        kind, other = (
+            ("a blocking", name.removeprefix("Async"))
+            if wrong is Store
+            else ("an async", f"Async{name}")
+        )
+        raise UsageError(f"{type(store).__name__} is {kind} store: use {other}(store)")
+    if not hasattr(store, "perform"):
+        raise UsageError(
+            f"{name}(…) takes a store, not {type(store).__name__}: use {name}.open(URL)"
+        )
 
 
 def open_store(url: str) -> Store:
@@ -177,6 +199,8 @@ def _class_for(url: str, prefix: str) -> Any:
 
 def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     """The class for this URL's scheme: one of ours, or one that another package registers."""
+    if not isinstance(url, str):
+        raise UsageError(_not_a_url(url, what))
     scheme, colon, _ = url.partition(":")
     _check_place(url)
     if colon and scheme in schemes:
@@ -193,6 +217,15 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
         f"no {what} for {named}: a {what} URL starts with one of "
         f"{', '.join(f'{name}:' for name in [*schemes, *added])}"
     )
+
+
+def _not_a_url(given: object, what: str) -> str:
+    said = f"open(…) takes a URL, not {type(given).__name__}"
+    if isinstance(given, os.PathLike):
+        return f"{said}: for a file, write 'sqlite:///keys.db'"
+    if hasattr(given, "render_as_string"):  # SQLAlchemy's URL, whose str() has no password
+        return f"{said}: use url.render_as_string(hide_password=False)"
+    return f"{said}: give a {what} to the class itself, as in Receiver(store)"
 
 
 def _check_place(url: str) -> None:

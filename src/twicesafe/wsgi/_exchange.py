@@ -31,7 +31,7 @@ class Exchange:
         rules: Rules,
         reruns: bool,
         request: HttpRequest,
-        claim: Claim,
+        claim: Claim[Any],
         context: Context,
         own: Context,
         start_response: StartResponse,

@@ -12,8 +12,9 @@ from .._core.http.policy import HttpPolicy
 from .._core.http.problems import Refused
 from .._core.http.rules import Admission
 from .._edges.http_guard import Guard
-from ..errors import ConfigurationError, TwicesafeError
+from ..errors import TwicesafeError
 from ..receiver import Receiver
+from ..receiver._base import check_receiver
 from ..receiver._claim import Claim
 from ._environ import (
     App,
@@ -34,11 +35,7 @@ class IdempotencyMiddleware:
     """Put it around an application, with a receiver and, if need be, an `HttpPolicy`."""
 
     def __init__(self, app: App, *, receiver: Receiver, policy: HttpPolicy | None = None) -> None:
-        if not isinstance(receiver, Receiver):
-            raise ConfigurationError(
-                f"receiver={receiver!r} makes no sense: twicesafe.wsgi needs a Receiver "
-                "(twicesafe.asgi an AsyncReceiver)"
-            )
+        check_receiver(receiver, Receiver, "twicesafe.wsgi")
         self.app = app
         self._guard = Guard(receiver, policy)
         self.policy, self._rules = self._guard.policy, self._guard.rules
@@ -73,7 +70,7 @@ class IdempotencyMiddleware:
         start_response: StartResponse,
     ) -> Iterable[bytes]:
         rules = self._rules
-        claim: Claim = self._guard.claim(admission)
+        claim: Claim[StoredResponse] = self._guard.claim(admission)
         if claim._is_held_around:  # by another layer on this store
             return self.app(environ, start_response)
         # The claim has a context of its own: a server may take the response, or close it, in another
