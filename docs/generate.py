@@ -574,7 +574,10 @@ def stores_page() -> str:
 
 A store is opened by its URL: `Receiver.open("sqlite:///keys.db?synchronous=normal")`. The scheme chooses the store, query
 parameters configure it, and unknown parameters are refused by name. `Receiver.open()` without a URL is SQLite in the user's
-data folder. Other packages add schemes through the entry-point group `twicesafe.stores`: [write your own
+data folder. The spellings of SQLAlchemy are understood too (`postgresql+psycopg://`, `postgresql+psycopg2://`,
+`mysql+pymysql://`, `mysql+asyncmy://`, `mariadb+pymysql://`, `sqlite+aiosqlite:///` …), so that one URL can serve both. The driver is
+still chosen here: psycopg, PyMySQL and sqlite3, for blocking and async use. Only `postgresql+asyncpg://` chooses one, for async use.
+Other packages add schemes through the entry-point group `twicesafe.stores`: [write your own
 store](../how-to/write-a-store.md).
 
 ## What each can do

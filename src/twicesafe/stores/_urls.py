@@ -32,6 +32,7 @@ __all__ = [
     "open_store",
     "options_of",
     "outbox_script_of",
+    "plain_url",
     "script_of",
     "target_of",
     "typed",
@@ -56,6 +57,24 @@ SCHEMES: Final[dict[str, str]] = {
 }
 
 
+_DRIVERS: Final[dict[str, tuple[str, ...]]] = {
+    "postgresql": ("psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "pg8000"),
+    "mysql": ("pymysql", "asyncmy", "aiomysql", "mysqldb", "mysqlconnector"),
+    "mariadb": ("pymysql", "asyncmy", "aiomysql", "mysqldb", "mysqlconnector"),
+    "sqlite": ("pysqlite", "aiosqlite"),
+}
+"""Drivers that SQLAlchemy's URLs name. The store uses a driver of its own choice all the same; only
+``postgresql+asyncpg`` is a choice (for async use), so it is a scheme."""
+
+
+def plain_url(url: str) -> str:
+    """The URL without the driver that SQLAlchemy's spelling names: one URL serves both libraries."""
+    scheme, colon, rest = url.partition(":")
+    base, _, driver = scheme.partition("+")
+    known = scheme not in SCHEMES and driver in _DRIVERS.get(base, ())
+    return f"{base}:{rest}" if colon and known else url
+
+
 def check_store(owner: object, store: object) -> None:
     """Say so if a constructor gets a URL, or a store of the other kind."""
     name = type(owner).__name__
@@ -78,30 +97,30 @@ def check_store(owner: object, store: object) -> None:
 
 
 def open_store(url: str) -> Store:
-    store: Store = _class_for(url, "").open(url)
+    store: Store = _class_for(url, "").open(plain_url(url))
     return store
 
 
 def open_async_store(url: str) -> AsyncStore:
-    store: AsyncStore = _class_for(url, "Async").open(url)
+    store: AsyncStore = _class_for(url, "Async").open(plain_url(url))
     return store
 
 
 def is_missing(url: str) -> bool:
     """Whether this store is a missing file, which opening would create."""
-    missing: bool = _class_for(url, "").missing(url)
+    missing: bool = _class_for(url, "").missing(plain_url(url))
     return missing
 
 
 def script_of(url: str) -> str:
     """The SQL that creates the schema of this store; empty: it has none. Does not connect."""
-    script: str = _class_for(url, "").script(url)
+    script: str = _class_for(url, "").script(plain_url(url))
     return script
 
 
 def outbox_script_of(url: str) -> str:
     """The SQL that creates the outbox tables of this store; empty: it supports no outbox."""
-    script: str = _class_for(url, "").outbox_script(url)
+    script: str = _class_for(url, "").outbox_script(plain_url(url))
     return script
 
 
@@ -141,7 +160,7 @@ def mask(url: str) -> str:
     place = place.partition("#")[0]
     if at:
         user, _, password = secret.partition(":")
-        shown = f"{user}:***" if password and scheme in SCHEMES else "***"
+        shown = f"{user}:***" if password and plain_url(f"{scheme}:")[:-1] in SCHEMES else "***"
         return f"{scheme}{mark}{shown}@{place}"
     return f"{scheme}{mark}***" if "@" in query and "/" not in rest else f"{scheme}{mark}{place}"
 
@@ -190,7 +209,9 @@ def identifier(name: str, what: str = "table") -> str:
 
 
 def _class_for(url: str, prefix: str) -> Any:
-    module_name, _, names = target_of(url, SCHEMES, "store").partition(":")
+    _check_text(url, "store")
+    target = target_of(plain_url(url), SCHEMES, "store")
+    module_name, _, names = target.partition(":")
     name, _, other = names.partition(",")
     return getattr(
         importlib.import_module(module_name), (other or prefix + name) if prefix else name
@@ -199,8 +220,7 @@ def _class_for(url: str, prefix: str) -> Any:
 
 def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     """The class for this URL's scheme: one of ours, or one that another package registers."""
-    if not isinstance(url, str):
-        raise UsageError(_not_a_url(url, what))
+    _check_text(url, what)
     scheme, colon, _ = url.partition(":")
     _check_place(url)
     if colon and scheme in schemes:
@@ -210,6 +230,12 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     added = {point.name: point.value for point in entry_points(group=f"twicesafe.{what}s")}
     if colon and scheme in added:
         return added[scheme]
+    base, plus, driver = scheme.partition("+")
+    if what == "store" and plus and base in _DRIVERS and "@" not in scheme:
+        raise ConfigurationError(
+            f"{scheme[:40]}: there is no driver {driver[:30]!r}; write {base}://…: twicesafe chooses "
+            f"the driver ({suggestion(driver, _DRIVERS[base])})"
+        )
     named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
     if not url:
         named = "an empty URL (is its environment variable set?)"
@@ -219,13 +245,15 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     )
 
 
-def _not_a_url(given: object, what: str) -> str:
+def _check_text(given: object, what: str) -> None:
+    if isinstance(given, str):
+        return
     said = f"open(…) takes a URL, not {type(given).__name__}"
     if isinstance(given, os.PathLike):
-        return f"{said}: for a file, write 'sqlite:///keys.db'"
+        raise UsageError(f"{said}: for a file, write 'sqlite:///keys.db'")
     if hasattr(given, "render_as_string"):  # SQLAlchemy's URL, whose str() has no password
-        return f"{said}: use url.render_as_string(hide_password=False)"
-    return f"{said}: give a {what} to the class itself, as in Receiver(store)"
+        raise UsageError(f"{said}: use url.render_as_string(hide_password=False)")
+    raise UsageError(f"{said}: give a {what} to the class itself, as in Receiver(store)")
 
 
 def _check_place(url: str) -> None:
