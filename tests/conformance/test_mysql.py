@@ -41,7 +41,9 @@ class Mariadb(StoreUnderTest):
     def open_store(self, place: Place) -> MysqlStore:
         table = self._table(place)
         now = f"(SELECT ms FROM {table}_clock)"  # for the server's clock: a row that a test moves
-        store = MysqlStore(Settings.of(f"{shared('mariadb').url}?table={table}&pool=5"), now)
+        store = MysqlStore(
+            Settings.of(f"{shared('mariadb').url}?table={table}&pool=5&timeout=60"), now
+        )
         store.programs = MysqlPrograms(table, self.returning, now)
         return store
 

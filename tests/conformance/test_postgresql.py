@@ -34,7 +34,7 @@ class Postgres(StoreUnderTest):
     holder: ClassVar[str] = "records"
 
     def _settings(self, place: Place) -> Settings:
-        return Settings.of(f"{shared(self.engine).url}?table={place.name}&pool=20")
+        return Settings.of(f"{shared(self.engine).url}?table={place.name}&pool=20&timeout=60")
 
     @property
     def hand(self) -> psycopg.Connection[Any]:

@@ -34,7 +34,7 @@ def run(page: Path, folder: Path, command: list[str] = COMMAND) -> subprocess.Co
         env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
 

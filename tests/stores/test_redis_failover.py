@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from twicesafe import Key, StoreUnavailableError
 from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Verdict
 from twicesafe._engines.redis import RedisStore
@@ -186,6 +187,8 @@ def test_a_primary_that_was_demoted_is_left_within_the_call(
     with pair.sentinel.client() as client:
         client.execute_command("SENTINEL", "FAILOVER", "main")
     replaced(pair)
+    with pair.primary.client() as client:  # until then it takes writes, and loses them
+        until(lambda: client.info("replication")["role"] == "slave", PATIENCE)
     complete(store, Key("after"), OWNER)
     with pair.replica.client() as client:
         assert client.exists(store.store.programs.key(Key("after").id))

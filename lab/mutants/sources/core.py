@@ -1,4 +1,4 @@
-"""The end of a key: what the store refuses, and what never gets through."""
+"""The end of a key: what the store refuses, and what never gets through; and the look before a claim."""
 
 from __future__ import annotations
 
@@ -141,4 +141,34 @@ break_source(
     old="    undone = unfinished(value)\n",
     new="    undone = None\n",
     tests=[f"{UNDONE}[coroutine]"],
+)
+
+RECALL = "tests/receiver/test_recall.py::"
+MEMORY = "tests/conformance/test_memory.py::TestMemory::"
+
+break_source(
+    "a look tells what has expired",
+    bug="a repeat on an embedded store gets an answer whose retention is over",
+    file="_core/lifecycle.py",
+    old="if recorded and not is_expired(row, now) else None",
+    new="if recorded else None",
+    tests=[f"{MEMORY}test_a_look_does_not_tell_what_has_expired"],
+)
+
+break_source(
+    "a look does not compare the payload",
+    bug="a repeat with another payload gets the answer to the first one",
+    file="receiver/_base.py",
+    old="        elif call.fingerprint in (None, answer.fingerprint):\n            return outcome_of(call, answer)\n",
+    new="        else:\n            return outcome_of(call, answer)\n",
+    tests=[f"{RECALL}test_another_payload_is_still_refused"],
+)
+
+break_source(
+    "nobody looks",
+    bug="every repeat on an embedded store makes a claim",
+    file="_runtime/shared_state.py",
+    old="store.recall if store.recalls else None",
+    new="None",
+    tests=[f"{RECALL}test_a_repeat_makes_no_claim"],
 )

@@ -27,6 +27,8 @@ class Call(msgspec.Struct, eq=False):
     clock: WorkerClock
     notify: Callable[[Event], None]
     observed: bool
+    looked: bool = False
+    """The store was looked at, and had no recorded answer (`Store.recall`)."""
     flight: Any = None
     """The flight that this call leads: other callers in this process may wait for its answer."""
 

@@ -110,8 +110,9 @@ def admit(call: Call, flight: Any = None, began: float | None = None) -> Flow[An
                 return found
         while True:
             owner, lease = new_owner(), policy.lease_ms
+            new = call.looked and turn == 0
             ask = ClaimRequest(
-                key, owner, lease, policy.max_attempts, policy.hold, call.fingerprint
+                key, owner, lease, policy.max_attempts, policy.hold, call.fingerprint, new
             )
             sent = clock()
             try:

@@ -38,6 +38,7 @@ __all__ = [
     "forget",
     "is_expired",
     "look",
+    "recall",
     "release",
     "renew",
     "resolve",
@@ -158,18 +159,7 @@ def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
         return Claimed(Verdict.MISMATCH, fingerprint=row.fingerprint)
     state = row.state
     if state is _COMPLETED or state is _FAILED:
-        return Claimed(
-            _REPLAY,
-            row.fence,
-            row.attempt,
-            row.cause,
-            0,
-            state,
-            row.result,
-            row.fingerprint,
-            now - row.changed_at,
-            row.expires_at - now,
-        )
+        return _replay(row, now)
     if state is _IN_PROGRESS:
         if mine:  # P2: a network retry gets the same fence
             return Claimed(_WON, row.fence, row.attempt, row.cause)
@@ -181,6 +171,27 @@ def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
             return Claimed(Verdict.RESTING, wait=row.lease_until - now)
         return None
     return Claimed(_CLOSED[state])
+
+
+def recall(row: Row, now: int) -> Claimed | None:
+    """The recorded answer, for a caller that has made no claim; None: only a claim can tell."""
+    recorded = row.state is _COMPLETED or row.state is _FAILED
+    return _replay(row, now) if recorded and not is_expired(row, now) else None
+
+
+def _replay(row: Row, now: int) -> Claimed:
+    return Claimed(
+        _REPLAY,
+        row.fence,
+        row.attempt,
+        row.cause,
+        0,
+        row.state,
+        row.result,
+        row.fingerprint,
+        now - row.changed_at,
+        row.expires_at - now,
+    )
 
 
 _CLOSED = {

@@ -106,6 +106,8 @@ class ClaimRequest(msgspec.Struct, gc=False):
     max_attempts: int = 5
     hold: bool = False
     fingerprint: bytes | None = None
+    looked: bool = False
+    """A hint: the caller has just looked (`Store.recall`), so the key is most likely new."""
 
     @property
     def id(self) -> bytes:

@@ -59,8 +59,7 @@ class BlockingRuntime(SharedState):
     """Runs flows on one store, for all threads."""
 
     def __init__(self, store: Any, **shared: Any) -> None:
-        super().__init__(store.perform_many, **shared)
-        self.store = store
+        super().__init__(store, store.perform_many, **shared)
 
     @overload
     def run(self, work: Call) -> Outcome[Any] | Raised: ...

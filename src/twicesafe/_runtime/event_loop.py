@@ -65,8 +65,7 @@ class EventLoopRuntime(SharedState):
     """Runs flows on one store, for all tasks of all event loops."""
 
     def __init__(self, store: Any, **shared: Any) -> None:
-        super().__init__(self._perform_blocking, **shared)
-        self.store = store
+        super().__init__(store, self._perform_blocking, **shared)
         self._blocking: Any = None
         self._warm: _Warm | None = None
 

@@ -25,12 +25,17 @@ class SharedState:
 
     def __init__(
         self,
+        store: Any,
         perform_many: Callable[[Sequence[Any]], list[Any]],
         *,
         notify: Callable[[Event], None],
         cache: int = 0,
         clock: WorkerClock = since_boot,
     ) -> None:
+        self.store = store
+        self.recall: Callable[[bytes], Claimed | None] | None = (
+            store.recall if store.recalls else None
+        )
         self.clock = clock
         self.flights = SingleFlight()
         self.keeper = LeaseKeeper(perform_many, clock, notify)

@@ -136,14 +136,22 @@ class ReceiverBase:
             self._observed,
         )
 
-    def _cached(self, call: Call) -> Outcome[Any] | None:
-        cache = self._runtime.cache
-        if cache is None:
+    def _known(self, call: Call) -> Outcome[Any] | None:
+        """The recorded answer, if it can be had without a claim; None: deliver the call."""
+        runtime = self._runtime
+        if runtime.cache is not None:
+            answer = runtime.cache.get(call.key.id)
+            # Else let the store compare: it may have a fingerprint that the cache lacks.
+            if answer is not None and call.fingerprint in (None, answer.fingerprint):
+                return outcome_of(call, answer, cached=True)
+        if runtime.recall is None:
             return None
-        answer = cache.get(call.key.id)
-        if answer is None or call.fingerprint not in (None, answer.fingerprint):
-            return None  # let the store compare: it may have a fingerprint that the cache lacks
-        return outcome_of(call, answer, cached=True)
+        answer = runtime.recall(call.key.id)
+        if answer is None:
+            call.looked = True
+        elif call.fingerprint in (None, answer.fingerprint):
+            return outcome_of(call, answer)
+        return None
 
     # -- operator requests --------------------------------------------------------------------
 

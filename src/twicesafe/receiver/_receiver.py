@@ -107,7 +107,7 @@ class Receiver(Decorator, Operators):
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._cached(call) or value_or_raise(self._runtime.run(call))
+        return self._known(call) or value_or_raise(self._runtime.run(call))
 
     def process_many(
         self,
@@ -172,7 +172,7 @@ class Receiver(Decorator, Operators):
         def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return owner._cached(call) or value_or_raise(owner._runtime.run(call))
+            return owner._known(call) or value_or_raise(owner._runtime.run(call))
 
         return answer
 
@@ -244,7 +244,7 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
             raise refuse_generator(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._cached(call) or value_or_raise(await self._runtime.run(call))
+        return self._known(call) or value_or_raise(await self._runtime.run(call))
 
     async def process_many(
         self,
@@ -313,6 +313,6 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         async def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return owner._cached(call) or value_or_raise(await owner._runtime.run(call))
+            return owner._known(call) or value_or_raise(await owner._runtime.run(call))
 
         return answer

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar
 
-from .._core.protocol import Request
+from .._core.protocol import Claimed, Request
 from ..errors import stays_here
 
 __all__ = ["AsyncStore", "Capabilities", "Finding", "Program", "Store"]
@@ -57,6 +57,8 @@ class Finding:
 
 class _Described:
     capabilities: ClassVar[Capabilities]
+    recalls: ClassVar[bool] = False
+    """`recall` can tell: an embedded store, which looks in this process."""
     url: str
     """The URL without its password."""
 
@@ -101,6 +103,14 @@ class Store(_Described, abc.ABC):
     @abc.abstractmethod
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         """Do many, in as few round trips as possible; a failed item's error is in its place."""
+
+    def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
+        """The recorded answer of a key, if one cheap look in this process tells it. None: unknown.
+
+        Only with ``recalls``: it saves a claim for every repeat. It waits for nothing and raises
+        nothing: what is wrong, the claim that follows will say.
+        """
+        return None
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         """Return when this key may have changed, or after `seconds`. Only with ``wake``."""
@@ -160,6 +170,10 @@ class AsyncStore(_Described, abc.ABC):
         from ._batching import uncancellable
 
         return uncancellable(self.perform(request))
+
+    def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
+        """As `Store.recall`; a plain call, so it must not block the event loop."""
+        return None
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         raise NotImplementedError

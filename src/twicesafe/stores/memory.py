@@ -48,6 +48,8 @@ class MemoryStore(Store):
         durable=False, shared=False, server_clock=True
     )
 
+    recalls: ClassVar[bool] = True
+
     def __init__(self, now: Callable[[], int] | None = None, url: str = "memory://") -> None:
         self.url = url
         self._rows: dict[bytes, Row] = {}
@@ -71,6 +73,10 @@ class MemoryStore(Store):
     def perform(self, request: Request) -> Any:
         with self._lock.now:
             return getattr(self, request.op)(request)
+
+    def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
+        row = self._rows.get(id)  # rows are replaced, never changed: no lock is needed
+        return None if row is None else lifecycle.recall(row, self._now())
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
@@ -183,6 +189,7 @@ class AsyncMemoryStore(AsyncStore):
 
     capabilities: ClassVar[Capabilities] = MemoryStore.capabilities
     immediate: ClassVar[bool] = True
+    recalls: ClassVar[bool] = True
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = store or MemoryStore()
@@ -194,6 +201,9 @@ class AsyncMemoryStore(AsyncStore):
 
     async def perform(self, request: Request) -> Any:
         return self._store.perform(request)
+
+    def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
+        return self._store.recall(id)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         return self._store.perform_many(requests)

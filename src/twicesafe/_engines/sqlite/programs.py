@@ -45,7 +45,7 @@ class SqlitePrograms(SqlPrograms):
         self.columns = COLUMNS.replace("result,", f"{_whole_result(table)},")
         super().__init__(table)
         present = PRESENT.replace("result", _whole_result(table))
-        self._look = f"SELECT {present} FROM {self.records} WHERE id = ?"
+        self.look = f"SELECT {present} FROM {self.records} WHERE id = ?"
         several = ", ".join("?" * AT_ONCE)
         self._look_at_many = f"SELECT id, {present} FROM {self.records} WHERE id IN ({several})"
         self._start = (
@@ -72,7 +72,7 @@ class SqlitePrograms(SqlPrograms):
 
     def peek(self, ask: ClaimRequest) -> Program[Claimed | None]:
         """The answer that needs no write, if there is one."""
-        rows = yield Query(self._look, (ask.key.id,))
+        rows = yield Query(self.look, (ask.key.id,))
         return self._seen(ask, rows[0]) if rows else None
 
     def peek_all(self, asks: Sequence[ClaimRequest]) -> Program[list[Any]]:
@@ -95,10 +95,21 @@ class SqlitePrograms(SqlPrograms):
         row, now = present_from(ask.key.id, columns), self.now()
         return None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
 
+    def recall(self, id_: bytes) -> Program[Claimed | None]:
+        """The recorded answer, if there is one."""
+        return self.recalled(id_, (yield Query(self.look, (id_,))))
+
+    def recalled(self, id_: bytes, rows: Any) -> Claimed | None:
+        return lifecycle.recall(present_from(id_, rows[0]), self.now()) if rows else None
+
     def lone(self, ask: Request) -> Program[Any]:
-        """A claim looks first, for a duplicate needs no write; the rest take their shortcut."""
-        seen = (yield from self.peek(ask)) if type(ask) is ClaimRequest else None
-        return seen if seen is not None else (yield from self.shortcut(ask))
+        """A claim looks first, unless its caller just did: a duplicate needs no write. The rest take
+        their shortcut."""
+        if type(ask) is ClaimRequest and not ask.looked:
+            seen = yield from self.peek(ask)
+            if seen is not None:
+                return seen
+        return (yield from self.shortcut(ask))
 
     def shortcut(self, ask: Request) -> Program[Any]:
         now = self.now()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -57,6 +58,7 @@ class Fork:
 
 class SqliteStore(Store):
     capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
+    recalls: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -154,12 +156,27 @@ class SqliteStore(Store):
 
     # -- performing ---------------------------------------------------------------------------
 
+    def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
+        try:
+            if self._lane.busy or self._tap is not None:  # beside those who write
+                return self._reading(self.programs.recall(id))
+            return self._lane.alone(partial(self._recall, id))
+        except (sqlite3.Error, StoreError):
+            return None
+
+    def _recall(self, id_: bytes) -> Claimed | None:
+        if self._writer is None:
+            self._writer = self._connect()
+        rows = self._writer.execute(self.programs.look, (id_,)).fetchall()
+        self._file.check()
+        return self.programs.recalled(id_, rows)
+
     def perform(self, request: Request) -> Any:
         op = request.op
         if is_outbox(op):
             return self._perform_outbox(request)
-        if op == "claim" and self._lane.busy:  # others write: look beside them first
-            answer = self._reading(self.programs.peek(request))  # type: ignore[arg-type]
+        if isinstance(request, ClaimRequest) and not request.looked and self._lane.busy:
+            answer = self._reading(self.programs.peek(request))  # beside those who write
             if answer is not None:
                 return answer
         if op in READING:

@@ -30,6 +30,7 @@ __all__ = [
     "Beside",
     "Corrupt",
     "Elsewhere",
+    "Recalled",
     "Refuse",
     "Reopen",
     "Script",
@@ -93,6 +94,13 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalled:
+    """Look at this key without a claim. Reply: the recorded answer, or None."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Corrupt:
     """Damage this key's row."""
 
@@ -129,6 +137,8 @@ class Bench:
                 self.store.close()
                 self.store = self.hooks.open_store(self.place)
                 return None
+            case Recalled(id_):
+                return self.store.recall(id_)
             case Elsewhere(request):
                 return self.second.perform(request)
             case AtOnce(requests, elsewhere):
@@ -198,6 +208,8 @@ class AsyncBench:
                 await self.store.close()
                 self.store = self.hooks.open_async_store(self.place)
                 return None
+            case Recalled(id_):
+                return self.store.recall(id_)
             case Elsewhere(request):
                 return await self.second.perform(request)
             case AtOnce(requests, elsewhere):

@@ -13,7 +13,7 @@ from ..._values.fingerprint import MAX_BYTES, stated
 from ..._values.keys import Key
 from ..._values.records import Cause, State
 from .asking import HOUR, KEY, A, B, C, claim, reach, read, release, resolve, unchanged, won
-from .bench import Advance, Script
+from .bench import Advance, Recalled, Script
 from .rules import Rules, rule
 
 __all__ = ["ClaimRules"]
@@ -233,3 +233,24 @@ class ClaimRules(Rules):
         assert (yield read()).cause == fifth.answer.cause
         fences = [each.fence for each in (mine, again, third, fourth, fifth)]
         assert fences == sorted(set(fences)), "fences strictly increase (P3)"
+
+    # -- a look without a claim: may know nothing, may not know more than a claim ----------------
+
+    @rule("P8", cases={state.value: state for state in State})
+    def test_a_look_tells_what_a_claim_would_tell(self, case: State) -> Script[None]:
+        yield from reach(case, fingerprint=F1)
+        told = yield Recalled(KEY.id)
+        answer = yield claim(B)
+        if case not in (State.COMPLETED, State.FAILED):
+            assert told is None, f"{case} is no answer"
+        elif told is not None:
+            assert told.verdict is Verdict.REPLAY
+            same = ("fence", "attempt", "cause", "state", "result", "fingerprint")
+            assert [getattr(told, name) for name in same] == [getattr(answer, n) for n in same]
+
+    @rule("P8")
+    def test_a_look_does_not_tell_what_has_expired(self) -> Script[None]:
+        mine = yield from won(A)
+        yield mine.complete(b"x", retention=self.tick)
+        yield Advance(self.tick)
+        assert (yield Recalled(KEY.id)) is None

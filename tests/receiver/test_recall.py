@@ -1,0 +1,117 @@
+"""A repeat on an embedded store is answered by one look: no claim, no write, the same answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twicesafe import (
+    AsyncReceiver,
+    FingerprintMismatchError,
+    Policy,
+    Receiver,
+    RememberedFailureError,
+    events,
+)
+
+
+class Watched:
+    """A receiver, and the requests that reached its store."""
+
+    def __init__(self, url: str) -> None:
+        self.seen: list[Any] = []
+        self.receiver = Receiver.open(url, observers=[self.seen.append])
+        self.requests: list[str] = []
+        perform = self.receiver.store.perform
+
+        def counted(request: Any) -> Any:
+            self.requests.append(request.op)
+            return perform(request)
+
+        self.receiver.store.perform = counted  # type: ignore[method-assign]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/keys.db"
+    watched = Watched(url)
+    yield watched
+    watched.receiver.close()
+
+
+def test_a_repeat_makes_no_claim(watched: Watched):
+    receiver = watched.receiver
+    first = receiver.process("k", lambda: {"n": 1})
+    asked = list(watched.requests)
+    again = receiver.process("k", lambda: {"n": 2})
+    assert (again.value, again.replayed, again.fence) == ({"n": 1}, True, first.fence)
+    assert asked == ["claim", "complete"]
+    assert watched.requests == asked, "the repeat asked the store for more than a look"
+    assert [event.cached for event in watched.seen if isinstance(event, events.Replayed)] == [False]
+
+
+def test_another_payload_is_still_refused(watched: Watched):
+    receiver = watched.receiver.options(fingerprint=True)
+    receiver.process("k", len, "first")
+    with pytest.raises(FingerprintMismatchError):
+        receiver.process("k", len, "other")
+
+
+def test_a_remembered_failure_is_still_the_answer(watched: Watched):
+    receiver = watched.receiver.options(policy=Policy(remember=(ValueError,)))
+
+    def refuse() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        receiver.process("k", refuse)
+    with pytest.raises(RememberedFailureError):
+        receiver.process("k", refuse)
+
+
+def test_what_an_operator_released_runs_again(watched: Watched):
+    receiver = watched.receiver
+    receiver.process("k", lambda: 1)
+    receiver.release("k", by="ann", force=True)
+    assert receiver.process("k", lambda: 2).value == 2
+
+
+def test_a_look_waits_for_no_writer(tmp_path: Path):
+    """While another thread writes, a repeat is answered from a connection of its own."""
+    with Receiver.open(f"sqlite:///{tmp_path}/keys.db") as receiver:
+        receiver.process("k", lambda: 1)
+        written, go_on = threading.Event(), threading.Event()
+
+        def write() -> None:
+            def hold() -> None:
+                written.set()
+                assert go_on.wait(60)
+
+            receiver.store._lane.alone(hold)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            assert written.wait(60)
+            assert receiver.process("k", lambda: 2).replayed
+        finally:
+            go_on.set()
+            writer.join()
+
+
+def test_an_async_receiver_in_memory_looks_too():
+    async def main() -> None:
+        async with AsyncReceiver.open("memory://") as receiver:
+
+            async def work() -> int:
+                return 1
+
+            await receiver.process("k", work)
+            assert (await receiver.process("k", work)).replayed
+
+    asyncio.run(main())
