@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import iscoroutine
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from twicesafe._core import inbox_flow as core
 from twicesafe._core import lifecycle
 from twicesafe._core.protocol import ClaimRequest, Fail
 from twicesafe._runtime.deferred_writes import DeferredWrites
+from twicesafe._runtime.transaction import AsyncTransactionRun, TransactionRun
 from twicesafe._values.records import Row, State
 
 from .registry import Patch
@@ -22,7 +24,6 @@ mutant = partial(any_mutant, study="transactions")
 _claim = lifecycle.claim
 _look = lifecycle.look
 _note = core.apply_deferred
-_receive = core.receive
 
 
 @mutant("a failure is noted inside the transaction that is rolled back")
@@ -37,11 +38,25 @@ def unwritten_not_heeded(patch: Patch) -> None:
 
 @mutant("what a process knows of failures is looked up before the store is asked")
 def unwritten_before_the_store(patch: Patch) -> None:
-    def receive(call: Any, must_keep: bool = True, unwritten: Any = tuple) -> Any:
-        known = unwritten()
-        return (yield from _receive(call, must_keep, lambda: known))
+    def looking(perform: Any) -> Any:
+        def look_first(self: Any, command: Any) -> Any:
+            if type(command) is not core.Enter:
+                return perform(self, command)
+            known = self._deferred.unwritten(command.id)
+            answer = perform(self, command)
+            return later(answer, known) if iscoroutine(answer) else told(answer, known)
 
-    patch(core, "receive", receive)
+        return look_first
+
+    async def later(answer: Any, known: Any) -> Any:
+        return told(await answer, known)
+
+    def told(entered: Any, known: Any) -> Any:
+        entered.unwritten = known
+        return entered
+
+    for run in (TransactionRun, AsyncTransactionRun):
+        patch(run, "perform", looking(run.perform))
 
 
 @mutant("a note whose COMMIT was cut is counted again")

@@ -208,7 +208,7 @@ def consumer_not_in_the_key(patch: Patch) -> None:
 
 @mutant("a repeat is accepted as new")
 def repeat_is_accepted(patch: Patch) -> None:
-    patch(core, "accept", lambda call, answer: True)
+    patch(core, "accepted", lambda call, answer: True)
 
 
 @mutant("the sweep removes half done, held and parked records after a while")

@@ -18,6 +18,7 @@ from twicesafe import (
     State,
     TooLargeError,
     current_claim,
+    events,
 )
 
 
@@ -179,6 +180,32 @@ def test_what_a_failed_attempt_left_running_is_told_to_stop(lean_shop: Shop):
     with shop.door.transaction():
         shop.process("m-1", lambda: claims.append(current_claim()))
     assert [claim.lost for claim in claims] == [True, True, False]
+
+
+def test_what_an_interrupted_attempt_left_running_is_told_to_stop(lean_shop: Shop):
+    """It is no failure: it is not counted, so the key is not parked, and no event says so."""
+    shop = lean_shop
+    stop = asyncio.CancelledError if shop.door.awaited else KeyboardInterrupt
+    claims: list[Any] = []
+    told: list[Any] = []
+    inbox = shop.make(policy=Policy(max_attempts=1), observers=[told.append])
+
+    def leave_work(*_: Any) -> Any:
+        claims.append(current_claim())
+        if not shop.door.awaited:
+            raise stop
+
+        async def work() -> None:
+            raise stop
+
+        return work()
+
+    with pytest.raises(stop), shop.door.transaction():
+        shop.process("m-1", leave_work, inbox=inbox)
+    assert claims[0].lost
+    assert [type(event) for event in told] == [events.Started, events.Failed]
+    with shop.door.transaction():
+        assert shop.process("m-1", shop.credit(2), inbox=inbox).attempt == 1
 
 
 def test_a_success_between_failures_is_not_overwritten(lean_shop: Shop):

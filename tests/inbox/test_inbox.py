@@ -154,3 +154,16 @@ def test_a_mistaken_database_is_told(shop_of: Callable[[str], Shop]):
             shop.inbox.accept(connection.connection, "m-1")
     finally:
         connection.close()
+
+
+def test_a_mistaken_database_is_told_also_when_its_driver_writes_the_same_placeholders(
+    shop_of: Callable[[str], Shop],
+):
+    shop, other = shop_of("psycopg"), shop_of("pymysql")
+    with shop.door.transaction():
+        assert shop.accept("m-1")
+    with (
+        pytest.raises(UsageError, match="on postgresql, but the connection is mysql"),
+        other.door.transaction(),
+    ):
+        shop.inbox.accept(other.door.connection, "m-1")

@@ -21,7 +21,7 @@ from twicesafe import (
     UsageError,
     current_claim,
 )
-from twicesafe._transactions import base
+from twicesafe._transactions import async_of, of
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ COSTS = {  # statements for accept, its duplicate, process, its duplicate
 def test_what_it_costs(shop_of: Callable[[str], Shop], kind: str, monkeypatch: pytest.MonkeyPatch):
     shop = shop_of(kind)
     sent: list[str] = []
-    for cls in (base.Transaction, base.AsyncTransaction):
-        perform = cls.perform
+    cls = type((async_of if shop.door.awaited else of)(shop.door.connection))
+    execute = cls.execute
 
-        def counted(self: Any, statement: Any, perform: Any = perform) -> Any:
-            sent.append(statement.sql)
-            return perform(self, statement)
+    def counted(self: Any, statement: Any) -> Any:
+        sent.append(statement.sql)
+        return execute(self, statement)
 
-        monkeypatch.setattr(cls, "perform", counted)
+    monkeypatch.setattr(cls, "execute", counted)
     with shop.door.transaction():  # MySQL is asked for its state once per connection
         shop.accept("m-0")
     assert sent[:-1] == (["DO 0"] if kind in ("pymysql", "asyncmy") else [])

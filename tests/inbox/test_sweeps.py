@@ -79,14 +79,14 @@ def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done:
         gap = Gap({swept: both} if swept == came else {swept: sweep, came: come})
         mine.begin()
         transaction = of(mine.connection)
-        inside = shop.inbox._in_transaction(transaction)
+        inside = shop.inbox._runtime.programs_for(transaction)
         ask = Enter(shop.inbox.key(name), new_owner(), 86_400_000, 5, None, done)
 
         def perform(statement: Any, gap: Gap = gap, transaction: Any = transaction) -> Any:
             gap()
-            return transaction.perform(statement)
+            return transaction.execute(statement)
 
-        (entered,) = drive(inside.enter([ask], 0.1), perform)
+        (entered,) = drive(inside.enter([ask], 0.1), perform, transaction.explained)
         assert entered.answer.verdict in (Verdict.WON, Verdict.REPLAY)
         assert mine.sql("SELECT 1") == [(1,)]  # it still takes statements
         mine.commit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,10 +22,32 @@ from twicesafe._core.call import Call
 from twicesafe._core.commands import Invoke
 from twicesafe._core.protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
 from twicesafe._core.resolved_policy import ResolvedPolicy
+from twicesafe._runtime.transaction import TransactionRun, TransactionRuntime
 from twicesafe._values.records import Row
 
 KEY = Key("m-1")
 OWNER = b"owner of the note"
+
+
+class VirtualStore:
+    dialect = "postgresql"
+
+    def in_transaction(self, style: str) -> VirtualStore:
+        return self
+
+    def enter_one(self, ask: core.Enter) -> None:
+        return None
+
+
+class VirtualTransaction:
+    dialect, style = "postgresql", "%s"
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    def run(self, program: None) -> core.Entered:
+        self._meanwhile()
+        return core.Entered(Claimed(Verdict.WON, 1, 1))
 
 
 def a_call(fingerprint: bytes | None = None, attempts: int = 2) -> Call:
@@ -46,10 +69,11 @@ def an_answer(fingerprint: bytes | None = None) -> core.DeferredWrite:
 
 def entered(notes: list[core.DeferredWrite], answer: Claimed, call: Call | None = None) -> Any:
     """What the flow does next, once the store has said this."""
-    flow = core.receive(call or a_call(), True, lambda: notes)
-    assert type(next(flow)) is core.Enter
+    flow = core.receive(call or a_call())
+    assert type(next(flow)) is core.AwaitDeferred
+    assert type(flow.send(None)) is core.Enter
     try:
-        return flow.send(core.Entered(answer))
+        return flow.send(core.Entered(answer, unwritten=notes))
     except StopIteration as end:
         return end.value
 
@@ -75,12 +99,24 @@ def test_what_is_known_here_alone_counts():
 
 
 def test_a_note_that_is_written_while_the_delivery_waits_counts_once():
-    notes = [a_failure()]
-    flow = core.receive(a_call(), True, lambda: notes)
-    next(flow)
-    notes.clear()
-    started = flow.send(core.Entered(Claimed(Verdict.WON, 2, 2)))
-    assert started.claim.attempt == 2
+    """The runtime looks for unwritten failures after the record is entered."""
+    runtime = TransactionRuntime(VirtualStore())
+    pending = runtime.deferred.pending
+
+    def told(meanwhile: Callable[[], object]) -> int:
+        pending[KEY.id] = [a_failure()]
+        run = TransactionRun(runtime, VirtualTransaction(meanwhile))
+        entered: core.Entered = run.perform(core.entry(a_call()))
+        return len(entered.unwritten)
+
+    assert told(lambda: None) == 1
+    assert told(pending.clear) == 0
+
+
+def test_waiting_for_a_write_is_decided_by_the_flow():
+    """Where the caller's transaction blocks every other writer, waiting would not help."""
+    assert type(next(core.receive(a_call()))) is core.AwaitDeferred
+    assert type(next(core.receive(a_call(), waits=False))) is core.Enter
 
 
 @pytest.mark.parametrize("note", [a_failure(b"1" * 32), an_answer(b"1" * 32)])
@@ -92,7 +128,7 @@ def test_another_request_is_a_mismatch_also_before_the_note_is_written(note: cor
 def test_a_note_whose_commit_was_cut_is_written_again_and_counts_once(lean_shop: Shop):
     shop = lean_shop
     store = shop.receiver.store
-    ours = store.in_transaction("?" if shop.url.startswith("sqlite:") else "%s")
+    ours = store.in_transaction()
     for _ in range(2):
         store.own_transaction(lambda: ours.note(a_failure()))
     record = shop.receiver.record("m-1")

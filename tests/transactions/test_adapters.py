@@ -14,10 +14,16 @@ from tests.transactions.kinds import Door
 from twicesafe import SchemaVersionError, UsageError
 from twicesafe._engines.sql.commands import Change, Query
 from twicesafe._transactions import async_of, of
+from twicesafe.stores._base import Program
 
 
 def adapted(door: Door) -> Any:
     return async_of(door.connection) if door.awaited else of(door.connection)
+
+
+def only(statement: Query | Change) -> Program[Any]:
+    """A program of one statement."""
+    return (yield statement)
 
 
 def run(door: Door, *statements: Query | Change) -> list[Any]:
@@ -35,13 +41,13 @@ def run(door: Door, *statements: Query | Change) -> list[Any]:
 
         async def both(ask: Any = filled) -> Any:
             await transaction.check()
-            return await transaction.perform(ask)
+            return await transaction.run(only(ask))
 
         if door.awaited:
             replies.append(door.end(both()))
         else:
             transaction.check()
-            replies.append(transaction.perform(filled))
+            replies.append(transaction.run(only(filled)))
     return replies
 
 
@@ -148,8 +154,8 @@ def test_cancelled_in_a_statement_the_callers_rollback_ends_it(open_kind: Callab
 
     async def cancelled() -> None:
         transaction = async_of(door.connection)
-        await transaction.perform(Change("INSERT INTO things VALUES (1)"))
-        task = asyncio.ensure_future(transaction.perform(Query("SELECT 1 FROM pg_sleep(5)")))
+        await transaction.run(only(Change("INSERT INTO things VALUES (1)")))
+        task = asyncio.ensure_future(transaction.run(only(Query("SELECT 1 FROM pg_sleep(5)"))))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

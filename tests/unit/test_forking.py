@@ -81,7 +81,7 @@ def async_store(folder: Path) -> Case:
 
 def async_inbox(folder: Path) -> Case:
     inbox: Any = AsyncInbox.open(a_file(folder)).options(scope=["copied"])
-    return inbox._opening.now, inbox._open_blocking_store
+    return inbox._runtime._opening.now, inbox._runtime.open_blocking_store
 
 
 def memory_store(folder: Path) -> Case:
@@ -181,8 +181,8 @@ def test_an_inbox_notes_failures_in_the_child_too(tmp_path: Path):
             ClaimRequest(key, owner, 5000, 5, False, None),
             Fail(key.id, owner, 0, 0, 5, 1000_000, "no"),
         )
-        inbox._deferred.add(note)
-        inbox._deferred.wait(key.id, 60)
+        inbox._runtime.deferred.add(note)
+        inbox._runtime.deferred.wait(key.id, 60)
 
         def in_the_child() -> None:
             other = inbox.key("m-2")
@@ -190,7 +190,7 @@ def test_an_inbox_notes_failures_in_the_child_too(tmp_path: Path):
                 ClaimRequest(other, owner, 5000, 5, False, None),
                 Fail(other.id, owner, 0, 0, 5, 1000_000, "no"),
             )
-            inbox._deferred.add(again)
+            inbox._runtime.deferred.add(again)
             inbox.close()
 
         assert forked(in_the_child) == 0

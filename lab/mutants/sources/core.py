@@ -102,6 +102,9 @@ break_source(
     tests=[f"{INBOX}[sqlite3-required]"],
 )
 
+INTERRUPTED = (
+    "tests/inbox/test_failures.py::test_what_an_interrupted_attempt_left_running_is_told_to_stop"
+)
 UNDONE = "tests/receiver/test_decorator.py::test_work_that_is_still_to_be_done_is_no_answer"
 CARRIES = (
     "tests/receiver/test_decorator.py::test_what_a_function_carries_with_it_must_be_in_its_scope"
@@ -137,9 +140,23 @@ break_source(
 break_source(
     "a coroutine that an async handler returns is its answer",
     bug="an async handler that forgot an await is recorded as completed, though nothing ran",
-    file="_runtime/event_loop.py",
-    old="    undone = unfinished(value)\n",
-    new="    undone = None\n",
+    file="_runtime/invocation.py",
+    old="""                    value = await value
+    except BaseException as error:
+        return Raised(error)
+    finally:
+        if token is not None:
+            active.reset(token)
+    undone = unfinished(value)
+""",
+    new="""                    value = await value
+    except BaseException as error:
+        return Raised(error)
+    finally:
+        if token is not None:
+            active.reset(token)
+    undone = None
+""",
     tests=[f"{UNDONE}[coroutine]"],
 )
 
@@ -171,4 +188,13 @@ break_source(
     old="store.recall if store.recalls else None",
     new="None",
     tests=[f"{RECALL}test_a_repeat_makes_no_claim"],
+)
+
+break_source(
+    "an interrupted handler's claim is not over",
+    bug="what an interrupted handler left running is not told to stop",
+    file="_runtime/invocation.py",
+    old="        value = command.run()\n    except BaseException as error:\n",
+    new="        value = command.run()\n    except Exception as error:\n",
+    tests=[f"{INTERRUPTED}[sqlite3]"],
 )

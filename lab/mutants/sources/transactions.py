@@ -131,7 +131,7 @@ _break(
     "sqlalchemy is not asked below",
     "the driver's state is not looked at: options of the engine and the driver go unnoticed",
     "sqlalchemy.py",
-    "return super().look(heard)",
+    "return state_of(self.dialect, driver, heard)",
     "return State.BEGINS",
     "sa-session:sqlite/engine-AUTOCOMMIT",
     "sa-connection:sqlite/isolation_level-None",

@@ -14,10 +14,11 @@ from twicesafe import AsyncInbox, Inbox
 from twicesafe._core.inbox_flow import Enter, Entered, Leave
 from twicesafe._core.protocol import Claimed, Verdict
 from twicesafe._engines.sql.in_transaction import InTransaction, look
+from twicesafe._runtime.transaction import AsyncTransactionRuntime, TransactionRuntime
 from twicesafe._transactions.base import AsyncTransaction, Dialect, Style, Transaction
 from twicesafe._transactions.state import State
 from twicesafe.errors import StillInProgressError
-from twicesafe.stores._base import Program
+from twicesafe.stores._base import Capabilities, Program
 
 from .fibers import judge
 from .statements import Finish, Floor, Insert, Load, Save
@@ -81,7 +82,8 @@ INSIDE = VirtualInside()
 class Store:
     """What an inbox asks of its store, besides notes."""
 
-    url = "postgresql://lab"
+    capabilities = Capabilities(transactions=True)
+    dialect = "postgresql"
 
     @staticmethod
     def in_transaction(style: str) -> InTransaction:
@@ -134,27 +136,18 @@ class AsyncVirtualTransaction(AsyncTransaction):
         return _perform(self._connection, statement)
 
 
-class BlockingDesk(Inbox):
+class BlockingRuntime(TransactionRuntime):
     """The blocking twin, with connections of the lab."""
 
-    def _use(self, store: Any) -> None:
-        self._store = store
-
-    def _joined(self, connection: Any) -> Transaction:
-        return VirtualTransaction(connection)
+    _transaction = VirtualTransaction
 
 
-class AwaitedDesk(AsyncInbox):
+class AwaitedRuntime(AsyncTransactionRuntime):
     """The awaited twin. A thread of its own is here the fibre that it runs in."""
 
-    def __init__(self, store: Any, **settings: Any) -> None:
-        super().__init__(store, **settings)
-        self._store = store
+    _transaction = AsyncVirtualTransaction
 
-    async def _joined(self, connection: Any) -> AsyncTransaction:
-        return AsyncVirtualTransaction(connection)
-
-    async def _in_thread(self, work: Any, *args: Any) -> None:
+    async def in_thread(self, work: Any, *args: Any) -> None:
         work(*args)
 
 
@@ -162,8 +155,10 @@ class AwaitedDesk(AsyncInbox):
 def inbox_for(loop: bool, consumer: int, policy: int) -> Any:
     """Made once: schedules are many. Whoever uses it makes a copy with notes of its own."""
     settings, results = POLICIES[policy]
-    kind = AwaitedDesk if loop else BlockingDesk
-    inbox = kind(STORE, consumer=CONSUMERS[consumer], policy=settings, results=results)
+    kind = AsyncInbox if loop else Inbox
+    inbox: Any = kind(STORE, consumer=CONSUMERS[consumer], policy=settings, results=results)
+    inbox._runtime = AwaitedRuntime(STORE) if loop else BlockingRuntime(STORE)
+    inbox._runtime.store = STORE
     inbox._notify = _ignore
     return inbox
 

@@ -15,6 +15,7 @@ from twicesafe._core.commands import Raised
 from twicesafe._core.inbox_flow import DeferredWrite
 from twicesafe._runtime.deferred_writes import DeferredWrites
 from twicesafe._values.context import current_claim
+from twicesafe.stores._base import Program
 
 from ..virtual import Actor
 from .connection import Connection
@@ -49,7 +50,8 @@ class Worker(Actor):
         found = self._inboxes.get(settings)
         if found is None:
             found = self._inboxes[settings] = copy(inbox_for(self.loop, consumer, policy))
-            found._deferred = self.notes
+            found._runtime = copy(found._runtime)
+            found._runtime.deferred = self.notes
             found._fingerprint = FINGERPRINTS[fingerprint]
         return found
 
@@ -73,7 +75,7 @@ class VirtualNotes(DeferredWrites):
 
     def known(self, id: bytes) -> list[DeferredWrite]:  # noqa: A002
         """What is not in the store yet, for the ledger."""
-        return self._unwritten.get(id, [])
+        return self.pending.get(id, [])
 
     def _fresh(self) -> None:
         super()._fresh()
@@ -95,10 +97,14 @@ class VirtualNotes(DeferredWrites):
         )
         transaction = VirtualTransaction(connection)
         try:
-            transaction.run(INSIDE.note(note))
-            transaction.perform(Commit())  # type: ignore[arg-type]  # a word of the lab's own
+            transaction.run(_noted(note))
         finally:
             connection.close()
+
+
+def _noted(note: DeferredWrite) -> Program[None]:
+    yield from INSIDE.note(note)
+    yield Commit()
 
 
 class Job:

@@ -16,21 +16,30 @@ __all__ = ["drive", "drive_async"]
 T = TypeVar("T")
 
 
-def drive(steps: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
+def drive(
+    steps: Generator[Any, Any, T],
+    perform: Callable[[Any], Any],
+    explain: Callable[[Exception], Exception] | None = None,
+) -> T:
+    """`explain` may replace an exception of `perform` before it is thrown into the generator."""
     try:
         command = steps.send(None)
         while True:
             try:
                 reply = perform(command)
             except Exception as error:
-                command = steps.throw(error)
+                command = steps.throw(error if explain is None else explain(error))
             else:
                 command = steps.send(reply)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
-async def drive_async(steps: Generator[Any, Any, T], perform: Callable[[Any], Any]) -> T:
+async def drive_async(
+    steps: Generator[Any, Any, T],
+    perform: Callable[[Any], Any],
+    explain: Callable[[Exception], Exception] | None = None,
+) -> T:
     """`perform` returns the answer, or a coroutine to await."""
     try:
         command = steps.send(None)
@@ -40,7 +49,7 @@ async def drive_async(steps: Generator[Any, Any, T], perform: Callable[[Any], An
                 if type(reply) is CoroutineType:
                     reply = await reply
             except Exception as error:
-                command = steps.throw(error)
+                command = steps.throw(error if explain is None else explain(error))
             else:
                 command = steps.send(reply)
     except StopIteration as end:

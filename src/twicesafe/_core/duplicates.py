@@ -73,10 +73,10 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
 
 
 def refusal(call: Call, answer: Claimed) -> NoReturn:
+    """Raise the error that says why this delivery neither runs nor replays."""
     if answer.closes:
         closed = ev.Held if answer.verdict is Verdict.HELD else ev.Parked
         call.notify(closed(call.key, "its worker stopped without an answer"))
-    """Raise the error that says why this delivery neither runs nor replays."""
     match answer.verdict:
         case Verdict.MISMATCH:
             refuse_mismatch(call, answer.fingerprint, known=True)
@@ -105,10 +105,11 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
                     "erased; it is not run again"
                 ),
             )
-    refuse_busy(call, answer)
+    refuse_busy(call, answer, waited=False)
 
 
-def refuse_busy(call: Call, answer: Claimed | None) -> NoReturn:
+def refuse_busy(call: Call, answer: Claimed | None, waited: bool = True) -> NoReturn:
+    """`waited`: this delivery has waited as long as its policy says, unless the policy rejects."""
     if answer is not None and answer.verdict is Verdict.RESTING:
         hint = answer.wait / 1000
         text = f"the last attempt failed; the next one may start in {hint:.1f} s"
@@ -118,7 +119,7 @@ def refuse_busy(call: Call, answer: Claimed | None) -> NoReturn:
         text = "another delivery of this key is in progress"
         if answer is not None and answer.locked:
             text = "an open transaction holds this key (or, on SQLite, the database)"
-        if not call.policy.rejects:
+        if waited and not call.policy.rejects:
             text += f" and did not end within wait={call.policy.wait:g} s"
     _refuse(call, StillInProgressError(f"{text}; retry later", retry_after=hint))
 

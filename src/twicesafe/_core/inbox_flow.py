@@ -1,5 +1,6 @@
 """The inbox flow: one delivery in the caller's transaction, from its entry to its answer.
 
+    await     a failure of this key that is not written yet, if waiting can help
     enter     insert the record, uncommitted, or find another delivery's record
     invoke    the handler writes through the same transaction
     leave     mark the record as done, if this is still the transaction that was entered
@@ -11,7 +12,7 @@ Such a record is *held*: the work does not run again until an operator decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -28,6 +29,7 @@ from ..errors import (
     ResultError,
     StoreError,
     TooLargeError,
+    UsageError,
 )
 from . import lifecycle
 from .call import Call
@@ -38,11 +40,15 @@ from .recording import without_payload
 from .settling import prepare
 
 __all__ = [
+    "AwaitDeferred",
     "DeferredWrite",
     "Enter",
+    "EnterMany",
     "Entered",
     "Leave",
     "accept",
+    "accept_many",
+    "accepted",
     "apply_deferred",
     "decide",
     "entry",
@@ -51,6 +57,19 @@ __all__ = [
 
 FOREVER = 1e9
 """Lease in seconds: here the transaction holds the claim, not a lease."""
+
+PATIENCE = 0.25
+"""Seconds that a delivery waits for the last failure of its key to be written."""
+
+
+class AwaitDeferred(msgspec.Struct, gc=False):
+    """Wait until the deferred writes for this key are in the store, at most so long.
+
+    There are none almost always; then there is nothing to wait for.
+    """
+
+    id: bytes
+    seconds: float
 
 
 class Enter(msgspec.Struct, gc=False):
@@ -64,16 +83,27 @@ class Enter(msgspec.Struct, gc=False):
     fingerprint: bytes | None = None
     done: bool = False
     """Insert the record as completed (`accept`)."""
+    wait: float = 0.0
+    """Seconds for which another transaction may hold the key."""
 
     @property
     def id(self) -> bytes:
         return self.key.id
 
 
+class EnterMany(msgspec.Struct, gc=False):
+    """`Enter` for different keys in as few statements as possible. Reply: one `Entered` each."""
+
+    asks: list[Enter]
+
+
 class Entered(msgspec.Struct, gc=False):
     answer: Claimed
     mark: Any = None
     """Identifies this transaction among later ones on the same connection."""
+    unwritten: Sequence[DeferredWrite] = ()
+    """Deferred writes for this key that are not in the store yet. They are read after the record
+    was entered: from then on none of them can be written, so none counts twice."""
 
 
 class Leave(msgspec.Struct, gc=False):
@@ -108,11 +138,17 @@ def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, 
 def entry(call: Call, done: bool = False) -> Enter:
     policy = call.policy
     return Enter(
-        call.key, new_owner(), policy.retention_ms, policy.max_attempts, call.fingerprint, done
+        call.key,
+        new_owner(),
+        policy.retention_ms,
+        policy.max_attempts,
+        call.fingerprint,
+        done,
+        0.0 if policy.rejects else policy.wait,
     )
 
 
-def accept(call: Call, answer: Claimed) -> bool:
+def accepted(call: Call, answer: Claimed) -> bool:
     """True for the first delivery, False for a duplicate; anything else raises."""
     verdict = answer.verdict
     if verdict not in (Verdict.WON, Verdict.REPLAY, Verdict.FORGOTTEN):
@@ -122,23 +158,51 @@ def accept(call: Call, answer: Claimed) -> bool:
     return verdict is Verdict.WON
 
 
-def receive(
-    call: Call, must_keep: bool = True, unwritten: Callable[[], Sequence[DeferredWrite]] = tuple
-) -> Flow[Outcome[Any] | Raised]:
+def accept(call: Call) -> Flow[bool]:
+    """Record a message as done, before the caller does the work in the same transaction."""
+    try:
+        entered: Entered = yield entry(call, done=True)
+    except AtomicityBrokenError as error:
+        raise _unusable(error) from error
+    return accepted(call, entered.answer)
+
+
+def accept_many(calls: list[Call]) -> Flow[list[bool]]:
+    """`accept` for many. A key that occurs twice in one batch is new only once."""
+    first = {call.key.id: call for call in reversed(calls)}
+    asks = [entry(call, done=True) for call in reversed(first.values())]
+    try:
+        entered: list[Entered] = yield EnterMany(asks)
+    except AtomicityBrokenError as error:
+        raise _unusable(error) from error
+    answers = {ask.id: one.answer for ask, one in zip(asks, entered, strict=True)}
+    verdicts = []
+    for call in calls:
+        is_new = accepted(call, answers[call.key.id])
+        verdicts.append(is_new and first.pop(call.key.id, None) is not None)
+    return verdicts
+
+
+def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outcome[Any] | Raised]:
     """One delivery. The handler's own exception is returned, for the caller to raise.
 
-    `unwritten`: deferred writes for this key that are not in the store yet. They are read after the
-    record is entered: from then on none of them can be written, so none counts twice.
+    `must_keep`: a result that cannot be stored is an error. `waits`: waiting for a deferred write
+    can help; it cannot where the caller's open transaction keeps out all other writers.
     """
     refuse_own_wait(call)
+    if waits:
+        yield AwaitDeferred(call.key.id, PATIENCE)
     ask = entry(call)
-    entered: Entered = yield ask
+    try:
+        entered: Entered = yield ask
+    except AtomicityBrokenError as error:
+        raise _unusable(error) from error
     answer = entered.answer
     if answer.verdict is Verdict.REPLAY:
         return outcome_of(call, answer)
     if answer.verdict is not Verdict.WON:
         refusal(call, answer)
-    for deferred in unwritten():
+    for deferred in entered.unwritten:
         refuse_mismatch(call, deferred.claim.fingerprint)
         if isinstance(deferred.end, Complete):
             return outcome_of(call, _remembered(deferred.end))
@@ -200,14 +264,14 @@ def _raised(
         remembered = type(end) is Complete
         name = type(reply.error).__qualname__
         call.notify(ev.Failed(call.key, name, claim.attempt, remembered))
-    if isinstance(end, Fail) and claim.attempt >= end.max_attempts:
-        call.notify(ev.Parked(call.key, end.error))
-    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is not a failure
+    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is not counted
         policy = call.policy
         owner = new_owner()
         end.owner = owner
         if isinstance(end, Fail):
             end.delay = 0
+            if claim.attempt >= end.max_attempts:
+                call.notify(ev.Parked(call.key, end.error))
         again = ClaimRequest(call.key, owner, 5000, policy.max_attempts, False, call.fingerprint)
         yield DeferredWrite(again, end)
     return reply
@@ -258,6 +322,14 @@ def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
     )
     problem.__cause__ = error
     return problem
+
+
+def _unusable(error: AtomicityBrokenError) -> UsageError:
+    """The transaction was already broken when it was handed to us."""
+    return UsageError(
+        f"the transaction on this connection accepts no statements: {error.message}; roll it back "
+        "and start a new one"
+    )
 
 
 def _broken(key: Key, because: str = "") -> AtomicityBrokenError:

@@ -40,7 +40,6 @@ from .._core.commands import (
 )
 from .._core.delivery import deliver
 from .._core.driving import drive
-from .._core.handler_profile import unfinished
 from .._core.protocol import ClaimRequest
 from .._values.context import ActiveClaim, active
 from .._values.outcomes import Outcome
@@ -48,6 +47,7 @@ from ..errors import LeaseLostError
 from . import shared_state as shared
 from .batch_jobs import ThreadJobs
 from .flow_run import RECORDING, FlowRun
+from .invocation import invoke
 from .shared_state import SharedState
 
 __all__ = ["BlockingFlowRun", "BlockingRuntime"]
@@ -151,19 +151,14 @@ class BlockingFlowRun(FlowRun):
     def _invoke(self, command: Invoke) -> Reply:
         claim = command.claim
         if claim is None:
-            return _call(command.run)
+            return invoke(command)
         if not claim.pid:
             self.hold(claim)
         elif claim.lost:
             return Raised(
                 LeaseLostError("the claim expired before its handler started", key=claim.key)
             )
-        claim.outer = active.get()
-        token = active.set(claim)
-        try:
-            reply = _call(command.run)
-        finally:
-            active.reset(token)
+        reply = invoke(command)
         if claim.pid != shared.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
@@ -254,12 +249,3 @@ _ACTS: dict[type, Callable[[BlockingFlowRun, Any], Any]] = {
     Within: BlockingFlowRun._within,
     PerformMany: BlockingFlowRun._perform_many,
 }
-
-
-def _call(run: Callable[[], Any]) -> Reply:
-    try:
-        value = run()
-    except BaseException as error:
-        return Raised(error)
-    undone = unfinished(value)
-    return Returned(value) if undone is None else Raised(undone)

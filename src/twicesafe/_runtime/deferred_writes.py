@@ -45,12 +45,13 @@ class DeferredWrites:
     def _fresh(self) -> None:
         self._queue: queue.SimpleQueue[DeferredWrite | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._unwritten: dict[bytes, list[DeferredWrite]] = {}
+        self.pending: dict[bytes, list[DeferredWrite]] = {}
+        """What is not in the store yet, by key; empty almost always."""
         self._changed = threading.Condition()
 
     def add(self, deferred: DeferredWrite) -> None:
         with self._changed:
-            self._unwritten.setdefault(deferred.claim.id, []).append(deferred)
+            self.pending.setdefault(deferred.claim.id, []).append(deferred)
             self._queue.put(deferred)
             if self._thread is None:
                 self._thread = self._start()
@@ -62,12 +63,12 @@ class DeferredWrites:
 
     def unwritten(self, id: bytes) -> list[DeferredWrite]:  # noqa: A002
         """Deferred writes for this key that are not in the store yet."""
-        return list(self._unwritten.get(id, ())) if self._unwritten else []
+        return list(self.pending.get(id, ()))
 
     def wait(self, id: bytes, seconds: float) -> None:  # noqa: A002
         """Wait until all deferred writes for this key are done, at most this long."""
         with self._changed:
-            self._changed.wait_for(lambda: id not in self._unwritten, seconds)
+            self._changed.wait_for(lambda: id not in self.pending, seconds)
 
     def close(self, patience: float = 5.0) -> None:
         """Finish the remaining writes, waiting at most this many seconds."""
@@ -86,10 +87,10 @@ class DeferredWrites:
                     "a failed attempt of %s was not recorded: %s", deferred.claim.key, error
                 )
             with self._changed:
-                left = self._unwritten[deferred.claim.id]
+                left = self.pending[deferred.claim.id]
                 left.remove(deferred)
                 if not left:
-                    del self._unwritten[deferred.claim.id]
+                    del self.pending[deferred.claim.id]
                 self._changed.notify_all()
 
     def _insist(self, deferred: DeferredWrite) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
-from types import CoroutineType
 from typing import Any, TypeVar, overload
 
 from .._core.call import Call
@@ -34,15 +33,14 @@ from .._core.commands import (
 )
 from .._core.delivery import deliver
 from .._core.driving import drive_async
-from .._core.handler_profile import unfinished
 from .._core.protocol import ClaimRequest
 from .._core.settling import RELEASE_PATIENCE
-from .._values.context import active
 from .._values.outcomes import Outcome
 from ..errors import LeaseLostError, TwicesafeError, UsageError
 from . import shared_state as shared
 from .batch_jobs import TaskJobs
 from .flow_run import RECORDING, FlowRun
+from .invocation import invoke_async
 from .shared_state import SharedState
 
 __all__ = ["EventLoopFlowRun", "EventLoopRuntime", "running_loop"]
@@ -232,19 +230,14 @@ class EventLoopFlowRun(FlowRun):
     async def _invoke(self, command: Invoke) -> Reply:
         claim = command.claim
         if claim is None:
-            return await _call(command.run, command.timeout)
+            return await invoke_async(command)
         if not claim.pid:
             self.hold(claim)
         elif claim.lost:
             return Raised(
                 LeaseLostError("the claim expired before its handler started", key=claim.key)
             )
-        claim.outer = active.get()
-        token = active.set(claim)
-        try:
-            reply = await _call(command.run, command.timeout)
-        finally:
-            active.reset(token)
+        reply = await invoke_async(command)
         if claim.pid != shared.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
@@ -334,21 +327,6 @@ def _runs(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-
-
-async def _call(run: Callable[[], Any], timeout: float | None) -> Reply:  # noqa: ASYNC109
-    try:
-        value = run()
-        if type(value) is CoroutineType or hasattr(value, "__await__"):
-            if timeout is None:
-                value = await value
-            else:
-                async with asyncio.timeout(timeout):
-                    value = await value
-    except BaseException as error:
-        return Raised(error)
-    undone = unfinished(value)
-    return Returned(value) if undone is None else Raised(undone)
 
 
 def _swallow(task: asyncio.Future[Any]) -> None:

@@ -7,8 +7,9 @@ wrapper (`state`). `explain` turns driver errors into ours, and says what the ca
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from .._core.driving import drive, drive_async
@@ -92,6 +93,14 @@ class Described(abc.ABC):
         except Exception as error:  # closed, or broken
             raise explain(self.dialect, error) from error
 
+    def explained(self, error: Exception) -> TwicesafeError:
+        """A driver's error as one of ours; our own errors stay as they are."""
+        if isinstance(error, TwicesafeError):
+            return error
+        ours = explain(self.dialect, error)
+        ours.__cause__ = error
+        return ours
+
     def refuse(self) -> UsageError:
         return UsageError(
             "this connection has no open transaction: every statement would commit by itself, "
@@ -110,57 +119,49 @@ class Transaction(Described):
 
     def check(self) -> None:
         """Raise `UsageError` unless the caller's later commit will commit what we write now."""
-        drive(self.opened(), self.perform)
+        drive(self.opened(), self._heard, self.explained)
 
     @abc.abstractmethod
     def execute(self, statement: Query | Change) -> Any:
         """The rows of a query, or the row count of a change; may raise the driver's error."""
 
-    def perform(self, statement: Query | Change | Hear) -> Any:
-        try:
-            if isinstance(statement, Hear):
-                return sync(self.driver())
-            return self.execute(statement)
-        except TwicesafeError:
-            raise
-        except Exception as error:
-            raise explain(self.dialect, error) from error
+    def _heard(self, statement: Query | Change | Hear) -> Any:
+        return sync(self.driver()) if isinstance(statement, Hear) else self.execute(statement)
 
     def run(self, program: Program[T]) -> T:
         """Run a whole program in the caller's transaction."""
-        return drive(program, self.perform)
+        return drive(program, self.execute, self.explained)
 
 
 class AsyncTransaction(Described):
     """The async version of `Transaction`."""
 
-    async def check(self) -> None:
+    def check(self) -> Coroutine[Any, Any, None]:
         """Raise `UsageError` unless the caller's later commit will commit what we write now."""
-        await drive_async(self.opened(), self.perform)
+        return drive_async(self.opened(), self._heard, self.explained)
 
     @abc.abstractmethod
     async def execute(self, statement: Query | Change) -> Any:
         """The rows of a query, or the row count of a change; may raise the driver's error."""
 
-    async def perform(self, statement: Query | Change | Hear) -> Any:
-        try:
-            if isinstance(statement, Hear):
-                return await sync_async(self.driver())
-            return await self.execute(statement)
-        except TwicesafeError:
-            raise
-        except Exception as error:
-            raise explain(self.dialect, error) from error
+    def _heard(self, statement: Query | Change | Hear) -> Any:
+        if isinstance(statement, Hear):
+            return sync_async(self.driver())
+        return self.execute(statement)
 
-    async def run(self, program: Program[T]) -> T:
+    def run(self, program: Program[T]) -> Coroutine[Any, Any, T]:
         """Run a whole program in the caller's transaction."""
-        return await drive_async(program, self.perform)
+        return drive_async(program, self.execute, self.explained)
 
 
 def plain(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Rows of any kind as tuples; psycopg 2 returns memoryviews for bytes."""
+    found = list(map(tuple, rows))
+    if memoryview not in map(type, chain.from_iterable(found)):
+        return found
     return [
-        tuple(bytes(value) if type(value) is memoryview else value for value in row) for row in rows
+        tuple(bytes(value) if type(value) is memoryview else value for value in row)
+        for row in found
     ]
 
 
@@ -198,8 +199,8 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
             break
     if code in _WAITED[dialect]:
         return StillInProgressError(
-            "another transaction holds this key (or, on SQLite, the database) and did not end in "
-            f"time ({text}); roll back, and have the message redelivered",
+            "another transaction holds this key (or, on SQLite, the database), or changed it "
+            f"meanwhile ({text}); roll back, and have the message redelivered",
             retry_after=0.5,
         )
     if code in _NO_TABLE[dialect] or "no such table" in text:

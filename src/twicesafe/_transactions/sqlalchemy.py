@@ -70,10 +70,12 @@ class _Wrapped(Described):
         return self.blocking().connection.driver_connection
 
     def look(self, heard: bool = False) -> State:
-        refuse_pipeline(self.driver(), "SQLAlchemy")
-        if getattr(self.blocking().connection.dbapi_connection, "autocommit", False) is True:
+        connection = self.blocking().connection
+        driver = connection.driver_connection
+        refuse_pipeline(driver, "SQLAlchemy")
+        if getattr(connection.dbapi_connection, "autocommit", False) is True:
             return State.COMMITS  # after a BEGIN by hand too: rollback() may do nothing
-        return super().look(heard)
+        return state_of(self.dialect, driver, heard)
 
     def is_doubtful(self) -> bool:
         """Whether a savepoint may be the whole transaction, so that its release would commit."""
@@ -151,6 +153,8 @@ class SessionTransaction(ConnectionTransaction):
 
 
 class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
+    _session: Any = None
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._learn(connection.dialect)
@@ -159,6 +163,8 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
         return self._connection.sync_connection
 
     async def check(self) -> None:
+        if self._session is not None:
+            self._connection = await self._session.connection()
         await super().check()
         if self.is_doubtful() and not await self._connection.run_sync(prove_nesting):
             raise self.refuse_nested()
@@ -171,15 +177,11 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
 
 
 class AsyncSessionTransaction(AsyncConnectionTransaction):
-    """A session's connection must be awaited, so the first check fetches it."""
+    """A session's connection must be awaited, so the check fetches it."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self._learn(session.get_bind().dialect)
-
-    async def check(self) -> None:
-        self._connection = await self._session.connection()
-        await super().check()
 
 
 def _reply(statement: Query | Change, result: Any) -> Any:

@@ -18,16 +18,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
-from .. import _transactions as transactions
 from .. import events
 from .._core import inbox_flow as core
-from .._core.commands import Invoke
-from .._core.driving import drive, drive_async
 from .._core.handler_profile import FingerprintSetting, profile_of, refuse_async, refuse_generator
-from .._forking import RenewedLock
-from .._transactions import AsyncTransaction, Transaction
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
@@ -35,19 +30,21 @@ from ..errors import UsageError
 from ..receiver._base import value_or_raise
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, open_async_store, open_store
-from ._base import InboxBase, Results, claim_of, invoked, invoked_async
+from ._base import InboxBase, Results
+
+if TYPE_CHECKING:
+    from .._runtime.transaction import AsyncTransactionRuntime, TransactionRuntime
 
 __all__ = ["AsyncInbox", "Inbox"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-PATIENCE = 0.25
-"""Seconds that a delivery waits for the last failure of its key to be written."""
-
 
 class Inbox(InboxBase):
     """The blocking inbox. Thread-safe; one per process and database is enough."""
+
+    _runtime: TransactionRuntime
 
     def __init__(
         self,
@@ -60,9 +57,11 @@ class Inbox(InboxBase):
         results: Results = "required",
         observers: Sequence[events.Observer] = (),
     ) -> None:
+        from .._runtime.transaction import TransactionRuntime
+
         check_store(self, store)
-        self._set_up(consumer, policy, scope, fingerprint, results, observers)
-        self._use(store)
+        self._set_up(store, consumer, policy, scope, fingerprint, results, observers)
+        self._runtime = TransactionRuntime(store)
 
     @classmethod
     def open(
@@ -99,19 +98,12 @@ class Inbox(InboxBase):
 
     def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
         """True: new, and now recorded as done in your transaction. False: a duplicate."""
-        call = self._plain_call(id, fingerprint)
-        transaction = self._joined(connection)
-        (entered,) = transaction.run(self._enter(transaction, [core.entry(call, done=True)]))
-        return core.accept(call, entered.answer)
+        return self._runtime.run(connection, core.accept(self._plain_call(id, fingerprint)))
 
     def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
         """`accept` for many ids, in one statement if the engine can; one bool per id, in order."""
         calls = [self._plain_call(id_, None) for id_ in ids]
-        if not calls:
-            return []
-        transaction = self._joined(connection)
-        asks = [core.entry(call, done=True) for call in self._first_of_each(calls)]
-        return self._verdicts(calls, asks, transaction.run(self._enter(transaction, asks)))
+        return self._runtime.run(connection, core.accept_many(calls)) if calls else []
 
     def process(
         self,
@@ -131,7 +123,7 @@ class Inbox(InboxBase):
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
-        return self._receive(connection, call)
+        return value_or_raise(self._runtime.run(connection, self._receive(call)))
 
     @overload
     def idempotent(self, function: Callable[P, T]) -> Callable[P, T]: ...
@@ -171,14 +163,13 @@ class Inbox(InboxBase):
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
             call = owner._message_call(full, run, profile, connection, args, kwargs)
-            return owner._receive(connection, call).value
+            return value_or_raise(owner._runtime.run(connection, owner._receive(call))).value
 
         return receive
 
     def close(self) -> None:
         """Finish deferred writes and close the inbox's own connections; yours stay open."""
-        self._deferred.close()
-        self._store.close()
+        self._runtime.close()
 
     def __enter__(self) -> Self:
         return self
@@ -186,35 +177,11 @@ class Inbox(InboxBase):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _joined(self, connection: Any) -> Transaction:
-        transaction = transactions.of(connection)
-        transaction.check()
-        return transaction
-
-    def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
-        transaction = self._joined(connection)
-        unwritten = functools.partial(self._deferred.unwritten, call.key.id)
-        # On SQLite the caller's own transaction blocks deferred writes: waiting would not help.
-        if unwritten() and transaction.dialect != "sqlite":
-            self._deferred.wait(call.key.id, PATIENCE)
-
-        def perform(command: Any) -> Any:
-            kind = type(command)
-            if kind is core.Enter:
-                return transaction.run(self._enter(transaction, [command]))[0]
-            if kind is Invoke:
-                with claim_of(command):
-                    return invoked(command)
-            if kind is core.Leave:
-                return transaction.run(self._leave(transaction, command))
-            self._deferred.add(command)
-            return None
-
-        return value_or_raise(drive(core.receive(call, self._must_keep, unwritten), perform))
-
 
 class AsyncInbox(InboxBase):
     """Async version of `Inbox`. One per process and database is enough, for any number of tasks."""
+
+    _runtime: AsyncTransactionRuntime
 
     def __init__(
         self,
@@ -227,12 +194,11 @@ class AsyncInbox(InboxBase):
         results: Results = "required",
         observers: Sequence[events.Observer] = (),
     ) -> None:
+        from .._runtime.transaction import AsyncTransactionRuntime
+
         check_store(self, store)
-        self._set_up(consumer, policy, scope, fingerprint, results, observers)
-        self._async_store = store
-        self._opening = RenewedLock()
-        if store.url.startswith("sqlite:"):
-            self._use(store.blocking_store())
+        self._set_up(store, consumer, policy, scope, fingerprint, results, observers)
+        self._runtime = AsyncTransactionRuntime(store)
 
     @classmethod
     def open(
@@ -264,20 +230,12 @@ class AsyncInbox(InboxBase):
 
     async def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
         """True: new, and now recorded as done in your transaction. False: a duplicate."""
-        call = self._plain_call(id, fingerprint)
-        transaction = await self._joined(connection)
-        ask = core.entry(call, done=True)
-        (entered,) = await transaction.run(self._enter(transaction, [ask]))
-        return core.accept(call, entered.answer)
+        return await self._runtime.run(connection, core.accept(self._plain_call(id, fingerprint)))
 
     async def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
         """`accept` for many ids, in one statement if the engine can; one bool per id, in order."""
         calls = [self._plain_call(id_, None) for id_ in ids]
-        if not calls:
-            return []
-        transaction = await self._joined(connection)
-        asks = [core.entry(call, done=True) for call in self._first_of_each(calls)]
-        return self._verdicts(calls, asks, await transaction.run(self._enter(transaction, asks)))
+        return await self._runtime.run(connection, core.accept_many(calls)) if calls else []
 
     async def process(
         self,
@@ -297,7 +255,7 @@ class AsyncInbox(InboxBase):
             raise refuse_generator(handler)
         run = functools.partial(handler, *args, **kwargs)
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
-        return await self._receive(connection, call)
+        return value_or_raise(await self._runtime.run(connection, self._receive(call)))
 
     @overload
     def idempotent(
@@ -339,68 +297,18 @@ class AsyncInbox(InboxBase):
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
             call = owner._message_call(full, run, profile, connection, args, kwargs)
-            return (await owner._receive(connection, call)).value
+            answer = await owner._runtime.run(connection, owner._receive(call))
+            return value_or_raise(answer).value
 
         return receive
 
     async def close(self) -> None:
         """Finish deferred writes and close the inbox's own connections; yours stay open."""
-        if self._is_ready():
-            await self._in_thread(self._deferred.close)
-        await self._async_store.close()
+        await self._runtime.close()
 
     async def __aenter__(self) -> Self:
-        await self._prepare()
+        await self._runtime.prepare()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    async def _prepare(self) -> None:
-        from .._runtime.event_loop import running_loop
-
-        running_loop()
-        if not self._is_ready():
-            await self._in_thread(self._open_blocking_store)
-
-    async def _in_thread(self, work: Callable[..., object], *args: Any) -> None:
-        """Run blocking work in a thread."""
-        import asyncio
-
-        await asyncio.to_thread(work, *args)
-
-    def _open_blocking_store(self) -> None:
-        with self._opening.now:  # only one task opens it
-            if not self._is_ready():
-                self._use(self._async_store.blocking_store())
-
-    async def _joined(self, connection: Any) -> AsyncTransaction:
-        await self._prepare()
-        transaction = transactions.async_of(connection)
-        await transaction.check()
-        return transaction
-
-    async def _receive(self, connection: Any, call: Any) -> Outcome[Any]:
-        transaction = await self._joined(connection)
-        unwritten = functools.partial(self._deferred.unwritten, call.key.id)
-        # On SQLite the caller's own transaction blocks deferred writes: waiting would not help.
-        if unwritten() and transaction.dialect != "sqlite":
-            await self._in_thread(self._deferred.wait, call.key.id, PATIENCE)
-
-        async def entered(ask: core.Enter) -> Any:
-            return (await transaction.run(self._enter(transaction, [ask])))[0]
-
-        def perform(command: Any) -> Any:
-            kind = type(command)
-            if kind is core.Enter:
-                return entered(command)
-            if kind is Invoke:
-                return invoked_async(command)
-            if kind is core.Leave:
-                return transaction.run(self._leave(transaction, command))
-            self._deferred.add(command)
-            return None
-
-        return value_or_raise(
-            await drive_async(core.receive(call, self._must_keep, unwritten), perform)
-        )

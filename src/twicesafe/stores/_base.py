@@ -36,6 +36,8 @@ class Capabilities:
     """The store's own clock decides when a lease expires."""
     transactions: bool = False
     """The record can be written in the caller's own transaction (inbox)."""
+    single_writer: bool = False
+    """One open transaction that writes blocks all other writers of the database."""
     batch: bool = True
     """Many requests in one round trip."""
     native_expiry: bool = False
@@ -74,6 +76,8 @@ class Store(_Described, abc.ABC):
 
     migrated: Sequence[str] = ()
     """What opening did to the schema, as text."""
+    dialect: str = ""
+    """The SQL that it speaks: ``sqlite``, ``postgresql`` or ``mysql``. Only with ``transactions``."""
 
     @classmethod
     @abc.abstractmethod
@@ -116,10 +120,11 @@ class Store(_Described, abc.ABC):
         """Return when this key may have changed, or after `seconds`. Only with ``wake``."""
         raise NotImplementedError
 
-    def in_transaction(self, style: str) -> Any:
+    def in_transaction(self, style: str = "%s") -> Any:
         """Programs for the caller's own transaction (`InTransaction`). Only with ``transactions``.
 
-        ``style``: the placeholder of the caller's driver: ``?``, ``%s`` or ``$1``.
+        ``style``: the placeholder of the caller's driver: ``?``, ``%s`` or ``$1``. By default, that
+        of the store's own connection.
         """
         raise NotImplementedError
 

@@ -62,6 +62,7 @@ OPERATOR_PATIENCE: Final = 1.0
 
 class MysqlStore(Store):
     capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
+    dialect = "mysql"
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         """``now``: tests only; SQL for the milliseconds of the store's clock."""
@@ -90,7 +91,7 @@ class MysqlStore(Store):
     def script(cls, url: str) -> str:
         return MysqlSchema("mysql", Settings.of(url).table).script()
 
-    def in_transaction(self, style: str) -> InTransaction:
+    def in_transaction(self, style: str = "%s") -> InTransaction:
         from .in_transaction import UTC_NOW, MysqlInTransaction
 
         now = UTC_NOW if self.programs.now == NOW else self.programs.now

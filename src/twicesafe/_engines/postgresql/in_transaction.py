@@ -74,9 +74,9 @@ class PostgresInTransaction(InTransaction):
         RETURNING 1""")
 
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
-        patience = f"{max(1, round(wait * 1000))}ms"
         if len(asks) == 1:
-            return [(yield from self._enter_alone(asks[0], patience))]
+            return [(yield from self._enter_alone(asks[0], wait))]
+        patience = f"{max(1, round(wait * 1000))}ms"
         answers: dict[bytes, Entered] = {}
         left = sorted(asks, key=lambda ask: ask.id)  # two batches never wait in a circle
         for _ in range(_RACES):
@@ -98,7 +98,11 @@ class PostgresInTransaction(InTransaction):
                 return [answers[ask.id] for ask in asks]
         raise _overtaken(left[0])
 
-    def _enter_alone(self, ask: Enter, patience: str) -> Program[Entered]:
+    def enter_one(self, ask: Enter) -> Program[Entered]:
+        return self._enter_alone(ask, ask.wait)
+
+    def _enter_alone(self, ask: Enter, wait: float) -> Program[Entered]:
+        patience = f"{max(1, round(wait * 1000))}ms"
         for _ in range(_RACES):
             rows = yield Query(self._enter_one, (patience, *_values_of(ask), ask.id))
             now, mark, fresh, *seen, before = rows[0]

@@ -45,6 +45,7 @@ POLL = 0.05
 
 class PostgresStore(Store):
     capabilities: ClassVar[Capabilities] = CAPABILITIES
+    dialect = "postgresql"
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
         self.settings = settings
@@ -100,7 +101,7 @@ class PostgresStore(Store):
                 answers += [error.again() for _ in part]
         return answers
 
-    def in_transaction(self, style: str) -> InTransaction:
+    def in_transaction(self, style: str = "%s") -> InTransaction:
         from .in_transaction import PostgresInTransaction
 
         settings, mark = self.settings, dollars if style == "$1" else percents

@@ -32,6 +32,10 @@ class InTransaction(abc.ABC):
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
         """Records of different keys; `wait`: seconds for which another transaction may hold one."""
 
+    def enter_one(self, ask: Enter) -> Program[Entered]:
+        """`enter` for one record, with the patience that it asks for."""
+        return (yield from self.enter((ask,), ask.wait))[0]
+
     @abc.abstractmethod
     def leave(self, ask: Leave) -> Program[bool]:
         """The record says done; False: the transaction that was entered is over."""

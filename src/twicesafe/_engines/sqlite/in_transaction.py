@@ -40,20 +40,24 @@ class SqliteInTransaction(InTransaction):
         """`wait` is the connection's own here: its busy time-out."""
         entered: list[Entered] = []
         for ask in asks:
-            now, key = self.programs.now(), ask.key
-            lease, expires = (0, now + ask.retention) if ask.done else (now, 0)
-            owner = b"" if ask.done else ask.owner
-            values = (key.id, int(ask.done), owner, lease, now, now, expires)
-            rows = yield Query(
-                self._enter, (*values, scope_text(key.scope), key.value, ask.fingerprint)
-            )
-            answer = new(rows) or (yield from self._decide(ask))
-            mark = None
-            if answer.verdict is Verdict.WON and not ask.done:
-                mark = savepoint(ask.owner)
-                yield Change(f"SAVEPOINT {mark}")
-            entered.append(Entered(answer, mark))
+            one = yield from self.enter_one(ask)
+            entered.append(one)
         return entered
+
+    def enter_one(self, ask: Enter) -> Program[Entered]:
+        now, key = self.programs.now(), ask.key
+        lease, expires = (0, now + ask.retention) if ask.done else (now, 0)
+        owner = b"" if ask.done else ask.owner
+        values = (key.id, int(ask.done), owner, lease, now, now, expires)
+        rows = yield Query(
+            self._enter, (*values, scope_text(key.scope), key.value, ask.fingerprint)
+        )
+        answer = new(rows) or (yield from self._decide(ask))
+        mark = None
+        if answer.verdict is Verdict.WON and not ask.done:
+            mark = savepoint(ask.owner)
+            yield Change(f"SAVEPOINT {mark}")
+        return Entered(answer, mark)
 
     def leave(self, ask: Leave) -> Program[bool]:
         try:

@@ -57,7 +57,10 @@ class Fork:
 
 
 class SqliteStore(Store):
-    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        transactions=True, single_writer=True, outbox=True
+    )
+    dialect = "sqlite"
     recalls: ClassVar[bool] = True
 
     def __init__(
@@ -106,7 +109,7 @@ class SqliteStore(Store):
     def script(cls, url: str) -> str:
         return SqliteSchema("sqlite", identifier(options_of(url, OPTIONS)["table"])).script()
 
-    def in_transaction(self, style: str) -> InTransaction:
+    def in_transaction(self, style: str = "?") -> InTransaction:
         return SqliteInTransaction(self._table, lambda: self.programs.now(), style)  # noqa: PLW0108 - it may change
 
     def own_transaction(self, program: Callable[[], Program[T]]) -> T:

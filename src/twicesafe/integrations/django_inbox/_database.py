@@ -13,6 +13,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from django.db import connections
+
 from ..._core.outbox_requests import Prepare
 from ...errors import TwicesafeError
 from ...stores._base import Capabilities, Store
@@ -20,7 +22,7 @@ from ...stores._urls import open_store
 
 __all__ = ["DjangoDatabase", "make_ready"]
 
-_ALL: Final[dict[str, Callable[[], str]]] = {}
+_ALL: Final[dict[str, DjangoDatabase]] = {}
 """Databases that have an inbox or an outbox, by alias."""
 _READY: Final[set[str]] = set()
 
@@ -28,12 +30,18 @@ _READY: Final[set[str]] = set()
 class DjangoDatabase:
     """What `Inbox` and `Outbox` ask of a store."""
 
-    capabilities: Final = Capabilities(transactions=True, outbox=True)
-
     def __init__(self, alias: str, url: Callable[[], str]) -> None:
-        self._url = url
+        self._alias, self._url = alias, url
         self._outboxes: dict[str, Any] = {}
-        _ALL[alias] = url
+        _ALL[alias] = self
+
+    @property
+    def dialect(self) -> str:
+        return str(connections[self._alias].vendor)  # Django names them as we do
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(transactions=True, outbox=True, single_writer=self.dialect == "sqlite")
 
     @property
     def url(self) -> str:
@@ -47,9 +55,9 @@ class DjangoDatabase:
         finally:
             store.close()
 
-    def in_transaction(self, style: str) -> Any:
+    def in_transaction(self, *style: str) -> Any:
         with self._opened() as store:
-            return store.in_transaction(style)
+            return store.in_transaction(*style)
 
     def own_transaction(self, program: Callable[[], Any]) -> Any:
         with self._opened() as store:
@@ -80,13 +88,12 @@ def make_ready(alias: str) -> None:
 
     Our own connection could not do that from inside a transaction of the caller that has written.
     """
-    url = _ALL.get(alias)
-    if url is None:
+    database = _ALL.get(alias)
+    if database is None or not database.capabilities.single_writer:
         return
     with contextlib.suppress(
         TwicesafeError
     ):  # no tables yet, or in memory: the first use will tell
-        address = url()
-        if address.startswith("sqlite:") and address not in _READY:
-            open_store(address).close()
-            _READY.add(address)
+        if database.url not in _READY:
+            open_store(database.url).close()
+            _READY.add(database.url)

@@ -37,7 +37,7 @@ class Joined:
 
     def __init__(self, store: Store, advance: Callable[[int], None]) -> None:
         self.store, self.advance = store, advance
-        self._inside = store.in_transaction("?" if store.url.startswith("sqlite:") else "%s")
+        self._inside = store.in_transaction()
 
     def enter(self, owner: bytes = A, **more: Any) -> Entered:
         """In a transaction that commits."""

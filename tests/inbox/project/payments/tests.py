@@ -82,7 +82,7 @@ class WithRealCommits(TransactionTestCase):  # type: ignore[misc]
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             handling.inbox.process(connection, "m-9", lambda: 1 // 0)
         noted = handling.inbox.key("m-9").id
-        handling.inbox._deferred.wait(noted, 60)
+        handling.inbox._runtime.deferred.wait(noted, 60)
         assert [record.attempt for record in Record.objects.filter(id=noted)] == [1]
 
     def test_what_waits_is_counted(self) -> None:
