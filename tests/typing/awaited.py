@@ -10,6 +10,7 @@ from typing import Any, assert_type
 
 from twicesafe import (
     AsyncClaim,
+    AsyncInbox,
     AsyncMessageHandler,
     AsyncReceiver,
     Failure,
@@ -96,3 +97,21 @@ async def main() -> None:
     assert_type(await Payments(receiver)({"id": "1"}), Outcome[int])
     receiver.idempotent(blocking)  # pyright: ignore[reportArgumentType]
     Payments(Receiver.open("memory://"))  # pyright: ignore[reportArgumentType]
+
+
+# --- the inbox: the connection in front, or all arguments as they are -----------------------------
+
+
+class Connection: ...
+
+
+async def book(connection: Connection, order: str, amount: int = 1) -> bytes:
+    return order.encode() * amount
+
+
+async def received(inbox: AsyncInbox, connection: Connection) -> None:
+    assert_type(await inbox.process(connection, "k", book, "o-1"), Outcome[bytes])
+    assert_type(await inbox.process(connection, "k", book, order="o-1"), Outcome[bytes])
+    assert_type(await inbox.process(connection, "k", book, connection, "o-1"), Outcome[bytes])
+    assert_type(await inbox.process(connection, "k", charge, "o-1"), Outcome[bytes])
+    await inbox.process("default", "k", book, "o-1")  # pyright: ignore[reportCallIssue]

@@ -9,6 +9,7 @@ an error too, so every expectation can fail.
 from __future__ import annotations
 
 import functools
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, assert_type
@@ -17,6 +18,7 @@ from twicesafe import (
     ActiveClaim,
     Claim,
     Failure,
+    Inbox,
     Key,
     MessageHandler,
     Outcome,
@@ -163,3 +165,21 @@ class Payments(MessageHandler[dict[str, str], Receipt]):
 
 assert_type(Payments(receiver)({"id": "1"}), Outcome[Receipt])
 Payments(receiver)(5)  # pyright: ignore[reportArgumentType]
+
+# --- the inbox: the connection in front, or all arguments as they are -----------------------------
+
+
+def book(connection: sqlite3.Connection, order: str, amount: int = 1) -> Receipt:
+    return Receipt(order * amount)
+
+
+inbox = Inbox.open("sqlite:///shop.db")
+connection = sqlite3.connect("shop.db")
+assert_type(inbox.process(connection, "k", book, "o-1"), Outcome[Receipt])
+assert_type(inbox.process(connection, "k", book, "o-1", amount=2), Outcome[Receipt])
+assert_type(inbox.process(connection, "k", book, order="o-1"), Outcome[Receipt])
+assert_type(inbox.process(connection, "k", book, connection, "o-1"), Outcome[Receipt])
+assert_type(inbox.process(connection, "k", charge, "o-1"), Outcome[Receipt])
+assert_type(inbox.process(connection, "k", lambda: 1), Outcome[int])
+inbox.process(connection, "k", book, 5)  # pyright: ignore[reportCallIssue, reportArgumentType]
+inbox.process("default", "k", book, "o-1")  # pyright: ignore[reportCallIssue]

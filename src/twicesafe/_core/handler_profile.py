@@ -29,6 +29,10 @@ __all__ = ["FingerprintSetting", "HandlerProfile", "profile_of"]
 FingerprintSetting: TypeAlias = Literal[True] | bytes | Callable[..., object] | None
 
 
+_Positional: TypeAlias = tuple[int, Sequence[str], int]
+"""How many positional parameters are required, the names of all, how many have no keyword."""
+
+
 class HandlerProfile:
     """What is known about a handler before it is called."""
 
@@ -38,6 +42,7 @@ class HandlerProfile:
         "_home",
         "_names",
         "_plain",
+        "_positional",
         "_signature",
         "_skip",
         "declared",
@@ -61,6 +66,7 @@ class HandlerProfile:
         self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
         self._names = [p.name for p in parameters]
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._positional: _Positional | None = None
 
     @property
     def is_method(self) -> bool:
@@ -85,6 +91,24 @@ class HandlerProfile:
         if self._skip:
             bound.pop(self._names[0], None)
         return bound
+
+    def needs_one_more(
+        self, handler: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """True: the call lacks exactly one positional argument, and one in front completes it.
+
+        A call that is complete is never one of these, nor one of a callable that hides its
+        parameters (``*args``, a builtin function).
+        """
+        if self._positional is None:
+            self._positional = _positional_of(handler)
+        required, names, keyless = self._positional
+        given = len(args) + 1
+        if not kwargs:
+            return given == required
+        if given > required or any(name in kwargs for name in names[keyless:given]):
+            return False  # complete, or some argument would be given twice
+        return all(at >= keyless and names[at] in kwargs for at in range(given, required))
 
     def content(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The content that identifies a call. A single argument is used directly, so that a
@@ -255,6 +279,26 @@ def _is_named(layers: list[Any]) -> bool:
     for name in layers[-1].__qualname__.split("."):
         found = inspect.getattr_static(found, name, None)
     return any(found is layer for layer in layers)
+
+
+def _positional_of(handler: Callable[..., Any]) -> _Positional:
+    """Of the callable itself, not of what it wraps: a decorator may supply arguments."""
+    function, bound = handler, 0
+    if type(handler) is MethodType:
+        function, bound = handler.__func__, 1
+    if type(function) is FunctionType:
+        code = function.__code__
+        required = code.co_argcount - len(function.__defaults__ or ())
+        names = code.co_varnames[bound : code.co_argcount]
+        return max(0, required - bound), names, max(0, code.co_posonlyargcount - bound)
+    try:
+        parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return 0, (), 0
+    keyless = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    usual = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    required = sum(p.default is p.empty for p in (*keyless, *usual))
+    return required, [p.name for p in (*keyless, *usual)], len(keyless)
 
 
 def _problem_of(handler: Callable[..., Any]) -> str:

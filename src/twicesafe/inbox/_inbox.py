@@ -4,7 +4,7 @@
     with pool.connection() as connection, connection.transaction():
         if inbox.accept(connection, message.id):
             book(connection, message)
-        outcome = inbox.process(connection, order.id, charge, connection, order)
+        outcome = inbox.process(connection, order.id, charge, order)
 
 Your writes in this transaction and the record commit together or not at all. So the effect on that
 database is applied once per key while the record is kept. Not promised: that the handler starts
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from .. import events
 from .._core import inbox_flow as core
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncInbox", "Inbox"]
 
+C = TypeVar("C")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -105,6 +106,7 @@ class Inbox(InboxBase):
         calls = [self._plain_call(id_, None) for id_ in ids]
         return self._runtime.run(connection, core.accept_many(calls)) if calls else []
 
+    @overload
     def process(
         self,
         connection: Any,
@@ -113,14 +115,36 @@ class Inbox(InboxBase):
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there.
+    ) -> Outcome[T]: ...
+    @overload
+    def process(
+        self,
+        connection: C,
+        key: KeyLike | None,
+        handler: Callable[Concatenate[C, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Outcome[T]: ...
+    def process(
+        self,
+        connection: Any,
+        key: KeyLike | None,
+        handler: Callable[..., Any],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Outcome[Any]:
+        """Run ``handler(connection, *args, **kwargs)`` in your transaction and record its answer there.
 
-        A duplicate gets the recorded answer.
+        A duplicate gets the recorded answer. The connection is passed only to a handler that needs
+        one more positional argument than you give; any other is called with what you give.
         """
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
+        if profile.needs_one_more(handler, args, kwargs):
+            args = (connection, *args)
         run = functools.partial(handler, *args, **kwargs)
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return value_or_raise(self._runtime.run(connection, self._receive(call)))
@@ -237,6 +261,7 @@ class AsyncInbox(InboxBase):
         calls = [self._plain_call(id_, None) for id_ in ids]
         return await self._runtime.run(connection, core.accept_many(calls)) if calls else []
 
+    @overload
     async def process(
         self,
         connection: Any,
@@ -245,14 +270,36 @@ class AsyncInbox(InboxBase):
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Outcome[T]:
-        """Run ``handler(*args, **kwargs)`` in your transaction and record its answer there.
+    ) -> Outcome[T]: ...
+    @overload
+    async def process(
+        self,
+        connection: C,
+        key: KeyLike | None,
+        handler: Callable[Concatenate[C, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Outcome[T]: ...
+    async def process(
+        self,
+        connection: Any,
+        key: KeyLike | None,
+        handler: Callable[..., Any],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Outcome[Any]:
+        """Run ``handler(connection, *args, **kwargs)`` in your transaction and record its answer there.
 
-        A duplicate gets the recorded answer.
+        A duplicate gets the recorded answer. The connection is passed only to a handler that needs
+        one more positional argument than you give; any other is called with what you give.
         """
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)
+        if profile.needs_one_more(handler, args, kwargs):
+            args = (connection, *args)
         run = functools.partial(handler, *args, **kwargs)
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return value_or_raise(await self._runtime.run(connection, self._receive(call)))
