@@ -73,7 +73,7 @@ def test_generations_refuse_a_snapshot_that_outlives_its_statement(postgres_url:
 def mysql_shop(shop_of: Callable[[str], Shop]) -> Shop:
     """As on MySQL: no RETURNING, no compound statements, no time-out for one statement."""
     shop = shop_of("pymysql")
-    shop.inbox._runtime._programs["mysql", "%s"] = MysqlInTransaction("twicesafe", mariadb=False)
+    shop.inbox._runtime.programs["mysql", "%s"] = MysqlInTransaction("twicesafe", mariadb=False)
     return shop
 
 

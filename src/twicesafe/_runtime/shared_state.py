@@ -9,6 +9,7 @@ from typing import Any
 from .._core.protocol import Claimed
 from .._forking import in_child
 from .._values.clocks import WorkerClock, since_boot
+from .._values.closed import closed
 from ..events import Event
 from .lease_keeper import LeaseKeeper
 from .replay_cache import ReplayCache
@@ -20,6 +21,7 @@ __all__ = ["SharedState"]
 class SharedState:
     """One per opened store; all receivers made by `options` share it."""
 
+    store: Any
     abandoned_kept_ms = 86_400_000
     """How long a released record is kept if its policy is not known here."""
 
@@ -39,8 +41,15 @@ class SharedState:
         self.clock = clock
         self.flights = SingleFlight()
         self.keeper = LeaseKeeper(perform_many, clock, notify)
-        self.cache = ReplayCache(cache, clock) if cache else None
+        self.cache: ReplayCache | None = ReplayCache(cache, clock) if cache else None
         in_child(self._forget_all)
+
+    def shut(self) -> Any:
+        """Refuse further flows, and return the store, to be closed. Running flows still have it."""
+        store = self.store
+        self.store, self.cache = closed(store, "receiver"), None
+        self.keeper.close()
+        return store
 
     def remember(self, flight: Flight | None, answer: Claimed) -> None:
         """Cache an answer that the store has confirmed, if there is a cache."""

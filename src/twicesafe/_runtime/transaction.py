@@ -19,6 +19,7 @@ from .._core.inbox_flow import AwaitDeferred, DeferredWrite, Enter, Entered, Ent
 from .._forking import RenewedLock
 from .._transactions import AsyncTransaction, Transaction
 from .._values.clocks import WorkerClock, since_boot
+from .._values.closed import closed, require_open
 from ..errors import UsageError
 from .deferred_writes import DeferredWrites
 from .invocation import invoke, invoke_async
@@ -42,7 +43,8 @@ class _Shared:
 
     def __init__(self, clock: WorkerClock = since_boot) -> None:
         self.clock = clock
-        self._programs: dict[tuple[str, str], Any] = {}
+        self.programs: Any = {}
+        """The store's programs by dialect and placeholder style; once closed, a `Closed`."""
 
     def use(self, store: Any) -> None:
         @functools.cache  # made with the first deferred write: a store may open late
@@ -58,7 +60,7 @@ class _Shared:
     def programs_for(self, transaction: Transaction | AsyncTransaction) -> Any:
         """The store's programs in the SQL and the placeholders of this connection."""
         spoken = transaction.dialect, transaction.style
-        known = self._programs.get(spoken)
+        known = self.programs.get(spoken)
         if known is None:
             ours, theirs = self.store.dialect, transaction.dialect
             if ours != theirs:
@@ -66,7 +68,7 @@ class _Shared:
                     f"this inbox is on {ours}, but the connection is {theirs}: open the inbox on "
                     "the database of your connection"
                 )
-            known = self._programs[spoken] = self.store.in_transaction(transaction.style)
+            known = self.programs[spoken] = self.store.in_transaction(transaction.style)
         return known
 
 
@@ -86,7 +88,8 @@ class TransactionRuntime(_Shared):
         return drive(flow, TransactionRun(self, transaction).perform)
 
     def close(self) -> None:
-        """Finish deferred writes and close the store."""
+        """Finish deferred writes and close the store. Further flows are refused."""
+        self.programs = closed(self.store, "inbox")
         self.deferred.close()
         self.store.close()
 
@@ -150,10 +153,12 @@ class AsyncTransactionRuntime(_Shared):
 
         running_loop()
         if self.store is None:
+            require_open(self.programs)
             await self.in_thread(self.open_blocking_store)
 
     async def close(self) -> None:
-        """Finish deferred writes and close the store."""
+        """Finish deferred writes and close the store. Further flows are refused."""
+        self.programs = closed(self._async_store, "inbox")
         if self.store is not None:
             await self.in_thread(self.deferred.close)
         await self._async_store.close()

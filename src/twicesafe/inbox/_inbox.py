@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ov
 from .. import events
 from .._core import inbox_flow as core
 from .._core.handler_profile import FingerprintSetting, profile_of, refuse_async, refuse_generator
+from .._values.closed import require_open
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
@@ -192,10 +193,14 @@ class Inbox(InboxBase):
         return receive
 
     def close(self) -> None:
-        """Finish deferred writes and close the inbox's own connections; yours stay open."""
+        """Finish deferred writes and close the inbox's own connections; yours stay open.
+
+        Every further call raises `UsageError`, also of inboxes made by `options`.
+        """
         self._runtime.close()
 
     def __enter__(self) -> Self:
+        require_open(self._runtime.programs)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -350,10 +355,14 @@ class AsyncInbox(InboxBase):
         return receive
 
     async def close(self) -> None:
-        """Finish deferred writes and close the inbox's own connections; yours stay open."""
+        """Finish deferred writes and close the inbox's own connections; yours stay open.
+
+        Every further call raises `UsageError`, also of inboxes made by `options`.
+        """
         await self._runtime.close()
 
     async def __aenter__(self) -> Self:
+        require_open(self._runtime.programs)
         await self._runtime.prepare()
         return self
 

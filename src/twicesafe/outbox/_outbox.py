@@ -37,6 +37,7 @@ from .._core.outbox_requests import (
 )
 from .._engines.sql.outbox_programs import Added, OutboxPrograms
 from .._values.clocks import wall_clock
+from .._values.closed import closed, require_open
 from ..errors import UnsupportedByStoreError, UsageError, stays_here
 from ..propagation import numbered, outgoing_key
 from ..stores._base import AsyncStore, Store
@@ -201,10 +202,12 @@ class Outbox(_Outbox):
         _require(self.store.perform(_unpark(lane, True, by, why)), lane)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Close the outbox's store; your own connections stay open."""
-        self.store.close()
+        """Close the outbox's store; your own connections stay open. Further calls are refused."""
+        store, self.store = self.store, closed(self.store, "outbox")
+        store.close()
 
     def __enter__(self) -> Self:
+        require_open(self.store)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -276,10 +279,12 @@ class AsyncOutbox(_Outbox):
         _require(await self._ask(_unpark(lane, True, by, why)), lane)
 
     async def close(self) -> None:
-        """Close the outbox's store; your own connections stay open."""
-        await self.store.close()
+        """Close the outbox's store; your own connections stay open. Further calls are refused."""
+        store, self.store = self.store, closed(self.store, "outbox")
+        await store.close()
 
     async def __aenter__(self) -> Self:
+        require_open(self.store)
         await self._prepare()
         return self
 

@@ -21,6 +21,7 @@ from .._core.outbox_requests import Message, Prepare
 from .._core.publisher import Publisher
 from .._core.relay_lease import RelayState
 from .._values.clocks import since_boot
+from .._values.closed import closed
 from .._values.policy import Backoff
 from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
@@ -185,9 +186,10 @@ class OutboxRelay(_Relay):
     def close(self) -> None:
         """Stop, close the publisher, and close the store if the relay opened it."""
         self.stop()
+        store, self.store = self.store, closed(self.store, "relay")
         self._adapted.close()
         if self._owned:
-            self.store.close()
+            store.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -279,9 +281,10 @@ class AsyncOutboxRelay(_Relay):
     async def close(self) -> None:
         """Stop, close the publisher, and close the store if the relay opened it."""
         await self.stop()
+        store, self.store = self.store, closed(self.store, "relay")
         await self._adapted.close()
         if self._owned:
-            await self.store.close()
+            await store.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .. import events
 from .._core import operations
+from .._values.closed import require_open
 from .._values.keys import KeyLike
 from .._values.records import AuditEntry, Record, State, Stats, SweepReport
 from .._values.settings import Duration
@@ -84,6 +85,7 @@ class Operators(ReceiverBase):
         ``limit``: remove at most this many records per round. ``park_after``: every twelfth round
         also parks work that has been stuck this long (`park_stuck`); None: never.
         """
+        require_open(self._runtime.store)
         upkeep = Maintenance(cast("Receiver", self), every, limit, park_after)
         self._upkeep.append(upkeep)
         return upkeep
@@ -128,7 +130,7 @@ class Operators(ReceiverBase):
 
     def doctor(self) -> list[Finding]:
         """Check the settings that the guarantees depend on, and whether records are swept."""
-        return self.store.doctor() + unswept(self.stats())
+        return [*self._runtime.store.doctor(), *unswept(self.stats())]
 
 
 class AsyncOperators(ReceiverBase):
@@ -185,6 +187,7 @@ class AsyncOperators(ReceiverBase):
         ``limit``: remove at most this many records per round. ``park_after``: every twelfth round
         also parks work that has been stuck this long (`park_stuck`); None: never.
         """
+        require_open(self._runtime.store)
         upkeep = AsyncMaintenance(cast("AsyncReceiver", self), every, limit, park_after)
         self._upkeep.append(upkeep)
         return upkeep
@@ -230,4 +233,4 @@ class AsyncOperators(ReceiverBase):
 
     async def doctor(self) -> list[Finding]:
         """Check the settings that the guarantees depend on, and whether records are swept."""
-        return await self.store.doctor() + unswept(await self.stats())
+        return [*await self._runtime.store.doctor(), *unswept(await self.stats())]

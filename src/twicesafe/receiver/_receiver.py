@@ -22,6 +22,7 @@ from .._core.handler_profile import (
     refuse_async,
     refuse_generator,
 )
+from .._values.closed import require_open
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
@@ -145,13 +146,16 @@ class Receiver(Decorator, Operators):
         return Claim(self, self.key(key), fingerprint, returns)
 
     def close(self) -> None:
-        """Stop the lease keeper and close the store, also for receivers made by `options`."""
+        """Stop the lease keeper and close the store, also for receivers made by `options`.
+
+        Handlers that still run end as usual; every further call raises `UsageError`.
+        """
         while self._upkeep:
             self._upkeep.pop().stop()
-        self._runtime.keeper.close()
-        self.store.close()
+        self._runtime.shut().close()
 
     def __enter__(self) -> Self:
+        require_open(self._runtime.store)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -282,14 +286,17 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         return AsyncClaim(self, self.key(key), fingerprint, returns)
 
     async def close(self) -> None:
-        """Stop the lease keeper and close the store, also for receivers made by `options`."""
+        """Stop the lease keeper and close the store, also for receivers made by `options`.
+
+        Handlers that still run end as usual; every further call raises `UsageError`.
+        """
         while self._upkeep:
             await self._upkeep.pop().stop()
-        self._runtime.keeper.close()
-        await self.store.close()
+        await self._runtime.shut().close()
 
     async def __aenter__(self) -> Self:
         """Connects. If the store is unavailable, the first call raises, not this."""
+        require_open(self._runtime.store)
         refused = await self._runtime.connect()
         if refused is not None and not isinstance(refused, StoreUnavailableError):
             raise refused
