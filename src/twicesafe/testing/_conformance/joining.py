@@ -75,14 +75,14 @@ class Joined:
         return self.store.perform(Read(KEY.id))
 
     def _ask(self, owner: bytes, retention: int = DAY, **more: Any) -> Enter:
-        return Enter(KEY, owner, retention, **more)
+        return Enter(KEY, owner, retention, wait=1.0, **more)
 
     def _end(self, owner: bytes, entered: Entered, result: bytes) -> Leave:
         end = Complete(KEY.id, owner, entered.answer.fence, DAY, result)
         return Leave(end, entered.mark)
 
     def _first(self, ask: Enter) -> Any:
-        return (yield from self._inside.enter([ask], 1.0))[0]
+        return self._inside.enter_one(ask)
 
 
 class JoiningRules(Rules):
@@ -99,6 +99,10 @@ class JoiningRules(Rules):
         finally:
             store.close()
             self.tidy(place)
+
+    def test_it_declares_the_sql_that_it_speaks(self, joined: Joined) -> None:
+        """By this an inbox notices a connection to another engine."""
+        assert joined.store.dialect in ("sqlite", "postgresql", "mysql")
 
     def test_what_is_accepted_is_completed_at_once(self, joined: Joined) -> None:
         assert joined.enter(done=True).answer.verdict is Verdict.WON
