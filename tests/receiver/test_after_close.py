@@ -1,4 +1,4 @@
-"""After `close` every call is refused in words; what was running ends as usual."""
+"""After `close` every call is refused in words; what was running can record its end."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_the_store_of_a_relay_that_did_not_open_it_stays_open(url: str):
     outbox.close()
 
 
-def test_what_runs_when_it_is_closed_ends_as_usual(url: str, tmp_path: Path):
+def test_what_runs_when_it_is_closed_records_its_end(url: str, tmp_path: Path):
     receiver, inbox = Receiver.open(url), Inbox.open(url)
     connection = sqlite3.connect(tmp_path / "shop.db")
     assert receiver.process("k-1", lambda: receiver.close() or 7).value == 7

@@ -11,6 +11,7 @@ import pytest
 from tests.patience import until
 from tests.receiver.colours import Bench, Counter
 from twicesafe import HeldError, Policy, Receiver, State, StillInProgressError
+from twicesafe.stores import ClaimRequest
 from twicesafe.stores.memory import MemoryStore
 
 SYNC = pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync"], indirect=True)
@@ -201,23 +202,35 @@ def test_closing_twice(bench: Bench) -> None:
     bench.close()
 
 
-def test_leases_are_kept_also_after_close_and_reuse() -> None:
-    receiver = Receiver(MemoryStore(), policy=Policy(lease=0.1))
-    receiver.process("a", int)
-    receiver.close()
+def test_a_lease_that_begins_while_it_is_closed_is_kept() -> None:
+    """The claim was sent before `close`, and answered after it."""
+
+    class Closing(MemoryStore):
+        def perform(self, request: Any) -> Any:
+            answer = super().perform(request)
+            if isinstance(request, ClaimRequest):
+                receiver.close()
+            return answer
+
+    store = Closing()
+    receiver = Receiver(store, policy=Policy(lease=0.1))
+    looking = Receiver(store)
     counter = Counter()
     thread = threading.Thread(target=receiver.process, args=("k", counter.slow))
     thread.start()
     assert counter.entered.wait(10)
-    first = receiver.record("k")
+    first = looking.record("k")
     assert first is not None
 
     def renewed() -> bool:
-        now = receiver.record("k")
+        now = looking.record("k")
         assert now is not None
         return now.lease_until != first.lease_until
 
     until(renewed)
     counter.go_on.set()
     thread.join(10)
-    receiver.close()
+    done = looking.record("k")
+    assert done is not None
+    assert done.state is State.COMPLETED
+    looking.close()

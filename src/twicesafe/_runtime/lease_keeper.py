@@ -75,7 +75,7 @@ class LeaseKeeper:
 
     def _rouse(self, pace: float) -> None:
         if self._closed:
-            self._reset()  # used again after close: its claims are renewed like any others
+            self._reset()  # claimed while it was closed: renewed like any other claim
         self._pace = min(self._pace, pace)
         self._awake = True
         self._bell.set()

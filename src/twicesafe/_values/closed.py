@@ -2,7 +2,7 @@
 
 `close` puts it in the place of the store. So a call after `close` is refused, instead of quietly
 connecting again, and no other call pays for the check. What is running at that moment still holds
-the store itself and ends as usual.
+the store itself, so it can record its end.
 """
 
 from __future__ import annotations

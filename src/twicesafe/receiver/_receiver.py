@@ -148,7 +148,8 @@ class Receiver(Decorator, Operators):
     def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.
 
-        Handlers that still run end as usual; every further call raises `UsageError`.
+        A handler that still runs can record its end, but its lease is not renewed any more. Every
+        further call raises `UsageError`.
         """
         while self._upkeep:
             self._upkeep.pop().stop()
@@ -288,7 +289,8 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
     async def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.
 
-        Handlers that still run end as usual; every further call raises `UsageError`.
+        A handler that still runs can record its end, but its lease is not renewed any more. Every
+        further call raises `UsageError`.
         """
         while self._upkeep:
             await self._upkeep.pop().stop()
