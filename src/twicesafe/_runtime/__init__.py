@@ -1,1 +1,1 @@
-"""Runtimes: perform the commands of flows, blocking or on an event loop, and renew leases."""
+"""Runtimes: perform the commands of flows, blocking, on an event loop or in a transaction; renew leases."""
