@@ -237,7 +237,7 @@ break_source(
     "a closed receiver connects again",
     bug="after close a call opens a connection that nothing closes",
     file="_runtime/shared_state.py",
-    old='self.store, self.cache = closed(store, "receiver"), None',
-    new="self.cache = None",
+    old='self.store, self.cache, self.recall = closed(store, "receiver"), None, None',
+    new="self.cache, self.recall = None, None",
     tests=["tests/receiver/test_after_close.py::test_a_receiver[process]"],
 )

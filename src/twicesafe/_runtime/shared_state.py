@@ -47,14 +47,15 @@ class SharedState:
     def shut(self) -> Any:
         """Refuse further flows, and return the store, to be closed. Running flows still have it."""
         store = self.store
-        self.store, self.cache = closed(store, "receiver"), None
+        self.store, self.cache, self.recall = closed(store, "receiver"), None, None
         self.keeper.close()
         return store
 
     def remember(self, flight: Flight | None, answer: Claimed) -> None:
         """Cache an answer that the store has confirmed, if there is a cache."""
-        if self.cache is not None and flight is not None:
-            self.cache.put(flight.id, answer)
+        cache = self.cache
+        if cache is not None and flight is not None:
+            cache.put(flight.id, answer)
 
     def _forget_all(self) -> None:
         """In a forked child: the claims and the waiting callers are the parent's."""

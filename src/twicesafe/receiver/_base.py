@@ -138,15 +138,15 @@ class ReceiverBase:
 
     def _known(self, call: Call) -> Outcome[Any] | None:
         """The recorded answer, if it can be had without a claim; None: deliver the call."""
-        runtime = self._runtime
-        if runtime.cache is not None:
-            answer = runtime.cache.get(call.key.id)
+        cache, recall = self._runtime.cache, self._runtime.recall  # `close` takes both away
+        if cache is not None:
+            answer = cache.get(call.key.id)
             # Else let the store compare: it may have a fingerprint that the cache lacks.
             if answer is not None and call.fingerprint in (None, answer.fingerprint):
                 return outcome_of(call, answer, cached=True)
-        if runtime.recall is None:
+        if recall is None:
             return None
-        answer = runtime.recall(call.key.id)
+        answer = recall(call.key.id)
         if answer is None:
             call.looked = True
         elif call.fingerprint in (None, answer.fingerprint):
@@ -157,8 +157,9 @@ class ReceiverBase:
 
     def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
         yield from operations.operate(key, ask)
-        if self._runtime.cache is not None:
-            self._runtime.cache.drop(key.id)  # after the store's change, so nothing refills it
+        cache = self._runtime.cache
+        if cache is not None:
+            cache.drop(key.id)  # after the store's change, so nothing refills it
 
     def _release(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
         return self._operate(key, Release(key.id, by, why, self._resolved.retention_ms, force))
