@@ -111,28 +111,36 @@ class Responses(_Witness, ResponseGuard):
 _DONE: Final = h11.Response(status_code=200, headers=[(b"content-length", b"0")])
 
 
-def by_h11(octets: bytes) -> list[Message]:
-    parser = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
-    parser.receive_data(octets)
-    found: list[Message] = []
+def _event(parser: h11.Connection, found: list[Message]) -> Any:
+    """The next event that is not a piece of a body. Bodies and their ends go to the last message."""
     while True:
         try:
             event = parser.next_event()
         except h11.RemoteProtocolError as error:
             raise Unreadable(f"h11: {error}") from error
+        if isinstance(event, h11.Data):
+            found[-1].body += event.data
+            continue
+        if isinstance(event, h11.EndOfMessage):
+            found[-1].whole = True
+        return event
+
+
+def by_h11(octets: bytes) -> list[Message]:
+    parser = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
+    parser.receive_data(octets)
+    found: list[Message] = []
+    while True:
+        event = _event(parser, found)
         if isinstance(event, h11.Request):
             found.append(Message((event.method, event.target), list(event.headers)))
-        elif isinstance(event, h11.Data):
-            found[-1].body += event.data
-        elif isinstance(event, h11.EndOfMessage):
-            found[-1].whole = True
         elif event is h11.PAUSED:
             parser.send(_DONE)
             parser.send(h11.EndOfMessage())
             if parser.their_state is not h11.DONE:
                 return found
             parser.start_next_cycle()
-        else:
+        elif not isinstance(event, h11.EndOfMessage):
             return found
 
 
@@ -143,22 +151,11 @@ def responses_by_h11(octets: bytes, method: bytes) -> list[Message]:
     if octets:
         parser.receive_data(octets)
     found: list[Message] = []
-    while True:
-        try:
-            event = parser.next_event()
-        except h11.RemoteProtocolError as error:
-            raise Unreadable(f"h11: {error}") from error
-        if isinstance(event, h11.InformationalResponse | h11.Response):
-            status = str(event.status_code).encode()
-            whole = isinstance(event, h11.InformationalResponse)
-            found.append(Message((status,), list(event.headers), whole=whole))
-        elif isinstance(event, h11.Data):
-            found[-1].body += event.data
-        elif isinstance(event, h11.EndOfMessage):
-            found[-1].whole = True
-            return found
-        else:
-            return found
+    while isinstance(event := _event(parser, found), h11.InformationalResponse | h11.Response):
+        status = str(event.status_code).encode()
+        whole = isinstance(event, h11.InformationalResponse)
+        found.append(Message((status,), list(event.headers), whole=whole))
+    return found
 
 
 # --- llhttp ------------------------------------------------------------------------------------

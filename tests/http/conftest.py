@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.stage import EDGES, Stage
+from tests.http.scripted import Scripted, Step
+from tests.http.stage import EDGES, Before, Stage
 from twicesafe.http import HttpPolicy
 
 
@@ -46,3 +47,19 @@ def play(edge: str) -> Iterator[Callable[..., Stage]]:
 def stage(play: Callable[..., Stage]) -> Stage:
     """The default policy."""
     return play()
+
+
+@pytest.fixture
+def before(play: Callable[..., Stage]) -> Iterator[Before]:
+    """A proxy in front of an upstream with these scripts: ``before([OK], http={"rerun": …})``."""
+    opened: list[Scripted] = []
+
+    def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:
+        opened.append(Scripted(*scripts))
+        http = settings.pop("http", {})
+        settings = {"idle": 600, **settings}  # connections stay open, however slow the test is
+        return play(upstream={"url": opened[-1].url, **settings}, **http), opened[-1]
+
+    yield make
+    for service in opened:
+        service.close()

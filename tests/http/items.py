@@ -148,6 +148,19 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
+ENDINGS = [
+    ("is complete", "done", "the response", "the replay"),
+    ("is complete, and its status is in `release`", "released", "the response", "a new run"),
+    ("is complete, but larger than `max_result`", "done, not kept", "the response", "`result-not-kept`"),
+    ("is cut: the handler raised, ended early, or sent less than it announced", "held",
+     "`outcome-unknown` or a cut response", "`outcome-unknown`"),
+    ("is still streaming `linger` seconds after the client disconnected", "done, not kept", "nothing",
+     "`result-not-kept`"),
+    ("is cut because the server stopped it after a disconnect (async streams of Django)", "held",
+     "nothing", "`outcome-unknown`"),
+]  # fmt: skip
+"""The table of `_core/http/flow.py`, as a user sees it. Same for ASGI, WSGI, Django and the proxy."""
+
 LATER: dict[str, str] = {}
 
 LIMITS: dict[str, str] = {
@@ -208,6 +221,14 @@ How to use it: [Protect an HTTP API](../how-to/http.md).
 The `type` of a problem document is `problem_base` followed by one of these.
 
 {generate.table("case", "status", "retryable", "title", rows=cases)}
+## How a request ends
+
+The same for ASGI, WSGI, Django and the proxy. The store records it before the end of the response is sent.
+
+{generate.table("the response", "the key is", "the client gets", "a repeat gets", rows=ENDINGS)}
+On a route where `on_unknown` is `rerun`, a key is never held: the attempt fails and a repeat runs. A short response fails its
+attempt before its end is sent, so a client that retries at once does not get 409.
+
 ## Checklist
 
 What the middleware promises, and the tests in `tests/http` that check it. Each test runs on ASGI, on WSGI and behind the proxy,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from wsgiref import simple_server
 
 import uvicorn
@@ -32,6 +32,14 @@ from twicesafe._proxy.metrics import Metrics
 from twicesafe._proxy.upstream import Upstream
 from twicesafe.http import HttpPolicy
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
+
+if TYPE_CHECKING:
+    from tests.http.scripted import Scripted
+
+Play: TypeAlias = "Callable[..., Stage]"
+"""The fixture `play`: stages with settings."""
+Before: TypeAlias = "Callable[..., tuple[Stage, Scripted]]"
+"""The fixture `before`: a proxy, and the upstream behind it."""
 
 JSON = (b"content-type", b"application/json")
 EDGES = ("asgi", "wsgi", "proxy")
@@ -236,6 +244,21 @@ class Stage:
 
     def later(self, *request: Any, **more: Any) -> Future[Reply]:
         return self.pool.submit(self.send, *request, **more)
+
+
+def spoken(stage: Stage, *pieces: bytes) -> bytes:
+    """All that comes back until the server ends the connection; each piece is a packet of its own."""
+    with stage.connect() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        got = b""
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+            while data := connection.recv(65536):
+                got += data
+        except ConnectionError:
+            pass  # the server closed it before it read everything
+        return got
 
 
 def read(connection: socket.socket, method: str = "POST") -> Reply:

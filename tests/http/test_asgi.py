@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, State, asgi
-from twicesafe.asgi._exchange import Exchange
+from twicesafe.asgi._exchange import AsgiExchange
 from twicesafe.http import HttpPolicy
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -146,6 +146,21 @@ async def test_an_endless_stream_is_told_of_its_client_in_the_way_of_its_server(
 
 
 @pytest.mark.item("E4")
+async def test_a_handler_that_fails_after_early_hints_is_answered():
+    """Hints are not the response: its head can still be sent."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.early_hint", "links": []})
+        raise ValueError("a bug")
+
+    server = Server(app)
+    with pytest.raises(ValueError, match="a bug"):
+        await server.call()
+    assert [message["type"][14:] for message in server.sent] == ["early_hint", "start", "body"]
+    assert server.sent[1]["status"] == 500
+
+
+@pytest.mark.item("E4")
 async def test_a_cancelled_handler_is_held():
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise asyncio.CancelledError
@@ -168,7 +183,7 @@ async def test_a_handler_that_ends_before_its_response_is_held(said: list[Any]):
     assert sent == said or (not said and sent[0]["status"] == 500)
     assert await server.state() is State.HELD
     rerun = Server(app, HttpPolicy(on_unknown="rerun"))
-    with pytest.raises(Exception, match="in the middle"):
+    with pytest.raises(Exception, match="before its response was complete"):
         await rerun.call()
     assert await rerun.state() is State.RELEASED
 
@@ -248,7 +263,7 @@ async def test_a_client_that_left_keeps_nothing_in_memory_once_its_handler_has_e
 
     def exchanges() -> int:
         gc.collect()
-        return sum(type(each) is Exchange for each in gc.get_objects())
+        return sum(type(each) is AsgiExchange for each in gc.get_objects())
 
     server = Server(app)
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import JSON, Answer, Seen, Stage
+from tests.http.stage import JSON, Answer, Play, Seen, Stage
 from twicesafe._core.http.key_field import BadKey, parse_key
 from twicesafe._core.http.problems import Refused
 from twicesafe._core.http.rules import Rules
 from twicesafe.http import HttpPolicy, HttpRequest, JsonMember, QueryParameter
 
-Play = Callable[..., Stage]
 MEBIBYTE = 1 << 20
 PATIENCE = 40.0
 """Seconds of processor of this thread, however busy the machine is: fifty times what the slowest linear

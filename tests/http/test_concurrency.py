@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import Answer, Seen, Stage, read
+from tests.http.stage import Answer, Play, Seen, Stage, read
 from twicesafe import State
 from twicesafe.stores._urls import open_async_store, open_store
-
-Play = Callable[..., Stage]
 
 
 class Slow:

@@ -117,6 +117,14 @@ def test_exceptions_that_django_answers_and_those_that_it_did_not_expect(site: S
     assert site.state("b") == "held"
 
 
+@pytest.mark.item("E10")
+def test_a_view_that_refuses_has_done_nothing_and_a_retry_runs(site: Site):
+    """As at every other edge: the flow decides, whatever framework performs it."""
+    replies = site.twice("/fail/refused", "r")
+    assert [reply.problem for reply in replies] == ["upstream-unavailable"] * 2
+    assert seen == ["refused", "refused"]
+
+
 @pytest.mark.item("E4")
 def test_an_exception_of_a_middleware_inside_is_unknown_too(site: Site):
     replies = site.twice("/charges", "k", ("X-Fail-Inside", "yes"))
@@ -249,6 +257,49 @@ def test_wsgi_a_stream_that_its_server_closes_early_is_recorded_whole(tmp_path: 
         again = site.send(path, path)
         assert (again.replayed, again.body) == (True, whole)
     site.close()
+
+
+@pytest.mark.item("E5", "T3")
+def test_wsgi_a_stream_that_lingers_on_is_done_without_a_result(tmp_path: Path):
+    """As behind every other edge; it was held."""
+
+    def view(request: Any) -> Any:
+        return django_site.stream(request, "long")
+
+    def asked() -> Any:
+        return layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+
+    setting = {"store": f"sqlite:///{tmp_path / 'keys.db'}", "policy": {"linger": 0}}
+    with override_settings(TWICESAFE=setting):
+        layer = IdempotencyMiddleware(view)
+    response = asked()
+    assert next(iter(response)) == b"1"
+    response.close()
+    assert asked().status_code == 410
+
+
+@pytest.mark.item("E5", "T3")
+async def test_asgi_a_stream_that_nobody_began_and_lingers_on_is_done_without_a_result(
+    tmp_path: Path,
+):
+    async def view(request: Any) -> Any:
+        async def parts() -> Any:
+            yield b"1"
+            await asyncio.Event().wait()
+
+        return StreamingHttpResponse(parts())
+
+    async def asked() -> Any:
+        return await layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+
+    setting = {"store": f"sqlite:///{tmp_path / 'keys.db'}", "policy": {"linger": 0.01}}
+    with override_settings(TWICESAFE=setting):
+        layer = IdempotencyMiddleware(view)
+    response = await asked()
+    await asyncio.to_thread(response.close)
+    while (again := await asked()).status_code == 409:  # noqa: ASYNC110 - no event says it
+        await asyncio.sleep(0)  # a 409 of this process never waits, so nothing else would run
+    assert again.status_code == 410
 
 
 @pytest.mark.item("E7")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import Answer, Reply, Stage
+from tests.http.stage import Answer, Play, Reply, Stage
 from twicesafe.http import HttpRequest
 
-Play = Callable[..., Stage]
 FORM = "application/x-www-form-urlencoded"
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.http.stage import Stage
+from tests.http.stage import Play, Stage
 from twicesafe.http import HttpPolicy, JsonMember, QueryParameter
-
-Play = Callable[..., Stage]
 
 
 @pytest.mark.item("K1")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import Answer, Stage
+from tests.http.stage import Answer, Play, Stage
 from twicesafe import AsyncReceiver, Receiver, asgi, wsgi
 from twicesafe.errors import ConfigurationError
 from twicesafe.testing._clock import FakeClock
-
-Play = Callable[..., Stage]
 
 
 @pytest.mark.item("O1")

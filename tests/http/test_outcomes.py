@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.http.stage import JSON, UNKNOWN, Answer, Seen, Stage, read
+from tests.http.stage import JSON, UNKNOWN, Answer, Play, Seen, Stage, read
 from tests.receiver.faults import AsyncFaultyStore, FaultyStore, Outage
 from twicesafe import Key, State, events
 from twicesafe.http import NOT_EXECUTED, HttpPolicy, StoredResponse
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
-
-Play = Callable[..., Stage]
 
 
 class Heard:

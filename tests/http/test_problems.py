@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import UNKNOWN, Answer, Reply, Seen, Stage
+from tests.http.stage import UNKNOWN, Answer, Play, Reply, Seen, Stage
 from tests.receiver.faults import AsyncFaultyStore, FaultyStore, Outage
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
-Play = Callable[..., Stage]
 CASES = {
     "key-missing": 400,
     "key-invalid": 400,

@@ -9,7 +9,6 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,18 +16,16 @@ import h11
 import pytest
 
 from tests.http.scripted import OK, Scripted, Step, reset
-from tests.http.stage import Answer, ProxyServer, Seen, Stage, read
+from tests.http.stage import Answer, Before, Play, ProxyServer, Seen, Stage, read, spoken
 from tests.http.test_wire import BAD
 from tests.patience import until
 from twicesafe import Receiver, State, wsgi
 from twicesafe._core.http.forwarding import Forwarding
 from twicesafe._core.http.problems import Refused
 from twicesafe._proxy.connections import Connection, UpstreamTimedOut
-from twicesafe.asgi._exchange import Exchange
+from twicesafe.asgi._exchange import AsgiExchange
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
-
-Play = Callable[..., Stage]
 
 
 @pytest.fixture
@@ -36,37 +33,8 @@ def edge() -> str:
     return "proxy"
 
 
-@pytest.fixture
-def before(play: Play) -> Iterator[Callable[..., tuple[Stage, Scripted]]]:
-    """A proxy before an upstream with these scripts."""
-    opened: list[Scripted] = []
-
-    def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:
-        opened.append(Scripted(*scripts))
-        http = settings.pop("http", {})
-        settings = {"idle": 600, **settings}  # however slow a test is, connections stay warm
-        return play(upstream={"url": opened[-1].url, **settings}, **http), opened[-1]
-
-    yield make
-    for service in opened:
-        service.close()
-
-
-Before = Callable[..., tuple[Stage, Scripted]]
-
-
 def states(stage: Stage) -> list[State]:
     return [record.state for record in stage.records.records()]
-
-
-def raw(stage: Stage, data: bytes) -> bytes:
-    """All that comes back until the proxy ends the connection."""
-    with stage.connect() as connection:
-        connection.sendall(data)
-        got = b""
-        while piece := connection.recv(65536):
-            got += piece
-        return got
 
 
 # --- never twice -------------------------------------------------------------------------------
@@ -599,7 +567,7 @@ def test_a_client_that_leaves_does_not_keep_its_exchange_in_memory(before: Befor
 
     def kept() -> int:
         gc.collect()
-        return sum(type(each) is Exchange for each in gc.get_objects())
+        return sum(type(each) is AsgiExchange for each in gc.get_objects())
 
     others = kept()
     stage, service = before([slow], http={"linger": 3600})
@@ -617,7 +585,7 @@ def test_a_client_that_leaves_does_not_keep_its_exchange_in_memory(before: Befor
 @pytest.mark.item("D15")
 @pytest.mark.parametrize("name", [n for n in BAD if n != "TLS"])
 def test_an_ambiguous_request_is_refused_and_the_connection_closed(stage: Stage, name: str):
-    got = raw(stage, BAD[name].replace(b"Host: a", b"Idempotency-Key: k\r\nHost: a", 1))
+    got = spoken(stage, BAD[name].replace(b"Host: a", b"Idempotency-Key: k\r\nHost: a", 1))
     assert got.startswith(b"HTTP/1.1 400 ")
     assert got.count(b"HTTP/1.1") == 1
     assert b"connection: close" in got.lower()
@@ -632,7 +600,7 @@ def test_a_request_behind_an_ambiguous_one_is_not_read(stage: Stage):
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"0\r\n\r\nX"
     )
-    assert raw(stage, smuggling + good).count(b"HTTP/1.1 ") == 1
+    assert spoken(stage, smuggling + good).count(b"HTTP/1.1 ") == 1
     assert stage.seen == []
 
 
@@ -689,7 +657,7 @@ def test_websockets_are_told_to_go_elsewhere(stage: Stage):
 def test_a_client_that_does_not_go_on_is_let_go(stage: Stage, sent: bytes):
     stage.server = ProxyServer(patience=0.2)
     stage.server.app = stage.middleware
-    assert b"201" not in raw(stage, sent)  # and it returns
+    assert b"201" not in spoken(stage, sent)  # and it returns
     assert stage.records.stats().total == 0
 
 

@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.http.scripted import OK, Scripted, Step, reset
-from tests.http.stage import ProxyServer, Stage, read
+from tests.http.scripted import OK, Step, reset
+from tests.http.stage import Before, Play, ProxyServer, Stage, read
 from tests.patience import until
-
-Play = Callable[..., Stage]
-Before = Callable[..., tuple[Stage, Scripted]]
 
 SECRETS = ("SECRET-KEY", "SECRET-TOKEN", "SECRET-QUERY", "SECRET-BODY")
 SENT: tuple[Any, ...] = (
@@ -28,20 +25,6 @@ SENT: tuple[Any, ...] = (
 @pytest.fixture
 def edge() -> str:
     return "proxy"
-
-
-@pytest.fixture
-def before(play: Play) -> Iterator[Before]:
-    opened: list[Scripted] = []
-
-    def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:
-        opened.append(Scripted(*scripts))
-        http = settings.pop("http", {})
-        return play(upstream={"url": opened[-1].url, "idle": 600, **settings}, **http), opened[-1]
-
-    yield make
-    for service in opened:
-        service.close()
 
 
 @pytest.fixture

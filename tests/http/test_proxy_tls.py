@@ -5,16 +5,14 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.http.scripted import OK, Scripted
-from tests.http.stage import Stage
+from tests.http.stage import Play
 from twicesafe import State
-
-Play = Callable[..., Stage]
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
 

@@ -11,56 +11,22 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from tests.http.scripted import OK, Scripted, Step
-from tests.http.stage import Answer, Seen, Stage, read
+from tests.http.scripted import OK
+from tests.http.stage import Answer, Before, Play, Seen, Stage, read, spoken
 from tests.http.test_wire import BAD_RESPONSES, GOOD_RESPONSES
 from twicesafe import State
 from twicesafe._core.http.wire import RequestGuard
 from twicesafe._proxy.addresses import Origin
 from twicesafe._proxy.connections import Connection, Connections, Unreachable
 
-Play = Callable[..., Stage]
-Before = Callable[..., tuple[Stage, Scripted]]
-
 
 @pytest.fixture
 def edge() -> str:
     return "proxy"
-
-
-@pytest.fixture
-def before(play: Play) -> Iterator[Before]:
-    """A proxy before an upstream with these scripts."""
-    opened: list[Scripted] = []
-
-    def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:
-        opened.append(Scripted(*scripts))
-        return play(upstream={"url": opened[-1].url, "idle": 600, **settings}), opened[-1]
-
-    yield make
-    for service in opened:
-        service.close()
-
-
-def spoken(stage: Stage, *pieces: bytes) -> bytes:
-    """All that comes back until the proxy ends the connection; each piece is a packet of its own."""
-    with stage.connect() as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        got = b""
-        try:
-            for piece in pieces:
-                connection.sendall(piece)
-            while data := connection.recv(65536):
-                got += data
-        except ConnectionError:
-            pass  # it did not want to hear more
-        return got
 
 
 FORGED = (

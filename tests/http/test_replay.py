@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import JSON, Answer, Stage
+from tests.http.stage import JSON, Answer, Play, Stage
 from twicesafe.http import HttpPolicy, HttpRequest, StoredResponse
-
-Play = Callable[..., Stage]
 
 
 def answers(stage: Stage, *words: object) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from tests.http.stage import Answer, Stage
+from tests.http.stage import Answer, Play, Stage
 from twicesafe import AsyncReceiver, asgi
-
-Play = Callable[..., Stage]
 
 
 @pytest.mark.item("A1")

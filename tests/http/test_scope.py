@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.http.stage import Answer, Seen, Stage
+from tests.http.stage import Answer, Play, Seen, Stage
 from twicesafe import AsyncReceiver, Receiver, asgi, key_scope, wsgi
 from twicesafe.http import HttpPolicy, HttpRequest
 from twicesafe.stores import open_async_store, open_store
 from twicesafe.stores.memory import MemoryStore
-
-Play = Callable[..., Stage]
 
 
 def ask(stage: Stage, key: str, *fields: tuple[str, str], body: bytes = b"{}"):

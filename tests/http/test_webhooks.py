@@ -8,16 +8,13 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.http.stage import Answer, Reply, Seen, Stage
+from tests.http.stage import Answer, Play, Reply, Seen, Stage
 from twicesafe.http import HeaderField, HttpPolicy
-
-Play = Callable[..., Stage]
 
 SECRET = b"shared"
 SIGNATURE = "X-Signature"

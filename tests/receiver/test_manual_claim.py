@@ -41,6 +41,22 @@ def test_complete_then_duplicate(bench: Bench) -> None:
     assert bench.process("k", Counter().quick).value == {"n": 0}
 
 
+def test_a_completed_claim_is_answered_before_its_block_ends() -> None:
+    """The rest of the block may take long; a response with background tasks is such a block."""
+    receiver = Receiver(MemoryStore(), policy=Policy(in_flight="reject"))
+    with receiver.claim("k") as claim:
+        claim.complete("done")
+        assert receiver.process("k", lambda: pytest.fail("ran twice")).value == "done"
+
+
+async def test_a_completed_claim_is_answered_before_its_block_ends_async() -> None:
+    receiver = AsyncReceiver(AsyncMemoryStore(), policy=Policy(in_flight="reject"))
+    async with receiver.claim("k") as claim:
+        await claim.complete("done")
+        async with receiver.claim("k") as again:
+            assert (again.is_new, again.result) == (False, "done")
+
+
 def test_the_block_runs_under_its_claim(bench: Bench) -> None:
     seen: list[Any] = []
 

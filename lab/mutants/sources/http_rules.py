@@ -321,7 +321,7 @@ break_source(
     "the last of equal members",
     bug="JSON with a member twice is compared by the last one",
     file="_core/http/json_form.py",
-    old='        raise ValueError("a member is there twice")\n',
+    old='        raise ValueError("two members have the same name")\n',
     new="        pass\n",
     tests=[f"{CORE}::test_members_that_a_reader_could_take_for_one_have_no_form"],
 )

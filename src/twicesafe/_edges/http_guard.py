@@ -1,31 +1,33 @@
-"""What every HTTP edge does about a key, blocking or async: ASGI, WSGI, Django.
+"""What the HTTP edges share: a receiver with an `HttpPolicy`, and the performer of the flow's commands.
 
-A `Guard` joins a receiver with an `HttpPolicy`: the rules that read requests, the claim that an admitted
-one makes (held on an unknown outcome, or run again where the policy allows it), and what is said when
-the claim itself fails. How requests are read and responses recorded is each edge's own.
+A `Guard` starts the flow of a request (`_core.http.flow`). Its policy decides whether an unknown outcome
+holds the claim or lets a retry run. `perform` executes the flow's commands, for a blocking or an async
+claim. Each edge reads requests and sends responses in its own way.
 
-Policies are taken whole. Where no `HttpPolicy` is given, the receiver's `Policy` decides what both of them
-know (`lease`, `max_lease`, `retention`, `max_waiters`). What of it does not count for requests is logged as
-a warning when the edge is made, with the name of the HTTP setting; a codec that would be left out is an error,
-because it may be what encrypts the records.
+Without an `HttpPolicy`, the settings that both policies have (`lease`, `max_lease`, `retention`,
+`max_waiters`) come from the receiver's `Policy`. Its other settings do not apply to requests: a warning
+names them and the HTTP setting to use instead. An unused codec is an error, because it may be the one that
+encrypts the records.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
-from .. import events
-from .._core.http.message import HttpRequest, StoredResponse
+from .._core.http.flow import Complete, Enter, Hold, Leave, Log, ReadBody, Release, admit
+from .._core.http.message import StoredResponse
 from .._core.http.policy import HttpPolicy
 from .._core.http.rules import Admission, Rules
 from .._core.http.stored import RESPONSE_CODEC
 from .._values.policy import Policy
-from ..errors import ConfigurationError, CorruptRecordError, StoreUnavailableError, TwicesafeError
+from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver, Receiver
+from ..receiver._edge_claim import AsyncEdgeClaim, EdgeClaim
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "perform"]
 
 _log = logging.getLogger("twicesafe")
 
@@ -38,11 +40,11 @@ _HTTP_NAMES: Final = {
     "outage": "fail_open",
     "max_result_bytes": "max_result",
 }
-"""Settings of a `Policy`, and where `HttpPolicy` says the same."""
+"""Settings of a `Policy`, and their names in an `HttpPolicy`."""
 
 
 def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
-    """Which settings of the receiver's policy do not count for requests?"""
+    """Warn about settings of the receiver's policy that do not apply to requests."""
     if given.codec is not None and policy.codec is RESPONSE_CODEC:
         raise ConfigurationError(
             "the receiver's Policy has a codec, which is not used for responses: they would be "
@@ -63,9 +65,9 @@ def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
 
 
 class Guard:
-    """One receiver, one policy, one edge in front of one application."""
+    """One receiver and one policy, for one edge in front of one application."""
 
-    __slots__ = ("_holding", "_rerunning", "policy", "rules")
+    __slots__ = ("_claim_type", "_holding", "_rerunning", "admit", "policy", "rules")
 
     def __init__(
         self,
@@ -75,12 +77,15 @@ class Guard:
         is_test: bool = False,
     ) -> None:
         if policy is not None and not isinstance(policy, HttpPolicy):
-            raise ConfigurationError(f"policy={policy!r} makes no sense: use an HttpPolicy(…)")
+            raise ConfigurationError(f"policy={policy!r} is not valid: use an HttpPolicy(…)")
         self.policy = policy or HttpPolicy(
             **{name: getattr(receiver.policy, name) for name in _SHARED}
         )
         _tell_unused(receiver.policy, self.policy)
         self.rules = Rules(self.policy, receiver.scope)
+        self.admit = partial(admit, self.rules, self._claim)
+        """Starts the flow of a request: ``admit(request, read)``."""
+        self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim
         self._holding, self._rerunning = (
             receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
             for rerun in (False, True)
@@ -91,22 +96,27 @@ class Guard:
                 receiver.store.url,
             )
 
-    def claim(self, admission: Admission) -> Any:
-        """Blocking or async, as the receiver is; not entered yet."""
-        return self._receiver(admission).claim(
-            admission.key, fingerprint=admission.fingerprint, returns=StoredResponse
-        )
+    def _claim(self, admission: Admission) -> EdgeClaim | AsyncEdgeClaim:
+        receiver = self._rerunning if admission.reruns else self._holding
+        key = receiver.key(admission.key)
+        return self._claim_type(receiver, key, admission.fingerprint, StoredResponse)
 
-    def refusal(
-        self, request: HttpRequest, admission: Admission, error: TwicesafeError
-    ) -> StoredResponse | None:
-        """The answer to a claim that failed; None: run unprotected, as the policy wishes."""
-        if isinstance(error, StoreUnavailableError) and self.policy.fail_open:
-            self._receiver(admission)._notify(events.Unprotected(admission.key))
-            return None
-        if isinstance(error, CorruptRecordError):
-            _log.error("%s", error)
-        return self.rules.refuse_error(request, error)
 
-    def _receiver(self, admission: Admission) -> Receiver | AsyncReceiver:
-        return self._rerunning if admission.reruns else self._holding
+def perform(command: Any) -> Any:
+    """Execute a command of the flow. With an async claim it may return a coroutine to await."""
+    kind = type(command)
+    if kind is ReadBody:
+        return command.read()
+    if kind is Log:
+        return getattr(_log, command.level)("%s", command.text, exc_info=command.error)
+    claim = command.claim
+    if kind is Enter:
+        return claim.enter()
+    if kind is Complete:
+        return claim.complete(command.result)
+    if kind is Leave:
+        return claim.leave(command.error)
+    if kind is Release:
+        return claim.release()
+    assert kind is Hold
+    return claim.hold(command.why)

@@ -1,9 +1,9 @@
-"""What belongs to a server is called in the server's own context, never in a claim's.
+"""Calls the functions of a server in the server's own context, never in that of a claim.
 
-A handler runs in a context in which `current_key()` is its key. A server's `send`, `receive` or
-`start_response` may start the next request of the connection, or register the callback that reads it:
-whatever they start inherits the context of the call. Called in the claim's context, they would hand the
-key to requests that have nothing to do with it.
+A handler runs in a context in which `current_key()` is its key. The server's `send`, `receive` or
+`start_response` may start the next request of the connection, or register the callback that reads it. What
+they start inherits the context of the call. In the context of the claim, unrelated requests would get
+its key.
 
     own = copy_context()                          before the claim is made
     own.run(start_response, status, headers)      blocking
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def call_in(context: Context, function: Callable[..., Awaitable[T]], *words: Any) -> Awaitable[T]:
-    """Call and await a function of the server's in this context, in the task of the caller."""
+    """Call and await a function of the server in this context, in the task of the caller."""
     return _stepped(context, _called(function, words))
 
 
@@ -33,7 +33,7 @@ async def _called(function: Callable[..., Awaitable[T]], words: tuple[Any, ...])
 
 @coroutine
 def _stepped(context: Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Every step of the coroutine runs in the context; what it waits for, the caller's task does."""
+    """Run every step of the coroutine in the context; the caller's task does the waiting."""
     run: Callable[..., Any] = context.run
     act: Callable[[Any], Any] = work.send
     given: Any = None
@@ -47,5 +47,5 @@ def _stepped(context: Context, work: Coroutine[Any, Any, T]) -> Generator[Any, A
         except GeneratorExit:
             run(work.close)
             raise
-        except BaseException as error:  # a cancellation, most of all: the server's to see
+        except BaseException as error:  # above all a cancellation, which the server must see
             act, given = work.throw, error

@@ -89,7 +89,7 @@ class FlowRun:
             self._close_jobs()
             for claim in self._claims:
                 self._runtime.keeper.remove(claim)
-            self._leave_flight()
+            self.leave_flight()
         except BaseException:
             self.end()  # interrupted in here: every step can be repeated
             raise
@@ -98,7 +98,8 @@ class FlowRun:
         if self._jobs is not None:
             self._jobs.close()
 
-    def _leave_flight(self) -> None:
+    def leave_flight(self) -> None:
+        """Other callers in this process no longer wait for this flow: they ask the store."""
         if self._flight is not None:
             self._flights.end(self._flight, None)
             self._flight = None
@@ -117,7 +118,7 @@ class FlowRun:
         if self.cancelled is not None:
             raise self.cancelled  # a batch that was interrupted while recording starts no more
         self._asked = None  # the next item of a batch: earlier claims are answered,
-        self._leave_flight()  # and the last flight ended without an answer
+        self.leave_flight()  # and the last flight ended without an answer
         return self.join(command.call)
 
     def _wait_for(self, command: AwaitFlight, wake: Callable[[], object]) -> bool:

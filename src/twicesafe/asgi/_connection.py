@@ -1,6 +1,6 @@
-"""The client of one keyed request, behind its server: what is sent to it, and when it went away.
+"""The client of one keyed request: sends to it, and notices when it disconnects.
 
-The server's `send` and `receive` are called in the server's own context (`server_context` says why).
+The server's `send` and `receive` are called in the server's own context: see `server_context`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class Client:
         "_send",
         "_watch",
         "is_gone",
-        "started",
         "trouble",
     )
 
@@ -37,18 +36,15 @@ class Client:
         self._on_left = on_left
         self._watch: asyncio.Task[None] | None = None
         self.is_gone = False
-        self.started = False
-        """Some of the response was sent."""
         self.trouble: Exception | None = None
-        """What the server itself raised; it is raised to the server when the key is settled."""
+        """What the server's `send` raised. The server gets it back when the key is settled."""
 
     async def send(self, message: Message) -> None:
-        """To a client that is gone nothing is sent, and nothing is raised."""
+        """Send a message. After a disconnect this does nothing and raises nothing."""
         if self.is_gone:
             return
         try:
             await call_in(self._context, self._send, message)
-            self.started = True
         except OSError:
             self.left()
         except Exception as error:
@@ -56,7 +52,7 @@ class Client:
             self.left()
 
     def watch(self) -> None:
-        """Notice when it goes away, also if nothing is sent to it."""
+        """Notice a disconnect even while nothing is sent."""
         if self._watch is None and not self.is_gone:
             self._watch = asyncio.ensure_future(self._until_gone())
 

@@ -1,4 +1,4 @@
-"""ASGI's scopes and messages, as requests and responses, and back."""
+"""Converts ASGI scopes and messages to requests and responses, and back."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _BY_FILE = ("http.response.pathsend", "http.response.zerocopysend")
-"""Ways to send a body that never passes by, and so cannot be recorded."""
+"""Extensions that send a body past the middleware, so that it cannot be recorded."""
 
 _OURS = ("headers", "extensions")
-"""What the layer itself changes for the application."""
+"""What this middleware changes in the scope of the application."""
 
 
-def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
+def request_of(scope: Scope) -> HttpRequest:
     path: str = scope["path"]
     target = scope.get("raw_path") or path.encode("utf-8", "surrogateescape")
     query = scope.get("query_string", b"")
-    return HttpRequest(scope["method"].upper(), path, target, query, scope["headers"], body, scope)
+    return HttpRequest(scope["method"].upper(), path, target, query, scope["headers"], b"", scope)
 
 
 def version_of(scope: Scope) -> tuple[int, ...]:
-    """Of the protocol: since 2.4 a `send` to nobody raises OSError, and frameworks wait for that."""
+    """The ASGI version. Since 2.4 `send` raises OSError after a disconnect."""
     text: str = scope.get("asgi", {}).get("spec_version", "2.0")
     return tuple(map(int, text.split(".")))
 
 
 class Inner:
-    """The scope that the application gets: everything it had, but no way around the recording.
+    """The scope for the application: a copy without the extensions that bypass the recording.
 
-    A copy; so what routers write into it (`route`, `endpoint`, `path_params`) is told to the layers
-    outside, which look for it in theirs.
+    Routers write `route`, `endpoint` and `path_params` into it. `tell_outer` copies them to the
+    outer scope, where outer middleware looks for them.
     """
 
     __slots__ = ("_known", "_outer", "scope")
@@ -70,7 +70,7 @@ class Inner:
         self._known = dict(self.scope)
 
     def tell_outer(self) -> None:
-        """What the application changed since."""
+        """Copy what the application has changed since the last call."""
         for name, value in self.scope.items():
             if name not in _OURS and self._known.get(name, self) is not value:
                 self._known[name] = self._outer[name] = value
@@ -84,7 +84,7 @@ def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 async def whole_body(receive: Receive, rules: Rules) -> bytes | None:
-    """The whole body; None: the client went away before it was whole."""
+    """The whole body, or None if the client disconnected first."""
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -100,7 +100,7 @@ async def whole_body(receive: Receive, rules: Rules) -> bytes | None:
 
 
 def again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read already, then goes on."""
+    """A `receive` that first returns the body that was already read."""
     given = False
 
     async def again() -> Message:

@@ -1,19 +1,18 @@
-"""The middleware: which requests are keyed, claimed, replayed or refused."""
+"""The ASGI middleware: performs the flow of a keyed request (`_core.http.flow`)."""
 
 from __future__ import annotations
 
 import asyncio
 from contextvars import copy_context
+from functools import partial
 
-from .._core.http.message import StoredResponse
+from .._core.driving import drive_async
+from .._core.http.flow import Exchange, Respond, Run
 from .._core.http.policy import HttpPolicy
-from .._core.http.problems import Refused
-from .._edges.http_guard import Guard
-from ..errors import TwicesafeError
+from .._edges.http_guard import Guard, perform
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
-from ..receiver._claim import AsyncClaim
-from ._exchange import Exchange
+from ._exchange import AsgiExchange
 from ._messages import (
     App,
     Inner,
@@ -31,7 +30,7 @@ __all__ = ["IdempotencyMiddleware"]
 
 
 class IdempotencyMiddleware:
-    """Put it around an application, with a receiver and, if need be, an `HttpPolicy`."""
+    """Wraps an application. Needs a receiver; `policy` is optional."""
 
     def __init__(
         self, app: App, *, receiver: AsyncReceiver, policy: HttpPolicy | None = None
@@ -48,39 +47,20 @@ class IdempotencyMiddleware:
         return await self._keyed(scope, receive, send)
 
     async def _keyed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        rules, request = self._rules, request_of(scope)
-        try:
-            looked = rules.look(request)
-            if looked is None:
-                return await self.app(scope, receive, send)
-            body = await whole_body(receive, rules)
-            if body is None:
-                return None  # the client went away in mid-upload: nothing was claimed
-            request = request_of(scope, body)
-            admission = rules.admit(request, looked)
-        except Refused as refused:
-            return await answer(send, rules.refuse(request, refused.problem))
-        if admission is None:
-            return await self.app(scope, again(body, receive), send)
-        claim: AsyncClaim[StoredResponse] = self._guard.claim(admission)
-        if claim._is_held_around:  # by another layer on this store
-            return await self._unrecorded(scope, again(body, receive), send)
-        own = copy_context()  # the server's: the claim is not in it
-        try:
-            await claim.__aenter__()
-        except TwicesafeError as error:
-            refusal = self._guard.refusal(request, admission, error)
-            if refusal is None:
-                return await self._unrecorded(scope, again(body, receive), send)
-            return await answer(send, refusal)
-        if not claim.is_new:
-            stored: StoredResponse = claim.result
-            await claim.__aexit__(None, None, None)
-            return await answer(send, rules.replay(request, stored))
-        inner = Inner(scope, rules)
-        return await self._work(
-            Exchange(rules, admission, request, claim, inner, receive, send, own)
-        )
+        own = copy_context()  # the server's context, without the claim
+        read = partial(whole_body, receive, self._rules)
+        step = await drive_async(self._guard.admit(request_of(scope), read), perform)
+        if isinstance(step, Run):
+            inner = Inner(scope, self._rules)
+            running = AsgiExchange(step.exchange, inner, receive, send, own)
+            return await self._work(running, step.exchange)
+        if isinstance(step, Respond):
+            return await answer(send, step.response)
+        if step is None:
+            return None
+        if step.request is None:
+            return await self.app(scope, receive, send)
+        return await self._unrecorded(scope, again(step.request.body, receive), send)
 
     async def _unrecorded(self, scope: Scope, receive: Receive, send: Send) -> None:
         inner = Inner(scope, self._rules, records=False)
@@ -94,21 +74,21 @@ class IdempotencyMiddleware:
         finally:
             inner.tell_outer()
 
-    async def _work(self, exchange: Exchange) -> None:
-        task = asyncio.ensure_future(exchange.run(self.app))
-        exchange.claim._step_out()  # the claim goes on in the task's own context
-        self._running.add(task)  # the loop itself would let it be collected
+    async def _work(self, running: AsgiExchange, exchange: Exchange) -> None:
+        task = asyncio.ensure_future(running.run(self.app))
+        exchange.claim.leave_context()  # the claim lives on in the context of the task
+        self._running.add(task)  # the event loop holds only a weak reference
         task.add_done_callback(self._running.discard)
         try:
-            await exchange.over  # not the task: who is cancelled here would cancel it
+            await running.over  # a cancellation here must not cancel the task
         except asyncio.CancelledError:
-            exchange.client_left()
+            running.client_left()
             raise
 
     async def finish(self, grace: float) -> None:
-        """Before the loop ends: let handlers end whose clients are gone; then stop them.
+        """Wait `grace` seconds for running handlers, then cancel them.
 
-        A handler that is stopped leaves its outcome unknown, and that is recorded.
+        Call it before the event loop ends. A cancelled handler is recorded as outcome unknown.
         """
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=grace)

@@ -68,7 +68,7 @@ def describe(app: FastAPI, policy: HttpPolicy | None = None) -> None:
     """Let the OpenAPI document of `app` tell what this policy does, the middleware's own."""
     if not isinstance(app, FastAPI):
         raise ConfigurationError(
-            f"describe({app!r}) makes no sense: it needs a FastAPI application"
+            f"describe({app!r}) cannot be used: it needs a FastAPI application"
         )
     rules = Rules(policy or HttpPolicy())
     plain = app.openapi
@@ -92,9 +92,9 @@ def describe(app: FastAPI, policy: HttpPolicy | None = None) -> None:
 def _protected(document: dict[str, Any], rules: Rules) -> Iterator[tuple[dict[str, Any], bool]]:
     for path, operations in document.get("paths", {}).items():
         for method, operation in operations.items():
-            terms = rules.terms(method.upper(), path)
-            if terms is not None:
-                yield operation, terms
+            is_required = rules.requires_key(method.upper(), path)
+            if is_required is not None:
+                yield operation, is_required
 
 
 def _say(operation: dict[str, Any], required: bool, rules: Rules) -> None:

@@ -119,16 +119,6 @@ class _Claim(Generic[T]):
         admitted.outer, admitted.store = active.get(), self._receiver.store
         self._token = active.set(admitted)
 
-    @property
-    def _is_held_around(self) -> bool:
-        """The caller already holds this claim: waiting for it would never end."""
-        found, store = active.get(), self._receiver.store
-        while found is not None:
-            if found.key == self.key and not found.settled and _is_same_store(found.store, store):
-                return True
-            found = found.outer
-        return False
-
     def _mine(self) -> ActiveClaim:
         """The claim, if this block may still end it."""
         if self._held is None:
@@ -160,6 +150,7 @@ class _Claim(Generic[T]):
     def _completed(self, answer: Any, value: Any) -> None:
         self._done = self._completed_here = True
         self._result = value
+        self._flow_run.leave_flight()  # from here on a duplicate is answered, not refused
         if isinstance(answer, Raised):
             raise answer.error
 
@@ -188,13 +179,6 @@ class _Claim(Generic[T]):
 
 
 def _nothing() -> None: ...
-
-
-def _is_same_store(one: Any, other: Any) -> bool:
-    """True for the same store, also if it was opened twice."""
-    return one is other or (
-        one is not None and one.url == other.url and bool(other.capabilities.shared)
-    )
 
 
 def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:

@@ -1,19 +1,22 @@
-"""WSGI: at most one effect per Idempotency-Key, in front of any WSGI application.
+"""WSGI middleware: at most one effect per Idempotency-Key, for any WSGI application.
 
     app = IdempotencyMiddleware(app, receiver=Receiver.open("sqlite:///keys.db"))
 
-The same promises as `twicesafe.asgi`, on the server's own thread: requests without a key pass
-untouched; the key is claimed when the whole body has arrived; the response streams through while it
-is recorded, and the record is written before the end of the response is sent; an exception or a
-short response leave the outcome unknown, and the key is held.
+It gives the same guarantees as `twicesafe.asgi`, on the thread of the server:
 
-A client that goes away ends the server's interest, not the handler's: `close()` takes the rest of
-the response from the application and records it, until it is too long to be kept or lingers on.
-`start_response` with `exc_info`, `write()`, `close()` and file wrappers work as they did.
+- Requests without a key pass through unchanged.
+- The key is claimed after the whole body has arrived.
+- A response streams through while it is recorded. The record is written before the end of the
+  response is sent.
+- An exception or a short response leaves the outcome unknown, and the key is held.
+- After a disconnect, `close()` takes the rest of the response from the application and records it,
+  unless the response is too large to keep or outlasts `linger`.
 
-    middleware    which requests are keyed, claimed, replayed or refused
-    exchange      one keyed request, between the server, the application and its claim
-    environ       WSGI's environ as a request, and a response through start_response
+`start_response` with `exc_info`, `write()`, `close()` and file wrappers work as usual.
+
+    middleware    performs the flow of a keyed request
+    exchange      one running request: connects the server, the application and the flow
+    environ       the WSGI environ as a request, and a response through start_response
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""WSGI's environ as a request, and a response through ``start_response``."""
+"""Reads a request from the WSGI environ, and sends a response through `start_response`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ __all__ = [
     "StartResponse",
     "Write",
     "answer",
-    "fields_of",
     "request_of",
     "variable_of",
     "whole_body",
@@ -31,17 +30,17 @@ App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 _PIECE: Final = 65536
 
 _TELLS_A_CUT: Final = ("gunicorn", "werkzeug")
-"""Servers, by the name in SERVER_SOFTWARE, that raise when a chunked upload ends before its end. WSGI has
-no word for this: a server may also end it silently, as Granian does, and ``cents=1000`` becomes
-``cents=1``. Elsewhere a chunked upload with a key is refused, because it cannot be known to be whole."""
+"""Servers, by SERVER_SOFTWARE, that raise an error when a chunked upload is cut. WSGI does not require
+it: Granian ends the input silently, so ``cents=1000`` can become ``cents=1``. On other servers a chunked
+upload with a key is refused, because the application cannot know whether it is complete."""
 
 
 def variable_of(name: bytes) -> str:
     return "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
 
 
-def fields_of(environ: Environ) -> Fields:
-    """The request's fields, as far as CGI names can tell."""
+def _fields_of(environ: Environ) -> Fields:
+    """The header fields of the request, from their CGI names."""
     lines = [
         (_name(key[5:]), value.encode("latin-1"))
         for key, value in environ.items()
@@ -60,21 +59,21 @@ def _name(variable: str) -> bytes:
     return variable.lower().replace("_", "-").encode("latin-1")
 
 
-def request_of(environ: Environ, fields: Fields, body: bytes = b"") -> HttpRequest:
+def request_of(environ: Environ) -> HttpRequest:
     octets = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
     return HttpRequest(
         environ["REQUEST_METHOD"].upper(),
         octets.decode("utf-8", "replace"),
         octets,
         environ.get("QUERY_STRING", "").encode("latin-1"),
-        fields,
-        body,
+        _fields_of(environ),
+        b"",
         environ,
     )
 
 
 def whole_body(environ: Environ, rules: Rules) -> bytes:
-    """The whole body; `Refused` if it is too large, shorter than announced, or has no end."""
+    """The whole body. Raises `Refused` if it is too large, incomplete or without a known end."""
     stream = environ["wsgi.input"]
     announced = environ.get("CONTENT_LENGTH") or ""
     if not announced.isdigit():

@@ -1,19 +1,24 @@
-"""HTTP, decided without a server: every rule of the Idempotency-Key layer as a function of data.
+"""The rules of the Idempotency-Key layer, as functions of data: no I/O and no server.
 
     message      a request and a response, as data
-    key_field    the key: parsed from its field, or refused
-    json_reading JSON with its repetitions, for sources
+    key_field    parses the key from its header field
+    json_reading reads JSON and keeps repeated members, for sources
     sources      other places where a key may be found
-    routes       which method and path a setting is about
-    policy       the settings, checked when they are made
-    content      how a body is labelled
-    parameters   queries and forms in one order
-    json_form    JSON bodies in one form, never two values in one
-    fingerprint  is this repeat the same request?
-    stored       what is kept of a response, its bytes, and what a replay looks like
-    recording    a response while it passes by, and how its key ends
-    problems     the layer's own answers
-    rules        all of it, compiled for one policy: what the edges call
+    routes       patterns of methods and paths
+    policy       the settings, checked when a policy is made
+    content      the media type and encodings of a body
+    parameters   queries and forms in a canonical order
+    json_form    JSON bodies in a canonical form
+    fingerprint  tells whether a repeat is the same request
+    stored       what is kept of a response, its encoding, and its replay
+    recording    records a response while it is sent, and says how its key ends
+    problems     the problem documents of the layer
+    rules        all rules, compiled for one policy
+    flow         one keyed request from start to end, as commands for the edges
 
-The edges (ASGI, WSGI) move bytes; they decide nothing. Nothing here imports more than values.
+    forwarding   which header fields a proxy passes on
+    framing      where messages on a connection begin and end
+    wire         refuses messages that two parsers could read differently
+
+The edges (ASGI, WSGI, Django) perform the flow and decide nothing. These modules import only values.
 """

@@ -1,9 +1,9 @@
-"""How a body is labelled: its media type, the parameters that change what it says, its encodings.
+"""The labels of a body: its media type, the parameters that change its meaning, its encodings.
 
-A label that every reader understands in the same way is read; any other one is compared as it was
-sent. So ``charset=utf-8`` and a multipart boundary are noise, and these are not: another charset, any
-other parameter, a second Content-Type line (readers differ on which one counts), a parameter given
-twice, and each Content-Encoding.
+A label that all parsers understand alike is parsed; any other is compared as it was sent.
+``charset=utf-8`` and a multipart boundary do not count. These count: another charset, any other
+parameter, a second Content-Type line (parsers differ on which one applies), a repeated parameter, and
+each Content-Encoding.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _PARAMETER: Final = re.compile(
     rb"[ \t]*+;[ \t]*+"
     rb"(?:([!#$%&'+\-.^_`|~0-9A-Za-z]++)=(?:\"([^\"\\\r\n]*+)\"|([^\s;\",\\]++)))?"
 )
-"""One parameter, or none after its semicolon. A name with ``*`` (RFC 2231) is read by some only."""
+"""One parameter, or none after its semicolon. Only some parsers read a name with ``*`` (RFC 2231)."""
 _UTF_8: Final = frozenset((b"utf-8", b"utf8"))
 
 
 class Content(msgspec.Struct, frozen=True):
-    """The labels of a body, as far as they count."""
+    """The labels of a body that the fingerprint compares."""
 
     media: bytes
     """type/subtype in lower case, without parameters; empty if there is none."""
     boundary: bytes = b""
     """Of a multipart body."""
     marks: tuple[bytes, ...] = ()
-    """What counts besides the media type; empty for most requests."""
+    """What is compared besides the media type; empty for most requests."""
     readable: bool = True
-    """False: nobody knows how the application reads this body, so its octets are compared."""
+    """False: applications may read this body in different ways, so its bytes are compared."""
 
 
 def content_of(request: HttpRequest) -> Content:
@@ -72,7 +72,7 @@ def _labelled(lines: list[bytes]) -> Content:
 
 
 def _parameters(line: bytes) -> dict[bytes, bytes] | None:
-    """Names in lower case and their values; None if readers may differ about them."""
+    """Names in lower case and their values; None if parsers may differ about them."""
     found: dict[bytes, bytes] = {}
     line = line.rstrip(b" \t")
     at = line.find(b";")

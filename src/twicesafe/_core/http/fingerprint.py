@@ -2,15 +2,15 @@
 
     b"H" | scheme (1 byte) | SHA-256 over length-prefixed parts
 
-Equal requests give equal bytes, so a store only compares. Noise does not count: query and form
-parameters are put in order (`parameters`; ``t=a&t=b`` is not ``t=b&t=a``), JSON is compared by value
-(`json_form`), multipart bodies by their parts, whatever the boundary. What readers may understand in
-two ways is compared octet by octet, together with the labels that say how to read it (`content`).
-No other field counts, unless a setting names it.
+Equal requests have equal fingerprints, so a store only compares bytes. Insignificant differences do not
+count: query and form parameters are sorted by name (`parameters`; ``t=a&t=b`` is not ``t=b&t=a``), JSON
+is compared by value (`json_form`), and multipart bodies by their parts, with any boundary. A body that
+parsers may read in two ways is compared byte by byte, together with its labels (`content`). No other
+header field counts, unless a setting names it.
 
-The scheme is recorded with every key and pinned by golden vectors. Scheme 2 is for requests that scheme
-1 could not tell from others: those with labels that count, and parameters whose names are not plain. All
-others keep scheme 1, so that an upgrade does not turn stored keys into mismatches.
+Every key records its scheme, and golden vectors pin both schemes. Scheme 2 is for requests that scheme 1
+could confuse with others: those with significant labels, and those with unusual parameter names. All
+others keep scheme 1, so an upgrade does not turn stored keys into mismatches.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FingerprintHow: TypeAlias = Literal["canonical", "octets"] | Callable[[HttpReque
 def http_fingerprint(
     request: HttpRequest, how: FingerprintHow = "canonical", extra: Iterable[str] = ()
 ) -> bytes | None:
-    """The fingerprint; None: the setting says that this request is not to be compared.
+    """The fingerprint, or None if the setting says not to compare this request.
 
-    A callable chooses what counts besides method and path: bytes, or any plain value.
+    A callable returns what to compare besides method and path: bytes or any plain value.
     """
     if how is None:
         return None
@@ -83,8 +83,8 @@ def _framed(parts: list[bytes]) -> bytes:
 def _body(
     body: bytes, content: Content, is_canonical: bool
 ) -> tuple[bytes, bytes, tuple[bytes, ...], bool]:
-    """How the body is compared, in one letter; what is compared; the labels that count; and is that
-    what scheme 1 compared?"""
+    """How the body is compared (one letter), what is compared, the labels that count, and whether
+    scheme 1 compared the same."""
     labels = content.marks
     if not body:
         return b"o", b"", labels, True
@@ -107,10 +107,10 @@ def _body(
 
 
 def _parts(body: bytes, boundary: bytes) -> bytes | None:
-    """The parts of a multipart body without its boundary; None if it is not quite well-formed.
+    """The parts of a multipart body without its boundary; None if it is not strictly well-formed.
 
-    The boundary is nowhere but in the delimiters: a reader that is content with a bare LF before one
-    would see parts that another boundary does not make.
+    The boundary may occur only in delimiters. Otherwise a parser that accepts a bare LF before a
+    delimiter would see other parts.
     """
     dashed = b"--" + boundary
     before, *parts = (b"\r\n" + body).split(b"\r\n" + dashed)

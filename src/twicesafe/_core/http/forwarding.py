@@ -1,14 +1,14 @@
-"""Forwarding: which field lines a proxy hands on, in either direction.
+"""Which header fields the proxy passes on, in both directions.
 
-    to the upstream   no hop-by-hop fields, nor those that Connection names; Via; who asked
-                      (X-Forwarded-For, -Proto, -Host), as this proxy saw it
+    to the upstream   no hop-by-hop fields, nor those that Connection names; adds Via and the
+                      client as this proxy saw it (X-Forwarded-For, -Proto, -Host)
     to the client     no hop-by-hop fields; one Date
 
-Who asked, and a tenant that `scope` names, are believed from trusted peers only. From all others every
-field is dropped that only a proxy may set: all of `X-Forwarded-*`, `Forwarded`, a client's address under
-any of its usual names, its certificate, the URL before a rewrite. So is a name that only some servers would
-read as one of these (`X_Forwarded_For`, `X.Forwarded.For`), from all peers. What a client must not take
-away from the upstream, it cannot name in Connection.
+Only trusted peers may name the client, or a tenant that `scope` names. From all other peers the proxy
+drops every field that only a proxy may set: all of `X-Forwarded-*`, `Forwarded`, the usual names for a
+client's address, its certificate, the URL before a rewrite. From all peers it drops names that some
+servers read as one of these (`X_Forwarded_For`, `X.Forwarded.For`). A request is refused if its
+Connection field names a field that the upstream must see.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BY_PROXIES_ALL: Final = (
     b"x-forwarded", b"x-original-", b"cf-connecting-", b"x-envoy-", b"client-cert", b"ssl-client",
     b"x-client-cert", b"x-ssl-", b"x-tls-", b"x-mtls-", b"x-amzn-mtls-", b"x-cert-",
 )  # fmt: skip
-"""Names, and beginnings of names, of fields that say what only a proxy can know."""
+"""Names and prefixes of fields that only a proxy may set."""
 _OUR_OWN: Final = frozenset(
     b"via host content-length content-type content-encoding transfer-encoding authorization "
     b"cookie".split()
@@ -44,10 +44,10 @@ _OUR_OWN: Final = frozenset(
 _AS_CGI: Final = bytes(
     octet if chr(octet).isalnum() and octet < 128 else ord("-") for octet in range(256)
 )
-"""CGI and its heirs make one letter of all that is neither letter nor digit."""
+"""CGI-style servers map every character that is neither letter nor digit to the same one."""
 _NOT_FORWARDED: Final = HOP_BY_HOP | {b"expect", b"te", b"http2-settings"}
 _VERIFIED: Final = frozenset({b"authorization", b"cookie", b"host"})
-"""Any client can send these, too, but the upstream looks at them itself."""
+"""Any client can send these, but the upstream verifies them."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -61,12 +61,12 @@ class Forwarding:
         names = () if callable(policy.scope) else policy.scope
         claimed = {name.lower().encode() for name in names if not name.startswith("cookie:")}
         self._tenants = claimed - _VERIFIED
-        """Fields that say who asks, and that any client could send."""
+        """Fields of `scope` that any client could send."""
         if self._tenants and not self._trusted:
             listed = ", ".join(sorted(name.decode() for name in self._tenants))
             raise ConfigurationError(
-                f"scope names {listed}, which any client can send: say in `trusted` which peers "
-                "set it"
+                f"scope names {listed}, which any client can send: name the peers that set it in "
+                "`trusted`"
             )
         keys = {name.lower().encode() for name in policy.key_fields}
         self._ours = _OUR_OWN | keys | self._tenants
@@ -82,7 +82,7 @@ class Forwarding:
         return any(form in network for form in forms for network in self._trusted)
 
     def inbound(self, headers: Fields, peer: str) -> Fields:
-        """The request's fields, as far as this peer may say them; or `Refused`."""
+        """The fields of the request that this peer may send. Raises `Refused`."""
         believed = self.trusts(peer)
         doubtful = False
         for name, value in headers:
@@ -101,13 +101,13 @@ class Forwarding:
     def _is_dropped(self, name: bytes, believed: bool) -> bool:
         if not believed and (_is_by_proxies(name) or name in self._tenants):
             return True
-        known = name.translate(_AS_CGI)  # X_Forwarded_For: a name that some would take for ours
+        known = name.translate(_AS_CGI)  # some servers read X_Forwarded_For as ours
         return known != name and (known in self._ours or _is_by_proxies(known))
 
     def outbound(
         self, headers: Fields, peer: str, scheme: str, version: str, host: bytes
     ) -> Fields:
-        """What the upstream gets of a request that `inbound` let pass."""
+        """The fields for the upstream, of a request that `inbound` accepted."""
         dropped = _NOT_FORWARDED
         via, chain, named, seen = b"", b"", b"", set()
         for name, value in headers:
@@ -136,7 +136,7 @@ class Forwarding:
         return lines
 
     def back(self, status: int, headers: Iterable[tuple[bytes, bytes]], date: bytes) -> Fields:
-        """What the client gets of the upstream's response."""
+        """The fields for the client, of a response of the upstream."""
         lines = [(name.lower(), value) for name, value in headers]
         dropped = set(HOP_BY_HOP)
         names = {name for name, _ in lines}
@@ -162,7 +162,7 @@ def _options(value: bytes) -> set[bytes]:
 
 
 def _plain(peer: str) -> str:
-    """An IPv4 peer looks like ``::ffff:10.0.0.1`` to a listener of both kinds; here as it calls itself."""
+    """``::ffff:10.0.0.1``, as a dual-stack listener sees an IPv4 peer, becomes ``10.0.0.1``."""
     try:
         mapped = ipaddress.IPv6Address(peer).ipv4_mapped
     except ValueError:
@@ -175,5 +175,5 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ConfigurationError(
-            f"trusted={text!r} makes no sense: use addresses or networks like 10.0.0.0/8"
+            f"trusted={text!r} is not valid: use addresses or networks like 10.0.0.0/8"
         ) from None

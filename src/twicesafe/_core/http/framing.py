@@ -1,12 +1,11 @@
-"""Framing: follow the octets of one connection, and let pass only what has been judged.
+"""Finds where messages on a connection begin and end, and passes on only bytes that it has checked.
 
-A head, a chunk's size and a trailer are held back until they are whole and judged. So the parser behind
-a follower never sees a line that the follower has not read first, and cannot find an end of its own in
-it: where a message begins and ends is decided here, once. A body passes as it comes. Trailers do not
-pass: neither side is given them, and there are parsers that take them for fields of the next request.
+Heads, chunk sizes and trailers are held back until they are complete and checked. So the parser behind
+a follower never sees a line first, and cannot find another end of the message. Bodies pass as they
+arrive. Trailers are dropped, because some parsers read them as fields of the next request.
 
-Every line ends with CRLF. A CR or LF alone is refused as soon as it arrives. `wire` says what a head may
-say. No I/O, no time.
+Every line ends with CRLF. A CR or LF alone is refused as soon as it arrives. `wire` has the rules for
+heads. No I/O, no time.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _BARE: Final = rb"(?<!\r)\n|\r(?=[^\n])"
 _MOST_TRAILERS: Final = 8192
 _TINY: Final = 16
 _MOST_TINY: Final = 4096
-"""So many chunks of less than `_TINY` octets may come in one body: each costs more than its octets."""
+"""The most chunks shorter than `_TINY` bytes in one body: their overhead would exhaust the proxy."""
 FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
 
 class Ambiguous(Exception):  # noqa: N818 - a finding about the message, not an error of the program
-    """What is wrong, in words that may be told to the client."""
+    """What is wrong, in words that the client may see."""
 
 
 class Follower:
@@ -40,7 +39,7 @@ class Follower:
     __slots__ = ("_held", "_left", "_most", "_part", "_searched", "_tiny")
 
     FORBIDDEN: re.Pattern[bytes] = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|" + _BARE)
-    """What no line may hold."""
+    """What no line may contain."""
     CHUNK_SIZE: re.Pattern[bytes] = re.compile(rb"([0-9A-Fa-f]{1,8}+)")
     MOST_SIZE_LINE = 8
 
@@ -52,8 +51,8 @@ class Follower:
         self._part: Callable[[bytes, int], tuple[bytes, int]] = self._head
 
     def feed(self, data: bytes) -> bytes:
-        """The octets that may be parsed now. Raises `Ambiguous`: then the connection must end, and
-        nothing of these octets may be parsed."""
+        """The bytes that may be parsed now. After `Ambiguous` the connection must be closed, and none
+        of these bytes may be parsed."""
         judged: list[bytes] = []
         at = 0
         while at < len(data):
@@ -61,17 +60,17 @@ class Follower:
             judged.append(piece)
         return judged[0] if len(judged) == 1 else b"".join(judged)
 
-    # -- what a kind of message decides -------------------------------------------------------
+    # -- for subclasses -----------------------------------------------------------------------
 
     def _judge(self, head: bytes) -> int:
-        """How long the body is, or `CHUNKED`, or `TO_THE_END`."""
+        """The length of the body, `CHUNKED` or `TO_THE_END`."""
         raise NotImplementedError
 
     def _end(self) -> None:
-        """A message is whole: what comes next?"""
+        """A message is complete: set what comes next."""
         raise NotImplementedError
 
-    # -- each takes octets, and returns what is judged and where to go on ----------------------
+    # -- each takes bytes, and returns what it checked and where to continue -------------------
 
     def _head(self, data: bytes, at: int) -> tuple[bytes, int]:
         if not self._held and data[at] <= 0x20:
@@ -141,13 +140,13 @@ class Follower:
         return b"", at
 
     def _over(self, data: bytes, _: int) -> tuple[bytes, int]:
-        """After the last message: whatever comes is not read."""
+        """After the last message: ignore the rest."""
         return b"", len(data)
 
     def _whole(
         self, end: bytes, data: bytes, at: int, most: int, complaint: str
     ) -> tuple[bytes, int]:
-        """What was gathered up to and with this end, or nothing; and where to go on."""
+        """Everything up to and including `end`, or nothing yet; and where to continue."""
         held = self._held
         before, start = len(held), max(0, self._searched - len(end) + 1)
         held += data[at : at + most + len(end) - before]
@@ -167,7 +166,7 @@ class Follower:
 
 
 def field(line: bytes) -> tuple[bytes, bytes]:
-    """A field line in two: its name in lower case, its value without blanks around it."""
+    """Split a field line into its name in lower case and its stripped value."""
     name, colon, value = line.partition(b":")
     if not colon or _NAME.fullmatch(name) is None:
         raise Ambiguous("a line of the head is not `name: value`")

@@ -1,16 +1,16 @@
-"""JSON in one form: member order and white space do not count, everything else does.
+"""The canonical form of JSON: member order and white space do not count, everything else does.
 
-What must never be conflated is not: numbers are compared as they were written (``1``, ``1.0`` and
-``1e0`` are three; integers beyond 2**53 and long decimals keep every digit), ``1``, ``"1"`` and
-``true`` are three, absent is not null, arrays keep their order, and text is not normalised.
+Different values stay different. Numbers are compared as written: ``1``, ``1.0`` and ``1e0`` differ, and
+large integers and long decimals keep every digit. ``1``, ``"1"`` and ``true`` differ, absent differs from
+null, arrays keep their order, and text is not normalised.
 
-A text that readers may understand in two ways has no form, and its octets are compared instead: what
-is not strict JSON or nests too deep, and an object with two members of one name. Some readers take the
-first of these, some the last, and to some (Go, .NET) names have no case, so ``a`` and ``A`` are one; to
-some a NUL ends a name.
+A text that parsers may read in two ways has no canonical form, and its bytes are compared instead: text
+that is not strict JSON or nests too deep, and objects with two members of one name. Parsers take the
+first or the last of them; some (Go, .NET) ignore case, so ``a`` and ``A`` are one name; and for some a
+NUL ends a name.
 
-The form is MessagePack: an object is a map with sorted keys, a number is the octets of its literal. It
-is made in one pass: its cost grows with the text, not with its depth.
+The form is MessagePack: an object is a map with sorted keys, and a number is the bytes of its literal. It
+is made in one pass, so its cost grows with the length of the text, not with its depth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _pack = msgpack.Encoder(order="deterministic").encode
 
 
 def json_form(body: bytes) -> bytes | None:
-    """The form of a JSON text; None if it has none."""
+    """The canonical form of a JSON text, or None if it has none."""
     if b"\\u0000" in body:
         return None
     try:
@@ -37,12 +37,12 @@ def json_form(body: bytes) -> bytes | None:
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name.casefold() for name, _ in pairs}) != len(pairs):
-        raise ValueError("a member is there twice")
+        raise ValueError("two members have the same name")
     return dict(pairs)
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _read = json.JSONDecoder(

@@ -1,7 +1,7 @@
-"""JSON as an application may read it, with everything that readers differ about still visible.
+"""Reads JSON as an application may, and keeps everything that parsers differ about.
 
-Python's own reader takes UTF-8, UTF-16 and UTF-32, with or without a byte order mark, and NaN; other
-readers take less. Members keep their order and their repetitions, whole numbers their literal.
+Python's parser accepts UTF-8, UTF-16 and UTF-32, with or without a byte order mark, and NaN; others
+accept less. Members keep their order and repetitions, and integers their literal.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Members(list[tuple[str, Any]]):
     __slots__ = ()
 
     def named(self, name: str) -> list[Any]:
-        """The values under this name; none if it is only there in another case.
+        """All values of this name, in any case; none if no member has exactly this name.
 
-        With another case beside it, all of them: to some readers names have no case.
+        Some parsers ignore the case of names.
         """
         folded = name.casefold()
         found = [value for other, value in self if other.casefold() == folded]
@@ -34,7 +34,7 @@ class Members(list[tuple[str, Any]]):
 
 
 def read_json(body: bytes) -> Any:
-    """The value of a JSON text; `ValueError` if it is none, or nests too deep."""
+    """The value of a JSON text; `ValueError` if it is not JSON or nests too deep."""
     try:
         return _read(body.decode(json.detect_encoding(body), "surrogatepass"))
     except RecursionError:

@@ -1,11 +1,11 @@
-"""The key field: one RFC 9651 String, or a bare value; everything else is refused, never ignored.
+"""Parses the key field: an RFC 9651 String or a bare value. Anything else is refused.
 
     Idempotency-Key: "8e03978e-40d5-43e8-bc93-6894a57f9324"      the draft's form
     Idempotency-Key: 8e03978e-40d5-43e8-bc93-6894a57f9324        what most clients send
 
-Both are the same key, so that a client that is upgraded between two retries causes no second
-effect. Parameters after the String are parsed and ignored. A field that cannot be understood is an
-error: to ignore it would be to run unprotected. Every pattern is linear in its input.
+Both are the same key, so a client that is upgraded between two retries causes no second effect.
+Parameters after the String are parsed and ignored. A malformed field is an error: ignoring it would
+run the request unprotected. Every pattern is linear in its input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 __all__ = ["BadKey", "field_of", "parse_key", "require_key"]
 
-# Only runs of single characters are possessive: of groups, early 3.11 releases get that wrong.
+# Only single characters have possessive quantifiers: early 3.11 releases get groups wrong.
 _STRING: Final = rb'"[\x20\x21\x23-\x5b\x5d-\x7e]*+(?:\\["\\][\x20\x21\x23-\x5b\x5d-\x7e]*+)*"'
 _BARE_ITEM: Final = (
     rb"(?:-?[0-9]{1,12}\.[0-9]{1,3}|-?[0-9]{1,15}"  # decimal, integer
@@ -29,20 +29,20 @@ _ITEM: Final = re.compile(
 )
 _BARE: Final = re.compile(rb"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]++")
 _LONGEST: Final = 4096
-"""Octets of a field, with its parameters and escapes."""
+"""The most bytes of a field, with its parameters and escapes."""
 _TEXT: Final = re.compile(r"[\x20-\x7e]++")
 _ESCAPED: Final = re.compile(rb"\\(.)")
 
 
 class BadKey(Exception):  # noqa: N818 - not an error of the program, a fact about the request
-    """What is wrong with the key, in words that quote nothing of it."""
+    """What is wrong with the key, without quoting it."""
 
 
 def parse_key(lines: Sequence[bytes], *, strict: bool = False, most: int = 255) -> str:
-    """The key of a field's lines, or `BadKey`."""
+    """The key in the lines of its field. Raises `BadKey`."""
     if len(lines) > 1:
         raise BadKey("the field must be sent once, and was sent more than once")
-    if len(lines[0]) > _LONGEST:  # before anything looks at it
+    if len(lines[0]) > _LONGEST:  # before anything parses it
         raise BadKey(
             f"the field is longer than {_LONGEST} octets, and a key than {most} characters"
         )
@@ -70,14 +70,14 @@ def parse_key(lines: Sequence[bytes], *, strict: bool = False, most: int = 255) 
 
 
 def field_of(key: str, *, strict: bool = False) -> str:
-    """The field's value for a key: bare where that can be, as most servers expect it."""
+    """The field value for a key: bare if possible, because most servers expect that."""
     if not strict and _BARE.fullmatch(key.encode("utf-8", "replace")) is not None:
         return key
     return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def require_key(key: str, most: int) -> str:
-    """The key itself, wherever it came from, or `BadKey`. It is never cut."""
+    """Check a key from any source and return it unchanged. Raises `BadKey`."""
     if not key:
         raise BadKey("the key is empty")
     if len(key) > most:

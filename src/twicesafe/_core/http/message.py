@@ -1,4 +1,4 @@
-"""Messages: a request and a response as plain data, the same for every edge and every hook."""
+"""A request and a response as plain data, the same for every edge and every hook."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ class HttpRequest(msgspec.Struct, frozen=True):
     """A request as hooks see it (scope, key, fingerprint, replay)."""
 
     method: str
-    """In upper case, as most frameworks take it."""
+    """In upper case, as most frameworks treat it."""
     path: str
-    """Decoded, as routers see it; what route patterns are matched with."""
+    """Decoded, as routers see it. Route patterns match it."""
     target: bytes
-    """The path as it was sent, not decoded, where the server tells it."""
+    """The path as it was sent, if the server provides it."""
     query: bytes
     headers: Fields
     body: bytes = b""
     native: Any = None
-    """The ASGI scope or the WSGI environ, for what outer middleware left there."""
+    """The ASGI scope, WSGI environ or Django request, with what outer middleware stored in it."""
+
+    def with_body(self, body: bytes) -> HttpRequest:
+        return HttpRequest(
+            self.method, self.path, self.target, self.query, self.headers, body, self.native
+        )
 
     def values(self, name: str) -> list[bytes]:
         """Every field line of this name, in order."""
@@ -34,13 +39,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return [value for found, value in self.headers if found == wanted]
 
     def header(self, name: str) -> str | None:
-        """The value of a field, its lines joined as HTTP allows; None if there is none."""
+        """The value of a field, its lines joined with commas; None if there is none."""
         values = self.values(name)
         return b", ".join(values).decode("latin-1") if values else None
 
     def cookie(self, name: str) -> str | None:
-        """The cookie of this name. Several that differ are joined, as no single one can look:
-        applications take the first, or the last, and another host can have set one of them."""
+        """The cookie of this name. Cookies that differ are joined to a value that no single cookie
+        can have: applications take the first or the last, and another host may have set one."""
         found: dict[str, None] = {}
         for line in self.values("cookie"):
             for pair in line.decode("latin-1").split(";"):
@@ -50,7 +55,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return "; ".join(found) if found else None
 
     def json(self) -> Any:
-        """The body read as JSON; `ValueError` if it is none."""
+        """The body parsed as JSON. Raises `ValueError`."""
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -58,7 +63,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
-    """A response that is kept and given again: status, end-to-end fields, body octets."""
+    """A response that is stored and replayed: status, end-to-end fields, body."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]

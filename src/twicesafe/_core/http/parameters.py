@@ -1,9 +1,8 @@
-"""Parameters of a query or a form, in one order: that of other names does not count.
+"""Sorts the parameters of a query or a form by name, where no parser could confuse the names.
 
-Which names are "other" is the application's to say, and we do not know its reader. Some decode
-``%61mount``, some have no case, some read ``a[b]``, ``a.b`` and ``a_b`` as one thing, some end a
-parameter at a semicolon. So parameters may change places only if no reader could take their names for
-the same; where that is not certain, the text is compared as it was sent.
+Parsers differ: some decode ``%61mount``, some ignore case, some read ``a[b]``, ``a.b`` and ``a_b`` as one
+name, some end a parameter at a semicolon. So parameters are sorted only if every parser sees different
+names. Otherwise the text is compared as it was sent.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import Final
 __all__ = ["ordered", "percent_decoded"]
 
 _MOST: Final = 1000
-"""Parameters that are put in order. Frameworks refuse more, and sorting them takes time."""
+"""The most parameters that are sorted. Frameworks refuse more, and sorting takes time."""
 _PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _PLAIN: Final = re.compile(rb"([A-Za-z0-9_$~\-]++)(?:\[[A-Za-z0-9_$~\-]*+\])*")
-"""A name that all readers understand alike, but for its case and what is in its brackets."""
+"""A name that all parsers read alike, except for its case and its brackets."""
 
 
 def percent_decoded(text: bytes) -> bytes:
@@ -27,7 +26,7 @@ def percent_decoded(text: bytes) -> bytes:
 
 
 def ordered(text: bytes) -> tuple[bytes, bool]:
-    """The parameters in one order, stable within a name; and: is it the order of scheme 1?
+    """The sorted parameters, stable within a name, and whether scheme 1 sorted them the same way.
 
     Scheme 1 sorted by the name as it was sent.
     """

@@ -1,11 +1,11 @@
-"""HttpPolicy: every setting of the HTTP layer, checked when it is made, and three ready profiles.
+"""HttpPolicy: the settings of the HTTP layer, checked when a policy is made, and ready profiles.
 
     HttpPolicy()                          the IETF draft (default)
     HttpPolicy.stripe(), .paypal()        what clients of these APIs expect
     HttpPolicy.webhook("github")          receive events by their ids
-    HttpPolicy().but(required=True)       a variant
+    HttpPolicy().replace(required=True)   a variant
 
-Nonsense raises `ConfigurationError`, naming the setting and the fix.
+An invalid setting raises `ConfigurationError`, which names it and how to fix it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .stored import COOKIES, OF_ONE_PASSAGE, RESPONSE_CODEC
 __all__ = ["DEFAULT_SCOPE", "NOT_EXECUTED", "HttpPolicy", "Scope"]
 
 NOT_EXECUTED: Final = frozenset({401, 403, 407, 408, 409, 421, 423, 425, 426, 428, 429, 503})
-"""Statuses by which a handler says that it did nothing: the key is given back."""
+"""Statuses that mean that the handler did nothing: the key is released."""
 
 Scope: TypeAlias = tuple[str, ...] | Callable[[HttpRequest], str | Iterable[str]]
 
 _AUTHORIZATION: Final = "Authorization"
 DEFAULT_SCOPE: Final = (_AUTHORIZATION,)
-"""Known by its identity: whoever says the same has said it. A literal could be shared with theirs."""
+"""Compared by identity, to tell the default from an equal setting. A literal could be shared."""
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
 _HEADERS_ROOM: Final = 65536
-"""What a stored response may have besides its body."""
+"""Room for the header fields of a stored response."""
 
 
 HTTP_DURATIONS: Final = ("wait", "linger", "lease", "max_lease", "retention")
@@ -47,92 +47,93 @@ HTTP_DURATIONS: Final = ("wait", "linger", "lease", "max_lease", "retention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPolicy:
-    """How the HTTP layer treats requests and answers. Immutable; `replace` makes variants."""
+    """Settings of the HTTP layer. Immutable; `replace` makes variants."""
 
     header: str | None = "Idempotency-Key"
-    """The field that holds the key; None: no field does, and `key_from` alone is asked."""
+    """The header field of the key. None: no field; only `key_from` is used."""
     aliases: tuple[str, ...] = ()
-    """Other names of it; a request that uses two of them must say the same in both."""
+    """Other names of the field. A request with several of them must have the same key in each."""
     strict: bool = False
-    """Accept the draft's quoted form only."""
+    """Accept only the quoted form of the draft."""
     max_key: int = 255
-    """The longest key, in characters."""
+    """Maximum length of a key, in characters."""
     check_key: Callable[[str], str | None] | None = None
-    """Looks at a key: None if it is fine, or what a good one looks like, for the client."""
+    """Checks a key: returns None if it is valid, otherwise the expected format, for the client."""
     key_from: tuple[KeySource, ...] = ()
-    """Where a key may be found, if its header is absent: query, JSON member, body hash."""
+    """Other places for the key if its header is absent: query, JSON member, body hash."""
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
-    """The methods that are protected; others pass untouched."""
+    """Methods that are protected. Others pass through unchanged."""
     required: bool | tuple[str, ...] = False
-    """Refuse requests without a key: all, or those of these routes."""
+    """Refuse requests without a key: True for all, or a tuple of routes."""
     include: tuple[str, ...] = ()
-    """Protect these routes only; empty: all."""
+    """Protect only these routes. Empty: all."""
     exclude: tuple[str, ...] = ()
-    """Leave these routes alone."""
+    """Do not protect these routes."""
     scope: Scope = DEFAULT_SCOPE
     """Who a key belongs to: header names (or ``"cookie:NAME"``), or a callable of the request."""
     scope_secret: bytes = b""
-    """Keys the hash of what `scope` names, so that a reader of the store cannot test guesses."""
+    """Secret for the hash of `scope`, so that a reader of the store cannot test guesses."""
     per_operation: bool = False
-    """Keys of another method or path are other keys, instead of a mismatch."""
+    """The same key on another method or path is a new key, not a mismatch."""
     fingerprint: FingerprintHow = "canonical"
-    """What makes a repeat the same: canonical, octets, a callable of the request, None: no check."""
+    """How a repeat is compared: "canonical", "octets", a callable of the request, or None: not at all."""
     fingerprint_headers: tuple[str, ...] = ()
-    """Fields that count too."""
+    """Header fields that are compared too."""
     max_body: int = 1_048_576
-    """The largest request body with a key, in bytes; a larger one is refused with 413."""
+    """Maximum size of a request body with a key, in bytes. Larger ones get 413."""
     max_result: int = 1_048_576
-    """The largest response body that is kept, in bytes; a larger one is delivered, not kept."""
+    """Maximum size of a stored response body, in bytes. Larger ones are delivered but not kept."""
     mismatch_status: int = 422
-    """The answer to a known key with another request."""
+    """Status for a known key with a different request."""
     in_flight_status: int = 409
-    """The answer to a repeat while the first is running."""
+    """Status for a repeat while the first request is running."""
     not_kept_status: int = 410
-    """The answer to a repeat whose response was not kept."""
+    """Status for a repeat whose response was not kept."""
     unknown_status: int = 500
-    """The answer where nobody knows what happened; the proxy says 502."""
+    """Status if the outcome is unknown. The proxy uses 502."""
     wait: Duration = 0
-    """How long a repeat waits for the first before it is told to come back."""
+    """How long a repeat waits for the first request before it gets `in_flight_status`."""
     release: frozenset[int] = NOT_EXECUTED
-    """Statuses that mean "not executed": the key is given back, and a retry runs."""
+    """Statuses that mean "not executed": the key is released and a retry runs."""
     on_unknown: Literal["hold", "rerun"] = "hold"
     """After a crash or an exception: hold the key for an operator, or let a retry run."""
     rerun: tuple[str, ...] = ()
-    """Routes for which `on_unknown` is rerun: transactional or naturally idempotent ones."""
+    """Routes where `on_unknown` is "rerun": transactional or naturally idempotent ones."""
     replay_header: str | None = "Idempotent-Replayed"
-    """The field that marks a replay; None: no mark."""
+    """The header field that marks a replay. None: no field."""
     replay_cookies: bool = False
     """Keep and replay Set-Cookie."""
     keep_headers: tuple[str, ...] = ()
-    """Response fields that are kept and replayed besides the usual ones: those of your own."""
+    """Additional response fields to store and replay."""
     drop_headers: tuple[str, ...] = ()
-    """Usual fields that are not kept."""
+    """Standard response fields that are not stored."""
     forward_key: bool = True
-    """Let the handler see the key's header."""
+    """Pass the header of the key to the handler."""
     redact: Callable[[StoredResponse], StoredResponse] | None = None
-    """Changes what is stored: for secrets that a replay must not repeat."""
+    """Changes a response before it is stored, to remove secrets."""
     on_replay: Callable[[HttpRequest, StoredResponse], StoredResponse] | None = None
-    """Changes what is replayed: for APIs that answer with the current state."""
+    """Changes a replay, for APIs that return the current state."""
     problem_base: str = "urn:twicesafe:problem:"
-    """What the types of problem documents begin with: your documentation's address."""
+    """Prefix of the `type` of problem documents, such as the address of your documentation."""
     documentation: str = (
         "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
     )
-    """Where problem documents link to (describedby); empty: nowhere."""
+    """Link of problem documents (`describedby`). Empty: no link."""
     fail_open: bool = False
-    """Store unreachable: run unprotected, instead of answering 503."""
+    """If the store is unreachable, run unprotected instead of returning 503."""
     linger: Duration = 60
-    """How long a streaming handler goes on after its client went away, so as to be recorded."""
+    """How long a streaming response is still recorded after its client has disconnected. After that the
+    key is done, and a repeat gets `not_kept_status`."""
     lease: Duration = 30
-    """How long a claim outlives its process."""
+    """How long a claim lasts after its process has died."""
     max_lease: Duration = 3600
-    """How long a request may take."""
+    """Maximum duration of a request."""
     retention: Duration = 86400
-    """How long a response is kept, counted from its end."""
+    """How long a response is kept after it has ended."""
     max_waiters: int = 100
-    """With `wait`: how many requests of one process may wait for one key."""
+    """With `wait`: how many requests per process may wait for one key."""
     codec: Codec = RESPONSE_CODEC
-    """How stored responses become bytes; wrap it to encrypt them."""
+    """Encodes stored responses. Wrap it to encrypt them."""
 
     def __post_init__(self) -> None:
         for name in HTTP_DURATIONS:
@@ -146,7 +147,7 @@ class HttpPolicy:
 
     @property
     def key_fields(self) -> tuple[str, ...]:
-        """Every name of the key's field; none, if it has no field."""
+        """All names of the key field; empty without a field."""
         return () if self.header is None else (self.header, *self.aliases)
 
     @property
@@ -154,7 +155,7 @@ class HttpPolicy:
         """The field in which a client sends the key."""
         if self.header is None:
             raise ConfigurationError(
-                "header=None: this policy finds keys and sends none; use one with a header"
+                "header=None: this policy only receives keys; use one with a header to send them"
             )
         return self.header
 
@@ -162,12 +163,12 @@ class HttpPolicy:
 
     @classmethod
     def draft(cls, **changes: Any) -> Self:
-        """draft-ietf-httpapi-idempotency-key-header, and its keys without quotes."""
+        """draft-ietf-httpapi-idempotency-key-header; keys without quotes are accepted too."""
         return cls().replace(**changes)
 
     @classmethod
     def stripe(cls, **changes: Any) -> Self:
-        """POST only, another request under a known key is 400, 503 is kept like any 5xx."""
+        """POST only; a known key with a different request gets 400; 503 is kept like any 5xx."""
         settings: dict[str, Any] = {
             "methods": {"POST"},
             "mismatch_status": 400,
@@ -189,11 +190,12 @@ class HttpPolicy:
 
     @classmethod
     def webhook(cls, sender: str, **changes: Any) -> Self:
-        """Events by their ids ("stripe", "github", "shopify"). Only 2xx is kept, so that a request
-        with a bad signature cannot use up an event's id; the body is not compared, because
-        senders change it between deliveries. No other field is asked: whoever sends an event once
-        more with an `Idempotency-Key` of their own sends the same event. Kept for 30 days: Stripe
-        retries for three, and its events can be sent again by hand for as long as that."""
+        """Deduplicates webhook events by id ("stripe", "github", "shopify").
+
+        Only 2xx responses are kept, so a request with a bad signature cannot use up the id of an
+        event. The body is not compared, because senders change it between deliveries. An
+        `Idempotency-Key` field is ignored: the id of the event is the key. Responses are kept for 30
+        days. Stripe retries for three days, and its events can be resent by hand for 30."""
         source = WEBHOOKS.get(sender)
         if source is None:
             raise ConfigurationError(
@@ -217,7 +219,7 @@ class HttpPolicy:
         return replace(self, **changes)
 
     def receiver_policy(self, *, rerun: bool) -> Policy:
-        """The policy of the receiver underneath."""
+        """The policy for the receiver."""
         wait = seconds(self.wait)
         return Policy(
             lease=self.lease,
@@ -227,7 +229,7 @@ class HttpPolicy:
             wait=wait,
             max_waiters=self.max_waiters,
             takeover="retry" if rerun else "hold",
-            max_attempts=1_000_000,  # clients retry by their own will: no key is parked
+            max_attempts=1_000_000,  # clients decide how often they retry: no key is parked
             backoff=Backoff(first=0, jitter=0),
             max_result_bytes=self.max_result + _HEADERS_ROOM,
             codec=self.codec,
@@ -265,7 +267,7 @@ def _check(policy: HttpPolicy) -> None:
     for value in policy.keep_headers:
         named = value.lower().encode()
         once = named not in OF_ONE_PASSAGE
-        expect(once, "keep_headers", value, "it belongs to one passage, and is never kept")
+        expect(once, "keep_headers", value, "it belongs to one transfer and is never kept")
         expect(named not in COOKIES, "keep_headers", value, "say replay_cookies=True")
     for method in policy.methods:
         known = _is_token(method) and method == method.upper()
@@ -283,10 +285,10 @@ def _check(policy: HttpPolicy) -> None:
 
 
 def _check_without_field(policy: HttpPolicy) -> None:
-    expect(policy.key_from, "header", None, "say in key_from= where else the key is")
+    expect(policy.key_from, "header", None, "name another place for the key in key_from=")
     for name, default in (("aliases", ()), ("strict", False), ("forward_key", True)):
         value = getattr(policy, name)
-        expect(value == default, name, value, "it says nothing without header=: leave it out")
+        expect(value == default, name, value, "it has no effect without header=: leave it out")
 
 
 def _check_numbers(policy: HttpPolicy) -> None:

@@ -1,7 +1,7 @@
-"""The layer's own answers: problem documents (RFC 9457), one stable type per case.
+"""The error responses of the layer: problem documents (RFC 9457), with one stable type per case.
 
-The type is how a client tells the layer's 409 and 422 from the application's own. A document never
-quotes the key, and nothing of a stored response.
+By the type, a client tells a 409 or 422 of the layer from one of the application. A document never
+quotes the key or a stored response.
 """
 
 from __future__ import annotations
@@ -138,27 +138,29 @@ CASES: Final[dict[str, Case]] = {
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One refusal: a case, and what is particular to it."""
+    """One refusal: its case, and details of this request."""
 
     case: str
     status: int = 0
-    """0: the case's own."""
+    """0: the status of the case."""
     detail: str = ""
     retry_after: int | None = None
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error of the program
+    """The request is refused, and nothing was run."""
+
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.case)
         self.problem = problem
 
 
 _LATER: Final = 1
-"""Seconds of Retry-After where nothing better is known."""
+"""Retry-After in seconds, if nothing better is known."""
 
 
 def problem_of(error: TwicesafeError) -> Problem:
-    """What a client is told about an error of the receiver."""
+    """The problem that reports an error of the receiver."""
     match error:
         case StillInProgressError():
             wait = error.retry_after or _LATER
@@ -189,7 +191,7 @@ def problem_response(
     documentation: str,
     exposes: bool,
 ) -> StoredResponse:
-    """The response for a problem. `statuses`: what a policy changed."""
+    """The response for a problem. `statuses` are those that a policy changed."""
     case = CASES[problem.case]
     status = problem.status or statuses.get(problem.case, case.status)
     body = _json(

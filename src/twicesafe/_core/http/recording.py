@@ -1,13 +1,13 @@
-"""A recording: one response while it passes by, and how its key ends.
+"""Records one response while it is sent, and says how its key ends.
 
     status                  ending
     2xx, 3xx                KEEP      stored, replayed
     4xx, 5xx                KEEP      unless the policy's `release` names it
     in `release`            RELEASE   not executed: a retry runs
-    cut, short, never sent  UNKNOWN   nobody knows: held, or run again, as the policy says
+    cut, short, never sent  UNKNOWN   held or run again, as the policy says
 
-The body is kept up to a limit and then dropped: the client gets all of it, a repeat is told that it
-was not kept. No I/O, no time: an edge feeds it what it passes on.
+The body is kept up to a limit. Beyond it the client still gets all of the body, but the recording is
+dropped and a repeat gets `result-not-kept`. No I/O, no time: an edge feeds it what it sends.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ class Recording:
         self._fields: list[tuple[bytes, bytes]] = []
         self._declared: int | None = None
         self.overflowed = False
-        """More than can be kept has passed."""
+        """The response is larger than the limit."""
         self.size = 0
         self.status = 0
         """0: no response has begun."""
         self.trouble: Exception | None = None
-        """Why a policy's `redact` gave nothing to keep."""
+        """The exception of the policy's `redact`: nothing is kept."""
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """The head passes. A second one, before any body, takes the place of the first."""
+        """Record the head. A second head, before any body, replaces the first."""
         self.status = status
         self._fields = list(headers)
         self._declared = None if status in (204, 304) else _length(self._fields)
 
     def feed(self, data: bytes) -> bool:
-        """A piece of the body passes. True: the announced length is reached, so it is the last."""
+        """Record a piece of the body. True: it reached the announced length, so it is the last."""
         self.size += len(data)
         if data and not self.overflowed:
             if self.size > self._most:
@@ -77,7 +77,7 @@ class Recording:
         return self._declared is not None and self.size == self._declared and self.size > 0
 
     def end(self) -> Ending:
-        """The handler says that this was all."""
+        """The handler has ended its response."""
         if self.status < 200 or (self._declared is not None and self.size != self._declared):
             return Ending.UNKNOWN
         return Ending.RELEASE if self._released(self.status) else Ending.KEEP

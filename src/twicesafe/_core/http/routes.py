@@ -1,11 +1,11 @@
-"""Routes: a small pattern language for settings that concern some requests only.
+"""Patterns of methods and paths, for settings that apply to some requests.
 
     "POST"                every POST
     "/charges"            this path, any method
     "POST /charges/*"     `*` is one whole segment
-    "/internal/**"        `**`, at the end, is any rest, or none
+    "/internal/**"        `**` at the end is any number of segments
 
-Patterns meet the decoded path, as routers do, so that `/ch%61rges` is `/charges`.
+Patterns match the decoded path, as routers do, so `/ch%61rges` is `/charges`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _METHOD: Final = re.compile(r"[A-Z][A-Z-]*+")
 
 
 class Routes:
-    """Patterns, compiled. Falsy if there are none."""
+    """Compiled patterns. Falsy if there are none."""
 
     __slots__ = ("_patterns",)
 
@@ -50,7 +50,7 @@ def _compiled(pattern: object, name: str) -> tuple[str | None, list[str] | None,
         return path, None, False
     if (method and not _METHOD.fullmatch(method)) or not path.startswith("/"):
         raise ConfigurationError(
-            f"{name}: the route {pattern!r} makes no sense: write 'POST', '/path' or 'POST /path'"
+            f"{name}: the route {pattern!r} is not valid: write 'POST', '/path' or 'POST /path'"
         )
     shape = path.split("/")
     rest = shape[-1] == "**"

@@ -1,13 +1,13 @@
-"""The rules of one policy, compiled: what an edge asks, in the order in which it asks.
+"""The rules of one policy, compiled. A request passes them in this order:
 
-    concerns(method, fields)  most requests pass here, at the cost of a look at their field names
-    look(request)             None: pass; else read the body, then `admit`; or `Refused`
-    admit(request, looked)    the key, the fingerprint and the terms; or None: pass; or `Refused`
-    recording()               for the handler's response
-    replay(request, stored)   the answer to a repeat
-    refuse(request, problem)  the layer's own answer
+    concerns(method, fields)  False: the layer ignores it; costs only a look at the field names
+    look(request)             None: the layer ignores it; otherwise read the body, then `admit`
+    admit(request, looked)    the key and the fingerprint; None: the layer ignores it
+    recording()               records the response of the handler
+    replay(request, stored)   the response to a repeat
+    refuse(request, problem)  the response to a refused request
 
-Whatever may be said about a request before its body arrived is said before it.
+`look` and `admit` raise `Refused`. `look` refuses everything that can be refused without the body.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ __all__ = ["Admission", "Looked", "Rules", "credentials"]
 _SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
 ANONYMOUS = "anonymous"
 _NO_SCOPE = (bytes, bytearray, AbstractSet, Mapping)
-"""Not text, or without an order that is the same in every process."""
+"""Types that are not text, or have no order that is the same in every process."""
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What a look at a request without its body has found."""
+    """What `look` found in a request without its body."""
 
     key: str | None
-    """None: it may be in the body."""
+    """None: the key may be in the body."""
 
 
 _IN_THE_BODY = Looked(None)
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A request that is protected: its key and what must be equal in its repeats."""
+    """A request that is protected: its key, and the fingerprint that its repeats must have."""
 
     key: Key
     fingerprint: bytes | None
     reruns: bool
-    """On an unknown outcome a retry may run."""
+    """A retry may run after an unknown outcome."""
 
 
 class Rules:
@@ -65,14 +65,14 @@ class Rules:
         self.policy = policy
         self.methods = policy.methods
         self.names = frozenset(name.lower().encode() for name in policy.key_fields)
-        """The key's field names, in lower case."""
+        """The names of the key field, in lower case."""
         self._place = policy.header or " or ".join(map(place_of, policy.key_from))
         self._outer_scope = scope
         self._scope_room = MAX_SCOPE_PARTS - len(scope) - 1 - policy.per_operation
-        """How many parts the policy's scope may have."""
+        """The most parts that the scope of the policy may have."""
         if self._scope_room < 1:
             raise ConfigurationError(
-                f"the receiver's scope has {len(scope)} parts, which leaves none for who asks: a scope "
+                f"the receiver's scope has {len(scope)} parts, which leaves none for the caller: a scope "
                 f"has at most {MAX_SCOPE_PARTS} parts"
             )
         self._include = Routes(policy.include, "include")
@@ -81,7 +81,7 @@ class Rules:
         required = policy.required
         self._required = Routes(() if isinstance(required, bool) else required, "required")
         self.by_name = not (policy.key_from or required)
-        """Only the key's field can make a request ours."""
+        """Only requests with a key field concern the layer."""
         self._reads_body = any(reads_body(source) for source in policy.key_from)
         marker = policy.replay_header
         dropped = policy.drop_headers if marker is None else (*policy.drop_headers, marker)
@@ -96,15 +96,15 @@ class Rules:
             "result-not-kept": policy.not_kept_status,
             "outcome-unknown": policy.unknown_status,
         }
-        """What the policy made of the cases' own."""
+        """Statuses of problem cases that the policy sets."""
 
-    def terms(self, method: str, path: str) -> bool | None:
-        """For documents about the policy: is a key required here? None: it is not looked at."""
-        if method not in self.methods or self._is_left_alone(method, path):
+    def requires_key(self, method: str, path: str) -> bool | None:
+        """For documentation: is a key required here? None: the layer ignores this route."""
+        if method not in self.methods or self._is_ignored(method, path):
             return None
         return self.policy.required is True or self._required.match(method, path)
 
-    def _is_left_alone(self, method: str, path: str) -> bool:
+    def _is_ignored(self, method: str, path: str) -> bool:
         if self._exclude.match(method, path):
             return True
         return bool(self._include) and not self._include.match(method, path)
@@ -112,9 +112,9 @@ class Rules:
     # -- before the body ----------------------------------------------------------------------
 
     def concerns(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Could this request be ours? Names in lower case.
+        """Can this request have a key? The names of `headers` are in lower case.
 
-        HTTP's methods are case-sensitive, frameworks are not: for most of them `post` is POST.
+        HTTP methods are case-sensitive, but most frameworks treat `post` as POST.
         """
         if method.upper() not in self.methods:
             return False
@@ -127,8 +127,8 @@ class Rules:
         return False
 
     def look(self, request: HttpRequest) -> Looked | None:
-        """None: let it pass. Otherwise read the body, then `admit`. Refusals come at once."""
-        if self._is_left_alone(request.method, request.path):
+        """Check a request without its body. None: the layer ignores it."""
+        if self._is_ignored(request.method, request.path):
             return None
         if self._reads_body and not any(name in self.names for name, _ in request.headers):
             return _IN_THE_BODY
@@ -142,7 +142,7 @@ class Rules:
         return Looked(found)
 
     def require_size(self, size: int) -> None:
-        """Refuse a body of this size, whether announced or arrived."""
+        """Raise `Refused` if a body of this size is too large."""
         if size > self.policy.max_body:
             limit = f"The limit is {self.policy.max_body} bytes."
             raise Refused(Problem("request-too-large", detail=limit))
@@ -166,7 +166,7 @@ class Rules:
         )
 
     def scope(self, request: HttpRequest) -> tuple[str, ...]:
-        """Who a key belongs to. Credentials are hashed; none at all is a scope of its own."""
+        """Who the key belongs to. Credentials are hashed; no credentials is a scope of its own."""
         how = self.policy.scope
         if callable(how):
             parts = self._named(how(request))
@@ -178,7 +178,7 @@ class Rules:
         return ("http", *parts)
 
     def _named(self, named: object) -> tuple[str, ...]:
-        """What a scope function returned, or an error that says what it should."""
+        """Check what a scope function returned."""
         if isinstance(named, str):
             named = (named,)
         elif not isinstance(named, Iterable) or isinstance(named, _NO_SCOPE):
@@ -267,7 +267,7 @@ class Rules:
                 raise ConfigurationError(
                     f"on_replay=: the function returned {_kind(stored)}; return a StoredResponse"
                 )
-            if stored.status in (401, 403):  # never stored: a hook's refusal is no replay
+            if stored.status in (401, 403):  # never stored, so this is a refusal of the hook
                 marker = None
         exposed = self._exposed if request.values("origin") else ()
         lines = replay_fields(stored, marker, exposed)
@@ -286,19 +286,19 @@ class Rules:
         return self.refuse(request, problem_of(error))
 
     def forwarded(self, headers: Fields) -> Fields:
-        """The request's fields as the handler sees them."""
+        """The header fields that the handler gets."""
         if self.policy.forward_key:
             return headers
         return [line for line in headers if line[0] not in self.names]
 
 
 def _kind(value: object) -> str:
-    """Of what kind it is; what it holds may be a secret."""
+    """The type of a value, for errors. The value may be a secret."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:
-    """A keyed hash of these fields (or ``cookie:NAME``); `ANONYMOUS` if none of them is there."""
+    """A keyed hash of these fields (or ``cookie:NAME``), or `ANONYMOUS` if all are absent."""
     framed = [_SCOPE_DOMAIN]
     empty = True
     for name in names:

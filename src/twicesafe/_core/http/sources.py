@@ -1,12 +1,12 @@
-"""Sources: where a key may be found when it is not in its header field, or has none.
+"""Other places where a key may be found, if its header field is absent.
 
-A source is any callable of the request that returns the key, or None for "not here". These are
-the usual ones; ``reads_body`` says that the body must have arrived before it can be asked. A source
-is asked only if the header is absent; what it finds is held to the same length and characters.
+A source is any callable of the request that returns the key, or None for "not here". With
+``reads_body`` it is called after the body has arrived. The key must have the same length and
+characters as one in the header.
 
-The application, and what checks a signature, read the same request with readers of their own. So where
-two readers could find two keys (a field in two lines, a parameter or a member given twice), the key is
-refused: `BadKey`, never the first, the last, or all of them joined.
+The application and signature checks parse the same request with parsers of their own. So where two
+parsers could find different keys (a field in two lines, a repeated parameter or member), the key is
+refused with `BadKey`. It is never the first, the last, or all of them joined.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ KeySource: TypeAlias = Callable[[HttpRequest], str | None]
 
 
 class HeaderField(msgspec.Struct, frozen=True):
-    """A field taken as it is, not as a structured one: delivery ids of webhooks.
+    """A header field, not parsed as a structured field: delivery ids of webhooks.
 
-    It must be sent once. WSGI servers join lines with a comma, so an id with a comma is refused
-    everywhere.
+    It must be sent once. WSGI servers join lines with a comma, so an id with a comma is refused.
     """
 
     name: str
@@ -56,7 +55,7 @@ class HeaderField(msgspec.Struct, frozen=True):
 
 
 class QueryParameter(msgspec.Struct, frozen=True):
-    """A parameter of the query: ``?request_id=…``. Given twice, the key is refused as two."""
+    """A query parameter: ``?request_id=…``. A repeated parameter is refused."""
 
     name: str
     reads_body: ClassVar[bool] = False
@@ -69,15 +68,15 @@ class QueryParameter(msgspec.Struct, frozen=True):
         if all(name != self.name for name, _ in found):
             return None
         if len(found) > 1:
-            raise BadKey("the parameter is there more than once, perhaps in another case")
+            raise BadKey("the parameter is repeated, perhaps in another case")
         return _decoded(found[0][1])
 
 
 class JsonMember(msgspec.Struct, frozen=True):
     """A member of a JSON body: ``idempotency_key``, or a dotted path into nested objects.
 
-    Whatever a Python application could read as JSON is read, also in UTF-16 or with a byte order mark.
-    The number ``7`` is the key ``json:7``, so that it is not the text ``"7"``.
+    Everything that Python parses as JSON is accepted, also UTF-16 and a byte order mark. The number
+    ``7`` is the key ``json:7``, which differs from the text ``"7"``.
     """
 
     path: str
@@ -96,7 +95,7 @@ class JsonMember(msgspec.Struct, frozen=True):
                 return None
             here = found[0]
             if len(found) > 1:
-                raise BadKey("a member on its path is there twice, perhaps in another case")
+                raise BadKey("a member on its path is repeated, perhaps in another case")
         if here is None:
             return None
         if isinstance(here, WholeNumber):
@@ -107,12 +106,12 @@ class JsonMember(msgspec.Struct, frozen=True):
 
 
 _NOT_TEXT: Final = "json:"
-"""Before a key that is not a text as it stands."""
+"""Prefix of keys that are not text."""
 
 
 class BodyHash(msgspec.Struct, frozen=True):
-    """No id at all: equal requests are one. Two orders that are meant to be equal become one too,
-    so this is for senders that cannot be changed."""
+    """A hash of the request, for senders without ids. Two intended orders with the same content
+    become one, so use it only if the sender cannot be changed."""
 
     reads_body: ClassVar[bool] = True
 
@@ -127,11 +126,11 @@ WEBHOOKS: Final[dict[str, KeySource]] = {
     "github": HeaderField("X-GitHub-Delivery"),
     "shopify": HeaderField("X-Shopify-Webhook-Id"),
 }
-"""Where these senders put the id of an event, which stays the same when they deliver it again.
+"""Where these senders put the id of an event. It stays the same when they deliver it again.
 
-GitHub's is one per event, not per hook: two hooks on one address need a scope (X-GitHub-Hook-ID).
-Shopify's is one per subscription; X-Shopify-Event-Id is shared by all that an action triggers, so it
-would drop a second topic."""
+GitHub has one id per event, not per hook: two hooks with one URL need a scope (X-GitHub-Hook-ID).
+Shopify has one per subscription. Its X-Shopify-Event-Id is the same for all topics of one action, so
+it would drop the second topic."""
 
 
 def reads_body(source: KeySource) -> bool:
@@ -139,7 +138,7 @@ def reads_body(source: KeySource) -> bool:
 
 
 def place_of(source: KeySource) -> str:
-    """Where it looks, for a client that sent no key."""
+    """The place of the key, for a client that sent none."""
     match source:
         case HeaderField(name=name):
             return f"the field {name}"

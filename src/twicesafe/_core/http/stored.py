@@ -1,15 +1,14 @@
-"""What is kept of a response, as which bytes, and what a replay looks like.
+"""What is kept of a response, how it is encoded, and what a replay looks like.
 
-Kept: the status, the body octets, and the fields that say what they are and where to go on (`KEPT`), in
-order. Any other field may be one client's secret (`Set-Cookie`, `X-Api-Key`, `CSRF-Token`) or belong to one
-moment (rate limits, request ids): it is not kept unless the policy's `keep_headers` names it. Fields of
-one passage (Date, Server, Age, framing, hop-by-hop and what Connection names) never are. What is not
-kept cannot leak.
+The status, the body and the fields in `KEPT` are stored, in order. Other fields may be secrets of one
+client (`Set-Cookie`, `X-Api-Key`, `CSRF-Token`) or belong to one moment (rate limits, request ids), so
+they are stored only if the policy's `keep_headers` names them. Fields of one transfer (Date, Server, Age,
+framing, hop-by-hop fields and what Connection names) are never stored. What is not stored cannot leak.
 
     b"H" | version (1 byte) | MessagePack [status, [name, value, …], body]
 
-Field lines with CR, LF or NUL are refused when they are written, and again when they are read: a
-row that somebody changed answers nothing, and runs nothing.
+Field lines with CR, LF or NUL are refused when a response is stored and when it is read: a row that was
+tampered with is neither replayed nor run again.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 
 _VERSION: Final = b"H\x01"
 _BY_HAND: Final = b"j"
-"""What `resolve` of the command line writes: the default codec's plain JSON."""
+"""First byte of what the `resolve` command writes: plain JSON of the default codec."""
 
 HOP_BY_HOP: Final = frozenset(
     b"connection proxy-connection keep-alive te transfer-encoding upgrade trailer proxy-authenticate "
@@ -60,7 +59,7 @@ KEPT: Final = frozenset(
     b"x-robots-tag referrer-policy permissions-policy cross-origin-opener-policy "
     b"cross-origin-embedder-policy cross-origin-resource-policy origin-agent-cluster".split()
 )
-"""Fields that are kept of every response: none of them has ever held a secret of one client."""
+"""Fields that are stored by default. None of them holds a secret of one client."""
 COOKIES: Final = frozenset((b"set-cookie", b"set-cookie2"))
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++")
@@ -71,7 +70,7 @@ _decode = msgspec.msgpack.Decoder(tuple[int, list[bytes], bytes]).decode
 
 
 class NotKept:
-    """Instead of a response that was too large to keep: the key is done, its answer is gone."""
+    """Recorded in place of a response that is not kept: the key is done, without a result."""
 
     __slots__ = ()
 
@@ -80,7 +79,7 @@ NOT_KEPT: Final = NotKept()
 
 
 def kept_names(*, cookies: bool, more: Iterable[str], without: Iterable[str]) -> frozenset[bytes]:
-    """Names of the fields that are stored: the usual ones, and what a policy adds and takes away."""
+    """The fields that are stored: the default ones, with the changes of a policy."""
     added = {name.lower().encode() for name in more} | (COOKIES if cookies else frozenset())
     return (KEPT | added) - {name.lower().encode() for name in without} - OF_ONE_PASSAGE
 
@@ -88,7 +87,7 @@ def kept_names(*, cookies: bool, more: Iterable[str], without: Iterable[str]) ->
 def kept_fields(
     headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]
 ) -> tuple[tuple[bytes, bytes], ...]:
-    """The field lines of a response that are stored."""
+    """The fields of a response that are stored."""
     lines = [(name.lower(), value) for name, value in headers]
     for name, value in lines:
         if name == b"connection":
@@ -99,7 +98,7 @@ def kept_fields(
 def replay_fields(
     response: StoredResponse, marker: bytes | None, exposed: tuple[bytes, ...]
 ) -> list[tuple[bytes, bytes]]:
-    """The field lines of a replay. `exposed`: names that a browser's script may want to read."""
+    """The fields of a replay. `exposed`: names that scripts in a browser may read."""
     lines = list(response.headers)
     if response.status not in (204, 304):
         lines.append((b"content-length", str(len(response.body)).encode()))
@@ -111,14 +110,14 @@ def replay_fields(
 
 
 def expose(lines: Fields, names: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """R11: the names among these that are present, for scripts of another origin."""
+    """Which of these names are present, for scripts of another origin."""
     present = {name.lower() for name, _ in lines}
     listed = [name for name in names if name.lower() in present]
     return b"access-control-expose-headers", b", ".join(listed)
 
 
 class ResponseCodec:
-    """`StoredResponse` to bytes and back: the codec of the HTTP layer."""
+    """Encodes a `StoredResponse` and decodes it."""
 
     __slots__ = ()
 
@@ -129,7 +128,7 @@ class ResponseCodec:
             )
         if not isinstance(value, StoredResponse):
             raise NotStorableError(
-                f"only a StoredResponse can answer for a request, not {type(value).__name__}"
+                f"the result of a request must be a StoredResponse, not {type(value).__name__}"
             )
         problem = _problem(value.status, value.headers)
         if problem:
@@ -162,7 +161,7 @@ class ResponseCodec:
 
 
 def _problem(status: object, headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Why this must not be written to a client; empty if it may."""
+    """Why this must not be sent to a client; empty if it may."""
     if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status <= 599:
         return "its status is not from 200 to 599"
     for name, value in headers:

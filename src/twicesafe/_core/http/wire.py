@@ -1,20 +1,20 @@
-"""The wire: a message that two programs could read differently is not passed on.
+"""Refuses messages that two parsers could read differently, against request smuggling.
 
-A proxy and the server behind it each find out where a request ends. Where they disagree, a client can
-hide a second request in the first (smuggling). So every octet passes a guard before a parser sees it,
-and the guard refuses whatever leaves a choice. In requests (`RequestGuard`):
+A proxy and the server behind it each determine where a request ends. If they disagree, a client can hide
+a second request in the first. So a guard checks every byte before a parser sees it, and refuses what is
+ambiguous. In requests (`RequestGuard`):
 
     request line   not METHOD SP /path SP HTTP/1.x; an absolute URI; a fragment; CONNECT
     lines          ended by LF or CR alone; folded; white space before the colon; NUL and controls
     Host           absent, twice, or not a host
-    length         Content-Length twice, in a list, signed, beside Transfer-Encoding
-    Expect         anything but 100-continue: who waits for what?
-    chunks         a coding that is not "chunked", sizes like 0x5 or +5, extensions, no CRLF behind
-    size           a head, a number of fields, of tiny chunks or of trailers without end
+    length         Content-Length twice, in a list, signed, or with Transfer-Encoding
+    Expect         anything but 100-continue
+    chunks         a coding other than "chunked", sizes like 0x5 or +5, extensions, no CRLF at the end
+    size           too long a head, too many fields, tiny chunks or trailers
 
-In responses of the upstream (`ResponseGuard`), where a refusal costs an answer, only what is no plain
-HTTP/1.x: the same rules for lines, a length that says two things, another coding, another protocol.
-How a message is followed, and why the parser cannot see more than the guard has judged: `framing`.
+Refusing a response loses an answer, so `ResponseGuard` refuses only what is not plain HTTP/1.x: bad
+lines, an ambiguous length, another coding, another protocol. `framing` explains why the parser sees only
+what the guard has checked.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class RequestGuard(Follower):
         self._most_fields = max_fields
         self._is_last = False
         self.line = b""
-        """Method and target of the last head that was judged."""
+        """Method and target of the last request."""
 
     @property
     def in_head(self) -> bool:
-        """A request has begun, and its head is not whole; true before the first octet, too."""
+        """The head of a request is not complete, or has not begun."""
         return self._part == self._head
 
     @property
@@ -59,12 +59,12 @@ class RequestGuard(Follower):
 
     @property
     def rests(self) -> bool:
-        """Between two requests: nothing of the next one has come."""
+        """Between two requests: no byte of the next one has arrived."""
         return (self.in_head and not self._held) or self.is_over
 
     @property
     def is_over(self) -> bool:
-        """A request was the last one of its connection, and it is whole."""
+        """The last request of the connection is complete."""
         return self._part == self._over
 
     def _judge(self, head: bytes) -> int:
@@ -106,7 +106,7 @@ class RequestGuard(Follower):
 
 
 class ResponseGuard(Follower):
-    """Follows the answers of one upstream: one for each request that was announced by `expect`."""
+    """Follows the responses of one upstream: one for each request announced with `expect`."""
 
     __slots__ = ("_method", "is_clean")
 
@@ -119,7 +119,7 @@ class ResponseGuard(Follower):
         self._part = self._unasked
         self._method = b""
         self.is_clean = True
-        """No octet has come unasked, and each response has said in one way only how long it is."""
+        """No byte arrived without a request, and the length of each response was unambiguous."""
 
     def expect(self, method: bytes) -> None:
         """A request with this method is about to be sent."""
@@ -127,7 +127,7 @@ class ResponseGuard(Follower):
 
     @property
     def rests(self) -> bool:
-        """No response is under way."""
+        """No response is expected."""
         return self._part == self._unasked
 
     def _judge(self, head: bytes) -> int:
@@ -161,7 +161,7 @@ class ResponseGuard(Follower):
         self._part = self._head if self._method else self._unasked
 
     def _unasked(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Octets that answer nothing: they are not read, and nothing else may come this way."""
+        """Bytes without a request: they are ignored, and the connection is not reused."""
         self.is_clean = False
         return b"", len(data)
 
@@ -171,7 +171,7 @@ def _options(value: bytes) -> set[bytes]:
 
 
 def _values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> Iterator[bytes]:
-    """Of every line with this name, the values that it lists."""
+    """The listed values of every line with this name."""
     for found, value in fields:
         if found == name:
             yield from (part.strip(b" \t") for part in value.split(b","))

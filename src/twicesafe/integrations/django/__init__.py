@@ -1,28 +1,28 @@
-"""Django: at most one effect per Idempotency-Key, as a line in MIDDLEWARE.
+"""Django middleware: at most one effect per Idempotency-Key.
 
     MIDDLEWARE = [
         ...,
         "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "twicesafe.integrations.django.IdempotencyMiddleware",      # after what says who it is
+        "twicesafe.integrations.django.IdempotencyMiddleware",      # after authentication
     ]
     TWICESAFE = {"store": "postgresql:///shop", "policy": {"wait": 10}}
 
-The promises of `twicesafe.wsgi` and `twicesafe.asgi`, with what only Django knows:
+It gives the guarantees of `twicesafe.wsgi` and `twicesafe.asgi`. What is special to Django:
 
-- A key belongs to the user who is logged in; without one, to whoever sends the same Authorization
-  and session cookie; and to the host that was asked. Another `scope` in the policy takes its place.
-- Django turns exceptions into responses before a middleware sees them. This one is told of those
-  that nobody expected (`got_request_exception`): their outcome is unknown, and the key is held.
-  404, 403 and 400 that a view raises are answers.
-- The record is written after the view's transaction (ATOMIC_REQUESTS) has ended.
-- Under ASGI, Django cancels a view whose client went away. Here a keyed view runs on, and its
-  response is recorded; only a stream that is cut in the middle leaves its outcome unknown.
+- A key belongs to the host of the request and to the user who is logged in. Without a user it belongs
+  to the Authorization field and the session cookie. A `scope` in the policy replaces this rule.
+- Django turns exceptions into responses before a middleware sees them. The signal
+  `got_request_exception` reports the unexpected ones: their outcome is unknown, and the key is held.
+  A 404, 403 or 400 that a view raises is an ordinary response.
+- The record is written after the transaction of the view (ATOMIC_REQUESTS) has ended.
+- Under ASGI, Django cancels a view when its client disconnects. A view with a key runs to its end, and
+  its response is recorded. Only a stream that is cut leaves the outcome unknown.
 
-    settings     TWICESAFE read, the scope of Django's users
-    messages     between Django's messages and ours
-    exchange     one keyed request, and how its key ends
-    streams      a response that comes in parts
-    middleware   in both colours, on one page
+    settings     reads TWICESAFE; the scope of Django users
+    messages     converts Django requests and responses
+    exchange     one running request, and how its key ends
+    streams      streaming responses
+    middleware   performs the flow of a keyed request, blocking and async
 """
 
 from __future__ import annotations

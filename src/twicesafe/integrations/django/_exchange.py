@@ -1,115 +1,88 @@
-"""One keyed request: what its view answered, and how its key ends. The same in both colours."""
+"""One running request: turns what Django reports into the end of the key, for WSGI and ASGI."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from django.core.signals import got_request_exception
 
-from ..._core.http.message import HttpRequest
-from ..._core.http.problems import Problem
-from ..._core.http.recording import Ending
-from ..._core.http.rules import Admission, Rules
-from ..._core.http.stored import NOT_KEPT
-from ._messages import lines_of, response_of
+from ..._core.http.flow import Ended, Exchange, HttpFlow, ResponseCut
+from ._messages import lines_of
 
-__all__ = ["Exchange"]
+__all__ = ["DjangoExchange"]
 
-_log = logging.getLogger("twicesafe")
 _LEFT = (GeneratorExit, asyncio.CancelledError)
-"""How a stream ends whose client went away."""
+"""How a stream ends after its client has disconnected."""
 
 
-class Exchange:
-    def __init__(
-        self, rules: Rules, admission: Admission, asked: HttpRequest, request: Any, claim: Any
-    ) -> None:
-        self._rules, self._reruns, self._asked = rules, admission.reruns, asked
-        self.claim = claim
-        self.recording = rules.recording()
+class DjangoExchange:
+    def __init__(self, exchange: Exchange, request: Any) -> None:
+        self._exchange = exchange
+        self.claim, self.recording = exchange.claim, exchange.recording
         self.trouble: BaseException | None = None
-        self.settled = False
         self.stream: Any = None
-        """Under ASGI, a body that comes in parts."""
-        self._passed = False
-        request._twicesafe = self  # for the signal, which knows the request only
+        """Under ASGI, the streaming body."""
+        self.has_lingered: Callable[[], bool] = lambda: False
+        """True: the stream went on after the disconnect for longer than `linger`."""
+        self._passed = self._streams = False
+        request._twicesafe = self  # the signal handler gets only the request
+
+    @property
+    def settled(self) -> bool:
+        return self._exchange.settled
+
+    @property
+    def is_not_kept(self) -> bool:
+        return self._exchange.is_not_kept(lingered=self.has_lingered())
 
     def noticed(self, error: BaseException | None) -> None:
-        """The view failed, or its response did."""
-        self.trouble = self.trouble or error or _Cut("an exception that nobody has seen")
+        """The view or its stream failed."""
+        self.trouble = (
+            self.trouble or error or ResponseCut("an exception that Django did not pass on")
+        )
 
     def begin(self, response: Any) -> bool:
-        """The view has answered. True: the body is a stream, which will pass by later."""
+        """The view has returned a response. True: its body is a stream and comes later."""
         if self.trouble is not None:
             return False
         self.recording.start(response.status_code, lines_of(response))
         if response.streaming:
-            response.file_to_stream = None  # a server would send the file itself, unrecorded
+            response.file_to_stream = None  # the server would send the file unrecorded
+            self._streams = True
             return True
         self.recording.feed(response.content)
         self._passed = True
         return False
 
     def feed(self, part: bytes) -> bool:
-        """A part of a stream passes. True: it is the last one, and the key is to be settled."""
+        """Record a part of a stream. True: it is the last part, and the key must be settled now."""
         self._passed = self.recording.feed(part) or self._passed
         return self._passed and not self.settled
 
     def left(self) -> None:
-        """The view has ended, and its client was gone before."""
+        """The view has ended, after its client had disconnected."""
         if self.stream is not None:
             self.stream.close()
 
     def passed(self) -> None:
-        """The stream has ended by itself."""
+        """The stream is complete."""
         self._passed = True
 
-    def settle(self) -> Callable[[], Any] | None:
-        """What the store is to be told; to be called, or awaited, once."""
-        self.settled = True
-        ending = self._ending()
-        if ending is None:
-            return lambda: self.claim.complete(NOT_KEPT)
-        if ending is Ending.KEEP:
-            result = self.recording.result()
-            if self.recording.trouble is not None:
-                _log.error("redact failed, so nothing was kept", exc_info=self.recording.trouble)
-            return lambda: self.claim.complete(result)
-        if ending is Ending.RELEASE:
-            return self.claim.release  # type: ignore[no-any-return]
-        if self._reruns:
-            self.noticed(_Cut("the response ended before its announced length"))
-            return None  # the claim is left with its failure: see `failure`
-        why = "response cut" if self.trouble is None else type(self.trouble).__qualname__
-        return lambda: self.claim.hold(why)
-
-    def _ending(self) -> Ending | None:
-        """None: done, and more than can be kept."""
-        left = self.trouble is None or isinstance(self.trouble, _LEFT)
-        if self.recording.overflowed and left and not self._passed:
-            return None
-        if self.trouble is not None or not self._passed:
-            return Ending.UNKNOWN
-        return self.recording.end()
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What the claim is left with: on a `rerun` route an exception lets the next one run."""
-        return self.trouble if self._reruns else None
-
-    def answer(self, response: Any) -> Any:
-        """The response itself, unless nobody knows what was done."""
-        if self.trouble is None or self._reruns:
-            return response
-        return response_of(self._rules.refuse(self._asked, Problem("outcome-unknown")))
-
-
-class _Cut(Exception):  # noqa: N818 - the name that is kept as the failure's
-    """A response that did not end."""
+    def ending(self) -> HttpFlow[Ended]:
+        """The view and its response have ended, complete or not."""
+        exchange, trouble = self._exchange, self.trouble
+        if exchange.settled:
+            return Ended()
+        if trouble is None and self._passed:
+            yield from exchange.settle()
+        elif trouble is None or (self._streams and isinstance(trouble, _LEFT)):
+            yield from exchange.client_left(lingered=self.has_lingered())
+        else:
+            return (yield from exchange.ended(trouble))
+        return Ended()
 
 
 def _noticed(sender: object, request: Any = None, **_: Any) -> None:

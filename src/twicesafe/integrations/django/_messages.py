@@ -1,4 +1,4 @@
-"""Between Django's messages and ours."""
+"""Converts Django requests and responses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["fields_of", "lines_of", "request_of", "response_of"]
 
 
 def fields_of(request: DjangoRequest) -> list[tuple[bytes, bytes]]:
-    """The request's fields, as far as Django tells; lines of one name come joined by commas."""
+    """The header fields of the request. Django joins the lines of one name with commas."""
     return [
         (name.lower().encode("latin-1"), str(value).encode("latin-1", "replace"))
         for name, value in request.headers.items()
     ]
 
 
-def request_of(request: DjangoRequest, fields: Fields, body: bytes = b"") -> HttpRequest:
+def request_of(request: DjangoRequest, fields: Fields) -> HttpRequest:
     path: str = request.path
     query: Any = request.META.get("QUERY_STRING", "")
     return HttpRequest(
@@ -29,13 +29,13 @@ def request_of(request: DjangoRequest, fields: Fields, body: bytes = b"") -> Htt
         path.encode("utf-8", "surrogateescape"),
         query if isinstance(query, bytes) else query.encode("latin-1", "replace"),
         fields,
-        body,
+        b"",
         request,
     )
 
 
 def lines_of(response: Any) -> list[tuple[bytes, bytes]]:
-    """The field lines of a view's response; Django keeps cookies apart."""
+    """The header fields of a response. Django keeps cookies separately."""
     lines = [(n.encode("ascii"), v.encode("latin-1")) for n, v in response.items()]
     cookies = (morsel.OutputString() for morsel in response.cookies.values())
     return lines + [(b"set-cookie", text.encode("latin-1")) for text in cookies]

@@ -1,7 +1,7 @@
-"""The setting TWICESAFE, read once for each handler, and whose a key is in Django.
+"""Reads the setting TWICESAFE, once for each handler, and the scope of keys in Django.
 
-In tests the real store is left alone, as Django leaves the real databases and mailboxes alone: the keys of
-each test client are in memory, so that no test finds the keys of another; or in `test_store`.
+In tests the real store is not used, like the real databases and mailboxes. Each test client keeps its keys
+in memory, so that tests do not see each other's keys, or in `test_store`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["configured", "is_tested"]
 
 
 def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
-    """The policy, and a receiver in the handler's colour."""
+    """The policy, and a blocking or async receiver."""
     found = getattr(settings, "TWICESAFE", None)
     if not isinstance(found, Mapping) or not isinstance(found.get("store"), str):
         raise ImproperlyConfigured(
             'twicesafe needs the setting TWICESAFE = {"store": "sqlite:///keys.db"}: the URL of a '
-            "store, and if need be a policy, a dict of HTTP settings or an HttpPolicy"
+            "store, and optionally a policy: a dict of HTTP settings or an HttpPolicy"
         )
     try:
         refuse_unknown(map(str, found), ("store", "policy", "test_store"), "TWICESAFE setting")
@@ -44,7 +44,7 @@ def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
 
 def is_tested() -> bool:
     """Was `setup_test_environment` called? Django's test runner does, and pytest-django."""
-    return hasattr(utils._TestState, "saved_data")  # what Django itself asks
+    return hasattr(utils._TestState, "saved_data")  # the same check as in Django
 
 
 def _user_or_client(secret: bytes) -> Callable[[HttpRequest], tuple[str, str, str]]:

@@ -1,11 +1,11 @@
 """The body of a streaming response, recorded while the server takes it.
 
-A client that goes away ends the server's interest. Under WSGI the rest is taken all the same, as long
-as it can be kept and comes in time. Under ASGI an async stream that was begun is cut with its client; one
-that nobody began to take is taken here. So the key ends in any case.
+After a disconnect the server takes no more. Under WSGI the rest is then taken here, while it can be kept
+and within `linger`. Under ASGI an async stream that the server has begun is cut; one that the server
+never began is taken here. So the key ends in every case.
 
-A stream stays what it was, blocking or async: layers outside treat the two differently (Django's GZip makes
-one member of a blocking stream, and one for each part of an async one).
+A blocking stream stays blocking and an async one async, because outer middleware treats them differently:
+Django's GZip makes one gzip member of a blocking stream, and one for each part of an async stream.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 
 from ..._values.settings import seconds
-from ._exchange import Exchange
+from ._exchange import DjangoExchange
 
 if TYPE_CHECKING:
     from ._middleware import IdempotencyMiddleware
@@ -31,10 +31,10 @@ _log = logging.getLogger("twicesafe")
 
 
 class Stream:
-    """A blocking one, under WSGI."""
+    """A blocking stream under WSGI."""
 
     def __init__(
-        self, layer: IdempotencyMiddleware, exchange: Exchange, parts: Iterator[bytes]
+        self, layer: IdempotencyMiddleware, exchange: DjangoExchange, parts: Iterator[bytes]
     ) -> None:
         self._layer, self._exchange, self._parts = layer, exchange, parts
         self._ended = False
@@ -54,19 +54,18 @@ class Stream:
             self._end()
             raise
         if self._exchange.feed(part):
-            self._tell()
+            self._settle()
         return part
 
-    def _tell(self) -> None:
-        self._layer.tell(self._exchange)
+    def _settle(self) -> None:
+        self._layer.settle(self._exchange)
 
     def close(self) -> None:
-        """The server is done with it. A client that went away loses nothing: take the rest, as
-        long as it can be kept and comes in time."""
+        """The server takes no more. Take the rest, while it can be kept and within `linger`."""
         patience = time.monotonic() + seconds(self._layer.policy.linger)
-        while not self._ended and not self._exchange.settled:
-            if self._exchange.recording.overflowed or time.monotonic() > patience:
-                break
+        exchange = self._exchange
+        exchange.has_lingered = lambda: time.monotonic() > patience
+        while not (self._ended or exchange.settled or exchange.is_not_kept):
             next(self, None)
         self._end()
 
@@ -80,17 +79,17 @@ class Stream:
 
 
 class BlockingStream(Stream):
-    """A blocking one, under ASGI: Django takes all of it in a thread, and the store is on the loop."""
+    """A blocking stream under ASGI: Django takes it in a thread; the store is on the event loop."""
 
     def __init__(
-        self, layer: IdempotencyMiddleware, exchange: Exchange, parts: Iterator[bytes]
+        self, layer: IdempotencyMiddleware, exchange: DjangoExchange, parts: Iterator[bytes]
     ) -> None:
         super().__init__(layer, exchange, parts)
         self._loop = asyncio.get_running_loop()
 
-    def _tell(self) -> None:
-        if not self._is_on_the_loop():  # there it would wait for itself; the end comes soon
-            self._wait_for(self._layer.tell_async)
+    def _settle(self) -> None:
+        if not self._is_on_the_loop():  # there it would wait for itself; `_end_exchange` comes soon
+            self._wait_for(self._layer.settle_async)
 
     def _end_exchange(self) -> None:
         if self._is_on_the_loop():
@@ -98,7 +97,7 @@ class BlockingStream(Stream):
         else:
             self._wait_for(self._layer.end_async)
 
-    def _wait_for(self, act: Callable[[Exchange], Coroutine[Any, Any, None]]) -> None:
+    def _wait_for(self, act: Callable[[DjangoExchange], Coroutine[Any, Any, Any]]) -> None:
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(act(self._exchange), self._loop).result()
 
@@ -109,21 +108,25 @@ class BlockingStream(Stream):
             return False
 
     def close(self) -> None:
-        if self._is_on_the_loop():  # Django loses the response of a view whose client left before
+        if (
+            self._is_on_the_loop()
+        ):  # Django drops the response if the client has already disconnected
             self._layer.start(sync_to_async(super().close)())
         else:
             super().close()
 
     def __del__(self) -> None:
-        if not self._ended and not self._loop.is_closed():  # what its parts were is not known
+        if not self._ended and not self._loop.is_closed():  # its parts are lost
             layer, exchange = self._layer, self._exchange
             self._loop.call_soon_threadsafe(lambda: layer.start(layer.end_async(exchange)))
 
 
 class AsyncStream:
-    """An async one, under ASGI."""
+    """An async stream under ASGI."""
 
-    def __init__(self, layer: IdempotencyMiddleware, exchange: Exchange, response: Any) -> None:
+    def __init__(
+        self, layer: IdempotencyMiddleware, exchange: DjangoExchange, response: Any
+    ) -> None:
         self._layer, self._exchange = layer, exchange
         self._loop = asyncio.get_running_loop()
         self._passing = _passing(layer, exchange, response.streaming_content)
@@ -137,7 +140,7 @@ class AsyncStream:
         return await anext(self._passing)
 
     def close(self) -> None:
-        """Nobody takes more of it; called in any thread."""
+        """The server takes no more. Called from any thread."""
         layer, exchange, passing = self._layer, self._exchange, self._passing
         if self._is_taken:
             self._end(passing.aclose)
@@ -145,11 +148,11 @@ class AsyncStream:
             self._end(lambda: _rest(layer, exchange, passing))
 
     def __del__(self) -> None:
-        if not self._is_taken:  # its parts may be collected, too: what they were is not known
+        if not self._is_taken:  # its parts may be collected too, so they are lost
             layer, exchange = self._layer, self._exchange
             self._end(lambda: layer.end_async(exchange))
 
-    def _end(self, how: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _end(self, how: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         if self._is_closed or self._exchange.settled or self._loop.is_closed():
             return
         self._is_closed = True
@@ -158,15 +161,15 @@ class AsyncStream:
 
 
 async def _passing(
-    layer: IdempotencyMiddleware, exchange: Exchange, parts: AsyncIterator[bytes]
+    layer: IdempotencyMiddleware, exchange: DjangoExchange, parts: AsyncIterator[bytes]
 ) -> AsyncGenerator[bytes]:
     try:
         async for part in parts:
             if exchange.feed(part):
-                await layer.tell_async(exchange)
+                await layer.settle_async(exchange)
             yield part
         if _was_cancelled():
-            raise asyncio.CancelledError  # the view took it, and ended its stream before the end
+            raise asyncio.CancelledError  # the view swallowed it and ended its stream early
         exchange.passed()
     except BaseException as error:
         exchange.noticed(error)
@@ -181,13 +184,17 @@ def _was_cancelled() -> bool:
 
 
 async def _rest(
-    layer: IdempotencyMiddleware, exchange: Exchange, passing: AsyncGenerator[bytes]
+    layer: IdempotencyMiddleware, exchange: DjangoExchange, passing: AsyncGenerator[bytes]
 ) -> None:
-    """All of a stream, as long as it can be kept and comes in time."""
+    """Take all of a stream, while it can be kept and within `linger`."""
     try:
-        async with asyncio.timeout(seconds(layer.policy.linger)), contextlib.aclosing(passing):
+        async with (
+            asyncio.timeout(seconds(layer.policy.linger)) as patience,
+            contextlib.aclosing(passing),
+        ):
+            exchange.has_lingered = patience.expired
             async for _ in passing:
-                if exchange.recording.overflowed:
+                if exchange.is_not_kept:
                     break
     except Exception as error:
-        _log.error("a stream failed after its client was gone", exc_info=error)
+        _log.error("a stream failed after its client had disconnected", exc_info=error)

@@ -1,0 +1,282 @@
+"""The flow of one keyed request, as commands. It decides; ASGI, WSGI and Django perform.
+
+`admit` starts a request. It checks the key, has the body read and makes the claim. Its result
+says what the edge does next:
+
+    PassThrough   call the application and record nothing
+    Respond       send this response: a refusal or a replay
+    Run           call the application and feed its response to the `Exchange`
+    None          do nothing: the client disconnected during its upload
+
+An `Exchange` ends a request. How the response ends decides how the key ends, and the store
+records it before the last bytes of the response are sent:
+
+    the response …                           command                the client gets
+    is complete                              Complete               the response
+    is complete, and its status means
+      "not executed" (`release`)             Release                the response
+    never began: the application refused     Release                the refusal
+    is cut: the application raised           Hold (its type)        outcome-unknown, or a cut
+    is cut or shorter than announced         Hold (ResponseCut)     outcome-unknown, or a cut
+    is cut: the client disconnected          Hold (ClientLeft)      nothing
+    cannot be kept (too large, or longer
+      than `linger`), and the client
+      disconnected                           Complete (NOT_KEPT)    nothing
+
+The client gets outcome-unknown if nothing of the response was sent yet. On a `rerun` route
+the command is `Leave` with the error instead of `Hold`: the attempt failed and a retry runs.
+
+`drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from ... import events as ev
+from ...errors import CorruptRecordError, ResultError, StoreUnavailableError, TwicesafeError
+from .message import HttpRequest, StoredResponse
+from .problems import Problem, Refused
+from .recording import Ending
+from .rules import Admission, Rules
+from .stored import NOT_KEPT
+
+__all__ = [
+    "ClientLeft",
+    "Complete",
+    "Ended",
+    "Enter",
+    "Exchange",
+    "Hold",
+    "HttpClaim",
+    "HttpFlow",
+    "Leave",
+    "Log",
+    "PassThrough",
+    "ReadBody",
+    "Release",
+    "Respond",
+    "ResponseCut",
+    "Run",
+    "admit",
+]
+
+T = TypeVar("T")
+HttpFlow: TypeAlias = Generator[Any, Any, T]
+
+
+class HttpClaim(Protocol):
+    """What the flow reads from a claim. Everything that needs the store is a command."""
+
+    @property
+    def is_new(self) -> bool: ...
+    @property
+    def result(self) -> Any: ...
+    @property
+    def is_held_by_caller(self) -> bool: ...
+    def notify(self, event: ev.Event) -> None: ...
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+class ReadBody(msgspec.Struct, frozen=True):
+    """Reply: the whole body, or None if the client disconnected.
+
+    Throws `Refused` for a body that is too large, incomplete or without a known end.
+    """
+
+    read: Callable[[], Any]
+
+
+class Enter(msgspec.Struct, frozen=True):
+    """Make the claim. Throws what the receiver raises. The claim of a duplicate ends at once."""
+
+    claim: Any
+
+
+class Complete(msgspec.Struct, frozen=True):
+    claim: Any
+    result: Any
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The application did nothing: a retry runs."""
+
+    claim: Any
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
+
+    claim: Any
+    why: str
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Close the claim. With an error: the attempt failed and a retry runs."""
+
+    claim: Any
+    error: BaseException | None = None
+
+
+class Log(msgspec.Struct, frozen=True):
+    level: Literal["warning", "error"]
+    text: str
+    error: BaseException | None = None
+
+
+# --- what `admit` and `Exchange.ended` return ------------------------------------------------
+
+
+class PassThrough(msgspec.Struct, frozen=True):
+    request: HttpRequest | None = None
+    """The request whose body was read and must be given again. None: it is still unread."""
+
+
+class Respond(msgspec.Struct, frozen=True):
+    response: StoredResponse
+
+
+class Run(msgspec.Struct, frozen=True):
+    exchange: Exchange
+
+
+class Ended(msgspec.Struct, frozen=True):
+    response: StoredResponse | None = None
+    """The response to send in place of the application's, of which nothing was sent."""
+    error: BaseException | None = None
+    """The failure of the application, for the server to see."""
+
+
+class ResponseCut(Exception):  # noqa: N818 - records and operators see this name
+    """The application ended its response early, or sent less than it announced."""
+
+
+class ClientLeft(Exception):  # noqa: N818 - records and operators see this name
+    """The client disconnected before the response was complete."""
+
+
+# --- the start of a request ------------------------------------------------------------------
+
+
+def admit(
+    rules: Rules,
+    claim_for: Callable[[Admission], HttpClaim],
+    request: HttpRequest,
+    read: Callable[[], Any],
+) -> HttpFlow[PassThrough | Respond | Run | None]:
+    """`claim_for` returns the claim of an admitted request, before it is entered.
+
+    `request` has no body yet; `read` is what `ReadBody` calls.
+    """
+    try:
+        looked = rules.look(request)
+        if looked is None:
+            return PassThrough()
+        body: bytes | None = yield ReadBody(read)
+        if body is None:
+            return None
+        request = request.with_body(body)
+        admission = rules.admit(request, looked)
+    except Refused as refused:
+        return Respond(rules.refuse(request, refused.problem))
+    if admission is None:
+        return PassThrough(request)
+    claim = claim_for(admission)
+    if claim.is_held_by_caller:  # by another layer on this store
+        return PassThrough(request)
+    try:
+        yield Enter(claim)
+    except TwicesafeError as error:
+        if isinstance(error, StoreUnavailableError) and rules.policy.fail_open:
+            claim.notify(ev.Unprotected(admission.key))
+            return PassThrough(request)
+        if isinstance(error, CorruptRecordError):
+            yield Log("error", str(error))
+        return Respond(rules.refuse_error(request, error))
+    if claim.is_new:
+        return Run(Exchange(rules, admission.reruns, request, claim))
+    return Respond(rules.replay(request, claim.result))
+
+
+# --- the end of a request --------------------------------------------------------------------
+
+
+class Exchange:
+    """One request that runs.
+
+    Each method decides how the key ends and returns the flow that records it. The edge feeds the
+    application's response to `recording`.
+    """
+
+    __slots__ = ("claim", "recording", "request", "reruns", "rules", "settled")
+
+    def __init__(self, rules: Rules, reruns: bool, request: HttpRequest, claim: Any) -> None:
+        self.rules, self.reruns, self.request, self.claim = rules, reruns, request, claim
+        self.recording = rules.recording()
+        self.settled = False
+        """True as soon as it is decided how the key ends."""
+
+    def settle(self) -> HttpFlow[None]:
+        """The response has ended, or has reached the length that it announced."""
+        ending = self.recording.end()
+        if ending is Ending.KEEP:
+            return self._end(Complete(self.claim, self.recording.result()))
+        if ending is Ending.RELEASE:
+            return self._end(Release(self.claim))
+        return self.fail(ResponseCut("the response is shorter than it announced"))
+
+    def fail(self, error: BaseException) -> HttpFlow[None]:
+        """The outcome is unknown."""
+        if self.reruns:
+            return self._end(Leave(self.claim, error))
+        return self._end(Hold(self.claim, type(error).__qualname__))
+
+    def is_not_kept(self, *, lingered: bool) -> bool:
+        """The client has disconnected. Can the edge stop taking the response?
+
+        `lingered`: the response went on for longer than the policy's `linger`.
+        """
+        return lingered or self.recording.overflowed
+
+    def client_left(self, *, lingered: bool = False) -> HttpFlow[None]:
+        """The client has disconnected, and the edge took no more of the response."""
+        if self.is_not_kept(lingered=lingered):
+            return self._end(Complete(self.claim, NOT_KEPT))
+        return self.fail(ClientLeft())
+
+    def ended(self, error: BaseException | None, *, started: bool = False) -> HttpFlow[Ended]:
+        """The application has returned or raised. `started`: some of its response was sent."""
+        if self.settled:
+            return Ended(None, error)
+        if isinstance(error, Refused) and not self.recording.status:
+            # Only code that has done nothing raises this: the proxy, without an upstream.
+            yield from self._end(Release(self.claim))
+            return Ended(self.rules.refuse(self.request, error.problem))
+        unknown = error or ResponseCut("the application returned before its response was complete")
+        yield from self.fail(unknown)
+        if self.reruns:
+            return Ended(None, unknown)
+        if started:
+            return Ended(None, error)
+        return Ended(self.rules.refuse(self.request, Problem("outcome-unknown")), error)
+
+    def _end(self, command: Complete | Release | Hold | Leave) -> HttpFlow[None]:
+        self.settled = True
+        return _recorded(command, self.recording.trouble)
+
+
+def _recorded(command: Any, trouble: Exception | None) -> HttpFlow[None]:
+    """The client gets the response even if the store could not record it."""
+    try:
+        yield command
+    except ResultError:
+        pass  # recorded as done without its result, and observers were notified
+    except TwicesafeError as error:
+        yield Log("warning", f"a response was delivered that is not on record: {error}")
+    if trouble is not None:
+        yield Log("error", "redact failed, so nothing was kept", trouble)
