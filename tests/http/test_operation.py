@@ -79,9 +79,9 @@ def test_early_data_is_left_to_the_handler(stage: Stage):
     assert stage.send("k", b"{}", "POST", "/").status == 201  # released: the retry ran
 
 
-def test_the_wrong_colour_is_refused_when_it_is_put_together(edge: str):
+def test_the_wrong_kind_of_receiver_is_refused_when_it_is_put_together(edge: str):
     wrong, layer = (Receiver, asgi) if edge == "asgi" else (AsyncReceiver, wsgi)
-    with pytest.raises(ConfigurationError, match="receiver"):
+    with pytest.raises(ConfigurationError, match=r"needs an? (Async)?Receiver"):
         layer.IdempotencyMiddleware(None, receiver=wrong.open("memory://"))
     right = (AsyncReceiver if edge == "asgi" else Receiver).open("memory://")
     with pytest.raises(ConfigurationError, match="policy"):
