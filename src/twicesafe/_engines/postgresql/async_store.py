@@ -1,17 +1,18 @@
-"""The awaited PostgreSQL stores: psycopg 3 or asyncpg, behind the same programs.
+"""The async PostgreSQL stores: psycopg 3 or asyncpg, with the same programs.
 
-Each event loop has a few lanes with a connection each: claims, endings, and the rest. Calls that
-gather while a lane is busy share its next statement (`joining`). A lane that is cancelled or fails
-drops its connection: what was in progress is then answered on a new one, by the owner token. Before
-a cancelled call lets go of its lane, its statement has ended in the server, so what is sent next
-(`Abandon`, in the same lane as claims) cannot overtake it.
+Each event loop has four connections: for claims, for ends, for claims of keys that an open
+transaction holds, and for everything else. Calls that arrive while a connection is busy share its
+next statement (`AsyncBatcher`). If a call is cancelled or fails, its connection is dropped; a retry
+on a new one gets the same answer, by the owner token. A cancelled call waits until its statement
+has ended in the server. So what is sent next (`Abandon`, on the connection of the claims) cannot
+overtake it.
 """
 
 from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.protocol import Request
@@ -46,7 +47,7 @@ SETTLING = 1.0
 
 
 class _AsyncStoreBase(AsyncStore):
-    """What both drivers share: lanes per event loop, and the programs."""
+    """What both drivers share: connections per event loop, and the programs."""
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
 
@@ -78,14 +79,14 @@ class _AsyncStoreBase(AsyncStore):
     async def ready(self) -> None:
         await self._lanes.here().connect()
 
-    async def perform(self, request: Request) -> Any:
-        return await self._lanes.here().perform(request)
+    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
+        return self._lanes.here().perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         return self._lanes.here().submit(request)
 
-    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        return await self._lanes.here().perform_many(requests)
+    def perform_many(self, requests: Sequence[Request]) -> Coroutine[Any, Any, list[Any]]:
+        return self._lanes.here().perform_many(requests)
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         await self._lanes.here().watch(id, seconds)
@@ -108,7 +109,7 @@ class _AsyncStoreBase(AsyncStore):
             self._beside = None
 
     async def prepare(self, connection: AsyncConnection) -> None:
-        """Nobody stands between us and the server. Once per store: the schema is there, and ours."""
+        """Check that no pooler is in between and, once per store, that the schema is there."""
         settings = self.settings
         direct = await connection.drive(
             self.programs.greet(connection.pid, settings.prepare, self.url)
@@ -153,7 +154,7 @@ def _begun() -> Program[None]:
 
 
 class _Connection:
-    """One connection, one program at a time; opened on first use, dropped on any trouble."""
+    """One connection, one program at a time; opened on first use, dropped after any error."""
 
     def __init__(self, store: _AsyncStoreBase) -> None:
         self._store = store
@@ -164,7 +165,7 @@ class _Connection:
         try:
             return await self._run(program)
         except SchemaVersionError:
-            if self._store._checked:  # they were there; do they keep generations by now?
+            if self._store._checked:  # the tables were there; have they got generations since?
                 await self._run(self._store._schema.version())
             raise
 
@@ -196,7 +197,7 @@ class _Connection:
             self.drop()
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise asyncio.CancelledError from error  # which the driver has lost
+                raise asyncio.CancelledError from error  # the driver replaced it by this error
             if isinstance(error, TimeoutError) or loop.time() >= until:
                 raise self._late() from error
             raise
@@ -218,7 +219,7 @@ class _Connection:
         )
 
     async def _settled(self) -> None:
-        """What was in progress has ended in the server; then the connection is not used again."""
+        """Wait until the running statement has ended in the server; then drop the connection."""
         if self._connection is not None:
             try:
                 async with asyncio.timeout(SETTLING):
@@ -250,7 +251,7 @@ class _Connection:
 
 
 class _LoopConnections:
-    """The lanes of one event loop."""
+    """The connections of one event loop."""
 
     def __init__(self, store: _AsyncStoreBase) -> None:
         self._store = store
@@ -284,14 +285,14 @@ class _LoopConnections:
         for lane in (self._claims, self._ends):
             await lane.connect()
 
-    async def perform(self, request: Request) -> Any:
+    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
         store = self._store
         if self._is_held(request):
-            return await self._held.run(store.programs.perform(request))
+            return self._held.run(store.programs.perform(request))
         joined = self._joined.get(request.op)
         if joined is not None:
-            return await joined.perform(request)
-        return await self.run_other(program_for(store.programs, store.outbox, request))
+            return joined.perform(request)
+        return self.run_other(program_for(store.programs, store.outbox, request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
         joined = None if self._is_held(request) else self._joined.get(request.op)
@@ -301,8 +302,8 @@ class _LoopConnections:
         held = self._store.programs.held
         return bool(held) and request.op in ("claim", "abandon") and request.id in held
 
-    async def run_other(self, program: Program[T]) -> T:
-        return await self.other.run(program)
+    def run_other(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return self.other.run(program)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
@@ -349,7 +350,7 @@ class _LoopConnections:
             self._hearing.set()
             await connection.listen(self._ring)
         except Exception:
-            await asyncio.sleep(REST)  # the next who waits starts us again
+            await asyncio.sleep(REST)  # the next waiter starts it again
         finally:
             self._hearing.set()
             connection.drop()

@@ -1,14 +1,14 @@
-"""Wires: one awaited connection of one driver, in the same words for psycopg and asyncpg.
+"""One async connection, with the same methods for psycopg and asyncpg.
 
-A wire performs the commands of a program and says what the driver meant in our words (`explain`).
-It can be cut, so that the statement in hand fails now, and dropped without waiting.
+It performs the commands of a program and turns the driver's errors into ours (`explain`). It can be
+cut, so that the running statement fails now, and dropped without waiting.
 """
 
 from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from ..._core.driving import drive_async
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _Owner(Protocol):
-    """The store that a wire belongs to."""
+    """The store that a connection belongs to."""
 
     url: str
     settings: Settings
@@ -39,8 +39,8 @@ class AsyncConnection(abc.ABC):
     def __init__(self, store: _Owner) -> None:
         self._store = store
 
-    async def drive(self, program: Program[T]) -> T:
-        return await drive_async(program, self._execute)
+    def drive(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return drive_async(program, self._execute)
 
     async def _execute(self, command: Any) -> Any:
         tap = self._store._tap
@@ -59,7 +59,7 @@ class AsyncConnection(abc.ABC):
     @property
     @abc.abstractmethod
     def pid(self) -> int:
-        """Of the server process, as the connection was told."""
+        """The server process of this connection, as the server named it."""
 
     @abc.abstractmethod
     async def open(self) -> None: ...
@@ -67,11 +67,11 @@ class AsyncConnection(abc.ABC):
     async def execute(self, command: Any) -> Any: ...
     @abc.abstractmethod
     async def listen(self, ring: Callable[[str], None]) -> None:
-        """Call `ring` for every announcement, until the connection ends."""
+        """Call `ring` for every notification, until the connection ends."""
 
     @abc.abstractmethod
     def cut(self) -> None:
-        """The statement in hand fails now, whatever the server does."""
+        """Make the running statement fail now, whatever the server does."""
 
     @abc.abstractmethod
     def drop(self) -> None:
@@ -81,7 +81,7 @@ class AsyncConnection(abc.ABC):
 class PsycopgConnection(AsyncConnection):
     _connection: Any = None
     _cursor: Any = None
-    """Used for one statement after the other: a new one costs a third of a statement."""
+    """Used for all statements: a new cursor costs a third of a statement."""
 
     @property
     def pid(self) -> int:

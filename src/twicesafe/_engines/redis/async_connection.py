@@ -1,8 +1,8 @@
-"""One awaited connection: redis-py makes it (TLS, user, database), then bytes go straight to hiredis.
+"""One async connection: redis-py opens it (TLS, user, database), then hiredis parses the replies.
 
-redis-py reads replies one by one, each with a timer of its own; a flight of hundreds is better read
-as it comes in. So once the connection stands, its transport gets a protocol of ours, with one future
-and one timer per flight.
+redis-py reads replies one by one, each with a timer. For batches of hundreds it is faster to parse
+replies as they arrive. So after connecting, the transport gets our own protocol, with one future and
+one timer per batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING = object()
 
 
 class Link(asyncio.Protocol):
-    """Lines out, replies in, one flight at a time. Cut, it is connected anew at its next use."""
+    """Sends one batch at a time and collects its replies. After a cut, the next use reconnects."""
 
     def __init__(self, settings: Settings, address: Address, servers: Servers) -> None:
         from redis.asyncio.connection import Connection, SSLConnection
@@ -49,7 +49,7 @@ class Link(asyncio.Protocol):
         self._reader = Reader(replyError=self._error, notEnoughData=_NOTHING)
         self._transport = self._connection._writer.transport
         self._transport.set_protocol(self)
-        if self._servers is not None:  # hear who is there before anything is asked of it
+        if self._servers is not None:  # check which server this is before sending any request
             try:
                 (said,) = await self.send([GREETING])
                 if isinstance(said, Exception):
@@ -61,7 +61,7 @@ class Link(asyncio.Protocol):
         self.up = True
 
     def send(self, lines: list[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
-        """Send now; the future has the replies, server errors among them."""
+        """Send now; the future gets the replies, including errors of the server."""
         loop = asyncio.get_running_loop()
         self._replies = []
         self._expected = len(lines)

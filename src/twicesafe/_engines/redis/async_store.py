@@ -1,16 +1,16 @@
-"""The awaited Redis store: concurrent calls of one event loop share round trips.
+"""The async Redis store: concurrent calls of one event loop share round trips.
 
-Each loop has three lanes: claims, endings, and the rest; so the server decides one batch while we
-read and pack another. A lone call goes straight through; what gathers while it flies is packed into
-the next batch (`joining`). A batch that is cancelled drops its connection: what was on the wire is
-answered on a new one, by the owner token. A claim that was cancelled while it gathered still flies:
-what gives it back (`Abandon`) is in the same lane, behind it.
+Each loop has three connections: for claims, for ends, and for everything else. So the server works
+on one batch while we pack another. A single call is sent at once; calls that arrive meanwhile form
+the next batch (`AsyncBatcher`). A batch that is cancelled drops its connection; a retry on a new one
+gets the same answer, by the owner token. A claim that was cancelled while it waited for its batch is
+sent all the same: the `Abandon` that releases it follows on the same connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.driving import drive_async
@@ -58,14 +58,14 @@ class AsyncRedisStore(AsyncStore):
     async def ready(self) -> None:
         await self._lanes.here().connect()
 
-    async def perform(self, request: Request) -> Any:
-        return await self._lanes.here().perform(request)
+    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
+        return self._lanes.here().perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         return self._lanes.here().submit(request)
 
-    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        return await self._lanes.here().perform_many(requests)
+    def perform_many(self, requests: Sequence[Request]) -> Coroutine[Any, Any, list[Any]]:
+        return self._lanes.here().perform_many(requests)
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         lanes = self._lanes.here()
@@ -80,7 +80,7 @@ class AsyncRedisStore(AsyncStore):
             return
 
     async def _heard(self, lanes: _LoopConnections, id_: bytes) -> bool:
-        """Wait for news; False: nobody can bring any."""
+        """Wait for a wake-up; False: none can come."""
         blocking = self._blocking
         if blocking is None:
             blocking = await asyncio.to_thread(self.blocking_store)
@@ -90,8 +90,8 @@ class AsyncRedisStore(AsyncStore):
         try:
             await ready.rung
             if news.rung.done():
-                return False  # the ear failed
-            # Asked when we would hear: what ended before that is seen, what ends later is heard.
+                return False  # listening failed
+            # Ask after listening has begun: an end before that is seen, a later one is heard.
             if await lanes.run(self.programs.awaits(id_)):
                 await news.rung
             return True
@@ -121,7 +121,7 @@ class _Bell:
         try:
             self._loop.call_soon_threadsafe(self._arrive)
         except RuntimeError:
-            return  # its loop is closed: nobody is left to wake
+            return  # its loop is closed: there is no waiter left
 
     def _arrive(self) -> None:
         if not self.rung.done():
@@ -152,11 +152,11 @@ class _LoopConnections:
         for lane in (self._claims, self._ends):
             await lane.connect()
 
-    async def perform(self, request: Request) -> Any:
+    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
         joined = self._joined.get(request.op)
         if joined is not None:
-            return await joined.perform(request)
-        return await self.run(self._store.programs.perform(request))
+            return joined.perform(request)
+        return self.run(self._store.programs.perform(request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
         joined = self._joined.get(request.op)
@@ -169,8 +169,8 @@ class _LoopConnections:
             answers += await self.run(self._store.programs.perform_all(part))
         return answers
 
-    async def run(self, program: Program[T]) -> T:
-        return await self._rest.run(program)
+    def run(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return self._rest.run(program)
 
     async def close(self) -> None:
         for lane in (self._claims, self._ends, self._rest):
@@ -178,7 +178,7 @@ class _LoopConnections:
 
 
 class _Connection:
-    """One connection per server, one trip at a time."""
+    """One connection per server, one round trip at a time."""
 
     def __init__(self, store: AsyncRedisStore) -> None:
         self._store = store
@@ -186,7 +186,7 @@ class _Connection:
         self._turn = asyncio.Lock()
 
     async def connect(self) -> None:
-        """To every server; not seen by `_tap`, as nothing is asked of a record."""
+        """Connect to every server. `_tap` does not see it: no record is touched."""
         async with self._turn:
             node = 0
             while True:
@@ -199,7 +199,7 @@ class _Connection:
                 node += 1
 
     async def perform(self, request: Request) -> Any:
-        """The lean way: one call, one server. Whatever is not plain goes the long way."""
+        """The fast way: one call, one server. Any reply that is not plain takes the long way."""
         store = self._store
         home = store.router.direct
         if home is None or store._tap is not None or self._turn.locked():
@@ -252,7 +252,7 @@ class _Connection:
                 except Exception as error:
                     landed[address] = error
         except BaseException:
-            # Cancelled: replies are on their way to nobody. No later call may read them.
+            # Cancelled: the replies are still to come, and no later call may read them.
             for address in waiting:
                 await self._links.pop(address).close()
             raise
