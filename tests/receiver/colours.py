@@ -88,6 +88,12 @@ class Bench:
     def process(self, key: Any, handler: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return self.call(self.receiver.process, key, self.coloured(handler), *args, **kwargs)
 
+    def receiver_process(
+        self, receiver: Any, key: Any, handler: Any, /, *args: Any, **kw: Any
+    ) -> Any:
+        """`process` of any receiver, with a handler that keeps its own signature."""
+        return self.call(receiver.process, key, handler, *args, **kw)
+
     def process_many(self, messages: Any, handler: Any, **kwargs: Any) -> Any:
         return self.call(self.receiver.process_many, messages, self.coloured(handler), **kwargs)
 

@@ -27,7 +27,7 @@ def foreign_loop(work: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("it waits for something")
 
 
-async def handler() -> None:
+async def handler(*_: Any) -> None:
     raise AssertionError("started")
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeAlias
 from .._values.codecs import resolve_return_type
 from .._values.fingerprint import field_names, fingerprint, stated
 from ..errors import ConfigurationError, UsageError
+from .handler_call import name_of, positional_counts, refuse_misfit
 
 __all__ = ["FingerprintSetting", "HandlerProfile", "profile_of"]
 
@@ -39,6 +40,7 @@ class HandlerProfile:
     __slots__ = (
         "_bound",
         "_defaults",
+        "_fitting",
         "_home",
         "_names",
         "_plain",
@@ -46,6 +48,8 @@ class HandlerProfile:
         "_signature",
         "_skip",
         "declared",
+        "least",
+        "most",
         "problem",
     )
 
@@ -67,6 +71,8 @@ class HandlerProfile:
         self._names = [p.name for p in parameters]
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._positional: _Positional | None = None
+        self.least, self.most = positional_counts(self._bound or handler)
+        self._fitting: set[tuple[Any, ...]] = set()
 
     @property
     def is_method(self) -> bool:
@@ -109,6 +115,23 @@ class HandlerProfile:
         if given > required or any(name in kwargs for name in names[keyless:given]):
             return False  # complete, or some argument would be given twice
         return all(at >= keyless and names[at] in kwargs for at in range(given, required))
+
+    def check(
+        self,
+        handler: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        owner: str = "receiver",
+    ) -> None:
+        """A `UsageError` if the handler cannot be called like this: before the claim, so that no
+        attempt is used up. Call it if there are keywords, or fewer or more arguments than
+        ``least`` and ``most``. Whether a call fits depends on its shape only, so it is cached."""
+        shape = (len(args), *kwargs)
+        if shape in self._fitting:
+            return
+        refuse_misfit(handler, args, kwargs, owner)
+        if len(self._fitting) < 64:
+            self._fitting.add(shape)
 
     def content(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The content that identifies a call. A single argument is used directly, so that a
@@ -330,16 +353,12 @@ def unfinished(value: Any) -> UsageError | None:
 
 def refuse_generator(handler: Any) -> UsageError:
     return UsageError(
-        f"{_name(handler)} is a generator: its work would happen after it returned, so it cannot "
+        f"{name_of(handler)} is a generator: its work would happen after it returned, so it cannot "
         "be recorded; collect the items and return them"
     )
 
 
 def refuse_async(handler: Any) -> UsageError:
     return UsageError(
-        f"{_name(handler)} is an async function: use AsyncReceiver (same methods, with await)"
+        f"{name_of(handler)} is an async function: use AsyncReceiver (same methods, with await)"
     )
-
-
-def _name(handler: Any) -> str:
-    return getattr(handler, "__qualname__", None) or type(handler).__qualname__

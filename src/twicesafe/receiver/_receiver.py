@@ -101,11 +101,15 @@ class Receiver(Decorator, Operators):
     ) -> Outcome[T]:
         """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer.
 
-        A duplicate gets the recorded answer.
+        A duplicate gets the recorded answer. All keywords are the handler's; for other settings in
+        one call use ``receiver.options(policy=Policy(lease=60)).process(…)``. Arguments that do not
+        fit the handler are refused before the claim.
         """
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
+        if kwargs or not profile.least <= len(args) <= profile.most:
+            profile.check(handler, args, kwargs)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
         return self._known(call) or value_or_raise(self._runtime.run(call))
@@ -122,6 +126,8 @@ class Receiver(Decorator, Operators):
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
+        if not profile.least <= 1 <= profile.most:
+            profile.check(handler, (None,), {})
         batch = list(messages)
         calls, bad = self._calls(batch, handler, key, profile)
         flow = exchange_many(calls, whole(concurrency))
@@ -175,6 +181,8 @@ class Receiver(Decorator, Operators):
             raise refuse_async(function)
 
         def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+            if kwargs or not profile.least <= len(args) <= profile.most:
+                profile.check(function, args, kwargs)
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
             return owner._known(call) or value_or_raise(owner._runtime.run(call))
@@ -242,11 +250,15 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
     ) -> Outcome[T]:
         """Run ``handler(*args, **kwargs)`` under this key's claim and record its answer.
 
-        A duplicate gets the recorded answer.
+        A duplicate gets the recorded answer. All keywords are the handler's; for other settings in
+        one call use ``receiver.options(policy=Policy(lease=60)).process(…)``. Arguments that do not
+        fit the handler are refused before the claim.
         """
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)
+        if kwargs or not profile.least <= len(args) <= profile.most:
+            profile.check(handler, args, kwargs)
         run = functools.partial(handler, *args, **kwargs)
         call = self._call(self.key(key), run, profile, args, kwargs)
         return self._known(call) or value_or_raise(await self._runtime.run(call))
@@ -263,6 +275,8 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)
+        if not profile.least <= 1 <= profile.most:
+            profile.check(handler, (None,), {})
         batch = list(messages)
         calls, bad = self._calls(batch, handler, key, profile)
         flow = exchange_many(calls, whole(concurrency))
@@ -320,6 +334,8 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
             raise UsageError("AsyncReceiver decorates async functions; use Receiver for this one")
 
         async def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+            if kwargs or not profile.least <= len(args) <= profile.most:
+                profile.check(function, args, kwargs)
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
             return owner._known(call) or value_or_raise(await owner._runtime.run(call))
