@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.receiver.colours import Bench
-from twicesafe import Policy, Receiver, UsageError
+from twicesafe import AsyncInbox, Inbox, Policy, Receiver, UsageError
 from twicesafe.stores.memory import MemoryStore
 
 
@@ -121,3 +124,19 @@ def test_a_decorated_function_called_wrongly() -> None:
         decorated("o", price=5)
     assert receiver.stats().total == 0
     assert decorated("o", cents=5) == "o 5"
+
+
+async def test_and_so_in_an_inbox(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/keys.db"
+    with Inbox.open(url) as inbox, closing(sqlite3.connect(tmp_path / "keys.db")) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(UsageError, match=r"use inbox\.options\(policy=Policy\(retention=…\)\)"):
+            inbox.process(connection, "k", charge, "o", retention=5)
+        with pytest.raises(UsageError, match="cannot be called like this"):
+            inbox.process(connection, "k", charge, "o", 5, 6)
+        connection.execute("COMMIT")
+        with Receiver.open(url) as receiver:
+            assert receiver.stats().total == 0
+    async with AsyncInbox.open(url) as other:
+        with pytest.raises(UsageError, match=r"use inbox\.options\(scope=…\)"):
+            await other.process(None, "k", charge, "o", scope=())

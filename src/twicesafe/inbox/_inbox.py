@@ -146,6 +146,8 @@ class Inbox(InboxBase):
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         if profile.needs_one_more(handler, args, kwargs):
             args = (connection, *args)
+        if kwargs or not profile.least <= len(args) <= profile.most:
+            profile.check(handler, args, kwargs, "inbox")
         run = functools.partial(handler, *args, **kwargs)
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return value_or_raise(self._runtime.run(connection, self._receive(call)))
@@ -305,6 +307,8 @@ class AsyncInbox(InboxBase):
             raise refuse_generator(handler)
         if profile.needs_one_more(handler, args, kwargs):
             args = (connection, *args)
+        if kwargs or not profile.least <= len(args) <= profile.most:
+            profile.check(handler, args, kwargs, "inbox")
         run = functools.partial(handler, *args, **kwargs)
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return value_or_raise(await self._runtime.run(connection, self._receive(call)))
