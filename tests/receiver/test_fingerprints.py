@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +14,12 @@ import pytest
 from tests.patience import until
 from tests.receiver.colours import Bench, Counter
 from tests.receiver.test_waiting import riders
-from twicesafe import FingerprintMismatchError
+from twicesafe import AsyncInbox, FingerprintMismatchError, Inbox, UsageError
 from twicesafe import events as ev
+from twicesafe._core.http.fingerprint import http_fingerprint
+from twicesafe._core.http.message import HttpRequest
+from twicesafe._proxy.settings import load
+from twicesafe.http import HttpPolicy
 
 SECRET = "4000-1234-5678"
 
@@ -198,3 +205,118 @@ def test_who_waits_for_a_replay_to_another_is_checked(bench: Bench) -> None:
     assert same.result(10).replayed
     with pytest.raises(FingerprintMismatchError):
         other.result(10)
+
+
+# --- one meaning of None, False and True, at every door ---------------------------------------
+
+
+def is_checked(bench: Bench, receiver: Any, key: str) -> bool:
+    process = receiver.process
+    bench.call(process, key, bench.coloured(charge), {"amount": 1})
+    try:
+        bench.call(process, key, bench.coloured(charge), {"amount": 2})
+    except FingerprintMismatchError:
+        return True
+    return False
+
+
+def test_options_none_inherits_and_false_turns_it_off(bench: Bench) -> None:
+    plain = bench.receiver
+    checked = plain.options(fingerprint=True)
+    assert not is_checked(bench, plain.options(fingerprint=None), "a")
+    assert not is_checked(bench, plain.options(fingerprint=False), "b")
+    assert is_checked(bench, checked, "c")
+    assert is_checked(bench, checked.options(fingerprint=None), "d")
+    assert is_checked(bench, checked.options(scope=("s",)), "e")
+    assert not is_checked(bench, checked.options(fingerprint=False), "f")
+    assert not is_checked(bench, checked.options(fingerprint=False).options(), "g")
+    for top in (None, False):
+        assert not is_checked(bench, bench.new_receiver(fingerprint=top), f"h {top}")
+    assert is_checked(bench, bench.new_receiver(fingerprint=True), "i")
+
+
+@pytest.mark.parametrize(
+    "outer, inner, checked",
+    [
+        (None, None, False),
+        (None, False, False),
+        (None, True, True),
+        (True, None, True),
+        (True, False, False),
+        (True, True, True),
+        (False, True, True),
+    ],
+)
+def test_the_decorator(bench: Bench, outer: Any, inner: Any, checked: bool) -> None:
+    bench.receiver = bench.new_receiver(fingerprint=outer)
+    decorated = bench.idempotent(charge, key=lambda order: "k", fingerprint=inner)
+    decorated({"amount": 1})
+    if checked:
+        with pytest.raises(FingerprintMismatchError):
+            decorated({"amount": 2})
+    else:
+        assert decorated({"amount": 2}) == "charged"
+
+
+def test_a_claim(bench: Bench) -> None:
+    def done(claim: Any) -> str:
+        return "done"
+
+    bench.manual("k", done, fingerprint={"amount": 1})
+    with pytest.raises(FingerprintMismatchError):
+        bench.manual("k", done, fingerprint={"amount": 2})
+    assert bench.manual("k", done, fingerprint=None).result == "done"
+    assert bench.manual("k", done, fingerprint=False).result == "done"
+    with pytest.raises(UsageError, match="a claim has none: pass what to compare"):
+        bench.manual("k", done, fingerprint=True)
+    bench.receiver = bench.receiver.options(fingerprint=b"one")
+    bench.manual("b", done)
+    bench.receiver = bench.receiver.options(fingerprint=b"two")
+    with pytest.raises(FingerprintMismatchError):
+        bench.manual("b", done)
+    assert bench.manual("b", done, fingerprint=False).result == "done"
+
+
+async def test_an_inbox(tmp_path: Path) -> None:
+    url, refused = f"sqlite:///{tmp_path}/keys.db", pytest.raises(UsageError, match="pass what to")
+    file = sqlite3.connect(tmp_path / "keys.db", isolation_level=None)
+    with closing(file) as connection, Inbox.open(url, fingerprint=True) as inbox:
+        connection.execute("BEGIN IMMEDIATE")
+        inbox.process(connection, "k", charge, {"amount": 1})
+        with pytest.raises(FingerprintMismatchError):
+            inbox.options(fingerprint=None).process(connection, "k", charge, {"amount": 2})
+        off = inbox.options(fingerprint=False)
+        assert off.process(connection, "k", charge, {"amount": 2}).replayed
+        assert inbox.accept(connection, "a", fingerprint={"amount": 1})
+        assert not inbox.accept(connection, "a")
+        assert not inbox.accept(connection, "a", fingerprint=False)
+        with pytest.raises(FingerprintMismatchError):
+            inbox.accept(connection, "a", fingerprint={"amount": 2})
+        with refused:
+            inbox.accept(connection, "a", fingerprint=True)
+        connection.execute("COMMIT")
+    async with AsyncInbox.open(url) as other:
+        with refused:
+            await other.accept(None, "a", fingerprint=True)
+
+
+@pytest.mark.parametrize(
+    "how, checked", [(None, True), (True, True), ("canonical", True), (False, False)]
+)
+def test_http(how: Any, checked: bool) -> None:
+    policy = HttpPolicy(fingerprint=how)
+    one, two = (
+        http_fingerprint(HttpRequest("POST", "/", b"/", b"", (), body), policy.fingerprint)
+        for body in (b"1", b"2")
+    )
+    assert (one != two) is checked
+    assert (one is None) is not checked
+
+
+def test_the_proxys_variable() -> None:
+    for text, meant in (("false", False), ("true", True), ("octets", "octets")):
+        found = load(
+            given={"upstream": "http://127.0.0.1:9000", "store": "memory://"},
+            environ={"TWICESAFE_HTTP_FINGERPRINT": text},
+        )
+        assert found.policy().fingerprint == meant

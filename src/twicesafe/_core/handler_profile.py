@@ -18,16 +18,17 @@ from types import (
     FunctionType,
     MethodType,
 )
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from .._values.codecs import resolve_return_type
 from .._values.fingerprint import field_names, fingerprint, stated
 from ..errors import ConfigurationError, UsageError
 from .handler_call import name_of, positional_counts, refuse_misfit
 
-__all__ = ["FingerprintSetting", "HandlerProfile", "profile_of"]
+__all__ = ["FingerprintSetting", "HandlerProfile", "claimed_content", "profile_of"]
 
-FingerprintSetting: TypeAlias = Literal[True] | bytes | Callable[..., object] | None
+FingerprintSetting: TypeAlias = bool | bytes | Callable[..., object] | None
+"""None: as the outer setting says, and at the top no check. False: no check. True: the arguments."""
 
 
 _Positional: TypeAlias = tuple[int, Sequence[str], int]
@@ -146,7 +147,9 @@ class HandlerProfile:
         self, setting: FingerprintSetting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[bytes | None, Callable[[], Sequence[str]] | None]:
         """The fingerprint of a call, and a function that names its fields after a mismatch."""
-        if setting is None or isinstance(setting, bytes):
+        if setting is None or setting is False:
+            return None, None
+        if isinstance(setting, bytes):
             return stated(setting), None
         content = self.content(args, kwargs) if setting is True else setting(*args, **kwargs)
         if content is None and setting is not True:
@@ -201,12 +204,30 @@ def _source_of(function: FunctionType) -> Any:
 
 
 def check_setting(setting: Any) -> FingerprintSetting:
-    if setting is None or setting is True or isinstance(setting, bytes) or callable(setting):
+    """The setting; None: no check."""
+    if setting is None or setting is False:
+        return None
+    if setting is True or isinstance(setting, bytes) or callable(setting):
         return setting  # type: ignore[no-any-return]
     raise ConfigurationError(
-        f"fingerprint={setting!r} is not valid: use None (no check), True (the arguments), "
-        "bytes, or a function of the arguments"
+        f"fingerprint={setting!r} is not valid: use None (as set outside), False (no check), True "
+        "(the arguments), bytes, or a function of the arguments"
     )
+
+
+def claimed_content(content: object, setting: FingerprintSetting) -> object:
+    """What a delivery without arguments is compared by: its own content, else the receiver's bytes.
+
+    None: no check. The receiver's True or function would need arguments.
+    """
+    if content is None:
+        return setting if isinstance(setting, bytes) else None
+    if content is True:
+        raise UsageError(
+            "fingerprint=True is of the arguments, and a claim has none: pass what to compare, as in "
+            "claim(key, fingerprint=order)"
+        )
+    return None if content is False else content
 
 
 def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple[str, ...]:

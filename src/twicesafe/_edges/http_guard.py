@@ -87,7 +87,7 @@ class Guard:
         """Starts the flow of a request: ``admit(request, read)``."""
         self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim
         self._holding, self._rerunning = (
-            receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=None)
+            receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=False)
             for rerun in (False, True)
         )
         if not receiver.store.capabilities.shared and not is_test:

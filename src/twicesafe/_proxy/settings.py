@@ -226,6 +226,7 @@ _CONVERT: Final[dict[str, Callable[[Any], Any]]] = {
         value if isinstance(value, bool) else tuple(_listed("required", value))
     ),
     "scope_secret": lambda value: value.encode() if isinstance(value, str) else value,
+    "fingerprint": lambda value: {"true": True, "false": False}.get(str(value).lower(), value),
     "header": lambda value: value or None,
     "replay_header": lambda value: value or None,
 }

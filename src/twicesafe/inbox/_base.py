@@ -9,7 +9,7 @@ from .. import events
 from .._core import inbox_flow as core
 from .._core.call import Call
 from .._core.commands import Flow
-from .._core.handler_profile import FingerprintSetting, HandlerProfile
+from .._core.handler_profile import FingerprintSetting, HandlerProfile, claimed_content
 from .._values.context import scope_of_context
 from .._values.fingerprint import stated
 from .._values.keys import Key, KeyLike, as_key
@@ -70,7 +70,7 @@ class InboxBase(ReceiverBase):
         *,
         policy: Policy | None = None,
         scope: Iterable[str] | None = None,
-        fingerprint: FingerprintSetting | Any = ...,
+        fingerprint: FingerprintSetting = None,
     ) -> Self:
         """An inbox with other settings in the same database. Cheap; this inbox is not changed."""
         _refuse_unused(policy)
@@ -94,7 +94,7 @@ class InboxBase(ReceiverBase):
 
     def _plain_call(self, id_: KeyLike, content: object) -> Call:
         """A call without a handler: `accept`."""
-        key = self.key(id_)
+        key, content = self.key(id_), claimed_content(content, self._fingerprint)
         return Call(
             *(key, _nothing, self._resolved, Any, stated(content), None),
             *(self._runtime.clock, self._notify, self._observed),

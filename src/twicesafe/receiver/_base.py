@@ -89,14 +89,17 @@ class ReceiverBase:
         *,
         policy: Policy | None = None,
         scope: Iterable[str] | None = None,
-        fingerprint: FingerprintSetting | Any = ...,
+        fingerprint: FingerprintSetting = None,
     ) -> Self:
-        """A receiver with other settings on the same store. Cheap; this receiver is not changed."""
+        """A receiver with other settings on the same store. Cheap; this receiver is not changed.
+
+        None keeps what this receiver has; ``fingerprint=False`` turns the check off.
+        """
         other = copy(self)
         other._configure(
             policy or self.policy,
             self._scope if scope is None else scope,
-            self._fingerprint if fingerprint is ... else fingerprint,
+            self._fingerprint if fingerprint is None else fingerprint,
             self._notify,
             self._observed,
         )
@@ -199,7 +202,7 @@ class ReceiverBase:
         owner = self.options(
             policy=policy,
             scope=(*self._scope, *inner),
-            fingerprint=self._fingerprint if fingerprint is None else fingerprint,
+            fingerprint=fingerprint,
         )
         name = getattr(function, "__qualname__", "")
         profile = profile_of(function, method="." in name.rpartition("<locals>.")[2])

@@ -20,7 +20,7 @@ from .._core.commands import Flow, Raised, Returned, Sleep
 from .._core.delivery import admit
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
-from .._core.handler_profile import unfinished
+from .._core.handler_profile import claimed_content, unfinished
 from .._core.protocol import Abandon, Ack, Claimed, Fail
 from .._core.recording import without_payload
 from .._core.settling import settle
@@ -46,7 +46,7 @@ class _Claim(Generic[T]):
     """What `Claim` and `AsyncClaim` share."""
 
     def __init__(self, receiver: Any, key: Key, fingerprint: object, returns: Any) -> None:
-        content: object = fingerprint
+        content = claimed_content(fingerprint, receiver._fingerprint)
         named = not (content is None or isinstance(content, bytes))
         self._receiver = receiver
         self._call = Call(

@@ -71,7 +71,7 @@ class RoundTimer:
 
 def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]] | None:
     """This round's report, new or replayed; None: another node is running it."""
-    rounds = receiver.options(policy=timer.policy, fingerprint=None)
+    rounds = receiver.options(policy=timer.policy, fingerprint=False)
     try:
         return rounds.process(timer.key(), _upkeep, receiver, timer.limit, timer.park_after())
     except StillInProgressError:
@@ -142,7 +142,7 @@ class AsyncMaintenance:
         receiver = self._receiver()
         if receiver is None:
             return False
-        rounds = receiver.options(policy=self._timer.policy, fingerprint=None)
+        rounds = receiver.options(policy=self._timer.policy, fingerprint=False)
         try:
             outcome = await rounds.process(
                 self._timer.key(),

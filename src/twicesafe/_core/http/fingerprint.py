@@ -30,7 +30,10 @@ __all__ = ["FingerprintHow", "canonical_print", "http_fingerprint"]
 SCHEME_1: Final = b"H\x01"
 SCHEME_2: Final = b"H\x02"
 
-FingerprintHow: TypeAlias = Literal["canonical", "octets"] | Callable[[HttpRequest], object] | None
+FingerprintHow: TypeAlias = (
+    Literal["canonical", "octets"] | Callable[[HttpRequest], object] | bool | None
+)
+"""None and True: canonical. False: no check."""
 
 
 def http_fingerprint(
@@ -40,8 +43,10 @@ def http_fingerprint(
 
     A callable returns what to compare besides method and path: bytes or any plain value.
     """
-    if how is None:
+    if how is False:
         return None
+    if how is None or how is True:
+        how = "canonical"
     if how not in ("canonical", "octets"):
         assert callable(how)
         return _chosen(request, how(request))

@@ -76,7 +76,7 @@ class HttpPolicy:
     per_operation: bool = False
     """The same key on another method or path is a new key, not a mismatch."""
     fingerprint: FingerprintHow = "canonical"
-    """How a repeat is compared: "canonical", "octets", a callable of the request, or None: not at all."""
+    """How a repeat is compared: "canonical" (also True), "octets", a callable, or False: not at all."""
     fingerprint_headers: tuple[str, ...] = ()
     """Header fields that are compared too."""
     max_body: int = 1_048_576
@@ -318,8 +318,9 @@ def _check_hooks(policy: HttpPolicy) -> None:
     for source in policy.key_from:
         expect(callable(source), "key_from", source, "use sources like QueryParameter('id')")
     how: object = policy.fingerprint
-    named = how is None or how in ("canonical", "octets") or callable(how)
-    expect(named, "fingerprint", how, "use 'canonical', 'octets', None or a callable")
+    named = how is None or isinstance(how, bool) or how in ("canonical", "octets") or callable(how)
+    remedy = "use 'canonical' (or True), 'octets', False (no check) or a callable"
+    expect(named, "fingerprint", how, remedy)
     scope: object = policy.scope
     if not callable(scope):
         fine = isinstance(scope, tuple) and scope and all(isinstance(n, str) and n for n in scope)
