@@ -167,8 +167,8 @@ break_source(
     "a look tells what has expired",
     bug="a repeat on an embedded store gets an answer whose retention is over",
     file="_core/lifecycle.py",
-    old="if recorded and not is_expired(row, now) else None",
-    new="if recorded else None",
+    old="if recorded and not is_expired(row, now) else ASK",
+    new="if recorded else ASK",
     tests=[f"{MEMORY}test_a_look_does_not_tell_what_has_expired"],
 )
 
@@ -176,8 +176,8 @@ break_source(
     "a look does not compare the payload",
     bug="a repeat with another payload gets the answer to the first one",
     file="receiver/_base.py",
-    old="        elif call.fingerprint in (None, answer.fingerprint):\n            return outcome_of(call, answer)\n",
-    new="        else:\n            return outcome_of(call, answer)\n",
+    old="is Verdict.REPLAY and call.fingerprint in (None, answer.fingerprint):\n            return outcome_of(call, answer)\n",
+    new="is Verdict.REPLAY:\n            return outcome_of(call, answer)\n",
     tests=[f"{RECALL}test_another_payload_is_still_refused"],
 )
 

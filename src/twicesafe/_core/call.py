@@ -28,7 +28,7 @@ class Call(msgspec.Struct, eq=False):
     notify: Callable[[Event], None]
     observed: bool
     looked: bool = False
-    """The store was looked at, and had no recorded answer (`Store.recall`)."""
+    """The store was looked at, and had no record of the key (`Store.recall`)."""
     flight: Any = None
     """The flight that this call leads: other callers in this process may wait for its answer."""
 

@@ -29,6 +29,7 @@ from .protocol import (
 )
 
 __all__ = [
+    "ASK",
     "TRANSITIONS",
     "RecordEvent",
     "abandon",
@@ -173,10 +174,14 @@ def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
     return Claimed(_CLOSED[state])
 
 
-def recall(row: Row, now: int) -> Claimed | None:
-    """The recorded answer, for a caller that has made no claim; None: only a claim can tell."""
+def recall(row: Row, now: int) -> Claimed:
+    """The recorded answer, for a caller that has made no claim; or `ASK`."""
     recorded = row.state is _COMPLETED or row.state is _FAILED
-    return _replay(row, now) if recorded and not is_expired(row, now) else None
+    return _replay(row, now) if recorded and not is_expired(row, now) else ASK
+
+
+ASK: Final = Claimed(Verdict.BUSY)
+"""In place of a recorded answer: there is a record, and only a claim can tell what it means."""
 
 
 def _replay(row: Row, now: int) -> Claimed:

@@ -86,7 +86,8 @@ class FlowRun:
     def end(self) -> None:
         """Clean up: stop renewing its leases, and wake callers that wait for its flight."""
         try:
-            self._close_jobs()
+            if self._jobs is not None:
+                self._close_jobs()
             for claim in self._claims:
                 self._runtime.keeper.remove(claim)
             self.leave_flight()
@@ -95,8 +96,7 @@ class FlowRun:
             raise
 
     def _close_jobs(self) -> None:
-        if self._jobs is not None:
-            self._jobs.close()
+        self._jobs.close()
 
     def leave_flight(self) -> None:
         """Other callers in this process no longer wait for this flow: they ask the store."""

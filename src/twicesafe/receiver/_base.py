@@ -23,7 +23,7 @@ from .._core.handler_profile import (
     refuse_generator,
     scope_of_function,
 )
-from .._core.protocol import Forget, Release, Resolve
+from .._core.protocol import Forget, Release, Resolve, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.clocks import wall_clock
 from .._values.context import scope_of_context
@@ -152,7 +152,7 @@ class ReceiverBase:
         answer = recall(call.key.id)
         if answer is None:
             call.looked = True
-        elif call.fingerprint in (None, answer.fingerprint):
+        elif answer.verdict is Verdict.REPLAY and call.fingerprint in (None, answer.fingerprint):
             return outcome_of(call, answer)
         return None
 

@@ -109,8 +109,9 @@ class Store(_Described, abc.ABC):
         """Do many, in as few round trips as possible; a failed item's error is in its place."""
 
     def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
-        """The recorded answer of a key, if one cheap look in this process tells it. None: unknown.
+        """What one cheap look in this process tells. None: there is no record of this key.
 
+        The recorded answer is a `Claimed` with the verdict REPLAY; any other says: make a claim.
         Only with ``recalls``: it saves a claim for every repeat. It waits for nothing and raises
         nothing: what is wrong, the claim that follows will say.
         """

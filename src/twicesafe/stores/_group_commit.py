@@ -76,7 +76,8 @@ class GroupCommit:
             with self._taken:
                 return self._perform_one(request)
         finally:
-            self._ring()
+            if self._line:
+                self._ring()
 
     def alone(self, work: Callable[[], T]) -> T:
         """Run other work under the lock."""
@@ -84,7 +85,8 @@ class GroupCommit:
             with self._taken:
                 return work()
         finally:
-            self._ring()
+            if self._line:
+                self._ring()
 
     def hold(self, patience: float) -> bool:
         """Take and keep the lock, before a fork. False: it was not free in time."""
@@ -155,6 +157,5 @@ class GroupCommit:
 
     def _ring(self) -> None:
         """The lock is free: wake the first in the queue, unless another leader took it."""
-        if self._line:
-            with suppress(IndexError):  # another leader has just taken them
-                self._line[0].ring()
+        with suppress(IndexError):  # there is none, or another leader has just taken them
+            self._line[0].ring()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ..._core import lifecycle
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Renew, Request, Verdict
-from ..._values.records import Row
+from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import COLUMNS, PRESENT, Change, Query, number_of, present_from, scope_text
@@ -20,6 +20,8 @@ __all__ = ["APART", "SqlitePrograms", "SqliteSchema"]
 
 APART: Final = 2048
 """Results above this many bytes live in a table of their own, off the hot row."""
+
+COMPLETED: Final = number_of(State.COMPLETED)
 
 AT_ONCE: Final = 100
 """Keys in one look at many."""
@@ -112,33 +114,33 @@ class SqlitePrograms(SqlPrograms):
         return (yield from self.shortcut(ask))
 
     def shortcut(self, ask: Request) -> Program[Any]:
+        statement = self.statement_for(ask)
+        return None if statement is None else self.meaning(ask, (yield statement))
+
+    def statement_for(self, ask: Request) -> Query | Change | None:
+        """The one statement that does the common case; None: there is none."""
         now = self.now()
         if isinstance(ask, ClaimRequest):
             key = ask.key
-            start = (
-                key.id,
-                ask.owner,
-                now + ask.lease,
-                now,
-                now,
-                ask.hold,
-                scope_text(key.scope),
-                key.value,
-                ask.fingerprint,
-            )
-            rows = yield Query(self._start, start)
-            return Claimed(Verdict.WON, rows[0][0], 1) if rows else None
+            scope = scope_text(key.scope) if key.scope else ""
+            times = now + ask.lease, now, now
+            start = (key.id, ask.owner, *times, ask.hold, scope, key.value, ask.fingerprint)
+            return Query(self._start, start)
         if isinstance(ask, Complete):
             if ask.result is not None and len(ask.result) > APART:
                 return None
-            end = (number_of(ask.state), ask.result, ask.error, now, now + ask.retention)
-            changed = yield Change(self._complete, (*end, ask.id, ask.owner, ask.fence))
-            return Ack.OK if changed else None
+            state = COMPLETED if ask.state is State.COMPLETED else number_of(ask.state)
+            end = (state, ask.result, ask.error, now, now + ask.retention)
+            return Change(self._complete, (*end, ask.id, ask.owner, ask.fence))
         if isinstance(ask, Renew):
-            until = now + ask.lease
-            changed = yield Change(self._renew, (until, ask.id, ask.owner, ask.fence))
-            return Ack.OK if changed else None
+            return Change(self._renew, (now + ask.lease, ask.id, ask.owner, ask.fence))
         return None
+
+    def meaning(self, ask: Request, reply: Any) -> Claimed | Ack | None:
+        """What the statement did; None: it was not the common case."""
+        if isinstance(ask, ClaimRequest):
+            return Claimed(Verdict.WON, reply[0][0], 1) if reply else None
+        return Ack.OK if reply else None
 
     def save(self, row: Row, new: bool = False) -> Program[None]:
         apart = row.result is not None and len(row.result) > APART

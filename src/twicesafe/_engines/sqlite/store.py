@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 
+from ..._core import lifecycle
 from ..._core.driving import drive
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ..._forking import around_fork
@@ -165,7 +166,7 @@ class SqliteStore(Store):
                 return self._reading(self.programs.recall(id))
             return self._lane.alone(partial(self._recall, id))
         except (sqlite3.Error, StoreError):
-            return None
+            return lifecycle.ASK
 
     def _recall(self, id_: bytes) -> Claimed | None:
         if self._writer is None:
@@ -265,7 +266,10 @@ class SqliteStore(Store):
     def _write_one(self, request: Any) -> Any:
         """A lone call looks and writes on the writer: its pages are warm, a reader's are not."""
         try:
-            answer = self._alone(self.programs.lone(request))
+            if self._tap is not None or (type(request) is ClaimRequest and not request.looked):
+                answer = self._alone(self.programs.lone(request))
+            else:
+                answer = self._at_once(request)
             if answer is None:
                 decision = self.programs.decide(request)
                 answer = self._alone(atomically(decision, SqlitePrograms.begin))
@@ -274,6 +278,23 @@ class SqliteStore(Store):
                 return self._looked(request)
             raise self._file.trouble(error) from error
         return answer
+
+    def _at_once(self, request: Any) -> Any:
+        """The one statement of the common case, without a program around it; None: not common."""
+        statement = self.programs.statement_for(request)
+        if statement is None:
+            return None
+        if self._writer is None:
+            self._writer = self._connect()
+        try:
+            cursor = self._writer.execute(statement.sql, statement.args)
+            reply = cursor.fetchall() if type(statement) is Query else cursor.rowcount
+            self._file.check()
+        except BaseException:
+            self._writer.close()
+            self._writer = None
+            raise
+        return self.programs.meaning(request, reply)
 
     def _looked(self, ask: Any) -> Any:
         """A writer keeps the file beyond our patience, most likely an open inbox transaction. If the

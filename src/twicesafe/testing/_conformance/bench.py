@@ -95,7 +95,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Look at this key without a claim. Reply: the recorded answer, or None."""
+    """Look at this key without a claim. Reply: what `Store.recall` returns."""
 
     id: bytes
 
