@@ -38,7 +38,7 @@ def test_an_interrupt_anywhere_leaves_the_lane_free(work: Callable[[GroupCommit]
         assert begin(lambda lane=lane: lane.perform("b"))() == ("one", "b")
         if error is None:
             break
-    assert moment > 4  # there were such moments
+    assert moment > 2  # there were such moments
 
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first in line", "second", "last"])
