@@ -19,7 +19,7 @@ from typing import TypeAlias
 __all__ = ["RenewedLock", "around_fork", "in_child"]
 
 _Hook: TypeAlias = Callable[[], None]
-_Hooks: TypeAlias = dict[Callable[[], _Hook | None], None]
+_Hooks: TypeAlias = dict[object, Callable[[], _Hook | None]]
 
 _before: _Hooks = {}
 _in_parent: _Hooks = {}
@@ -42,16 +42,25 @@ def around_fork(before: _Hook, in_parent: _Hook, in_child: _Hook) -> None:
 
 
 def _add(hooks: _Hooks, hook: _Hook) -> None:
-    if isinstance(hook, MethodType):
-        hooks[weakref.WeakMethod(hook, lambda gone: hooks.pop(gone, None))] = None
-    else:
-        hooks[lambda: hook] = None
+    key = object()
+    if not isinstance(hook, MethodType):
+        hooks[key] = lambda: hook
+        return
+    # Not weakref.WeakMethod: when the interpreter ends, its callback may find itself gone and say so.
+    function = hook.__func__
+    owner = weakref.ref(hook.__self__, lambda _: hooks.pop(key, None))
+
+    def bound() -> _Hook | None:
+        there = owner()
+        return None if there is None else MethodType(function, there)
+
+    hooks[key] = bound
 
 
 def _call_all(hooks: _Hooks) -> None:
     """Call every hook, in order. One that raises does not stop the others."""
     with ExitStack() as stack:
-        for reference in reversed(list(hooks)):
+        for reference in reversed(list(hooks.values())):
             hook = reference()
             if hook is not None:
                 stack.callback(hook)

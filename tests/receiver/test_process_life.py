@@ -161,3 +161,19 @@ def test_a_forked_child_has_owners_connections_and_keeper_of_its_own(tmp_path: P
         url_of("sqlite", tmp_path),
     )
     assert done.stdout.strip() == "[0, 0, 0] True True 1", done.stderr
+
+
+def test_interpreter_exit_with_an_unclosed_inbox_and_receiver(tmp_path: Path) -> None:
+    """Hooks for forks are let go of in whatever order the modules end: not a word on stderr."""
+    done = run(
+        """
+        import sqlite3, sys, twicesafe
+        connection = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"))
+        inbox, receiver = twicesafe.Inbox.open(sys.argv[1]), twicesafe.Receiver.open("memory://")
+        awaited = twicesafe.AsyncInbox.open(sys.argv[1])
+        print(inbox.process(connection, "k", lambda: 1).value + receiver.process("k", int).value)
+        """,
+        url_of("sqlite", tmp_path),
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "1")
+    assert done.stderr == ""
