@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import pytest
 
 from tests.inbox.conftest import Shop
 from tests.transactions.kinds import open_door
-from twicesafe import FingerprintMismatchError, Key, State, UsageError
+from twicesafe import AsyncInbox, FingerprintMismatchError, Inbox, Key, State, UsageError
 
 
 def test_a_message_is_accepted_once(shop: Shop):
@@ -167,3 +171,32 @@ def test_a_mistaken_database_is_told_also_when_its_driver_writes_the_same_placeh
         other.door.transaction(),
     ):
         shop.inbox.accept(other.door.connection, "m-1")
+
+
+async def test_a_decorated_function_may_return_its_outcome(tmp_path: Path):
+    url, file = f"sqlite:///{tmp_path}/outcomes.db", tmp_path / "outcomes.db"
+
+    def pay(connection: Any, order: str) -> str:
+        return f"paid {order}"
+
+    async def pay_async(connection: Any, order: str) -> str:
+        return f"paid {order}"
+
+    with (
+        closing(sqlite3.connect(file, isolation_level=None)) as connection,
+        Inbox.open(url) as inbox,
+    ):
+        decorated = inbox.idempotent(key="order", scope=("pay",), outcome=True)(pay)
+        connection.execute("BEGIN IMMEDIATE")
+        first, second = decorated(connection, "o-1"), decorated(connection, "o-1")
+        connection.execute("COMMIT")
+    assert (first.value, first.replayed, second.replayed) == ("paid o-1", False, True)
+    async with (
+        AsyncInbox.open(url) as other,
+        aiosqlite.connect(file, isolation_level=None) as own,
+    ):
+        awaited = other.idempotent(key="order", scope=("pay",), outcome=True)(pay_async)
+        await own.execute("BEGIN IMMEDIATE")
+        third, fourth = await awaited(own, "o-1"), await awaited(own, "o-2")
+        await own.execute("COMMIT")
+    assert (third.value, third.replayed, fourth.replayed) == ("paid o-1", True, False)

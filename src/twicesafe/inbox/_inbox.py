@@ -17,7 +17,7 @@ begins, commits or rolls back: you do. If `process` raises, roll back.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from .. import events
@@ -29,6 +29,7 @@ from .._values.outcomes import Outcome
 from .._values.policy import Policy
 from ..errors import UsageError
 from ..receiver._base import value_or_raise
+from ..receiver._decorator import AsyncDecorator, Decorator
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, open_async_store, open_store
 from ._base import InboxBase, Results
@@ -43,7 +44,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Inbox(InboxBase):
+class Inbox(Decorator, InboxBase):
     """The blocking inbox. Thread-safe; one per process and database is enough."""
 
     _runtime: TransactionRuntime
@@ -152,47 +153,26 @@ class Inbox(InboxBase):
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return value_or_raise(self._runtime.run(connection, self._receive(call)))
 
-    @overload
-    def idempotent(self, function: Callable[P, T]) -> Callable[P, T]: ...
-    @overload
-    def idempotent(
+    def _answering(
         self,
-        *,
-        key: Callable[..., KeyLike] | str | None = None,
-        scope: Iterable[str] | None = None,
-        fingerprint: FingerprintSetting = None,
-        policy: Policy | None = None,
-    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
-    def idempotent(
-        self,
-        function: Any = None,
-        *,
-        key: Callable[..., KeyLike] | str | None = None,
-        scope: Iterable[str] | None = None,
-        fingerprint: FingerprintSetting = None,
-        policy: Policy | None = None,
-    ) -> Any:
-        """Make a function whose first argument is a connection safe to call twice.
-
-        ``key`` is a function of the arguments, or the name of a parameter.
-        """
-        if function is None:
-            return functools.partial(
-                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
-            )
+        function: Any,
+        key: Callable[..., KeyLike] | str | None,
+        scope: Iterable[str] | None,
+        fingerprint: FingerprintSetting,
+        policy: Policy | None,
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Outcome[Any]]:
         owner, profile, key_of = self._decorated_with(function, key, scope, fingerprint, policy)
         if profile.problem == "async":
             raise UsageError("Inbox decorates blocking functions; use AsyncInbox for this one")
 
-        @functools.wraps(function)
-        def receive(*args: Any, **kwargs: Any) -> Any:
+        def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
             call = owner._message_call(full, run, profile, connection, args, kwargs)
-            return value_or_raise(owner._runtime.run(connection, owner._receive(call))).value
+            return value_or_raise(owner._runtime.run(connection, owner._receive(call)))
 
-        return receive
+        return answer
 
     def close(self) -> None:
         """Finish deferred writes and close the inbox's own connections; yours stay open.
@@ -209,7 +189,7 @@ class Inbox(InboxBase):
         self.close()
 
 
-class AsyncInbox(InboxBase):
+class AsyncInbox(AsyncDecorator, InboxBase):
     """Async version of `Inbox`. One per process and database is enough, for any number of tasks."""
 
     _runtime: AsyncTransactionRuntime
@@ -313,50 +293,26 @@ class AsyncInbox(InboxBase):
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return value_or_raise(await self._runtime.run(connection, self._receive(call)))
 
-    @overload
-    def idempotent(
-        self, function: Callable[P, Awaitable[T]]
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    @overload
-    def idempotent(
+    def _answering(
         self,
-        *,
-        key: Callable[..., KeyLike] | str | None = None,
-        scope: Iterable[str] | None = None,
-        fingerprint: FingerprintSetting = None,
-        policy: Policy | None = None,
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
-    def idempotent(
-        self,
-        function: Any = None,
-        *,
-        key: Callable[..., KeyLike] | str | None = None,
-        scope: Iterable[str] | None = None,
-        fingerprint: FingerprintSetting = None,
-        policy: Policy | None = None,
-    ) -> Any:
-        """Make a function whose first argument is a connection safe to call twice.
-
-        ``key`` is a function of the arguments, or the name of a parameter.
-        """
-        if function is None:
-            return functools.partial(
-                self.idempotent, key=key, scope=scope, fingerprint=fingerprint, policy=policy
-            )
+        function: Any,
+        key: Callable[..., KeyLike] | str | None,
+        scope: Iterable[str] | None,
+        fingerprint: FingerprintSetting,
+        policy: Policy | None,
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Outcome[Any]]]:
         owner, profile, key_of = self._decorated_with(function, key, scope, fingerprint, policy)
         if profile.problem != "async":
             raise UsageError("AsyncInbox decorates async functions; use Inbox for this one")
 
-        @functools.wraps(function)
-        async def receive(*args: Any, **kwargs: Any) -> Any:
+        async def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
             call = owner._message_call(full, run, profile, connection, args, kwargs)
-            answer = await owner._runtime.run(connection, owner._receive(call))
-            return value_or_raise(answer).value
+            return value_or_raise(await owner._runtime.run(connection, owner._receive(call)))
 
-        return receive
+        return answer
 
     async def close(self) -> None:
         """Finish deferred writes and close the inbox's own connections; yours stay open.

@@ -65,6 +65,7 @@ class Decorator:
         made from all arguments. The scope is the receiver's followed by ``scope``, by default the
         function's module and name, so that neither tenants nor functions share keys. With
         ``outcome=True`` it returns the `Outcome`, which also says whether the value was replayed.
+        A function of an inbox takes the connection first, and needs ``key``.
         """
         again = functools.partial(
             self.idempotent,
@@ -145,6 +146,7 @@ class AsyncDecorator:
         made from all arguments. The scope is the receiver's followed by ``scope``, by default the
         function's module and name, so that neither tenants nor functions share keys. With
         ``outcome=True`` it returns the `Outcome`, which also says whether the value was replayed.
+        A function of an inbox takes the connection first, and needs ``key``.
         """
         again = functools.partial(
             self.idempotent,
