@@ -269,8 +269,8 @@ break_source(
     "a replay keeps its claim open",
     bug="each replay leaves a flow run behind: its waiters in this process are never woken",
     file="receiver/_edge_claim.py",
-    old="            self.__exit__(None, None, None)\n",
-    new="            pass\n",
+    old="        self._flow_run.end()\n",
+    new="",
     tests=["tests/http/test_flow.py::test_the_claim_of_a_duplicate_ends_when_it_is_entered"],
 )
 break_source(
@@ -304,4 +304,15 @@ break_source(
     old="        exchange.has_lingered = lambda: time.monotonic() > patience\n",
     new="",
     tests=[f"{DJANGO}::test_wsgi_a_stream_that_lingers_on_is_done_without_a_result"],
+)
+break_source(
+    "a completed claim refuses duplicates until its block ends",
+    bug="a client that retries as soon as it has its response gets 409 while background tasks run",
+    file="receiver/_claim.py",
+    old="        self._flow_run.leave_flight()  # from here on a duplicate is answered, not refused\n",
+    new="",
+    tests=[
+        "tests/http/test_contexts.py::test_a_wsgi_server_is_called_without_the_key_and_gets_every_field",
+        "tests/receiver/test_manual_claim.py::test_a_completed_claim_is_answered_before_its_block_ends_async",
+    ],
 )

@@ -35,13 +35,18 @@ class _EdgeClaim(_Claim[Any]):
     def notify(self, event: Event) -> None:
         self._receiver._notify(event)
 
+    def _end_duplicate(self) -> None:
+        """What leaving the block does for a duplicate: it holds nothing and records nothing."""
+        self._flow_run.end()
+        self._flow_run.deliver()
+
 
 class EdgeClaim(_EdgeClaim, Claim[Any]):
     def enter(self) -> None:
         """Make the claim. That of a duplicate ends at once."""
         self.__enter__()
         if self._held is None:
-            self.__exit__(None, None, None)
+            self._end_duplicate()
 
     def leave(self, error: BaseException | None = None) -> None:
         """Close the claim. With an error, the attempt failed. A second call does nothing."""
@@ -54,7 +59,7 @@ class AsyncEdgeClaim(_EdgeClaim, AsyncClaim[Any]):
     async def enter(self) -> None:
         await self.__aenter__()
         if self._held is None:
-            await self.__aexit__(None, None, None)
+            self._end_duplicate()
 
     async def leave(self, error: BaseException | None = None) -> None:
         if not self._is_left:
