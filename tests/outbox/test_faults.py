@@ -207,7 +207,7 @@ def test_who_stops_gives_its_store_time_to_come_back(
     failed, back = threading.Event(), threading.Event()
     broker = Broker()
     relay = colours.relay(broker)
-    perform = relay.own.store.perform
+    perform = relay.own._port.perform
 
     def away(request: Any) -> Any:
         if request.op == "outbox_settle" and not back.is_set():
@@ -215,7 +215,7 @@ def test_who_stops_gives_its_store_time_to_come_back(
             raise StoreUnavailableError("away")
         return perform(request)
 
-    monkeypatch.setattr(relay.own.store, "perform", away)
+    monkeypatch.setattr(relay.own._port, "perform", away)
     put("1", key="k")
     relay.start()
     assert failed.wait(20)

@@ -37,7 +37,7 @@ def test_a_clock_that_goes_on_inside_a_statement_passes_over_no_row(postgres_url
         with Outbox(store) as outbox:
             outbox.add_many(connection, [{"topic": "t", "body": b, "key": "k"} for b in "123456"])
             connection.commit()
-            perform: Any = store.perform
+            perform = store.outbox.perform
             fence = perform(Hold(b"me", 1_000_000)).slots[SLOT]
             first = perform(Fetch([SLOT], 10, [])).rows[0].n
             refusal = Setback(SLOT, fence, LANE, first, 1, rest, "no")
@@ -60,7 +60,7 @@ def test_the_clock_is_read_once_for_all_rows(postgres_url: str):
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE SEQUENCE ticks")
         with Outbox(store) as outbox:
-            perform: Any = store.perform
+            perform = store.outbox.perform
             slots = perform(Hold(b"me", 1_000_000)).slots
             with connection.transaction():
                 keys = [{"topic": "t", "body": "", "key": f"k{n}"} for n in range(5)]
@@ -149,7 +149,7 @@ def test_what_another_relay_published_keeps_no_lane_waiting(
 ):
     """It had fetched the message before it was refused: it deletes the row, and knows of no trouble."""
     put("1", "2", "3", key="k")
-    perform: Any = outbox.store.perform
+    perform = outbox.store.outbox.perform
     fence = perform(Hold(b"me", 60_000)).slots[SLOT]
     rows = perform(Fetch([SLOT], 10, [])).rows
     perform(Settle(b"me", [], {}, [Setback(SLOT, fence, LANE, rows[0].n, 1, 0, "no")], {}))

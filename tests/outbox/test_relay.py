@@ -19,7 +19,7 @@ from twicesafe import (
     StoreUnavailableError,
     UsageError,
 )
-from twicesafe._core.outbox_requests import BELL, Hold, Message
+from twicesafe._core.outbox_requests import Hold, Message
 from twicesafe.events import BrokerFailed, Event, LaneParked, PublishFailed, Relayed
 from twicesafe.outbox import AsyncOutbox, Outbox, OutboxRelay
 
@@ -111,7 +111,7 @@ def test_a_dead_relays_share_goes_on_after_its_lease(
     colours: Colours, outbox: Outbox, put: Put, broker: Broker
 ):
     began = time.monotonic()
-    held = outbox.store.perform(Hold(b"dead", 400))  # type: ignore[arg-type]
+    held = outbox.store.outbox.perform(Hold(b"dead", 400))
     assert len(held.slots) == 64
     put("1")
     relay = colours.relay(broker, lease=3)
@@ -289,7 +289,7 @@ def test_draining_ends_when_the_store_is_away(
 ):
     put("1", key="k")
     relay = colours.relay(broker)
-    perform = relay.own.store.perform
+    perform = relay.own._port.perform
 
     def performed(request: Any) -> Any:
         if request.op == op:
@@ -297,7 +297,7 @@ def test_draining_ends_when_the_store_is_away(
         return perform(request)
 
     with monkeypatch.context() as patched:
-        patched.setattr(relay.own.store, "perform", performed)
+        patched.setattr(relay.own._port, "perform", performed)
         with pytest.raises(StoreUnavailableError, match="no store"):
             relay.drain()
     assert relay.drain() == 1
@@ -417,12 +417,12 @@ def test_a_relay_that_lost_its_slots_notes_nothing(
 
 def test_whoever_sleeps_is_woken_by_an_add(postgres_url: str):
     with Outbox.open(postgres_url) as outbox:
-        store: Any = outbox.store
-        store.perform(Hold(b"sleeper", 60_000))
+        port = outbox.store.outbox
+        port.perform(Hold(b"sleeper", 60_000))
         woken = threading.Event()
 
         def sleep() -> None:
-            store.watch(BELL + b"sleeper", 30)
+            port.listen(b"sleeper", 30)
             woken.set()
 
         sleeper = threading.Thread(target=sleep)
@@ -444,11 +444,11 @@ def test_whoever_would_sleep_over_a_message_does_not(postgres_url: str):
     with Outbox.open(postgres_url) as outbox:
         import psycopg
 
-        store: Any = outbox.store
-        store.perform(Hold(b"sleeper", 60_000))
+        port = outbox.store.outbox
+        port.perform(Hold(b"sleeper", 60_000))
         with psycopg.connect(postgres_url) as connection:
             outbox.add(connection, topic="t", body="")
-        store.watch(BELL + b"sleeper", 30)  # comes back at once, or the test times out
+        port.listen(b"sleeper", 30)  # comes back at once, or the test times out
 
 
 async def test_asyncpg(postgres_url: str):

@@ -53,7 +53,7 @@ def connect(url: str, **options: Any) -> Any:
 def small(mariadb_url: str) -> str:
     """Tables that the server takes for empty, whatever is in them."""
     store = MysqlStore.open(mariadb_url)
-    store.perform(Prepare(migrate=True))
+    store.outbox.perform(Prepare(migrate=True))
     store.close()
     with connect(mariadb_url, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("SHOW TABLES")
@@ -244,22 +244,23 @@ def messages(store: MysqlStore, url: str) -> None:
             outbox.add(connection, topic="t", key="lane", body=b"%d" % number)
         outbox.add(connection, topic="t", body=b"alone")
         connection.commit()
-    held = store.perform(Hold(A, HOUR))
-    store.perform(Hold(B, HOUR))
-    held = store.perform(Hold(A, HOUR, give=frozenset(range(64)) - {0}))
-    held = store.perform(Hold(A, HOUR))
-    first, *_ = store.perform(Fetch(list(range(64)), 10, [])).rows
+    port = store.outbox
+    held = port.perform(Hold(A, HOUR))
+    port.perform(Hold(B, HOUR))
+    held = port.perform(Hold(A, HOUR, give=frozenset(range(64)) - {0}))
+    held = port.perform(Hold(A, HOUR))
+    first, *_ = port.perform(Fetch(list(range(64)), 10, [])).rows
     refused = Setback(
         first.slot, held.slots.get(first.slot, 0), first.lane, first.n, 1, 0, "no", True
     )
-    store.perform(Settle(A, [], {}, [refused], {}))
-    aside = store.perform(Fetch(list(range(64)), 10, [])).aside
-    store.perform(Settle(A, [], {}, [], aside))
+    port.perform(Settle(A, [], {}, [refused], {}))
+    aside = port.perform(Fetch(list(range(64)), 10, [])).aside
+    port.perform(Settle(A, [], {}, [], aside))
     assert aside, "the lane was not in trouble"
-    assert store.perform(Unpark(first.lane, True, "ann", ""))
-    again = store.perform(Fetch(list(range(64)), 10, [])).rows
-    store.perform(Settle(A, [row.n for row in again], {first.lane: again[0].n}, [], {}))
-    store.perform(Hold(A, HOUR, leave=True))
+    assert port.perform(Unpark(first.lane, True, "ann", ""))
+    again = port.perform(Fetch(list(range(64)), 10, [])).rows
+    port.perform(Settle(A, [row.n for row in again], {first.lane: again[0].n}, [], {}))
+    port.perform(Hold(A, HOUR, leave=True))
 
 
 def parts(sql: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ ADD = "tests/outbox/test_add.py"
 break_source(
     "the outbox reads its clock for each row",
     bug="time is another one for each row of a statement: a rest may end in the middle of a lane",
-    file="_engines/sql/outbox_programs.py",
+    file="_engines/sql/outbox_dialect.py",
     old='return f"(SELECT {self.now()})"',
     new="return self.now()",
     tests=[f"{LANES}::test_the_clock_is_read_once_for_all_rows"],
@@ -22,7 +22,7 @@ break_source(
 break_source(
     "a lane in trouble sends all that it has",
     bug="rows behind the refused one are fetched with it, though earlier ones may be aside",
-    file="_engines/sql/outbox_programs.py",
+    file="_engines/sql/outbox_dialect.py",
     old="AND o.n <= t.n AND t.not_before",
     new="AND t.not_before",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
@@ -30,8 +30,8 @@ break_source(
 break_source(
     "a lane whose message is gone waits for ever",
     bug="a trouble whose message another relay published is never ended, and what is aside stays there",
-    file="_engines/sql/outbox_programs.py",
-    old="        yield from self._end_moot_troubles()\n        return Held",
+    file="_engines/sql/outbox_relay_programs.py",
+    old="        yield from self._end_moot_troubles(now)\n        return Held",
     new="        return Held",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
 )
@@ -46,7 +46,7 @@ break_source(
 break_source(
     "an early skip",
     bug="a message that an operator skipped comes back with the others",
-    file="_engines/sql/outbox_programs.py",
+    file="_engines/sql/outbox_relay_programs.py",
     old='waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ? AND skipped_at = 0"',
     new='waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ?"',
     tests=[f"{RELAY}::test_skip_goes_on_behind_it_and_keeps_it[sqlite-sync]"],
@@ -54,7 +54,7 @@ break_source(
 break_source(
     "refusals are noted by strangers",
     bug="a relay that has lost its slot notes a refusal",
-    file="_engines/sql/outbox_programs.py",
+    file="_engines/sql/outbox_relay_programs.py",
     old="WHERE slot = ? AND owner = ? AND fence = ?",
     new="WHERE slot = ? AND (owner = ? OR fence <> ?)",
     tests=[f"{RELAY}::test_a_relay_that_lost_its_slots_notes_nothing[sqlite-sync]"],
@@ -62,7 +62,7 @@ break_source(
 break_source(
     "a late refusal counts again",
     bug="a refusal that was said before, or is about an earlier attempt, is noted again",
-    file="_engines/sql/outbox_programs.py",
+    file="_engines/sql/outbox_relay_programs.py",
     old="if it.attempts != (found[0][0] if found else 0) + it.counts:",
     new="if False:",
     tests=[

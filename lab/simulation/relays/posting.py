@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twicesafe._core.outbox_requests import Message, lane_of, slot_of
-from twicesafe._engines.sql.outbox_programs import Added
+from twicesafe._core.outbox_requests import Added, Message, lane_of, slot_of
 
 if TYPE_CHECKING:
     from .broker import Call

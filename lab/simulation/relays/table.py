@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twicesafe._core.driving import drive
-from twicesafe._core.outbox_requests import OutboxRequest, Prepare
+from twicesafe._core.outbox_requests import Added, OutboxRequest, Prepare, Reply
 from twicesafe._engines.sql.commands import Query
-from twicesafe._engines.sql.outbox_programs import COLUMNS, Added, inlined, values_of
+from twicesafe._engines.sql.outbox_dialect import COLUMNS, inlined, values_of
 from twicesafe._engines.sqlite.outbox_programs import SqliteOutbox
 from twicesafe._engines.sqlite.programs import SqliteSchema
 
@@ -56,7 +56,7 @@ class _Engine:
         self._readings += 1
         return self.now() + MOVES * (self._readings - 1)
 
-    def perform(self, request: OutboxRequest) -> Any:
+    def perform(self, request: OutboxRequest[Reply]) -> Reply:
         return drive(self.outbox.perform(request), self.execute)
 
     def execute(self, command: Any) -> Any:

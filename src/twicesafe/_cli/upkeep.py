@@ -259,7 +259,7 @@ def migrate(
             raise UsageError(f"{opening.url} does not support an outbox: leave --outbox out")
         done, url = [*opening.migrated, *opening.migrate()], opening.url
         if outbox:
-            done += opening.perform(Prepare(migrate=True))  # type: ignore[arg-type]
+            done += opening.outbox.perform(Prepare(migrate=True))
     if json:
         screen.data({"store": url, "done": done})
         return

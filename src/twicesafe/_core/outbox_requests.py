@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
 __all__ = [
-    "BELL",
     "GATES",
     "SLOTS",
+    "Added",
     "Backlog",
     "Depth",
     "Fetch",
@@ -50,8 +50,8 @@ __all__ = [
 SLOTS: Final = 64
 GATES: Final = 1024
 
-BELL: Final = hashlib.sha256(b"twicesafe.outbox._outbox.bell.1").digest()[:16]
-"""Prefix of the id that a sleeping relay watches; its owner token follows."""
+Reply = TypeVar("Reply")
+_Reply_co = TypeVar("_Reply_co", covariant=True)
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +64,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     key: str | None = None
     """The ordering key; None: no order relative to other messages."""
     headers: dict[str, str] = {}
+
+
+class Added(msgspec.Struct, frozen=True, gc=False):
+    """A message as `add` writes it: checked, and with its lane."""
+
+    message: Message
+    lane: bytes
+    type: str
+    headers: str
+    ordered: bool
+    """It has a key, so adding it waits for the lane's gate."""
 
 
 class Pending(msgspec.Struct, gc=False):
@@ -148,16 +159,24 @@ class ParkedLane(msgspec.Struct, frozen=True):
 # --- requests --------------------------------------------------------------------------------
 
 
-class Prepare(msgspec.Struct, gc=False):
-    """Create the outbox tables, or check that they exist. Answer: what was done."""
+class OutboxRequest(msgspec.Struct, Generic[_Reply_co], gc=False):
+    """One request to an outbox. The parameter is the type of its reply."""
+
+    op: ClassVar[str]
+    reads: ClassVar[bool] = False
+    """It writes nothing."""
+
+
+class Prepare(OutboxRequest[list[str]], gc=False):
+    """Create the outbox tables, or check that they exist. Reply: what was done."""
 
     op: ClassVar[str] = "outbox_prepare"
     migrate: bool = False
     """Create them even on a store that was opened with ?migrate=false."""
 
 
-class Hold(msgspec.Struct, gc=False):
-    """Heartbeat: renew my slots, take free ones up to my share, release these. Answer: `Held`."""
+class Hold(OutboxRequest[Held], gc=False):
+    """Heartbeat: renew my slots, take free ones up to my share, release these."""
 
     op: ClassVar[str] = "outbox_hold"
     owner: bytes
@@ -167,20 +186,21 @@ class Hold(msgspec.Struct, gc=False):
     """Release all slots; this relay stops."""
 
 
-class Fetch(msgspec.Struct, gc=False):
-    """The first publishable rows of these slots, except those of `except_lanes`. Answer: `Fetched`."""
+class Fetch(OutboxRequest[Fetched], gc=False):
+    """The first publishable rows of these slots, except those of `except_lanes`."""
 
     op: ClassVar[str] = "outbox_fetch"
+    reads: ClassVar[bool] = True
     slots: list[int]
     limit: int
     except_lanes: list[bytes]
 
 
-class Settle(msgspec.Struct, gc=False):
+class Settle(OutboxRequest[int], gc=False):
     """Delete published rows, record setbacks, set rows of lanes in trouble aside.
 
     Published rows are deleted even if another relay holds the slot now. The rest requires owner and
-    fence. Repeating the request changes nothing. Answer: how many setbacks were refused.
+    fence. Repeating the request changes nothing. Reply: how many setbacks were refused.
     """
 
     op: ClassVar[str] = "outbox_settle"
@@ -192,31 +212,33 @@ class Settle(msgspec.Struct, gc=False):
     aside: dict[bytes, list[int]]
 
 
-class Rise(msgspec.Struct, gc=False):
+class Rise(OutboxRequest[None], gc=False):
     """This relay is awake: writers need not wake it."""
 
     op: ClassVar[str] = "outbox_rise"
     owner: bytes
 
 
-class Backlog(msgspec.Struct, gc=False):
-    """Answer: `Depth`."""
+class Backlog(OutboxRequest[Depth], gc=False):
+    """The numbers to monitor."""
 
     op: ClassVar[str] = "outbox_backlog"
+    reads: ClassVar[bool] = True
 
 
-class ParkedLanes(msgspec.Struct, gc=False):
-    """Answer: a list of `ParkedLane`, the longest parked first."""
+class ParkedLanes(OutboxRequest[list[ParkedLane]], gc=False):
+    """The parked lanes, the longest parked first."""
 
     op: ClassVar[str] = "outbox_parked"
+    reads: ClassVar[bool] = True
     limit: int
     lane: bytes | None = None
 
 
-class Unpark(msgspec.Struct, gc=False):
+class Unpark(OutboxRequest[bool], gc=False):
     """Continue the lane with its first message, or (`skip`) with the one after it.
 
-    A skipped message is kept with `by` and `why`, and never published. Answer: was it parked?
+    A skipped message is kept with `by` and `why`, and never published. Reply: was it parked?
     """
 
     op: ClassVar[str] = "outbox_unpark"
@@ -226,16 +248,13 @@ class Unpark(msgspec.Struct, gc=False):
     why: str
 
 
-OutboxRequest: TypeAlias = Prepare | Hold | Fetch | Settle | Rise | Backlog | ParkedLanes | Unpark
-
-
 # --- the lane of a message -------------------------------------------------------------------
 
 
 def lane_of(key: str | None, id: str) -> bytes:  # noqa: A002
     """The lane of a message: its key's, or its own."""
     name = b"key\0" + key.encode() if key is not None else b"id\0" + id.encode()
-    return hashlib.sha256(b"twicesafe.outbox._outbox.lane.1\0" + name).digest()[:16]
+    return hashlib.sha256(b"twicesafe.outbox.lane.1\0" + name).digest()[:16]
 
 
 def slot_of(lane: bytes) -> int:

@@ -73,7 +73,7 @@ class Collect(msgspec.Struct, gc=False):
 class Listen(msgspec.Struct, gc=False):
     """Sleep until a message is added (stores with ``wake``), stop is called, or time is up."""
 
-    bell: bytes
+    owner: bytes
     seconds: float
 
 

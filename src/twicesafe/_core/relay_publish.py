@@ -23,7 +23,7 @@ from .. import events
 from .._values.owner_token import chance
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
 from .commands import Flow
-from .outbox_requests import BELL, Fetch, Fetched, Pending, Rise, Setback, Settle
+from .outbox_requests import Fetch, Fetched, Pending, Rise, Setback, Settle
 from .publisher import NOT_TRIED, NotNow
 from .relay_lease import DEAF_POLL, REST, Check, Collect, Listen, Publish, RelayState
 
@@ -211,7 +211,7 @@ class _PublishLoop:
         elif state.wake and self.pause >= DEAF_POLL:
             self.asleep = True
             try:
-                yield Listen(BELL + state.owner, self.pause)
+                yield Listen(state.owner, self.pause)
             except StoreError as error:
                 self._outage("outbox_listen", error)
         else:

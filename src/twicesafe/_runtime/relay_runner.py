@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -37,11 +37,11 @@ class RelayRunner:
         state: RelayState,
         publisher: Any,
         perform: Callable[[Any], Any],
-        watch: Callable[[bytes, float], None],
+        listen: Callable[[bytes, float], None],
     ) -> None:
         self._state = state
         self._perform = perform
-        self._watch = watch
+        self._listen_for = listen
         self._ended: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._publisher = publisher
@@ -82,7 +82,7 @@ class RelayRunner:
         if kind is Collect:
             return self._collect(command.seconds)
         if kind is Listen:
-            self._watch(command.bell, min(command.seconds, LISTEN_SLICE))
+            self._listen_for(command.owner, min(command.seconds, LISTEN_SLICE))
             return None
         if kind is Pause:
             self._over.wait(command.seconds)
@@ -120,12 +120,12 @@ class AsyncRelayRunner:
         self,
         state: RelayState,
         publisher: Any,
-        perform: Callable[[Any], Awaitable[Any]],
-        watch: Callable[[bytes, float], Coroutine[Any, Any, None]],
+        perform: Callable[[Any], Coroutine[Any, Any, Any]],
+        listen: Callable[[bytes, float], Coroutine[Any, Any, None]],
     ) -> None:
         self._state = state
         self._perform = perform
-        self._watch = watch
+        self._listen_for = listen
         self._publisher = publisher
         self._under_way: set[asyncio.Task[Any]] = set()
         self._ended: list[tuple[int, Any]] = []
@@ -162,10 +162,7 @@ class AsyncRelayRunner:
             return self._listen(command)
         if kind is Pause:
             return _until(self._over, command.seconds)
-        return self._ask(command)
-
-    async def _ask(self, request: Any) -> Any:
-        return await self._perform(request)
+        return self._perform(command)
 
     async def _take(self, command: Publish | Check) -> Any:
         if type(command) is Publish:
@@ -192,7 +189,7 @@ class AsyncRelayRunner:
         return ended
 
     async def _listen(self, command: Listen) -> None:
-        listening = asyncio.create_task(self._watch(command.bell, command.seconds))
+        listening = asyncio.create_task(self._listen_for(command.owner, command.seconds))
         news = asyncio.create_task(self._news.wait())
         try:
             await asyncio.wait({listening, news}, return_when=asyncio.FIRST_COMPLETED)

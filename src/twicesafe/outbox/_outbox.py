@@ -26,21 +26,24 @@ import msgspec
 from .. import _transactions as transactions
 from .._core.http.key_field import field_of
 from .._core.outbox_requests import (
+    Added,
     Backlog,
     Depth,
     Message,
+    OutboxRequest,
     ParkedLane,
     ParkedLanes,
     Prepare,
+    Reply,
     Unpark,
     lane_of,
 )
-from .._engines.sql.outbox_programs import Added, OutboxPrograms
 from .._values.clocks import wall_clock
 from .._values.closed import closed, require_open
-from ..errors import UnsupportedByStoreError, UsageError, stays_here
+from ..errors import UsageError, stays_here
 from ..propagation import numbered, outgoing_key
 from ..stores._base import AsyncStore, Store
+from ..stores._outbox_port import AsyncOutboxPort, OutboxInTransaction, OutboxPort
 from ..stores._urls import check_store, open_async_store, open_store
 
 __all__ = ["AsyncOutbox", "Outbox"]
@@ -72,20 +75,17 @@ class _Outbox:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.store.url}>"  # type: ignore[attr-defined]
 
-    def __init__(self, store: Any, ordered: bool, max_bytes: int) -> None:
+    def __init__(self, store: object, ordered: bool, max_bytes: int) -> None:
         check_store(self, store)
-        if not store.capabilities.outbox:
-            raise UnsupportedByStoreError(
-                f"{store.url} cannot hold an outbox, which must be in the database of your data: "
-                "use sqlite:///…, postgresql://… or mysql://…"
-            )
         if max_bytes < 1:
             raise UsageError(f"max_bytes={max_bytes!r} is not valid: use 1 or more")
         self._ordered = ordered
         self._max_bytes = max_bytes
-        self._spoken: dict[tuple[str, str], OutboxPrograms] = {}
+        self._spoken: dict[tuple[str, str], OutboxInTransaction] = {}
 
-    def _programs(self, outbox: OutboxPrograms, transaction: Any) -> OutboxPrograms:
+    def _statements(
+        self, outbox: OutboxPort | AsyncOutboxPort, transaction: Any
+    ) -> OutboxInTransaction:
         """The outbox's statements in the placeholder style of the caller's driver."""
         known = self._spoken.get((transaction.dialect, transaction.style))
         if known is None:
@@ -94,7 +94,7 @@ class _Outbox:
                     f"this outbox is on {outbox.dialect}, but the connection is "
                     f"{transaction.dialect}: open the outbox on the database of your connection"
                 )
-            known = outbox.speaking(transaction.style)
+            known = outbox.in_transaction(transaction.style)
             self._spoken[transaction.dialect, transaction.style] = known
         return known
 
@@ -141,7 +141,8 @@ class Outbox(_Outbox):
     def __init__(self, store: Store, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(store, ordered, max_bytes)
         self.store = store
-        store.perform(Prepare())  # type: ignore[arg-type]
+        self._port = store.outbox
+        self._port.perform(Prepare())
 
     @classmethod
     def open(cls, url: str, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> Self:
@@ -181,25 +182,25 @@ class Outbox(_Outbox):
         transaction = transactions.of(connection)
         transaction.check()
         if added:
-            programs = self._programs(_outbox_of(self.store), transaction)
-            transaction.run(programs.add(added, wall_clock()))
+            statements = self._statements(self._port, transaction)
+            transaction.run(statements.add(added, wall_clock()))
         return [one.message.id for one in added]
 
     def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
-        return self.store.perform(Backlog())  # type: ignore[arg-type, no-any-return]
+        return self._port.perform(Backlog())
 
     def parked(self, limit: int = 100) -> list[ParkedLane]:
         """Lanes whose message was refused too often, the longest parked first."""
-        return self.store.perform(ParkedLanes(_whole(limit)))  # type: ignore[arg-type, no-any-return]
+        return self._port.perform(ParkedLanes(_whole(limit)))
 
     def retry(self, lane: str, *, by: str, why: str = "") -> None:
         """Retry a parked lane, starting with the message that was refused."""
-        _require(self.store.perform(_unpark(lane, False, by, why)), lane)  # type: ignore[arg-type]
+        _require(self._port.perform(_unpark(lane, False, by, why)), lane)
 
     def skip(self, lane: str, *, by: str, why: str = "") -> None:
         """Continue a parked lane after the refused message, which is kept but not published."""
-        _require(self.store.perform(_unpark(lane, True, by, why)), lane)  # type: ignore[arg-type]
+        _require(self._port.perform(_unpark(lane, True, by, why)), lane)
 
     def close(self) -> None:
         """Close the outbox's store; your own connections stay open. Further calls are refused."""
@@ -222,6 +223,7 @@ class AsyncOutbox(_Outbox):
     ) -> None:
         super().__init__(store, ordered, max_bytes)
         self.store = store
+        self._port = store.outbox
         self._prepared = False
 
     @classmethod
@@ -258,17 +260,17 @@ class AsyncOutbox(_Outbox):
         await transaction.check()
         if added:
             await self._prepare()
-            programs = self._programs(_outbox_of(self.store), transaction)
-            await transaction.run(programs.add(added, wall_clock()))
+            statements = self._statements(self._port, transaction)
+            await transaction.run(statements.add(added, wall_clock()))
         return [one.message.id for one in added]
 
     async def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
-        return await self._ask(Backlog())  # type: ignore[no-any-return]
+        return await self._ask(Backlog())
 
     async def parked(self, limit: int = 100) -> list[ParkedLane]:
         """Lanes whose message was refused too often, the longest parked first."""
-        return await self._ask(ParkedLanes(_whole(limit)))  # type: ignore[no-any-return]
+        return await self._ask(ParkedLanes(_whole(limit)))
 
     async def retry(self, lane: str, *, by: str, why: str = "") -> None:
         """Retry a parked lane, starting with the message that was refused."""
@@ -296,21 +298,15 @@ class AsyncOutbox(_Outbox):
 
         running_loop()
         if not self._prepared:
-            await self.store.perform(Prepare())  # type: ignore[arg-type]
+            await self._port.perform(Prepare())
             self._prepared = True
 
-    async def _ask(self, request: Any) -> Any:
+    async def _ask(self, request: OutboxRequest[Reply]) -> Reply:
         await self._prepare()
-        return await self.store.perform(request)
+        return await self._port.perform(request)
 
 
 # --- checking a message --------------------------------------------------------------------------
-
-
-def _outbox_of(store: Any) -> OutboxPrograms:
-    """The statements of the store's engine; a threaded store has them on its blocking store."""
-    found = getattr(store, "outbox", None)
-    return store.blocking_store().outbox if found is None else found  # type: ignore[no-any-return]
 
 
 def _text(given: object, what: str) -> str:

@@ -24,7 +24,7 @@ from .._values.clocks import since_boot
 from .._values.closed import closed
 from .._values.policy import Backoff
 from .._values.settings import Duration, seconds
-from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
+from ..errors import ConfigurationError, UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import open_async_store, open_store
 from .publishers._function import publisher_of
@@ -121,7 +121,7 @@ class OutboxRelay(_Relay):
         super().__init__(publisher, lease, batch, concurrency, max_attempts, backoff, observers)
         self._owned = isinstance(store, str)
         self.store: Store = open_store(store) if isinstance(store, str) else store
-        _need_outbox(self.store)
+        self._port = self.store.outbox
         self._adapted = _runtime().for_threads(self.publisher)
         self._runner: RelayRunner | None = None
         self._thread: threading.Thread | None = None
@@ -200,10 +200,10 @@ class OutboxRelay(_Relay):
     def _prepared(self, until_empty: bool = False) -> RelayRunner:
         if self._runner is not None:
             raise UsageError("this relay is already running")
-        self.store.perform(Prepare())  # type: ignore[arg-type]
+        port = self._port
+        port.perform(Prepare())
         state = self._new_state(self.store.capabilities.wake, until_empty)
-        store = self.store
-        self._runner = _runtime().RelayRunner(state, self._adapted, store.perform, store.watch)
+        self._runner = _runtime().RelayRunner(state, self._adapted, port.perform, port.listen)
         return self._runner
 
 
@@ -225,7 +225,7 @@ class AsyncOutboxRelay(_Relay):
         super().__init__(publisher, lease, batch, concurrency, max_attempts, backoff, observers)
         self._owned = isinstance(store, str)
         self.store: AsyncStore = open_async_store(store) if isinstance(store, str) else store
-        _need_outbox(self.store)
+        self._port = self.store.outbox
         self._adapted = _runtime().for_event_loop(self.publisher)
         self._runner: AsyncRelayRunner | None = None
         self._task: asyncio.Task[None] | None = None
@@ -295,19 +295,11 @@ class AsyncOutboxRelay(_Relay):
     async def _prepared(self, until_empty: bool = False) -> AsyncRelayRunner:
         if self._runner is not None:
             raise UsageError("this relay is already running")
-        await self.store.perform(Prepare())  # type: ignore[arg-type]
+        port = self._port
+        await port.perform(Prepare())
         state = self._new_state(self.store.capabilities.wake, until_empty)
-        store = self.store
-        self._runner = _runtime().AsyncRelayRunner(state, self._adapted, store.perform, store.watch)
+        self._runner = _runtime().AsyncRelayRunner(state, self._adapted, port.perform, port.listen)
         return self._runner
-
-
-def _need_outbox(store: Store | AsyncStore) -> None:
-    if not store.capabilities.outbox:
-        raise UnsupportedByStoreError(
-            f"{store.url} cannot hold an outbox, which must be in the database of your data: use "
-            "sqlite:///…, postgresql://… or mysql://…"
-        )
 
 
 def _runtime() -> Any:

@@ -5,6 +5,7 @@
     ClaimRequest, …       the requests that a store performs, and the answers
     lifecycle             the rules: (row, request, time) → (answer, row to write)
     Row, …                what a store keeps and reports
+    OutboxPort, …         the outbox of a store that has one, and the requests that it performs
     memory                the smallest store of ours, to read first
 
 docs/how-to/write-a-store.md goes through it step by step; `twicesafe.testing.StoreConformance` tests it.
@@ -13,6 +14,25 @@ docs/how-to/write-a-store.md goes through it step by step; `twicesafe.testing.St
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from .._core.outbox_requests import (
+    Added,
+    Backlog,
+    Depth,
+    Fetch,
+    Fetched,
+    Held,
+    Hold,
+    Message,
+    OutboxRequest,
+    ParkedLane,
+    ParkedLanes,
+    Pending,
+    Prepare,
+    Rise,
+    Setback,
+    Settle,
+    Unpark,
+)
 from .._core.protocol import (
     Abandon,
     Ack,
@@ -36,6 +56,7 @@ from .._core.protocol import (
 from .._values.clocks import wall_clock
 from .._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ._base import AsyncStore, Capabilities, Finding, Store
+from ._outbox_port import AsyncOutboxPort, OutboxInTransaction, OutboxPort
 from ._urls import open_async_store, open_store
 
 if _TYPE_CHECKING:
@@ -45,24 +66,43 @@ if _TYPE_CHECKING:
 __all__ = [
     "Abandon",
     "Ack",
+    "Added",
+    "AsyncOutboxPort",
     "AsyncStore",
     "AuditEntry",
+    "Backlog",
     "Browse",
     "Capabilities",
     "ClaimRequest",
     "Claimed",
     "Complete",
+    "Depth",
     "Fail",
+    "Fetch",
+    "Fetched",
     "Finding",
     "Forget",
+    "Held",
     "History",
+    "Hold",
+    "Message",
+    "OutboxInTransaction",
+    "OutboxPort",
+    "OutboxRequest",
     "Page",
+    "ParkedLane",
+    "ParkedLanes",
+    "Pending",
+    "Prepare",
     "Read",
     "Release",
     "Renew",
     "Request",
     "Resolve",
+    "Rise",
     "Row",
+    "Setback",
+    "Settle",
     "State",
     "Stats",
     "Store",
@@ -70,6 +110,7 @@ __all__ = [
     "Sweep",
     "SweepReport",
     "ThreadedStore",
+    "Unpark",
     "Verdict",
     "lifecycle",
     "moment",

@@ -11,10 +11,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar
 
 from .._core.protocol import Claimed, Request
-from ..errors import stays_here
+from ..errors import UnsupportedByStoreError, stays_here
+
+if TYPE_CHECKING:
+    from ._outbox_port import AsyncOutboxPort, OutboxPort
 
 __all__ = ["AsyncStore", "Capabilities", "Finding", "Program", "Store"]
 
@@ -69,6 +72,12 @@ class _Described:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
+
+    def _no_outbox(self) -> UnsupportedByStoreError:
+        return UnsupportedByStoreError(
+            f"{self.url} cannot hold an outbox, which must be in the database of your data: use "
+            "sqlite:///…, postgresql://… or mysql://…"
+        )
 
 
 class Store(_Described, abc.ABC):
@@ -133,6 +142,11 @@ class Store(_Described, abc.ABC):
         """Run such a program in a transaction of our own. Only with ``transactions``."""
         raise NotImplementedError
 
+    @property
+    def outbox(self) -> OutboxPort:
+        """The outbox in this store's database. Only with ``outbox``."""
+        raise self._no_outbox()
+
     def doctor(self) -> list[Finding]:
         """Check the settings that the guarantees depend on."""
         return []
@@ -183,6 +197,11 @@ class AsyncStore(_Described, abc.ABC):
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         raise NotImplementedError
+
+    @property
+    def outbox(self) -> AsyncOutboxPort:
+        """The async version of `Store.outbox`."""
+        raise self._no_outbox()
 
     async def doctor(self) -> list[Finding]:
         return []

@@ -6,7 +6,7 @@ the same for threads that write through one connection.
 
     AsyncBatcher   tasks of one event loop, in front of an async driver
     PerLoop        one object per event loop
-    ThreadedStore  event loops in front of a blocking store: one thread, whole batches
+    ThreadedStore  event loops in front of a blocking store: one thread, whole batches; its outbox too
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
+from .._core.outbox_requests import OutboxRequest, Reply
 from .._core.protocol import Request
 from .._forking import RenewedLock, in_child
 from ..errors import StoreUnavailableError, TwicesafeError
 from ._base import AsyncStore, Finding, Store
 from ._group_commit import goes_alone
+from ._outbox_port import AsyncOutboxPort, OutboxInTransaction
 
 __all__ = ["AsyncBatcher", "PerLoop", "ThreadedStore", "Uncancellable", "uncancellable"]
 
@@ -197,14 +199,20 @@ class PerLoop(Generic[T]):
 class _QueuedCall:
     """A call for the worker thread, and the future that waits for it on some loop."""
 
-    __slots__ = ("alone", "answers", "broken", "future", "loop", "requests")
+    __slots__ = ("alone", "answers", "broken", "future", "loop", "requests", "work")
 
     def __init__(
-        self, requests: Sequence[Request], future: asyncio.Future[Any], alone: bool = False
+        self,
+        requests: Sequence[Request],
+        future: asyncio.Future[Any],
+        alone: bool = False,
+        work: Callable[[Store], Any] | None = None,
     ) -> None:
         self.requests, self.future, self.loop = requests, future, future.get_loop()
         self.alone = alone
         """A single request: the future gets its answer or error, not a list."""
+        self.work = work
+        """Instead of requests: a call that is not batched; the future gets what it returns."""
         self.answers: list[Any] = []
         self.broken: BaseException | None = None
 
@@ -231,10 +239,8 @@ class ThreadedStore(AsyncStore):
             return self._opened
 
     async def ready(self) -> None:
-        if self._opened is None:  # an empty call makes the worker open the store
-            opened = asyncio.get_running_loop().create_future()
-            self._send(_QueuedCall((), opened))
-            await opened
+        if self._opened is None:
+            await self.in_worker(lambda store: None)
 
     async def perform(self, request: Request) -> Any:
         answer = asyncio.get_running_loop().create_future()
@@ -252,6 +258,18 @@ class ThreadedStore(AsyncStore):
         answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._send(_QueuedCall(requests, answers))
         return await answers
+
+    async def in_worker(self, work: Callable[[Store], T]) -> T:
+        """Call this with the blocking store, in the worker thread."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._send(_QueuedCall((), answer, alone=True, work=work))
+        return await answer
+
+    @property
+    def outbox(self) -> ThreadedOutboxPort:
+        if not self.capabilities.outbox:
+            raise self._no_outbox()
+        return ThreadedOutboxPort(self)
 
     def _send(self, call: _QueuedCall) -> None:
         worker = self._worker
@@ -272,6 +290,23 @@ class ThreadedStore(AsyncStore):
             await asyncio.to_thread(worker.stop)
         if self._opened is not None:
             self._opened.close()
+
+
+class ThreadedOutboxPort(AsyncOutboxPort):
+    """The outbox of a blocking store, in its worker thread."""
+
+    def __init__(self, store: ThreadedStore) -> None:
+        self._store = store
+
+    @property
+    def dialect(self) -> str:
+        return self._store.blocking_store().outbox.dialect
+
+    def in_transaction(self, style: str) -> OutboxInTransaction:
+        return self._store.blocking_store().outbox.in_transaction(style)
+
+    async def perform(self, request: OutboxRequest[Reply]) -> Reply:
+        return await self._store.in_worker(lambda store: store.outbox.perform(request))
 
 
 class _Worker:
@@ -299,7 +334,7 @@ class _Worker:
             calls += [self._calls.get() for _ in range(self._calls.qsize())]
             together: list[_QueuedCall] = []
             for call in calls:
-                if call is not None and call.alone and goes_alone(call.requests[0]):
+                if call is not None and call.alone and _runs_alone(call):
                     self._run([call])
                 elif call is not None:
                     together.append(call)
@@ -316,23 +351,22 @@ class _Worker:
             if open_store is None:
                 return  # no caller is left
             store = open_store()
-            alone = len(requests) == 1
-            answers = [store.perform(requests[0])] if alone else []
-            if len(requests) > 1:
+            if calls[0].work is not None:
+                answers = [calls[0].work(store)]
+            elif len(requests) == 1:
+                answers = [store.perform(requests[0])]
+            else:
                 answers = store.perform_many(requests)
         except Exception as error:
-            answers = _for_each(error, len(requests))
-            for call in calls:
-                if not call.requests:
-                    call.broken = error
+            answers = _for_each(error, len(requests) or 1)
         except BaseException as error:  # no answers: every caller gets the error
-            answers = [None] * len(requests)
+            answers = [None] * (len(requests) or 1)
             for call in calls:
                 call.broken = error
         at = 0
         by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedCall]] = {}
         for call in calls:
-            call.answers = answers[at : at + len(call.requests)]
+            call.answers = answers[at : at + (len(call.requests) or 1)]
             at += len(call.requests)
             by_loop.setdefault(call.loop, []).append(call)
         for loop, theirs in by_loop.items():
@@ -340,6 +374,10 @@ class _Worker:
                 loop.call_soon_threadsafe(_deliver, theirs)
             except RuntimeError:
                 continue  # that loop is closed: no caller is left there
+
+
+def _runs_alone(call: _QueuedCall) -> bool:
+    return call.work is not None or goes_alone(call.requests[0])
 
 
 def _deliver(calls: list[_QueuedCall]) -> None:

@@ -1,4 +1,4 @@
-"""The outbox of MariaDB and MySQL. A lane's gate is a row that the caller locks until he commits.
+"""The outbox of MariaDB and MySQL. A lane's gate is a row, locked until the transaction commits.
 
 That is a statement of its own for messages with a key: a number drawn in the same statement could
 be drawn before the gate is passed.
@@ -9,25 +9,20 @@ Where rows are locked or deleted by their numbers, the numbers lead and the tabl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
+from ..._core.outbox_requests import Added, OutboxRequest, Reply, Unpark
 from ...stores._base import Program
 from ..sql.commands import Change, Query
-from ..sql.outbox_programs import (
-    COLUMNS,
-    WRITTEN,
-    Added,
-    OutboxPrograms,
-    gates_of,
-    inlined,
-    marked,
-    values_of,
-)
+from ..sql.outbox_dialect import COLUMNS, WRITTEN, all_values_of, gates_of, inlined, marked
+from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
 from .programs import NOW, MysqlPrograms, MysqlSchema
 from .row_lookup import numbered
 
-__all__ = ["MysqlOutbox"]
+__all__ = ["MysqlOutbox", "MysqlOutboxPort"]
+
+T = TypeVar("T")
 
 TOGETHER: Final = 200
 """Rows in one statement."""
@@ -89,8 +84,24 @@ class MysqlOutbox(OutboxPrograms):
                 self.mark(
                     f"INSERT INTO {self.t} (created_at, {WRITTEN}) VALUES {', '.join([row] * len(part))}"
                 ),
-                tuple(value for one in part for value in values_of(one)),
+                all_values_of(part),
             )
+
+
+class _Run(Protocol):
+    def __call__(self, program: Callable[[], Program[T]], again: bool = ...) -> T: ...
+
+
+class MysqlOutboxPort(SqlOutboxPort):
+    """Every request but `Unpark` may be repeated after a lost connection."""
+
+    def __init__(self, programs: MysqlOutbox, run: _Run) -> None:
+        super().__init__(programs)
+        self._run = run
+
+    def perform(self, request: OutboxRequest[Reply]) -> Reply:
+        programs = self.programs
+        return self._run(lambda: programs.perform(request), again=type(request) is not Unpark)
 
 
 def _percents(sql: str) -> str:

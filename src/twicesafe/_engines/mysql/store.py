@@ -23,10 +23,9 @@ from ..sql.commands import Query, atomically
 from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
 from ..sql.migrations import check
-from ..sql.outbox_programs import is_outbox
 from ..sql.programs import ACTS
 from .connection import Session, connect
-from .outbox_programs import MysqlOutbox
+from .outbox_programs import MysqlOutbox, MysqlOutboxPort
 from .programs import NOW, MysqlPrograms, MysqlSchema
 from .settings import LOCK_WAIT, RIVALRY, Settings, code_of, explain, is_demoted, is_lost
 from .sweep import make_gates
@@ -71,7 +70,8 @@ class MysqlStore(Store):
         self._schema = MysqlSchema("mysql", settings.table)
         self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
         self.programs = MysqlPrograms(settings.table, now=now)
-        self.outbox = MysqlOutbox(settings.table, now, settings.migrate)
+        outbox = MysqlOutbox(settings.table, now, settings.migrate)
+        self._outbox = MysqlOutboxPort(outbox, self._run)
         self._most_bytes = 1 << 20
         self._held: dict[bytes, None] = {}
         self._tap: Callable[[str, Any], None] | None = None
@@ -104,10 +104,11 @@ class MysqlStore(Store):
     def outbox_script(cls, url: str) -> str:
         return MysqlOutbox(Settings.of(url).table).schema.script()
 
+    @property
+    def outbox(self) -> MysqlOutboxPort:
+        return self._outbox
+
     def perform(self, request: Request) -> Any:
-        if is_outbox(request.op):
-            ask: Any = request
-            return self._run(lambda: self.outbox.perform(ask), again=ask.op != "outbox_unpark")
         programs = self.programs
         if 2 * _size(request) + 4096 > self._most_bytes:  # bytes are written in hex
             raise StoreError(

@@ -15,17 +15,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
+from ..._core.outbox_requests import OutboxRequest, Reply
 from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._base import AsyncStore, Capabilities, Finding, Program
 from ...stores._batching import AsyncBatcher, PerLoop, uncancellable
+from ...stores._outbox_port import AsyncOutboxPort
 from ..sql.commands import Change, Query, dollars
 from ..sql.migrations import check, migrate
 from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection
 from .generations import layout
 from .listener import REST
-from .outbox_programs import PostgresOutbox, awaiting, program_for
+from .outbox_programs import PostgresOutbox, bell_of
 from .programs import PostgresPrograms
 from .settings import Settings, explain, percents, pooler_met
 from .statements import CHANNEL, NOW
@@ -58,7 +60,7 @@ class _AsyncStoreBase(AsyncStore):
         self._schema, self.programs = layout(
             settings.table, settings.schema, settings.generations, self.mark, now
         )
-        self.outbox = PostgresOutbox(
+        self._outbox = PostgresOutbox(
             settings.table, settings.schema, self.mark, now, settings.migrate
         )
         self._tap: Callable[[str, Any], None] | None = None
@@ -78,6 +80,10 @@ class _AsyncStoreBase(AsyncStore):
 
     async def ready(self) -> None:
         await self._lanes.here().connect()
+
+    @property
+    def outbox(self) -> _AsyncOutboxPort:
+        return _AsyncOutboxPort(self._outbox, self._lanes)
 
     def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
         return self._lanes.here().perform(request)
@@ -250,6 +256,28 @@ class _Connection:
             connection.drop()
 
 
+class _AsyncOutboxPort(AsyncOutboxPort):
+    """The outbox on the running loop's connection for other work."""
+
+    def __init__(self, programs: PostgresOutbox, lanes: PerLoop[_LoopConnections]) -> None:
+        self.programs = programs
+        self._lanes = lanes
+
+    @property
+    def dialect(self) -> str:
+        return self.programs.dialect
+
+    def in_transaction(self, style: str) -> PostgresOutbox:
+        return self.programs.speaking(style)
+
+    async def perform(self, request: OutboxRequest[Reply]) -> Reply:
+        return await self._lanes.here().run_other(self.programs.perform(request))
+
+    async def listen(self, owner: bytes, seconds: float) -> None:
+        programs = self.programs
+        await self._lanes.here().wait(bell_of(owner), seconds, lambda: programs.awaits(owner))
+
+
 class _LoopConnections:
     """The connections of one event loop."""
 
@@ -292,7 +320,7 @@ class _LoopConnections:
         joined = self._joined.get(request.op)
         if joined is not None:
             return joined.perform(request)
-        return self.run_other(program_for(store.programs, store.outbox, request))
+        return self.run_other(store.programs.perform(request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
         joined = None if self._is_held(request) else self._joined.get(request.op)
@@ -319,6 +347,10 @@ class _LoopConnections:
     # -- wake-ups -----------------------------------------------------------------------------
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await self.wait(id, seconds, lambda: self._store.programs.awaits(id))
+
+    async def wait(self, id: bytes, seconds: float, awaits: Callable[[], Program[bool]]) -> None:  # noqa: A002
+        """As `PostgresStore._wait`."""
         if not self._store.settings.wake:
             await asyncio.sleep(min(seconds, POLL))
             return
@@ -331,8 +363,7 @@ class _LoopConnections:
                     self._ear = asyncio.create_task(self._listen())
                 await self._hearing.wait()
                 # Marked after we listen and before we wait: an end in between is not missed.
-                store = self._store
-                if await self.run_other(awaiting(store.programs, store.outbox, id)):
+                if await self.run_other(awaits()):
                     await bell.wait()
         except TimeoutError:
             return

@@ -1,30 +1,38 @@
-"""The outbox of PostgreSQL: one statement adds a message, keeps the order, and wakes who sleeps.
+"""The outbox of PostgreSQL: one statement adds a message, keeps the order, and wakes relays.
 
-The gate of a lane is an advisory lock of the transaction, so it costs no row and no extra trip. A
-transaction holds at most as many as there are gates, however many messages it adds. Gates go by the
-table's own number: who finds it by its schema and who finds it by the search path meet there.
+The gate of a lane is an advisory lock of the transaction, so it needs no row and no round trip of
+its own. A transaction holds at most as many as there are gates, however many messages it adds. Gates
+are numbered by the table's oid, so it does not matter whether the table is found by its schema or by
+the search path.
 
-NOTIFY is not free: commits that announce something queue up behind each other. So only a relay that
-sleeps is announced to, and one that is busy is not: it looks by itself.
+NOTIFY is not free: commits that notify wait for each other. So only sleeping relays are notified; a
+busy one fetches anyway.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from ..._core.outbox_requests import BELL, GATES
+from ..._core.outbox_requests import GATES, Added, OutboxRequest, Reply
 from ...stores._base import Program
 from ..sql.commands import Change, Query, dollars
 from ..sql.migrations import Schema
-from ..sql.outbox_programs import WRITTEN, Added, OutboxPrograms, gates_of, is_outbox, values_of
-from .programs import CHANNEL, NOW, PostgresPrograms, PostgresSchema
+from ..sql.outbox_dialect import WRITTEN, gates_of, values_of
+from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
+from .programs import CHANNEL, NOW, PostgresSchema
 from .settings import percents
 
-__all__ = ["PostgresOutbox", "PostgresOutboxSchema", "awaiting", "program_for"]
+__all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "bell_of"]
+
+T = TypeVar("T")
 
 _OURS: Final = 0x7C5AF << 42
-"""Advisory locks are shared with everyone in the database: ours begin here."""
+"""Advisory locks are shared with all users of the database: ours begin here."""
+
+_BELL: Final = hashlib.sha256(b"twicesafe.outbox.bell.1").digest()[:16]
+"""Prefix of what is announced to a sleeping relay; its owner token follows."""
 
 _TYPES: Final = ("smallint", "bytea", "text", "text", "text", "text", "text", "bytea")
 
@@ -60,7 +68,7 @@ class PostgresOutbox(OutboxPrograms):
                     unnest({asked}) WITH ORDINALITY AS a ({WRITTEN}, place)
                 ORDER BY place
             )
-            SELECT pg_notify('{CHANNEL}', '{BELL.hex()}' || encode(owner, 'hex'))::text
+            SELECT pg_notify('{CHANNEL}', '{_BELL.hex()}' || encode(owner, 'hex'))::text
             FROM {self.t}_relays WHERE asleep""")
         self._sleep = mark(
             f"UPDATE {self.t}_relays SET asleep = true WHERE owner = ? AND NOT asleep"
@@ -98,18 +106,33 @@ class PostgresOutbox(OutboxPrograms):
         yield Query(self._add, (gates_of(added), *map(list, columns)))
 
     def awaits(self, owner: bytes) -> Program[bool]:
-        """From now on, what is added is announced. False: something is there already."""
+        """From now on, `add` notifies this relay. False: a message is there already."""
         yield Change(self._sleep, (owner,))
         return not (yield Query(self._ready, (owner,)))[0][0]
 
 
-def program_for(programs: PostgresPrograms, outbox: PostgresOutbox, request: Any) -> Program[Any]:
-    """Records and the outbox are in one database, and asked through one store."""
-    return outbox.perform(request) if is_outbox(request.op) else programs.perform(request)
+class _Run(Protocol):
+    def __call__(self, program: Program[T]) -> T: ...
 
 
-def awaiting(programs: PostgresPrograms, outbox: PostgresOutbox, id: bytes) -> Program[bool]:  # noqa: A002
-    """Before a wait: for the end of a key's work, or for what a relay's bell announces."""
-    if id[: len(BELL)] == BELL:
-        return outbox.awaits(id[len(BELL) :])
-    return programs.awaits(id)
+class PostgresOutboxPort(SqlOutboxPort):
+    def __init__(
+        self,
+        programs: PostgresOutbox,
+        run: _Run,
+        wait: Callable[[bytes, float, Callable[[], Program[bool]]], None],
+    ) -> None:
+        super().__init__(programs)
+        self._run, self._wait = run, wait
+        self._awaits = programs.awaits
+
+    def perform(self, request: OutboxRequest[Reply]) -> Reply:
+        return self._run(self.programs.perform(request))
+
+    def listen(self, owner: bytes, seconds: float) -> None:
+        self._wait(bell_of(owner), seconds, lambda: self._awaits(owner))
+
+
+def bell_of(owner: bytes) -> bytes:
+    """The id under which this relay is notified."""
+    return _BELL + owner

@@ -22,7 +22,7 @@ from ..sql.in_transaction import InTransaction
 from ..sql.migrations import check, migrate
 from .generations import layout
 from .listener import Listener
-from .outbox_programs import PostgresOutbox, awaiting, program_for
+from .outbox_programs import PostgresOutbox, PostgresOutboxPort
 from .programs import PostgresPrograms
 from .settings import Settings, explain, percents, pooler_met
 from .statements import NOW
@@ -54,9 +54,8 @@ class PostgresStore(Store):
         self._schema, self.programs = layout(
             settings.table, settings.schema, settings.generations, percents, now
         )
-        self.outbox = PostgresOutbox(
-            settings.table, settings.schema, percents, now, settings.migrate
-        )
+        outbox = PostgresOutbox(settings.table, settings.schema, percents, now, settings.migrate)
+        self._outbox = PostgresOutboxPort(outbox, self._run, self._wait)
         self._pool: Pool[psycopg.Connection[Any]] = Pool(
             self._connect, settings.pool, settings.timeout
         )
@@ -88,8 +87,12 @@ class PostgresStore(Store):
         settings = Settings.of(url)
         return PostgresOutbox(settings.table, settings.schema, percents).schema.script()
 
+    @property
+    def outbox(self) -> PostgresOutboxPort:
+        return self._outbox
+
     def perform(self, request: Request) -> Any:
-        return self._run(program_for(self.programs, self.outbox, request))
+        return self._run(self.programs.perform(request))
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
@@ -112,6 +115,10 @@ class PostgresStore(Store):
         return self._run(atomically(program(), PostgresPrograms.begin))
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        self._wait(id, seconds, lambda: self.programs.awaits(id))
+
+    def _wait(self, id: bytes, seconds: float, awaits: Callable[[], Program[bool]]) -> None:  # noqa: A002
+        """Until this id is announced. `awaits` asks for that; False: it has happened already."""
         if not self.settings.wake:
             time.sleep(min(seconds, POLL))
             return
@@ -119,7 +126,7 @@ class PostgresStore(Store):
             self._listener = Listener(self._connect_listener)
         with self._listener.listening(id) as bell:
             # Marked after we listen and before we wait: an end in between is not missed.
-            if self._run(awaiting(self.programs, self.outbox, id)):
+            if self._run(awaits()):
                 bell.wait(seconds)
 
     def migrate(self) -> list[str]:

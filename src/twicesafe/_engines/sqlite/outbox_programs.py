@@ -1,16 +1,20 @@
-"""The outbox of SQLite: its one writer at a time is gate enough."""
+"""The outbox of SQLite. It has one writer at a time, so lanes need no gates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
+from ..._core.outbox_requests import Added, OutboxRequest, Reply
 from ...stores._base import Program
 from ..sql.commands import Change
 from ..sql.migrations import Schema
-from ..sql.outbox_programs import WRITTEN, Added, OutboxPrograms, inlined, marked, values_of
+from ..sql.outbox_dialect import WRITTEN, all_values_of, inlined, marked
+from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
 
-__all__ = ["SqliteOutbox"]
+__all__ = ["SqliteOutbox", "SqliteOutboxPort"]
+
+T = TypeVar("T")
 
 TOGETHER: Final = 50
 """Rows in one statement: older versions of SQLite take no more than 999 values."""
@@ -19,14 +23,14 @@ TOGETHER: Final = 50
 class SqliteOutbox(OutboxPrograms):
     dialect: ClassVar[str] = "sqlite"
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
-    share: ClassVar[str] = ""  # whoever has begun to write is alone
+    share: ClassVar[str] = ""  # there is one writer
     lock: ClassVar[str] = ""
     skip: ClassVar[str] = ""
 
     def __init__(
         self, schema: Schema, now: Callable[[], int], migrates: bool = True, style: str = "?"
     ) -> None:
-        super().__init__(schema, lambda sql: sql.replace("?", style), migrates)
+        super().__init__(schema, str if style == "?" else _marker(style), migrates)
         self._now = now
 
     def speaking(self, style: str) -> SqliteOutbox:
@@ -57,5 +61,25 @@ class SqliteOutbox(OutboxPrograms):
                 self.mark(
                     f"INSERT INTO {self.t} (created_at, {WRITTEN}) VALUES {', '.join([row] * len(part))}"
                 ),
-                tuple(value for one in part for value in values_of(one)),
+                all_values_of(part),
             )
+
+
+class _Run(Protocol):
+    def __call__(self, program: Program[T]) -> T: ...
+
+
+class SqliteOutboxPort(SqlOutboxPort):
+    """Reads have connections of their own, writes take turns."""
+
+    def __init__(self, programs: SqliteOutbox, read: _Run, write: _Run) -> None:
+        super().__init__(programs)
+        self._read, self._write = read, write
+
+    def perform(self, request: OutboxRequest[Reply]) -> Reply:
+        run = self._read if request.reads else self._write
+        return run(self.programs.perform(request))
+
+
+def _marker(style: str) -> Callable[[str], str]:
+    return lambda sql: sql.replace("?", style)

@@ -24,10 +24,9 @@ from ...stores._urls import identifier, options_of
 from ..sql.commands import Change, Query, atomically
 from ..sql.in_transaction import InTransaction
 from ..sql.migrations import check, migrate
-from ..sql.outbox_programs import OUTBOX_READING, is_outbox
 from ..sql.programs import ACTS, READING
 from .in_transaction import SqliteInTransaction
-from .outbox_programs import SqliteOutbox
+from .outbox_programs import SqliteOutbox, SqliteOutboxPort
 from .programs import SqlitePrograms, SqliteSchema
 from .settings import OPTIONS, DatabaseFile, path_of
 
@@ -83,7 +82,8 @@ class SqliteStore(Store):
         self._offset = 0
         self.programs = SqlitePrograms(self._table, now or self._now)
         outbox = SqliteSchema("sqlite_outbox", f"{self._table}_outbox")
-        self.outbox = SqliteOutbox(outbox, lambda: self.programs.now(), migrate)  # noqa: PLW0108 - it may change
+        statements = SqliteOutbox(outbox, lambda: self.programs.now(), migrate)  # noqa: PLW0108 - it may change
+        self._outbox = SqliteOutboxPort(statements, self._reading, self._writing_outbox)
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         self._writer: sqlite3.Connection | None = None
@@ -177,8 +177,6 @@ class SqliteStore(Store):
 
     def perform(self, request: Request) -> Any:
         op = request.op
-        if is_outbox(op):
-            return self._perform_outbox(request)
         if isinstance(request, ClaimRequest) and not request.looked and self._lane.busy:
             answer = self._reading(self.programs.peek(request))  # beside those who write
             if answer is not None:
@@ -190,10 +188,11 @@ class SqliteStore(Store):
                 return self._writing(self.programs.sweep(request))  # type: ignore[arg-type]
         return self._lane.perform(request)
 
-    def _perform_outbox(self, request: Any) -> Any:
-        program = self.outbox.perform(request)
-        if request.op in OUTBOX_READING:
-            return self._reading(program)
+    @property
+    def outbox(self) -> SqliteOutboxPort:
+        return self._outbox
+
+    def _writing_outbox(self, program: Program[T]) -> T:
         with self._file.errors():
             return self._writing(program)
 
@@ -222,7 +221,7 @@ class SqliteStore(Store):
     def _without_writing(self, request: Request) -> Any:
         """The answer to an item that writes nothing in the lane, or its own error."""
         try:
-            if request.op in READING or request.op == "sweep" or is_outbox(request.op):
+            if request.op in READING or request.op == "sweep":
                 return self.perform(request)
         except StoreUnavailableError:
             raise

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from django.db import connections
 
-from ..._core.outbox_requests import Prepare
+from ..._core.outbox_requests import OutboxRequest, Prepare, Reply
 from ...errors import TwicesafeError
 from ...stores._base import Capabilities, Store
+from ...stores._outbox_port import OutboxInTransaction, OutboxPort
 from ...stores._urls import open_store
 
 __all__ = ["DjangoDatabase", "make_ready"]
@@ -32,7 +33,7 @@ class DjangoDatabase:
 
     def __init__(self, alias: str, url: Callable[[], str]) -> None:
         self._alias, self._url = alias, url
-        self._outboxes: dict[str, Any] = {}
+        self.outbox = _DjangoOutbox(self)
         _ALL[alias] = self
 
     @property
@@ -48,7 +49,7 @@ class DjangoDatabase:
         return self._url()
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Store]:
+    def opened(self) -> Iterator[Store]:
         store = open_store(self._url())
         try:
             yield store
@@ -56,31 +57,49 @@ class DjangoDatabase:
             store.close()
 
     def in_transaction(self, *style: str) -> Any:
-        with self._opened() as store:
+        with self.opened() as store:
             return store.in_transaction(*style)
 
     def own_transaction(self, program: Callable[[], Any]) -> Any:
-        with self._opened() as store:
+        with self.opened() as store:
             return store.own_transaction(program)
 
-    @property
-    def outbox(self) -> Any:
-        """The statements of the outbox, once its tables were seen."""
-        url = self._url()
-        if url not in self._outboxes:
-            with self._opened() as store:
-                store.perform(Prepare())  # type: ignore[arg-type]
-                self._outboxes[url] = store.outbox  # type: ignore[attr-defined]
-        return self._outboxes[url]
-
     def perform(self, request: Any) -> Any:
-        if isinstance(request, Prepare):
-            return []  # with the first use
-        with self._opened() as store:
+        with self.opened() as store:
             return store.perform(request)
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class _DjangoOutbox(OutboxPort):
+    """The outbox of that database; its statements need no open store."""
+
+    def __init__(self, database: DjangoDatabase) -> None:
+        self._database = database
+        self._prepared: dict[str, OutboxPort] = {}
+
+    def _known(self) -> OutboxPort:
+        """The outbox of the present address, once its tables were seen."""
+        url = self._database.url
+        if url not in self._prepared:
+            with self._database.opened() as store:
+                store.outbox.perform(Prepare())
+                self._prepared[url] = store.outbox
+        return self._prepared[url]
+
+    @property
+    def dialect(self) -> str:
+        return self._known().dialect
+
+    def in_transaction(self, style: str) -> OutboxInTransaction:
+        return self._known().in_transaction(style)
+
+    def perform(self, request: OutboxRequest[Reply]) -> Reply:
+        if isinstance(request, Prepare):
+            return []  # type: ignore[return-value]  # with the first use
+        with self._database.opened() as store:
+            return store.outbox.perform(request)
 
 
 def make_ready(alias: str) -> None:

@@ -1,0 +1,51 @@
+"""Pins what a type checker sees of an outbox port: the reply of every request. Never run."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from twicesafe.stores import (
+    AsyncOutboxPort,
+    AsyncStore,
+    Backlog,
+    Depth,
+    Fetch,
+    Fetched,
+    Held,
+    Hold,
+    OutboxPort,
+    ParkedLane,
+    ParkedLanes,
+    Prepare,
+    Read,
+    Rise,
+    Settle,
+    Store,
+    Unpark,
+)
+
+
+def blocking(store: Store) -> None:
+    port = store.outbox
+    assert_type(port, OutboxPort)
+    assert_type(port.perform(Prepare()), list[str])
+    assert_type(port.perform(Hold(b"me", 1000)), Held)
+    assert_type(port.perform(Fetch([1], 10, [])), Fetched)
+    assert_type(port.perform(Settle(b"me", [], {}, [], {})), int)
+    assert_type(port.perform(Rise(b"me")), None)
+    assert_type(port.perform(Backlog()), Depth)
+    assert_type(port.perform(ParkedLanes(10)), list[ParkedLane])
+    assert_type(port.perform(Unpark(b"lane", False, "ann", "")), bool)
+    port.perform(Read(b"id"))  # pyright: ignore[reportArgumentType]
+    store.perform(Backlog())  # pyright: ignore[reportArgumentType]
+
+
+async def awaited(store: AsyncStore) -> None:
+    port = store.outbox
+    assert_type(port, AsyncOutboxPort)
+    assert_type(await port.perform(Hold(b"me", 1000)), Held)
+    assert_type(await port.perform(Backlog()), Depth)
+    await port.perform(Read(b"id"))  # pyright: ignore[reportArgumentType]
+    await store.perform(Backlog())  # pyright: ignore[reportArgumentType]
