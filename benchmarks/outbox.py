@@ -51,6 +51,7 @@ class Null:
 
     batch = BATCH
     concurrency = 1
+    keeps_order = True
 
     def publish(self, messages: Sequence[Any]) -> list[None]:
         return [None] * len(messages)
@@ -88,7 +89,7 @@ def _messages(start: int, count: int) -> list[dict[str, Any]]:
 def drain(url: str, rows: int) -> float:
     """Rows per second."""
     fill(url, rows)
-    relay = OutboxRelay(url, Null(), batch=BATCH)
+    relay = OutboxRelay.open(url, Null(), batch=BATCH)
     began = time.perf_counter()
     done = relay.drain()
     seconds = time.perf_counter() - began
@@ -123,7 +124,7 @@ def driven(url: str, rate: float, writers: int, seconds: float, publisher: Any) 
         )
         for _ in range(writers)
     ]
-    relay = OutboxRelay(url, publisher, batch=BATCH).start()
+    relay = OutboxRelay.open(url, publisher, batch=BATCH).start()
     for process in crowd:
         process.start()
     ages: list[float] = []

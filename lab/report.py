@@ -158,7 +158,7 @@ def _mutants(hunts: list[Hunt]) -> list[str]:
         "",
         "A lab that finds nothing may be unable to find anything. So we plant bugs in the protocol, one at a",
         f"time, and the simulation must find each within {LIMIT:,} schedules.",
-        f"**{len(found)} of {len(hunts)} were found.** (For three of them, an invariant that would catch a",
+        f"**{len(found)} of {len(hunts)} were found.** (For four of them, an invariant that would catch a",
         "related bug first is switched off.)",
         "",
         "| bug | found by schedule | broken invariant |",

@@ -43,6 +43,21 @@ def two_groups_of_a_lane(patch: Patch) -> None:
 
 
 @mutant(
+    "a call has several messages of a lane, though its publisher does not keep their order",
+    STUDY,
+    aside=("one group of a lane",),  # the order itself must tell
+)
+def several_of_a_lane(patch: Patch) -> None:
+    group = _PublishLoop._group
+
+    def all_of_it(self: Any, *how: Any) -> Any:
+        self.state.keeps_order = True
+        return group(self, *how)
+
+    patch(_PublishLoop, "_group", all_of_it)
+
+
+@mutant(
     "rows are looked for behind the highest number seen: what commits late is passed over", STUDY
 )
 def remembers_the_last_number(patch: Patch) -> None:

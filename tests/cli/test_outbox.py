@@ -134,7 +134,7 @@ def test_relay_once_ends_on_a_signal(line: Line, monkeypatch: pytest.MonkeyPatch
 
     put(line, "1", "2", "3")
     monkeypatch.setattr(
-        "twicesafe.outbox._relay.open_publisher", lambda _: CallablePublisher(taking)
+        "twicesafe.outbox.publishers._urls.open_publisher", lambda _: CallablePublisher(taking)
     )
     ran = line("relay", "--to", "nowhere:", "--once", "--batch", "1", "--json")
     assert (ran.status, ran.data["published"]) == (0, 1)

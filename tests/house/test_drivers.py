@@ -54,7 +54,7 @@ CASES = [
     ("aio_pika", "open_publisher('amqp://127.0.0.1:1/')"),
     ("confluent_kafka", "open_publisher('kafka://127.0.0.1:1')"),
     ("httpx", "open_publisher('http://127.0.0.1:1/')"),
-    ("nats", "OutboxRelay('sqlite:///no/such/folder/x.db', 'nats://127.0.0.1:1')"),
+    ("nats", "OutboxRelay.open('sqlite:///no/such/folder/x.db', 'nats://127.0.0.1:1')"),
     ("httpx", "import twicesafe.client.httpx"),
     ("requests", "import twicesafe.client.requests"),
     ("aiohttp", "import twicesafe.client.aiohttp"),

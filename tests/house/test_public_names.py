@@ -40,6 +40,17 @@ PUBLIC = {
 PROPAGATION = {"extract", "inject", "numbered", "outgoing_key"}
 
 
+OUTBOX = {
+    "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "Held", "Hold", "Message",
+    "OutboxInTransaction", "OutboxPort", "OutboxRequest", "ParkedLane", "ParkedLanes", "Pending",
+    "Prepare", "Rise", "Setback", "Settle", "Unpark",
+}  # fmt: skip
+PUBLISHERS = {
+    "NOT_TRIED", "Answer", "AsyncCallablePublisher", "CallablePublisher", "Message", "NotNow", "Publisher",
+    "open_publisher",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "module, names",
     [
@@ -47,7 +58,8 @@ PROPAGATION = {"extract", "inject", "numbered", "outgoing_key"}
         ("twicesafe.errors", ERRORS),
         ("twicesafe.client", CLIENT),
         ("twicesafe.propagation", PROPAGATION),
-        ("twicesafe.stores", STORES),
+        ("twicesafe.stores", STORES | OUTBOX),
+        ("twicesafe.outbox.publishers", PUBLISHERS),
     ],
 )
 def test_the_names_are_these_and_no_others(module: str, names: set[str]):
@@ -61,7 +73,7 @@ def test_everything_else_is_private_by_its_name():
     assert {room for room in rooms if not room.startswith("_") and room != "py"} == PUBLIC
 
 
-@pytest.mark.parametrize("name", sorted(STORES))
+@pytest.mark.parametrize("name", sorted(STORES | OUTBOX))
 def test_every_name_for_authors_of_stores_is_there(name: str):
     assert getattr(importlib.import_module("twicesafe.stores"), name) is not None
 

@@ -58,7 +58,7 @@ def relay(url: str, folder: Path) -> int:
     if pid:
         return pid
     try:
-        OutboxRelay(url, File(folder / "published"), lease=LEASE, batch=BATCH).run()
+        OutboxRelay.open(url, File(folder / "published"), lease=LEASE, batch=BATCH).run()
     finally:
         os._exit(0)
 

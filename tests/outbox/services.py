@@ -23,7 +23,7 @@ LEASE = 0.6
 
 def orders(database: str, broker: str, count: int) -> None:
     outbox = Outbox.open(database)
-    with psycopg.connect(database) as connection, OutboxRelay(database, broker, lease=LEASE):
+    with psycopg.connect(database) as connection, OutboxRelay.open(database, broker, lease=LEASE):
         while True:
             row = connection.execute("SELECT count(*) FROM orders").fetchone()
             assert row is not None

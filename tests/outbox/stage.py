@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from twicesafe._core.outbox_requests import Message
-from twicesafe._core.publisher import NOT_TRIED
 from twicesafe.outbox import AsyncOutboxRelay, OutboxRelay
 
 ENGINES = ("sqlite", "postgres", "mariadb")
@@ -44,7 +43,7 @@ def begin(connection: Any) -> None:
 
 
 class Broker:
-    """A publisher that keeps what it got; told so, it refuses, or is away."""
+    """A publisher that keeps what it got; told so, it refuses, or is away. It knows no keys."""
 
     batch = 100
     concurrency = 1
@@ -62,17 +61,12 @@ class Broker:
         if self.away is not None:
             raise self.away
         answers: list[Exception | None] = []
-        stopped: set[str | None] = set()
         with self.changed:
             for message in messages:
-                if message.key is not None and message.key in stopped:
-                    answers.append(NOT_TRIED)
-                    continue
                 body = message.body.decode(errors="replace")
                 self.tried.append(body)
                 if body in self.refuses:
                     answers.append(self.why or ValueError(f"no {body}"))
-                    stopped.add(message.key)
                 else:
                     self.got.append(message)
                     answers.append(None)
@@ -142,7 +136,7 @@ class Relay:
     ) -> None:
         self._run = colours.run
         kind = OutboxRelay if colours.colour == "sync" else AsyncOutboxRelay
-        self.own: Any = colours.run(lambda: kind(url, publisher, **settings))
+        self.own: Any = colours.run(lambda: kind.open(url, publisher, **settings))
 
     def drain(self) -> int:
         return self._run(self.own.drain)  # type: ignore[no-any-return]

@@ -231,7 +231,7 @@ def test_stores_without_sql_cannot_keep_an_outbox():
     with pytest.raises(UnsupportedByStoreError, match="postgresql"):
         Outbox.open("memory://")
     with pytest.raises(UnsupportedByStoreError, match="postgresql"):
-        OutboxRelay("memory://", Broker())
+        OutboxRelay.open("memory://", Broker())
 
 
 def test_tables_are_made_when_wanted(url: str):

@@ -120,7 +120,7 @@ def test_an_older_copy_has_data_and_message_or_neither(tmp_path: Path):
             connection.commit()
         connection.close()
     broker = Broker()
-    with OutboxRelay(f"sqlite:///{tmp_path / 'copy.db'}", broker):
+    with OutboxRelay.open(f"sqlite:///{tmp_path / 'copy.db'}", broker):
         broker.wait_for(2)
     assert broker.bodies == ["0", "1"]
     assert copy.execute("SELECT n FROM orders ORDER BY n").fetchall() == [(0,), (1,)]
@@ -150,7 +150,7 @@ def test_a_newer_schema_is_refused(url: str, outbox: Outbox, caller: Caller):
     connection.commit()
     with pytest.raises(SchemaVersionError, match="upgrade twicesafe"):
         Outbox.open(url)
-    relay = OutboxRelay(url, Broker())
+    relay = OutboxRelay.open(url, Broker())
     with pytest.raises(SchemaVersionError, match="upgrade twicesafe"):
         relay.drain()
     relay.close()
@@ -239,7 +239,7 @@ def test_a_server_that_is_killed_and_restarted_loses_no_message(own_server: Call
             connection.close()
             return ids
 
-        with OutboxRelay(server.url, broker, lease=3):
+        with OutboxRelay.open(server.url, broker, lease=3):
             ids = add("1", "2")
             broker.wait_for(2)
             broker.away = BrokerUnavailableError("so that it waits over the restart")
@@ -289,7 +289,7 @@ def test_a_clock_that_is_set_hands_slots_over_early_and_loses_nothing(
             ask(connection, "UPDATE twicesafe_outbox_slots SET lease_until = lease_until - 3600000")
             ask(connection, "UPDATE twicesafe_outbox_relays SET seen_until = seen_until - 3600000")
             connection.commit()
-            with OutboxRelay(url, other, lease=3):
+            with OutboxRelay.open(url, other, lease=3):
                 other.wait_for(1)
             return super().publish(messages)
 

@@ -11,7 +11,7 @@ from tests.outbox.stage import AsyncBroker, Broker, Colours
 from tests.patience import until
 from twicesafe import Backoff, BrokerUnavailableError
 from twicesafe._core.outbox_requests import Fetch, Fetched, Message, Pending, Settle
-from twicesafe._core.publisher import NOT_TRIED, Answers, NotNow
+from twicesafe._core.publisher import NOT_TRIED, NotNow
 from twicesafe._core.relay_lease import Check, Collect, Publish, RelayState
 from twicesafe._core.relay_publish import publish_pending
 from twicesafe.events import BrokerFailed, Event, PublishFailed
@@ -127,12 +127,19 @@ def test_what_is_missing_over_there_is_no_messages_fault(
 class Carrier:
     """One relay's carrier with these rows, and nothing behind it but this test."""
 
-    def __init__(self, *rows: tuple[str, str], checks: bool = False, group: int = 10) -> None:
+    def __init__(
+        self,
+        *rows: tuple[str, str],
+        checks: bool = False,
+        group: int = 10,
+        keeps_order: bool = False,
+    ) -> None:
         self.now = 0.0
         self.setbacks: list[Any] = []
         self.state = RelayState(
             lease=5, batch=10, group=group, concurrency=1, max_attempts=3, backoff=AT_ONCE, wake=False,
             clock=lambda: self.now, notify=lambda event: None, checks=checks,
+            keeps_order=keeps_order,
         )  # fmt: skip
         self.state.slots, self.state.deadline = {0: 1}, 1e9
         self.rows = [
@@ -160,9 +167,30 @@ def outage(blames: Any = "compared") -> BrokerUnavailableError:
     return BrokerUnavailableError("gone", blames=blames)
 
 
+def test_a_call_has_one_message_of_a_key():
+    """A broker may take any part of a call: what is behind a message must not be on its way."""
+    carrier = Carrier(("k", "a"), ("k", "a"), ("k", "a"), ("other", "a"), ("other", "a"))
+    first = carrier.until(Publish, Fetched(carrier.rows))
+    assert [message.id for message in first.messages] == ["m1", "m4"]
+    carrier.until(Collect)
+    second = carrier.until(Publish, [(first.ticket, [ValueError("no"), None])])
+    assert [message.id for message in second.messages] == ["m5"]
+
+
+def test_a_call_has_many_messages_of_a_key_if_the_publisher_keeps_order():
+    carrier = Carrier(("k", "a"), ("k", "a"), ("other", "a"), ("other", "a"), keeps_order=True)
+    first = carrier.until(Publish, Fetched(carrier.rows))
+    assert [message.id for message in first.messages] == ["m1", "m2", "m3", "m4"]
+    carrier.until(Collect)
+    settled = carrier.until(Settle, [(first.ticket, [ValueError("no"), None, None, None])])
+    assert [row.n for row in settled.setbacks] == [1]
+    assert settled.done == [3, 4]
+
+
 def test_a_call_has_one_topic_of_a_key():
     """EXEC takes a message although one before it failed, if they are of two streams."""
-    carrier = Carrier(("k", "a"), ("k", "a"), ("k", "b"), ("k", "a"), ("other", "b"))
+    rows = (("k", "a"), ("k", "a"), ("k", "b"), ("k", "a"), ("other", "b"))
+    carrier = Carrier(*rows, keeps_order=True)
     first = carrier.until(Publish, Fetched(carrier.rows))
     assert [message.id for message in first.messages] == ["m1", "m2", "m5"]
     carrier.until(Collect)
@@ -240,24 +268,31 @@ def test_a_check_that_fails_is_an_outage():
     assert "cannot be checked: OSError" in str(carrier.state.outage)
 
 
-def test_answers_stop_a_key_where_it_failed():
-    messages = [Message(f"{n}", "t", b"", key) for n, key in enumerate(["a", "a", "b", None, None])]
-    answers = Answers(messages)
-    answers.failed(0, ValueError("no"))
-    answers.failed(3, ValueError("no"))
-    assert [answers.may_go(place) for place in range(5)] == [False, False, True, True, True]
-    answers.took(2)
-    assert answers.ended()[1] is NOT_TRIED
-    assert answers.ended()[2] is None
+@pytest.mark.parametrize("counts", [{}, {"others": None}], ids=["lists", "one"])
+def test_a_call_that_sent_nothing_is_an_outage_of_all_its_messages(counts: Any):
+    """Then all of them are sent one by one: any of them may be the one that the broker chokes on."""
+    carrier = Carrier(("k", "a"), ("k", "a"), ("j", "a"), keeps_order=True)
+    call = carrier.until(Publish, Fetched(carrier.rows))
+    for _ in range(2):
+        assert len(call.messages) == 3
+        carrier.until(Collect)
+        said = [outage(), NOT_TRIED, outage()] if not counts else outage()
+        call = carrier.until(Publish, [(call.ticket, said)])
+    for id_ in ("m1", "m3", "m2"):
+        assert [message.id for message in call.messages] == [id_]
+        carrier.until(Collect)
+        call = carrier.until(Publish if id_ != "m2" else Settle, [(call.ticket, [None])])
+    assert carrier.setbacks == []
 
 
-def test_answers_that_are_all_outages_are_one():
-    answers = Answers([Message(f"{n}", "t", b"", "a") for n in range(2)])
-    answers.failed(0, outage())
-    with pytest.raises(BrokerUnavailableError, match="gone"):
-        answers.ended()
-    answers.took(1)
-    assert answers.ended()[1] is None
+def test_a_publisher_that_never_tries_is_asked_again_after_a_rest():
+    carrier = Carrier(("k", "a"))
+    call = carrier.until(Publish, Fetched(carrier.rows))
+    carrier.until(Collect)
+    before = carrier.now
+    carrier.until(Publish, [(call.ticket, [NOT_TRIED])])
+    assert carrier.now > before
+    assert carrier.setbacks == []
 
 
 def test_an_async_publisher_is_checked_by_both_relays(colours: Colours, outbox: Outbox, put: Put):

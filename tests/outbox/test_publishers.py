@@ -15,7 +15,7 @@ from tests.outbox.hook import Hook
 from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
 from twicesafe._core.outbox_requests import Message
-from twicesafe.outbox.publishers import NotNow, open_publisher
+from twicesafe.outbox.publishers import NOT_TRIED, NotNow, open_publisher
 from twicesafe.outbox.publishers.webhook import WebhookPublisher, verify_signature
 from twicesafe.propagation import extract
 
@@ -61,8 +61,9 @@ def test_redis_refuses_a_key_that_is_no_stream(valkey: Any, valkey_url: str):
 
 def test_redis_away():
     publisher: Any = open_publisher(f"redis://127.0.0.1:{free_port()}/0")
-    with pytest.raises(BrokerUnavailableError, match="Redis accepted none of 1"):
-        publisher.publish([message("1")])
+    (answer,) = publisher.publish([message("1")])
+    assert isinstance(answer, BrokerUnavailableError)
+    assert "Redis accepted none of 1" in str(answer)
     publisher.close()
 
 
@@ -94,11 +95,10 @@ async def test_jetstream(nats: Any, nats_url: str):
 
 async def test_jetstream_without_a_stream_says_which_one_is_missing(nats_url: str):
     publisher: Any = open_publisher(nats_url)
-    first, behind = await publisher.publish([message("1"), message("2")])
+    (first,) = await publisher.publish([message("1")])
     await publisher.close()
     assert isinstance(first, NotNow)
     assert f"no JetStream stream listens to {option(nats_url, 'prefix')}orders" in str(first)
-    assert "earlier message of the same key" in str(behind)
 
 
 @pytest.mark.parametrize("topic", ["with a space", "with.*", "with.>", "with..nothing", "ends."])
@@ -154,12 +154,9 @@ async def test_rabbitmq(rabbitmq: Any, rabbitmq_url: str):
     assert got[0].message_id == sent[0].id
     assert got[0].headers["twicesafe-key"] == "k"
     assert got[0].delivery_mode == aio_pika.DeliveryMode.PERSISTENT
-    # Nobody wants this topic: it comes back, and what stands behind it was not sent.
-    first, behind, other = await publisher.publish(
-        [message("1", topic="nobody"), message("2"), message("3", "k2")]
-    )
+    # No queue takes this topic: it comes back, and says nothing about others.
+    first, other = await publisher.publish([message("1", topic="nobody"), message("3", "k2")])
     assert type(first).__name__ == "PublishError"
-    assert "earlier message of the same key" in str(behind)
     assert other is None
     assert (await queue.get(timeout=20)).body == b"3"
     await publisher.close()
@@ -207,15 +204,16 @@ def test_kafka_refuses_what_is_too_large(kafka_url: str):
     large = message("x" * 5000)
     first, behind, other = publisher.publish([large, message("2"), message("3", "k2")])
     assert "MSG_SIZE_TOO_LARGE" in str(first)
-    assert "earlier message of the same key" in str(behind)
-    assert other is None
+    assert behind is NOT_TRIED
+    assert other is NOT_TRIED
     publisher.close()
 
 
 def test_kafka_away():
     publisher: Any = open_publisher(f"kafka://127.0.0.1:{free_port()}?timeout=1.5")
-    with pytest.raises(BrokerUnavailableError, match="Kafka did not"):
-        publisher.publish([message("1")])
+    (answer,) = publisher.publish([message("1")])
+    assert isinstance(answer, BrokerUnavailableError)
+    assert "Kafka did not" in str(answer)
     publisher.close()
 
 
@@ -281,8 +279,9 @@ def test_a_signature_covers_the_key_that_is_sent_and_it_is_sent_once(hook: Hook)
 def test_a_web_hook_that_is_away_counts_nothing(hook: Hook, status: int):
     hook.answers = [status]
     publisher: Any = open_publisher(hook.url)
-    with pytest.raises(BrokerUnavailableError, match=str(status)):
-        publisher.publish([message("1")])
+    (answer,) = publisher.publish([message("1")])
+    assert isinstance(answer, BrokerUnavailableError)
+    assert str(status) in str(answer)
     publisher.close()
 
 
@@ -310,8 +309,9 @@ def test_what_httpx_refuses_is_that_messages_failure(hook: Hook):
 
 def test_a_web_hook_that_is_not_there():
     publisher: Any = open_publisher(f"http://127.0.0.1:{free_port()}/")
-    with pytest.raises(BrokerUnavailableError, match="cannot be reached"):
-        publisher.publish([message("1")])
+    (answer,) = publisher.publish([message("1")])
+    assert isinstance(answer, BrokerUnavailableError)
+    assert "cannot be reached" in str(answer)
     publisher.close()
     with pytest.raises(ConfigurationError, match="not set or empty"):
         open_publisher("https://x/?secret_env=NOT_THERE")

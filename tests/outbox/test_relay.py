@@ -51,6 +51,21 @@ def test_a_publisher_of_the_other_colour(colours: Colours, put: Put):
     assert broker.bodies == ["1", "2"]
 
 
+def test_a_function_gets_nothing_behind_its_failure(colours: Colours, outbox: Outbox, put: Put):
+    seen: list[str] = []
+
+    def send(message: Message) -> None:
+        seen.append(message.body.decode())
+        if message.body == b"bad":
+            raise ValueError("no")
+
+    put("1", "bad", "behind", key="k1")
+    put("other", key="k2")
+    assert colours.relay(send, backoff=Backoff(first=3600)).drain() == 2
+    assert sorted(seen) == ["1", "bad", "other"]
+    assert outbox.depth().pending == 2
+
+
 def test_a_function_as_publisher(colours: Colours, put: Put):
     got: list[str] = []
 
@@ -489,12 +504,12 @@ async def test_asyncpg(postgres_url: str):
 )
 def test_settings_that_make_no_sense(tmp_path: Any, settings: dict[str, Any], says: str):
     with pytest.raises(ConfigurationError, match=says):
-        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", Broker(), **settings)
+        OutboxRelay.open(f"sqlite:///{tmp_path / 'x.db'}", Broker(), **settings)
 
 
 def test_a_relay_runs_once_at_a_time(tmp_path: Any):
     with (
-        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", Broker()) as relay,
+        OutboxRelay.open(f"sqlite:///{tmp_path / 'x.db'}", Broker()) as relay,
         pytest.raises(UsageError, match="already running"),
     ):
         relay.drain()
@@ -502,6 +517,6 @@ def test_a_relay_runs_once_at_a_time(tmp_path: Any):
 
 def test_no_publisher(tmp_path: Any):
     with pytest.raises(ConfigurationError, match="needs a publisher"):
-        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", 7)  # type: ignore[arg-type]
+        OutboxRelay.open(f"sqlite:///{tmp_path / 'x.db'}", 7)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no publisher for 'ftp'"):
-        OutboxRelay(f"sqlite:///{tmp_path / 'x.db'}", "ftp://there")
+        OutboxRelay.open(f"sqlite:///{tmp_path / 'x.db'}", "ftp://there")

@@ -184,7 +184,7 @@ def test_an_async_inbox_that_never_connected(postgres_url: str):
 def test_an_outbox_and_its_relay(url: str, tmp_path: Path):
     connection = sqlite3.connect(tmp_path / "shop.db")
     outbox = Outbox.open(url)
-    relay = OutboxRelay(url, print)
+    relay = OutboxRelay.open(url, print)
     outbox.close()
     relay.close()
     calls: list[Callable[[], Any]] = [
@@ -207,7 +207,7 @@ def test_an_outbox_and_its_relay(url: str, tmp_path: Path):
 
 def test_an_async_outbox_and_its_relay(url: str, tmp_path: Path):
     async def main() -> None:
-        outbox, relay = AsyncOutbox.open(url), AsyncOutboxRelay(url, print)
+        outbox, relay = AsyncOutbox.open(url), AsyncOutboxRelay.open(url, print)
         await outbox.depth()
         await outbox.close()
         await relay.close()

@@ -91,7 +91,7 @@ def relayed(url: str) -> None:
             connection.execute("BEGIN")
             outbox.add(connection, topic="orders", body=b"1", key="k")
             connection.execute("COMMIT")
-            with OutboxRelay(url, got.append):
+            with OutboxRelay.open(url, got.append):
                 until(lambda: outbox.depth().pending == 0, 60)
 
 
@@ -99,9 +99,9 @@ async def relayed_async(url: str) -> None:
     async def send(message: Any) -> None:
         return None
 
-    async with AsyncOutboxRelay(url, send):
+    async with AsyncOutboxRelay.open(url, send):
         pass
-    drained = AsyncOutboxRelay(url, send)
+    drained = AsyncOutboxRelay.open(url, send)
     await drained.drain()
     await drained.close()
 

@@ -2,6 +2,9 @@
 
 A call is sent at one moment, taken at a later one, and answered later still. A relay may die or stand
 still in between; what it has sent is taken all the same.
+
+A publisher that keeps order takes a call from its beginning, and of a key nothing behind a refusal.
+Any other one knows no keys: it begins at the end of the call, and each message is on its own.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ __all__ = ["Broker", "Call"]
 class Call:
     """One call of a publisher."""
 
-    __slots__ = ("acknowledged", "answers", "letters", "relay", "sent", "stopped", "ticket")
+    __slots__ = (
+        "acknowledged", "answers", "in_turn", "letters", "relay", "sent", "stopped", "ticket",
+    )  # fmt: skip
 
     def __init__(
         self, relay: Relay, command: Publish | Check, letters: list[Letter], sent: float
@@ -37,11 +42,18 @@ class Call:
         self.ticket = command.ticket
         self.letters = letters
         self.sent = sent
-        self.answers: list[Any] = []
+        self.in_turn = letters if relay.keeps_order else letters[::-1]
+        """As the broker takes them."""
+        self.answers: dict[str, Any] = {}
+        """By id: what the broker said."""
         self.stopped: set[bytes] = set()
-        """Lanes of which a message was refused: what is behind it is not tried."""
+        """Of a publisher that keeps order: lanes of which a message was refused; it tries no more."""
         self.acknowledged: set[str] = set()
         """The relay was told that these are safe."""
+
+    def said(self) -> list[Any]:
+        """An answer for each message, as a publisher gives them."""
+        return [self.answers.get(letter.message.id, NOT_TRIED) for letter in self.letters]
 
 
 class Broker:
@@ -92,18 +104,19 @@ class Broker:
     def _take(self, call: Call, letters: Sequence[Letter]) -> None:
         for letter in letters:
             if letter.lane in call.stopped:
-                call.answers.append(NOT_TRIED)
-            elif self._refuses(letter):
+                continue
+            if self._refuses(letter):
                 letter.refused += 1
-                call.stopped.add(letter.lane)
-                call.answers.append(ValueError("not this one"))
+                if call.relay.keeps_order:
+                    call.stopped.add(letter.lane)
+                call.answers[letter.message.id] = ValueError("not this one")
             else:
                 self._publish(call, letter)
-                call.answers.append(None)
+                call.answers[letter.message.id] = None
         if self._world.say:
             told = " ".join(
                 f"{letter.message.id}{_MARKS.get(type(answer), '?')}"
-                for letter, answer in zip(call.letters, call.answers, strict=False)
+                for letter, answer in zip(call.letters, call.said(), strict=True)
             )
             self._world.say(f"** {call.relay.name} call {call.ticket} is taken: {told}")
 
@@ -127,14 +140,14 @@ class Broker:
         world.after(world.latency() + seconds, call.relay, call.relay.answered, call, answers)
 
     def _take_all(self, call: Call, late: float) -> None:
-        for letter in call.letters:
+        for letter in call.in_turn:
             if letter.post.chokes and letter.lane not in call.stopped and self._refuses(letter):
                 letter.refused += 1
                 self._world.seen["outcome", "hung up"] += 1
                 self._answer(call, BrokerUnavailableError("hung up", blames="alone"), late)
                 return
             self._take(call, [letter])
-        self._answer(call, call.answers, late)
+        self._answer(call, call.said(), late)
 
     # -- mishaps --------------------------------------------------------------------------------
 
@@ -142,25 +155,23 @@ class Broker:
         self._answer(call, BrokerUnavailableError("the broker is away", blames="none"), 0.0)
 
     def _answer_lost(self, call: Call, seconds: float) -> None:
-        self._take(call, call.letters)
+        self._take(call, call.in_turn)
         self._answer(call, BrokerUnavailableError("no answer"), seconds)
 
     def _torn(self, call: Call, seconds: float) -> None:
-        self._take(call, call.letters[: (len(call.letters) + 1) // 2])
+        self._take(call, call.in_turn[: (len(call.letters) + 1) // 2])
         self._answer(call, BrokerUnavailableError("the connection broke"), seconds)
 
     def _broken(self, call: Call, seconds: float) -> None:
         self._answer(call, RuntimeError("something in this call"), 0.0)
 
     def _silent(self, call: Call, seconds: float) -> None:
-        self._take(call, call.letters)
+        self._take(call, call.in_turn)
         self._answer(call, RuntimeError("who knows"), seconds)
 
     def _part(self, call: Call, seconds: float) -> None:
-        half = (len(call.letters) + 1) // 2
-        self._take(call, call.letters[:half])
-        rest = [NOT_TRIED] * (len(call.letters) - half)
-        self._answer(call, [*call.answers, *rest], 0.0)
+        self._take(call, call.in_turn[: (len(call.letters) + 1) // 2])
+        self._answer(call, call.said(), 0.0)
 
     def _slow(self, call: Call, seconds: float) -> None:
         self._world.delayed(seconds)
@@ -169,16 +180,16 @@ class Broker:
     def _split(self, call: Call, seconds: float) -> None:
         """One by one, and the second half only if the relay still lives and goes on by then."""
         half = (len(call.letters) + 1) // 2
-        self._take(call, call.letters[:half])
+        self._take(call, call.in_turn[:half])
         self._world.delayed(seconds)
         self._world.after(seconds, call.relay, self._take_rest, call, half)
 
     def _take_rest(self, call: Call, half: int) -> None:
-        self._take(call, call.letters[half:])
-        self._answer(call, call.answers, 0.0)
+        self._take(call, call.in_turn[half:])
+        self._answer(call, call.said(), 0.0)
 
     def _crash_in_call(self, call: Call, seconds: float) -> None:
-        self._world.after(self._world.latency(), None, self._take, call, call.letters)
+        self._world.after(self._world.latency(), None, self._take, call, call.in_turn)
         self._world.crash(call.relay)
 
 

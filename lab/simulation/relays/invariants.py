@@ -13,7 +13,7 @@ INVARIANTS: Final = Rules(
         # seen at the broker
         "same message": "what is published was committed, and has its id and its bytes at every try",
         "lanes are in order": "a message is first published when all before it in its lane were",
-        "one group of a lane": "of a lane, one group at most is under way in a relay, in order",
+        "one group of a lane": "of a lane, one message at most is under way in a relay; if its publisher keeps order, one group, in order",
         "one batch under way": "what is under way and what is not settled is one batch at most",
         "not past its deadline": "a relay whose lease may be over, counted from the sending, sends nothing",
         "only from its slots": "a relay sends only what is in slots that the store says are its own",

@@ -48,7 +48,8 @@ class Monitor:
         busy = {letter.lane for other in relay.flying.values() for letter in other.letters}
         last: dict[bytes, int] = {}
         for letter in letters:
-            if letter.lane in busy or letter.n <= last.get(letter.lane, 0):
+            beside = letter.lane in busy or (letter.lane in last and not relay.keeps_order)
+            if beside or letter.n <= last.get(letter.lane, 0):
                 broken("one group of a lane", f"{letter.message.id} beside or behind a later one")
             last[letter.lane] = letter.n
             if relay.misled_since is None:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from ..plans import Fault, Incident
 
@@ -68,6 +69,8 @@ class Seat(msgspec.Struct, frozen=True):
     concurrency: int = 1
     threads: bool = False
     """With one call at once, a thread publishes where it stands; an event loop never does."""
+    keeps_order: bool = False
+    """Its publisher accepts nothing of a key after a failure; others take any part of a call."""
 
 
 class StoreFault(Fault, frozen=True, kw_only=True):
@@ -137,6 +140,7 @@ def draw(seed: int) -> Plan:
             pick((1, 2, 6)),
             pick((1, 1, 3)),
             chance() < 0.5,
+            chance() < 0.5,
         )
         for number in range(pick((1, 2, 2, 3)))
     )
@@ -162,8 +166,10 @@ def draw(seed: int) -> Plan:
         incidents.append(Incident(round(uniform(0.05, 2.6), 4), kind, target, round(span, 4)))
     # Coincidences that chance alone brings too seldom:
     if trouble and chance() < 0.06:  # slots are lost and won back while a call is under way
-        calls = [Fault(0, "slow", round(uniform(2.5, 5.0), 4)), *calls]
-        incidents.append(Incident(moment(), "cut off", 0, round(uniform(1.6, 2.4), 4)))
+        calls = [Fault(0, "slow", round(uniform(2.5, 6.0), 4)), *calls]
+        at = round(posts[0].at + uniform(0.02, 0.4), 4)
+        incidents.append(Incident(at, "cut off", 0, round(uniform(1.6, 2.4), 4)))
+        posts = [replace(one, key=min(one.key, 0)) for one in posts]  # one long lane
     if trouble and chance() < 0.06:  # slots are to be given back while settlements fail
         faults += [StoreFault(nth, "refused", op="settle") for nth in range(rng.randrange(1, 6))]
     return Plan(

@@ -65,7 +65,9 @@ class Relay(Actor):
             clock=self.clock,
             notify=lambda event: None,
             checks=plan.checks,
+            keeps_order=seat.keeps_order,
         )
+        self.keeps_order = seat.keeps_order
         self._inline = seat.threads and seat.concurrency == 1
         self._keeper = _Hand(relaying.keep_slots(self.desk))
         self._carrier = _Hand(carrying.publish_pending(self.desk))

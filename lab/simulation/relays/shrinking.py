@@ -46,6 +46,7 @@ def written(plan: Plan) -> list[str]:
     things: list[tuple[float, str]] = []
     for number, seat in enumerate(plan.seats):
         how = f"{seat.concurrency} groups of {seat.group}{', threads' * seat.threads}"
+        how += ", its publisher keeps order" * seat.keeps_order
         things.append((seat.start, f"r{number} starts: {how}"))
     for number, post in enumerate(plan.posts):
         key = "no key" if post.key < 0 else f"key {post.key}"

@@ -80,7 +80,7 @@ def relay(
     """
     screen = Screen(json)
     settings = settle(store, config)
-    made = OutboxRelay(settings.url, to, batch=batch, lease=lease, max_attempts=max_attempts)
+    made = OutboxRelay.open(settings.url, to, batch=batch, lease=lease, max_attempts=max_attempts)
     began = time.monotonic()
     screen.place(f"{mask(settings.url)} → {mask(to)}")
     with interruptible(made.stop if once else None) as stop:

@@ -4,10 +4,17 @@ A publisher is an object with `publish`, blocking or async; both relays accept b
 
 - `publish` gets messages and returns an answer for each: None (durable at the destination) or an
   exception. It must not return None before the message is durable, because its row is then deleted.
-- Messages of one key are in order and have one topic. After a failed message, later ones of its key
-  must not be published: their answer is `NOT_TRIED`. `Answers` implements this rule.
+- The relay keeps the order of a key, not the publisher. In one call no two messages have the same
+  key, so the publisher may send them in any order or all at once. The relay hands over a key's next
+  message only when the one before was accepted.
+- `keeps_order`, optional: True says that the publisher, or its broker, keeps the order of a key even
+  if a message fails. After a failed message it accepts no later one of that key in the same call.
+  Then a call may contain many messages of a key, in order and all of one topic. It is faster for a
+  key with many messages.
 - An exception as an answer is that message's failure: it is counted, and after too many its lane is
-  parked. The next two errors are different.
+  parked. The next three are different.
+- `NOT_TRIED` as an answer: this message was not sent, because the call ended before. It is sent
+  again, and nothing is counted.
 - `NotNow` as an answer: this message cannot be sent now and is not to blame (its stream does not
   exist). Its lane backs off, no attempt is counted, other lanes continue.
 - `BrokerUnavailableError`, raised or as an answer: the broker is unavailable. No attempt is
@@ -22,20 +29,19 @@ A publisher is an object with `publish`, blocking or async; both relays accept b
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
-from ..errors import BrokerUnavailableError
 from .outbox_requests import Message
 
-__all__ = ["NOT_TRIED", "Answer", "Answers", "NotNow", "Publisher", "lanes_of"]
+__all__ = ["NOT_TRIED", "Answer", "NotNow", "Publisher", "keeps_order"]
 
 
 class _NotTried(Exception):  # noqa: N818 - an answer, not an error
-    """Not sent, because an earlier message of the same key failed."""
+    """Not sent: the call ended before."""
 
 
-NOT_TRIED: Final = _NotTried("not sent, because an earlier message of the same key failed")
+NOT_TRIED: Final = _NotTried("not sent: the call ended before")
 
 
 class NotNow(Exception):  # noqa: N818 - an answer, not an error
@@ -43,8 +49,6 @@ class NotNow(Exception):  # noqa: N818 - an answer, not an error
 
 
 Answer: TypeAlias = Exception | None
-
-T = TypeVar("T")
 
 
 class Publisher(Protocol):
@@ -62,43 +66,6 @@ class Publisher(Protocol):
     def close(self) -> Awaitable[None] | None: ...
 
 
-class Answers:
-    """One answer per message. After a failed message, the later ones of its key are not sent."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.messages = messages
-        self._stopped: set[str] = set()
-        self.all: list[Answer] = [NOT_TRIED] * len(messages)
-
-    def may_go(self, place: int) -> bool:
-        """True if no earlier message of its key has failed."""
-        key = self.messages[place].key
-        return key is None or key not in self._stopped
-
-    def took(self, place: int) -> None:
-        self.all[place] = None
-
-    def failed(self, place: int, error: Exception) -> None:
-        self.all[place] = error
-        key = self.messages[place].key
-        if key is not None:
-            self._stopped.add(key)
-
-    def ended(self) -> list[Answer]:
-        """All answers; raises `BrokerUnavailableError` if every message failed with it."""
-        outages = [one for one in self.all if isinstance(one, BrokerUnavailableError)]
-        if outages and all(one is NOT_TRIED or one in outages for one in self.all):
-            raise outages[0]
-        return self.all
-
-
-def lanes_of(messages: Iterable[Message]) -> list[list[int]]:
-    """The positions of the messages by key: each list in order, the lists in any order."""
-    lanes: dict[str, list[int]] = {}
-    alone: list[list[int]] = []
-    for place, message in enumerate(messages):
-        if message.key is None:
-            alone.append([place])
-        else:
-            lanes.setdefault(message.key, []).append(place)
-    return [*lanes.values(), *alone]
+def keeps_order(publisher: Any) -> bool:
+    """Whether one call may contain several messages of a key."""
+    return bool(getattr(publisher, "keeps_order", False))

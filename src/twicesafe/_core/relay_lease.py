@@ -102,6 +102,7 @@ class RelayState:
         clock: Callable[[], float],
         notify: Callable[[events.Event], None],
         checks: bool = False,
+        keeps_order: bool = False,
     ) -> None:
         self.owner = new_owner()
         self.lease = lease
@@ -116,6 +117,8 @@ class RelayState:
         self.notify = notify
         self.checks = checks
         """The publisher has `check`."""
+        self.keeps_order = keeps_order
+        """The publisher accepts nothing of a key after a failure: many of its rows may go at once."""
         self.stopping = False
         """Set by `stop`: nothing new is started."""
         self.until_empty = False

@@ -1,8 +1,10 @@
 """The publish loop: which rows are published next, in which order, and what happens on failure.
 
-At most one group per lane is being published, and all of it has one topic. So the order holds even
-on brokers that accept only part of a group. After a refusal the lane backs off; after too many
-refusals it is parked.
+The order of a lane is kept here, and nowhere else. One row of a lane is handed over at a time, and
+the next one after the broker has accepted it. So a broker may accept any part of a call, in any
+order. A publisher that `keeps_order` by itself gets many rows of a lane in one call, all of one
+topic, because brokers accept or refuse topic by topic. After a refusal the lane backs off; after too
+many refusals it is parked.
 
 Outage or refusal? If the broker accepts nothing, no message is to blame, and no attempt is counted.
 But a message on which the broker closes the connection looks like an outage every time, and would
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from .. import events
@@ -44,9 +47,7 @@ NOT_COUNTED: Final = 4
 
 def publish_pending(state: RelayState) -> Flow[None]:
     """Fetch, publish and settle until stopped; then finish running publishes and settle them."""
-    loop = _PublishLoop(state)
-    yield from loop.run()
-    state.publishing_ended = True
+    return _PublishLoop(state).run()
 
 
 class _PublishLoop:
@@ -93,6 +94,7 @@ class _PublishLoop:
             if self._is_due():
                 yield from self._settle()
         yield from self._settle(patient=True)
+        state.publishing_ended = True
 
     # -- fetching -----------------------------------------------------------------------------
 
@@ -182,12 +184,16 @@ class _PublishLoop:
             if not _is_ours(rows[0], usable):
                 del self.lanes[lane]
                 continue
-            topic = rows[0].message.topic
-            for place in range(min(len(rows), room - len(chosen))):
-                if rows[place].message.topic != topic:
-                    break
-                chosen.append(rows[place])
+            chosen.append(rows[0])
+            if self.state.keeps_order:
+                chosen += self._followers(rows, room - len(chosen))
         return chosen
+
+    def _followers(self, rows: Sequence[Pending], room: int) -> list[Pending]:
+        """The next rows of a lane that may go together with its first one."""
+        topic = rows[0].message.topic
+        next_rows = islice(rows, 1, 1 + room)
+        return list(takewhile(lambda row: row.message.topic == topic, next_rows))
 
     def _ask_broker(self) -> Flow[None]:
         self.tickets += 1
@@ -258,6 +264,9 @@ class _PublishLoop:
                 outage = outage or answer
             elif answer is not NOT_TRIED:
                 self._refused(row, answer, counts=not isinstance(answer, NotNow))
+        if _nothing_sent(answers):
+            outage = outage or BrokerUnavailableError("the publisher sent none of its messages")
+            away = list(rows)
         if outage is None:
             self.alone = max(0, self.alone - len(rows))
         elif len(rows) == 1 and self._is_to_blame(rows[0], outage):
@@ -400,6 +409,13 @@ class _PublishLoop:
 def _is_ours(row: Pending, usable: dict[int, int]) -> bool:
     """False also after losing and regaining the slot: another relay may have handled the row."""
     return usable.get(row.slot) == row.fence
+
+
+def _nothing_sent(answers: Sequence[Any]) -> bool:
+    """No message was accepted or refused: the call says something about the broker only."""
+    return None not in answers and all(
+        one is NOT_TRIED or isinstance(one, BrokerUnavailableError) for one in answers
+    )
 
 
 def _said(error: Exception) -> str:

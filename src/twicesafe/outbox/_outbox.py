@@ -16,54 +16,29 @@ number of the message, so that a re-run sends the same ids. Elsewhere it is a UU
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NoReturn, Self
-
-import msgspec
+from typing import Any, NoReturn, Self
 
 from .. import _transactions as transactions
-from .._core.http.key_field import field_of
 from .._core.outbox_requests import (
-    Added,
     Backlog,
     Depth,
-    Message,
     OutboxRequest,
     ParkedLane,
     ParkedLanes,
     Prepare,
     Reply,
     Unpark,
-    lane_of,
 )
 from .._values.clocks import wall_clock
 from .._values.closed import closed, require_open
 from ..errors import UsageError, stays_here
-from ..propagation import numbered, outgoing_key
 from ..stores._base import AsyncStore, Store
 from ..stores._outbox_port import AsyncOutboxPort, OutboxInTransaction, OutboxPort
 from ..stores._urls import check_store, open_async_store, open_store
+from ._message import MAX_BYTES, checked
 
 __all__ = ["AsyncOutbox", "Outbox"]
-
-MAX_BYTES: Final = 1_000_000
-"""Brokers accept about a megabyte. A message that is too large would park its lane."""
-
-_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}", re.ASCII)
-_ID: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_FRAMING: Final = frozenset(
-    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te",
-     "trailer", "transfer-encoding", "upgrade"}
-)  # fmt: skip
-"""Header names that belong to a connection, not to a message: no webhook may send them."""
-
-MAX_HEADER_BYTES: Final = 32_768
-"""Limit for all headers together: one AMQP frame, one HTTP request head."""
-
-_FIELDS: Final = frozenset({"topic", "body", "key", "headers", "id"})
 
 
 class _Outbox:
@@ -97,42 +72,6 @@ class _Outbox:
             known = outbox.in_transaction(transaction.style)
             self._spoken[transaction.dialect, transaction.style] = known
         return known
-
-    def _added(self, fields: Mapping[str, Any]) -> Added:
-        unknown = fields.keys() - _FIELDS
-        if unknown or not fields.keys() >= {"topic", "body"}:
-            raise UsageError(
-                "a message needs topic= and body=, and may have key=, headers= and id=; "
-                + ("unknown: " if unknown else "not given: ")
-                + ", ".join(sorted(map(str, unknown or {"topic", "body"} - fields.keys())))
-            )
-        topic = _text(fields["topic"], "topic")
-        key = fields.get("key")
-        key = None if key is None else _text(key, "key")
-        body, kind = _body(fields["body"])
-        if len(body) > self._max_bytes:
-            raise UsageError(
-                f"the body has {len(body)} bytes, more than max_bytes={self._max_bytes}: send a "
-                "reference to it, or raise max_bytes= if your broker accepts that much"
-            )
-        id_ = fields.get("id")
-        if id_ is None:
-            id_ = outgoing_key(numbered(f"outbox {topic}"))
-        elif not isinstance(id_, str) or _ID.fullmatch(id_) is None:
-            raise UsageError("id= must be 1 to 255 visible ASCII characters")
-        headers = _headers(fields.get("headers"))
-        headers.setdefault("content-type", kind)
-        headers.setdefault("idempotency-key", field_of(id_))
-        if "traceparent" not in headers:
-            _put_trace(headers)
-        message = Message(id_, topic, body, key, headers)
-        return Added(
-            message,
-            lane_of(key, id_),
-            headers.get("type", topic)[:255],
-            msgspec.json.encode(headers).decode(),
-            self._ordered and key is not None,
-        )
 
 
 class Outbox(_Outbox):
@@ -178,7 +117,7 @@ class Outbox(_Outbox):
 
     def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
         """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
-        added = [self._added(fields) for fields in messages]
+        added = [checked(fields, self._ordered, self._max_bytes) for fields in messages]
         transaction = transactions.of(connection)
         transaction.check()
         if added:
@@ -204,7 +143,8 @@ class Outbox(_Outbox):
 
     def close(self) -> None:
         """Close the outbox's store; your own connections stay open. Further calls are refused."""
-        store, self.store = self.store, closed(self.store, "outbox")
+        gone = closed(self.store, "outbox")
+        store, self.store, self._port, self._spoken = self.store, gone, gone, {}
         store.close()
 
     def __enter__(self) -> Self:
@@ -255,7 +195,7 @@ class AsyncOutbox(_Outbox):
 
     async def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
         """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
-        added = [self._added(fields) for fields in messages]
+        added = [checked(fields, self._ordered, self._max_bytes) for fields in messages]
         transaction = transactions.async_of(connection)
         await transaction.check()
         if added:
@@ -282,7 +222,8 @@ class AsyncOutbox(_Outbox):
 
     async def close(self) -> None:
         """Close the outbox's store; your own connections stay open. Further calls are refused."""
-        store, self.store = self.store, closed(self.store, "outbox")
+        gone = closed(self.store, "outbox")
+        store, self.store, self._port, self._spoken = self.store, gone, gone, {}
         await store.close()
 
     async def __aenter__(self) -> Self:
@@ -306,65 +247,7 @@ class AsyncOutbox(_Outbox):
         return await self._port.perform(request)
 
 
-# --- checking a message --------------------------------------------------------------------------
-
-
-def _text(given: object, what: str) -> str:
-    if not isinstance(given, str):
-        raise UsageError(f"{what}= must be text, not {type(given).__name__}")
-    try:
-        size = len(given.encode())
-    except UnicodeEncodeError:
-        raise UsageError(f"{what}= must be valid Unicode (it has a lone surrogate)") from None
-    if not 1 <= size <= 255 or _CONTROL.search(given):
-        raise UsageError(f"{what}= must be 1 to 255 bytes of UTF-8 without control characters")
-    return given
-
-
-def _body(given: object) -> tuple[bytes, str]:
-    """The bytes to send and their content type."""
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        return bytes(given), "application/octet-stream"
-    try:
-        if isinstance(given, str):
-            return given.encode(), "text/plain; charset=utf-8"
-        return msgspec.json.encode(given), "application/json"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"the body cannot be encoded as JSON ({error}): pass bytes, text or plain data"
-        ) from error
-
-
-def _headers(given: object) -> dict[str, str]:
-    """Headers with lower-case names; refuses line breaks and names that belong to a connection."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise UsageError(f"headers= must be a mapping of text to text, not {type(given).__name__}")
-    headers: dict[str, str] = {}
-    for name, value in given.items():
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise UsageError(
-                "a header name must be 1 to 100 characters from A-Z, a-z, 0-9 and !#$%&'*+-.^_`|~"
-            )
-        if not isinstance(value, str) or not value.isprintable() or len(value) > 4096:
-            raise UsageError(f"the header {name} must be printable text of at most 4096 characters")
-        if value != value.strip():
-            raise UsageError(f"the header {name} must not begin or end with a space")
-        if name.lower() in _FRAMING:
-            raise UsageError(f"the header {name} belongs to a connection, not to a message")
-        headers[name.lower()] = value
-    if sum(len(name) + len(value.encode()) for name, value in headers.items()) > MAX_HEADER_BYTES:
-        raise UsageError(f"the headers together must be at most {MAX_HEADER_BYTES} bytes")
-    return headers
-
-
-def _put_trace(headers: dict[str, str]) -> None:
-    """Add the current trace context, if the application uses OpenTelemetry."""
-    if "opentelemetry.trace" in sys.modules:
-        from opentelemetry.propagate import inject
-
-        inject(headers)
+# --- what operators give -------------------------------------------------------------------------
 
 
 def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:

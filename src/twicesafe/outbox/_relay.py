@@ -1,8 +1,8 @@
 """The relay: publishes the messages of an outbox, at least once, in order per key.
 
-    relay = OutboxRelay("postgresql://…/shop", "nats://localhost")    # or a function, a publisher
+    relay = OutboxRelay.open("postgresql://…/shop", "nats://localhost")   # or a function, a publisher
     relay.start()                        # a thread of this process; or `twicesafe relay --to …`
-    relay.stop()                         # finishes running publishes first
+    relay.close()                        # finishes running publishes, closes what it opened
 
 Any number of relays may run at once. They divide the lanes among themselves by fenced leases. When
 a relay dies, the others take over its lanes within the lease time plus one second.
@@ -13,22 +13,26 @@ and `_core.relay_publish`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self, Unpack
 
 from .. import events
-from .._core.outbox_requests import Message, Prepare
-from .._core.publisher import Publisher
-from .._core.relay_lease import RelayState
-from .._values.clocks import since_boot
+from .._core.outbox_requests import Prepare
 from .._values.closed import closed
 from .._values.policy import Backoff
 from .._values.settings import Duration, seconds
-from ..errors import ConfigurationError, UsageError
+from ..errors import UsageError
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import open_async_store, open_store
-from .publishers._function import publisher_of
-from .publishers._urls import open_publisher
+from ..stores._urls import check_store, open_async_store, open_store
+from ._relay_base import (
+    BACKOFF,
+    AnyPublisher,
+    RelayBase,
+    RelaySettings,
+    expect_url,
+    publisher_from,
+    runtime,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,79 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncOutboxRelay", "OutboxRelay"]
 
-BACKOFF = Backoff(first=0.5, factor=2, most=60)
 
-
-class _Relay:
-    """What both relays share: the publisher, the settings, and one `RelayState` per run."""
-
-    def __init__(
-        self,
-        publisher: Any,
-        lease: Duration,
-        batch: int,
-        concurrency: int | None,
-        max_attempts: int,
-        backoff: Backoff,
-        observers: Sequence[events.Observer],
-    ) -> None:
-        self.publisher: Publisher = (
-            open_publisher(publisher) if isinstance(publisher, str) else publisher_of(publisher)
-        )
-        self._lease = seconds(lease, "lease")
-        if self._lease < 0.3:
-            raise ConfigurationError(f"lease={lease!r} is not valid: use at least 0.3 seconds")
-        for name, number in (
-            ("batch", batch),
-            ("max_attempts", max_attempts),
-            ("concurrency", self.publisher.concurrency if concurrency is None else concurrency),
-        ):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ConfigurationError(f"{name}={number!r} is not valid: use 1 or more")
-        self._batch, self._max_attempts, self._backoff = batch, max_attempts, backoff
-        self._concurrency = concurrency or self.publisher.concurrency
-        self._notify = events.notifier(observers)
-        self._before = 0
-        self._state: RelayState | None = None
-
-    @property
-    def published(self) -> int:
-        """The number of messages that this relay has published and removed so far."""
-        return self._before + (0 if self._state is None else self._state.published)
-
-    def _drained(self, before: int) -> int:
-        """The number published since `before`; raises if messages are left because of an outage."""
-        if self._state is not None:
-            trouble = self._state.outage or self._state.not_now
-            if trouble is not None:
-                raise trouble
-        return self.published - before
-
-    def _new_state(self, wake: bool, until_empty: bool) -> RelayState:
-        self._before, self._state = self.published, None
-        self._state = state = RelayState(
-            lease=self._lease,
-            batch=self._batch,
-            group=self.publisher.batch,
-            concurrency=self._concurrency,
-            max_attempts=self._max_attempts,
-            backoff=self._backoff,
-            wake=wake,
-            clock=since_boot,
-            notify=self._notify,
-            checks=callable(getattr(self.publisher, "check", None)),
-        )
-        state.until_empty = until_empty
-        return state
-
-
-class OutboxRelay(_Relay):
+class OutboxRelay(RelayBase):
     """The blocking relay: in a thread of its own (`start`), or in the caller's (`run`)."""
 
     def __init__(
         self,
-        store: Store | str,
-        publisher: Publisher | Callable[[Message], object] | str,
+        store: Store,
+        publisher: AnyPublisher,
         *,
         lease: Duration = 10,
         batch: int = 500,
@@ -118,14 +57,31 @@ class OutboxRelay(_Relay):
         backoff: Backoff = BACKOFF,
         observers: Sequence[events.Observer] = (),
     ) -> None:
+        check_store(self, store)
         super().__init__(publisher, lease, batch, concurrency, max_attempts, backoff, observers)
-        self._owned = isinstance(store, str)
-        self.store: Store = open_store(store) if isinstance(store, str) else store
+        self._owned = False
+        self.store = store
         self._port = self.store.outbox
-        self._adapted = _runtime().for_threads(self.publisher)
+        self._adapted = runtime().for_threads(self.publisher)
         self._runner: RelayRunner | None = None
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
+
+    @classmethod
+    def open(cls, url: str, publisher: AnyPublisher, **settings: Unpack[RelaySettings]) -> Self:
+        """A relay from the outbox in the database at this URL; `close` closes that store, too.
+
+        ``publisher``: the URL of a broker or a webhook, a publisher, or a function of one message.
+        """
+        made = publisher_from(publisher)  # first: a missing driver is reported without a store
+        store = open_store(expect_url(url, "OutboxRelay"))
+        try:
+            relay = cls(store, made, **settings)
+        except BaseException:
+            store.close()
+            raise
+        relay._owned = True
+        return relay
 
     def start(self) -> Self:
         """Publish in a background thread until `stop`."""
@@ -186,10 +142,13 @@ class OutboxRelay(_Relay):
     def close(self) -> None:
         """Stop, close the publisher, and close the store if the relay opened it."""
         self.stop()
-        store, self.store = self.store, closed(self.store, "relay")
-        self._adapted.close()
-        if self._owned:
-            store.close()
+        gone = closed(self.store, "relay")
+        store, self.store, self._port = self.store, gone, gone
+        try:
+            self._adapted.close()
+        finally:
+            if self._owned:
+                store.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -203,17 +162,17 @@ class OutboxRelay(_Relay):
         port = self._port
         port.perform(Prepare())
         state = self._new_state(self.store.capabilities.wake, until_empty)
-        self._runner = _runtime().RelayRunner(state, self._adapted, port.perform, port.listen)
+        self._runner = runtime().RelayRunner(state, self._adapted, port.perform, port.listen)
         return self._runner
 
 
-class AsyncOutboxRelay(_Relay):
+class AsyncOutboxRelay(RelayBase):
     """Async version of `OutboxRelay`: a task on the running event loop."""
 
     def __init__(
         self,
-        store: AsyncStore | str,
-        publisher: Publisher | Callable[[Message], object] | str,
+        store: AsyncStore,
+        publisher: AnyPublisher,
         *,
         lease: Duration = 10,
         batch: int = 500,
@@ -222,13 +181,25 @@ class AsyncOutboxRelay(_Relay):
         backoff: Backoff = BACKOFF,
         observers: Sequence[events.Observer] = (),
     ) -> None:
+        check_store(self, store)
         super().__init__(publisher, lease, batch, concurrency, max_attempts, backoff, observers)
-        self._owned = isinstance(store, str)
-        self.store: AsyncStore = open_async_store(store) if isinstance(store, str) else store
+        self._owned = False
+        self.store = store
         self._port = self.store.outbox
-        self._adapted = _runtime().for_event_loop(self.publisher)
+        self._adapted = runtime().for_event_loop(self.publisher)
         self._runner: AsyncRelayRunner | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def open(cls, url: str, publisher: AnyPublisher, **settings: Unpack[RelaySettings]) -> Self:
+        """A relay from the outbox in the database at this URL; `close` closes that store, too.
+
+        ``publisher``: the URL of a broker or a webhook, a publisher, or a function of one message.
+        """
+        made = publisher_from(publisher)
+        relay = cls(open_async_store(expect_url(url, "AsyncOutboxRelay")), made, **settings)
+        relay._owned = True
+        return relay
 
     async def start(self) -> Self:
         """Publish in a task on this loop until `stop`."""
@@ -281,10 +252,13 @@ class AsyncOutboxRelay(_Relay):
     async def close(self) -> None:
         """Stop, close the publisher, and close the store if the relay opened it."""
         await self.stop()
-        store, self.store = self.store, closed(self.store, "relay")
-        await self._adapted.close()
-        if self._owned:
-            await store.close()
+        gone = closed(self.store, "relay")
+        store, self.store, self._port = self.store, gone, gone
+        try:
+            await self._adapted.close()
+        finally:
+            if self._owned:
+                await store.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -298,12 +272,5 @@ class AsyncOutboxRelay(_Relay):
         port = self._port
         await port.perform(Prepare())
         state = self._new_state(self.store.capabilities.wake, until_empty)
-        self._runner = _runtime().AsyncRelayRunner(state, self._adapted, port.perform, port.listen)
+        self._runner = runtime().AsyncRelayRunner(state, self._adapted, port.perform, port.listen)
         return self._runner
-
-
-def _runtime() -> Any:
-    """Imported when a relay is made, so that `import twicesafe` stays quick."""
-    from .._runtime import relay_runner
-
-    return relay_runner

@@ -91,9 +91,8 @@ def check_store(owner: object, store: object) -> None:
         )
         raise UsageError(f"{type(store).__name__} is {kind} store: use {other}(store)")
     if not hasattr(store, "perform"):
-        raise UsageError(
-            f"{name}(…) takes a store, not {type(store).__name__}: use {name}.open(URL)"
-        )
+        hint = "use its .store" if hasattr(store, "store") else f"use {name}.open(URL)"
+        raise UsageError(f"{name}(…) takes a store, not {type(store).__name__}: {hint}")
 
 
 def open_store(url: str) -> Store:

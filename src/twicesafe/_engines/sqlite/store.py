@@ -194,7 +194,7 @@ class SqliteStore(Store):
 
     def _writing_outbox(self, program: Program[T]) -> T:
         with self._file.errors():
-            return self._writing(program)
+            return self._lane.alone(lambda: self._alone(program))
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = [_TO_WRITE] * len(requests)

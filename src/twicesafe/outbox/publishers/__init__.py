@@ -11,14 +11,13 @@
 """
 
 from ..._core.outbox_requests import Message
-from ..._core.publisher import NOT_TRIED, Answer, Answers, NotNow, Publisher
+from ..._core.publisher import NOT_TRIED, Answer, NotNow, Publisher
 from ._function import AsyncCallablePublisher, CallablePublisher
 from ._urls import open_publisher
 
 __all__ = [
     "NOT_TRIED",
     "Answer",
-    "Answers",
     "AsyncCallablePublisher",
     "CallablePublisher",
     "Message",

@@ -1,4 +1,4 @@
-"""A function as a publisher: called once per message, in order per key.
+"""A function as a publisher: called once per message.
 
 The function returns once the message is durable at its destination. What it raises is that
 message's failure, except for two errors. `BrokerUnavailableError`: the destination is down and no
@@ -13,14 +13,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ..._core.outbox_requests import Message
-from ..._core.publisher import Answer, Answers, lanes_of
+from ..._core.publisher import NOT_TRIED, Answer
 from ...errors import BrokerUnavailableError, ConfigurationError
 
 __all__ = ["CallablePublisher", "publisher_of"]
 
 
 class CallablePublisher:
-    """Calls ``send(message)`` for every message, up to ``batch`` in sequence per publish."""
+    """Calls ``send(message)`` for one message after the other, and stops where one fails.
+
+    So it keeps the order of a key, and does not wait for a broker that is down once per message.
+    """
+
+    keeps_order = True
 
     def __init__(
         self, send: Callable[[Message], object], *, batch: int = 100, concurrency: int = 1
@@ -30,27 +35,22 @@ class CallablePublisher:
         self.concurrency = concurrency
 
     def publish(self, messages: Sequence[Message]) -> list[Answer]:
-        answers = Answers(messages)
+        answers: list[Answer] = [NOT_TRIED] * len(messages)
         for place, message in enumerate(messages):
-            if not answers.may_go(place):
-                continue
             try:
                 self._send(message)
-            except BrokerUnavailableError as error:
-                answers.failed(place, error)
-                break  # each further message could take as long to fail
             except Exception as error:
-                answers.failed(place, error)
-            else:
-                answers.took(place)
-        return answers.ended()
+                answers[place] = error
+                break
+            answers[place] = None
+        return answers
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 class AsyncCallablePublisher:
-    """Awaits ``send(message)`` for every message: keys concurrently, each key in order."""
+    """Awaits ``send(message)`` for all messages of a call at once."""
 
     def __init__(
         self,
@@ -66,25 +66,18 @@ class AsyncCallablePublisher:
     async def publish(self, messages: Sequence[Message]) -> list[Answer]:
         import asyncio
 
-        answers = Answers(messages)
-
-        async def lane(places: list[int]) -> None:
-            for place in places:
-                try:
-                    await self._send(messages[place])
-                except Exception as error:
-                    answers.failed(place, error)
-                    return
-                answers.took(place)
-
-        ends = await asyncio.gather(*map(lane, lanes_of(messages)), return_exceptions=True)
-        for end in ends:
-            if end is not None and None not in answers.all:
-                raise end
-        return answers.ended()
+        ends = await asyncio.gather(*map(self._send, messages), return_exceptions=True)
+        return [_answer_of(end) for end in ends]
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+def _answer_of(end: object) -> Answer:
+    """What a call of ``send`` returned or raised. A cancelled one may have been sent or not."""
+    if not isinstance(end, BaseException) or isinstance(end, Exception):
+        return end if isinstance(end, Exception) else None
+    return BrokerUnavailableError(f"the publisher was interrupted by {type(end).__name__}")
 
 
 def publisher_of(given: Any) -> Any:

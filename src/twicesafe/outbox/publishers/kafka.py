@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from ..._core.outbox_requests import Message
-from ..._core.publisher import Answer, Answers, NotNow
+from ..._core.publisher import NOT_TRIED, Answer, NotNow
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ._urls import driver_url
@@ -43,6 +43,7 @@ class KafkaPublisher:
     """Blocking, by confluent-kafka."""
 
     concurrency = 1
+    keeps_order = True
 
     def __init__(
         self,
@@ -89,11 +90,9 @@ class KafkaPublisher:
 
             return reported
 
-        answers = Answers(messages)
-        produced: list[int] = []
+        answers: list[Answer] = [NOT_TRIED] * len(messages)
+        produced = 0
         for place, message in enumerate(messages):
-            if not answers.may_go(place):
-                continue
             try:
                 producer.produce(
                     self._prefix + message.topic,
@@ -106,18 +105,16 @@ class KafkaPublisher:
                 self._renew()
                 raise BrokerUnavailableError("the producer's queue is full") from error
             except Exception as error:
-                answers.failed(place, self._blamed(error))
-            else:
-                produced.append(place)
+                answers[place] = self._blamed(error)
+                break  # what is not produced cannot overtake it
+            produced += 1
         producer.flush(self._timeout + 1)
-        for place in produced:
-            if reports[place] is None:
-                answers.took(place)
-            elif answers.may_go(place):
-                answers.failed(place, self._meaning(reports[place], messages[place]))
-        if any(reports[place] is not None for place in produced):
+        for place in range(produced):
+            report = reports[place]
+            answers[place] = None if report is None else self._meaning(report, messages[place])
+        if any(answers[:produced]):
             self._renew()
-        return answers.ended()
+        return answers
 
     def _meaning(self, report: Any, message: Message) -> Exception:
         """The error for a message that was not delivered."""

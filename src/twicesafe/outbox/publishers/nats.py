@@ -10,16 +10,14 @@ as the header ``Twicesafe-Key``.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from ..._core.outbox_requests import Message
-from ..._core.publisher import Answer, NotNow
+from ..._core.publisher import NotNow
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
-from ._function import AsyncCallablePublisher
+from ._connection import ConnectionPublisher
 from ._header_lines import line_of
 from ._urls import driver_url
 
@@ -31,15 +29,16 @@ _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x20\x7f]+(\.[^\s.*>\x00-\x20\x7f]+)*
 """A valid subject. The server closes the connection on others, or treats them as wildcards."""
 
 
-class JetStreamPublisher(AsyncCallablePublisher):
-    """Async, with nats-py. Publishes keys concurrently, each key in order."""
+class JetStreamPublisher(ConnectionPublisher):
+    """Async, with nats-py."""
+
+    broker = "NATS"
 
     def __init__(
         self, url: str, *, prefix: str = "", batch: int = 200, timeout: float = 5.0
     ) -> None:
-        super().__init__(self._publish_one, batch=batch)
-        self._url, self._prefix, self._timeout = url, prefix, timeout
-        self._connection: Any = None
+        super().__init__(url, batch, timeout)
+        self._prefix = prefix
         self._stream: Any = None
 
     @classmethod
@@ -48,47 +47,24 @@ class JetStreamPublisher(AsyncCallablePublisher):
         theirs, options = driver_url(url, OPTIONS, "tls" if url.startswith("tls") else "nats")
         return cls(theirs, **options)
 
-    async def publish(self, messages: Sequence[Message]) -> list[Answer]:
-        await self._connected()
-        try:
-            answers = await super().publish(messages)
-        except BrokerUnavailableError:
-            await self._drop()
-            raise
-        if any(isinstance(answer, BrokerUnavailableError) for answer in answers):
-            await self._drop()
-        return answers
-
-    async def check(self) -> None:
-        await self._drop()
-        await self._connected()
-
-    async def _connected(self) -> None:
-        import nats.errors
+    async def _connect(self) -> None:
         from nats.aio.client import Client
 
-        if self._connection is not None and self._connection.is_connected:
-            return
-        await self._drop()
-        self._connection = (
-            Client()
-        )  # stored before it connects: a failed attempt leaves a socket open
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._connection.connect(
-                    self._url,
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    error_cb=_quiet,
-                )
-        except (OSError, nats.errors.Error, TimeoutError) as error:
-            await self._drop()
-            raise BrokerUnavailableError(
-                f"NATS cannot be reached: {type(error).__name__}", blames="none"
-            ) from error
+        self._connection = Client()
+        await self._connection.connect(
+            self._url, allow_reconnect=False, max_reconnect_attempts=1, error_cb=_quiet
+        )
         self._stream = self._connection.jetstream(timeout=self._timeout)
 
-    async def _publish_one(self, message: Message) -> None:
+    def _is_open(self) -> bool:
+        return bool(self._connection.is_connected)
+
+    def _lost(self) -> tuple[type[Exception], ...]:
+        import nats.errors
+
+        return (nats.errors.Error,)
+
+    async def _confirmed(self, message: Message) -> None:
         import nats.errors
         import nats.js.errors
 
@@ -108,36 +84,16 @@ class JetStreamPublisher(AsyncCallablePublisher):
             await self._stream.publish(subject, message.body, headers=headers)
         except nats.js.errors.NoStreamResponseError as error:
             raise NotNow(f"no JetStream stream listens to {subject}: create it") from error
-        except nats.js.errors.APIError as error:
+
+    def _refusal(self, error: Exception) -> Exception | None:
+        import nats.errors
+        import nats.js.errors
+
+        if isinstance(error, nats.js.errors.APIError):
             if error.code is not None and error.code >= 500:
-                raise BrokerUnavailableError(
-                    f"JetStream answered {error.code}", blames="none"
-                ) from error
-            raise
-        except nats.errors.MaxPayloadError:
-            raise
-        except TimeoutError as error:
-            hung_up = not self._connection.is_connected  # nats-py does not wake its waiters
-            raise BrokerUnavailableError(
-                "JetStream did not confirm in time", blames="alone" if hung_up else "compared"
-            ) from error
-        except (nats.errors.Error, OSError) as error:
-            raise BrokerUnavailableError(
-                f"JetStream did not confirm: {type(error).__name__}", blames="alone"
-            ) from error
-
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            async with asyncio.timeout(self._timeout):
-                await connection.close()
-        except Exception:  # the connection may already be gone
-            return
-
-    async def close(self) -> None:
-        await self._drop()
+                return BrokerUnavailableError(f"JetStream answered {error.code}", blames="none")
+            return error
+        return error if isinstance(error, nats.errors.MaxPayloadError) else None
 
 
 def _size_of(headers: dict[str, str]) -> int:

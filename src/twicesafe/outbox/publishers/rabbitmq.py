@@ -5,23 +5,16 @@
 The routing key is the topic; without ``exchange=`` the default exchange routes it to the queue of
 that name. ``message_id`` is the id; the ordering key is sent as the header ``twicesafe-key``. A
 message that no queue takes is returned and counts as refused (``mandatory=false`` discards it).
-
-After any other error the connection and the channel are replaced: the broker may have closed them,
-and after a timeout it is unknown whether they still work.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from ..._core.outbox_requests import Message
-from ..._core.publisher import Answer
 from ..._values.drivers import require
-from ...errors import BrokerUnavailableError
-from ._function import AsyncCallablePublisher
+from ._connection import ConnectionPublisher
 from ._urls import driver_url
 
 __all__ = ["RabbitPublisher"]
@@ -32,8 +25,10 @@ SHORT_TEXT: Final = 255
 """Limit of a short string in AMQP, in bytes; aiormq truncates longer ones or fails."""
 
 
-class RabbitPublisher(AsyncCallablePublisher):
-    """Async, with aio-pika. Publishes keys concurrently, each key in order."""
+class RabbitPublisher(ConnectionPublisher):
+    """Async, with aio-pika."""
+
+    broker = "RabbitMQ"
 
     def __init__(
         self,
@@ -44,10 +39,8 @@ class RabbitPublisher(AsyncCallablePublisher):
         batch: int = 200,
         timeout: float = 5.0,
     ) -> None:
-        super().__init__(self._publish_one, batch=batch)
-        self._url, self._named = url, exchange
-        self._mandatory, self._timeout = mandatory, timeout
-        self._connection: Any = None
+        super().__init__(url, batch, timeout)
+        self._named, self._mandatory = exchange, mandatory
         self._channel: Any = None
         self._exchange: Any = None
 
@@ -57,49 +50,29 @@ class RabbitPublisher(AsyncCallablePublisher):
         theirs, options = driver_url(url, OPTIONS)
         return cls(theirs, **options)
 
-    async def publish(self, messages: Sequence[Message]) -> list[Answer]:
-        await self._connected()
-        try:
-            answers = await super().publish(messages)
-        except BrokerUnavailableError:
-            await self._drop()
-            raise
-        if any(isinstance(answer, BrokerUnavailableError) for answer in answers):
-            await self._drop()
-        return answers
-
-    async def check(self) -> None:
-        await self._drop()
-        await self._connected()
-
-    async def _connected(self) -> None:
+    async def _connect(self) -> None:
         import aio_pika
+
+        self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
+        self._channel = await self._connection.channel(
+            publisher_confirms=True, on_return_raises=True
+        )
+        self._exchange = (
+            await self._channel.get_exchange(self._named, ensure=True)
+            if self._named
+            else self._channel.default_exchange
+        )
+
+    def _is_open(self) -> bool:
+        return not self._connection.is_closed and not self._channel.is_closed
+
+    def _lost(self) -> tuple[type[Exception], ...]:
         from aio_pika.exceptions import AMQPError
 
-        if self._channel is not None:
-            if not self._connection.is_closed and not self._channel.is_closed:
-                return
-            await self._drop()
-        try:
-            async with asyncio.timeout(self._timeout):
-                self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
-                self._channel = await self._connection.channel(
-                    publisher_confirms=True, on_return_raises=True
-                )
-                self._exchange = (
-                    await self._channel.get_exchange(self._named, ensure=True)
-                    if self._named
-                    else self._channel.default_exchange
-                )
-        except (AMQPError, OSError, TimeoutError, RuntimeError) as error:
-            await self._drop()
-            raise BrokerUnavailableError(
-                f"RabbitMQ cannot be used: {type(error).__name__}", blames="none"
-            ) from error
+        return (AMQPError, RuntimeError)
 
-    async def _publish_one(self, message: Message) -> None:
+    async def _confirmed(self, message: Message) -> None:
         import aio_pika
-        from aio_pika.exceptions import AMQPError, DeliveryError
 
         headers: dict[str, Any] = dict(message.headers)
         if message.key is not None:
@@ -112,29 +85,15 @@ class RabbitPublisher(AsyncCallablePublisher):
             headers=headers,
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         )
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._exchange.publish(
-                    sent, message.topic, mandatory=self._mandatory, timeout=None
-                )
-        except DeliveryError:
-            raise  # returned or refused: this message is to blame
-        except TimeoutError as error:
-            raise BrokerUnavailableError("RabbitMQ did not confirm in time") from error
-        except (AMQPError, OSError, RuntimeError) as error:
-            raise BrokerUnavailableError(
-                f"RabbitMQ did not confirm: {type(error).__name__}", blames="alone"
-            ) from error
+        async with asyncio.timeout(self._timeout):
+            await self._exchange.publish(
+                sent, message.topic, mandatory=self._mandatory, timeout=None
+            )
 
-    async def _drop(self) -> None:
-        connection, self._connection, self._channel = self._connection, None, None
-        if connection is not None:
-            with contextlib.suppress(Exception):  # the connection may already be gone
-                async with asyncio.timeout(self._timeout):
-                    await connection.close()
+    def _refusal(self, error: Exception) -> Exception | None:
+        from aio_pika.exceptions import DeliveryError
 
-    async def close(self) -> None:
-        await self._drop()
+        return error if isinstance(error, DeliveryError) else None  # returned or refused
 
 
 def _short(text: str | None, what: str) -> str | None:

@@ -7,8 +7,8 @@ entry has ``id``, ``key``, ``topic``, ``headers`` (JSON) and ``body``. Streams d
 consumers do, by the id (`Inbox`). With ``maxlen`` Redis trims old entries, read or not.
 
 EXEC is not all or nothing: if one command in it fails, the later ones still run. So a transaction
-contains one stream only, where Redis accepts either all or none; and a relay sends a key's messages
-one topic at a time.
+contains one stream only, where Redis accepts either all or none. That keeps the order of a key,
+because the messages of a key in one call have one topic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from ..._core.outbox_requests import Message
-from ..._core.publisher import Answer, Answers
+from ..._core.publisher import NOT_TRIED, Answer
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ._urls import driver_url
@@ -39,6 +39,7 @@ class RedisStreamPublisher:
     """Blocking, with redis-py."""
 
     concurrency = 1
+    keeps_order = True
 
     def __init__(
         self,
@@ -72,35 +73,33 @@ class RedisStreamPublisher:
         )
 
     def publish(self, messages: Sequence[Message]) -> list[Answer]:
-        answers = Answers(messages)
+        answers: list[Answer] = [NOT_TRIED] * len(messages)
         streams: dict[str, list[int]] = {}
         for place, message in enumerate(messages):
             streams.setdefault(self._stream or self._prefix + message.topic, []).append(place)
         for stream, places in streams.items():
-            self._add(stream, [place for place in places if answers.may_go(place)], answers)
-        return answers.ended()
+            replies = self._add(stream, [messages[place] for place in places])
+            for place, reply in zip(places, replies, strict=True):
+                refused = isinstance(reply, Exception)
+                answers[place] = _meaning(reply, len(places)) if refused else None
+        return answers
 
-    def _add(self, stream: str, places: Sequence[int], answers: Answers) -> None:
+    def _add(self, stream: str, messages: Sequence[Message]) -> Sequence[Any]:
+        """Redis's reply for each message, or an exception."""
         import redis
 
         pipe = self._client.pipeline(transaction=True)
-        for place in places:
+        for message in messages:
             pipe.xadd(
                 stream,
-                _fields(answers.messages[place]),
+                _fields(message),
                 maxlen=self._maxlen,
                 approximate=self._maxlen is not None,
             )
-        replies: Sequence[Any]
         try:
-            replies = pipe.execute(raise_on_error=False)
+            return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
         except redis.RedisError as error:
-            replies = [error] * len(places)
-        for place, reply in zip(places, replies, strict=True):
-            if not isinstance(reply, Exception):
-                answers.took(place)
-            elif answers.may_go(place):
-                answers.failed(place, _meaning(reply, len(places)))
+            return [error] * len(messages)
 
     def check(self) -> None:
         import redis

@@ -14,7 +14,7 @@ __all__ = ["PublisherUnderTest"]
 class PublisherUnderTest:
     """Fill in all of it, but for what your broker cannot do: that is said by a class variable."""
 
-    patience: ClassVar[float] = 60.0
+    patience: ClassVar[float] = 120.0
     """Seconds until something that must happen counts as never happening."""
 
     hangs_up: ClassVar[bool] = True

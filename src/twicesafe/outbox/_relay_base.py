@@ -1,0 +1,156 @@
+"""What both relays share: the settings, the publisher, one `RelayState` per run, and clear errors.
+
+A relay is made from an open store, or by `open` from the URL of one. The two are easily mixed up, and
+so are store and publisher: each mistake has an error that shows the right call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn, TypeAlias, TypedDict
+
+from .. import events
+from .._core.outbox_requests import Message
+from .._core.publisher import Publisher, keeps_order
+from .._core.relay_lease import RelayState
+from .._values.clocks import since_boot
+from .._values.policy import Backoff
+from .._values.settings import Duration, seconds
+from ..errors import ConfigurationError, UsageError, stays_here
+from ..stores import _urls as store_urls
+from .publishers import _urls as publisher_urls
+from .publishers._function import publisher_of
+
+__all__ = [
+    "BACKOFF",
+    "AnyPublisher",
+    "RelayBase",
+    "RelaySettings",
+    "expect_url",
+    "publisher_from",
+    "runtime",
+]
+
+BACKOFF: Final = Backoff(first=0.5, factor=2, most=60)
+
+AnyPublisher: TypeAlias = Publisher | Callable[[Message], object] | str
+"""A publisher, a function of one message, or the URL of a broker."""
+
+
+class RelaySettings(TypedDict, total=False):
+    """The settings that `open` passes on to the relay."""
+
+    lease: Duration
+    batch: int
+    concurrency: int | None
+    max_attempts: int
+    backoff: Backoff
+    observers: Sequence[events.Observer]
+
+
+class RelayBase:
+    """What both relays share: the publisher, the settings, and one `RelayState` per run."""
+
+    def __init__(
+        self,
+        publisher: Any,
+        lease: Duration,
+        batch: int,
+        concurrency: int | None,
+        max_attempts: int,
+        backoff: Backoff,
+        observers: Sequence[events.Observer],
+    ) -> None:
+        self.publisher = publisher_from(publisher)
+        self._lease = seconds(lease, "lease")
+        if self._lease < 0.3:
+            raise ConfigurationError(f"lease={lease!r} is not valid: use at least 0.3 seconds")
+        given: dict[str, object] = {
+            "batch": batch,
+            "max_attempts": max_attempts,
+            "concurrency": self.publisher.concurrency if concurrency is None else concurrency,
+        }
+        for name, number in given.items():
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise ConfigurationError(f"{name}={number!r} is not valid: use 1 or more")
+        self._batch, self._max_attempts, self._backoff = batch, max_attempts, backoff
+        self._concurrency = concurrency or self.publisher.concurrency
+        self._notify = events.notifier(observers)
+        self._before = 0
+        self._state: RelayState | None = None
+
+    @property
+    def published(self) -> int:
+        """The number of messages that this relay has published and removed so far."""
+        return self._before + (0 if self._state is None else self._state.published)
+
+    def _drained(self, before: int) -> int:
+        """The number published since `before`; raises if messages are left because of an outage."""
+        if self._state is not None:
+            trouble = self._state.outage or self._state.not_now
+            if trouble is not None:
+                raise trouble
+        return self.published - before
+
+    def _new_state(self, wake: bool, until_empty: bool) -> RelayState:
+        self._before, self._state = self.published, None
+        self._state = state = RelayState(
+            lease=self._lease,
+            batch=self._batch,
+            group=self.publisher.batch,
+            concurrency=self._concurrency,
+            max_attempts=self._max_attempts,
+            backoff=self._backoff,
+            wake=wake,
+            clock=since_boot,
+            notify=self._notify,
+            checks=callable(getattr(self.publisher, "check", None)),
+            keeps_order=keeps_order(self.publisher),
+        )
+        state.until_empty = until_empty
+        return state
+
+    def __reduce__(self) -> NoReturn:
+        raise stays_here(self)
+
+
+# --- what a relay is made from -------------------------------------------------------------------
+
+
+def publisher_from(given: AnyPublisher) -> Publisher:
+    """The publisher for a relay's argument. It connects on first use."""
+    if not isinstance(given, str):
+        return publisher_of(given)  # type: ignore[no-any-return]
+    if _is_only_in(given, store_urls.SCHEMES, publisher_urls.SCHEMES):
+        raise ConfigurationError(
+            f"{store_urls.mask(given)} is a store, not where a relay publishes to: the store comes "
+            "first, then the publisher"
+        )
+    return publisher_urls.open_publisher(given)
+
+
+def expect_url(given: object, relay: str) -> str:
+    """The store URL for `open`; anything else is refused with the right call."""
+    if not isinstance(given, str):
+        raise UsageError(
+            f"{relay}.open() takes the URL of a store, not {type(given).__name__}: with an open "
+            f"store, use {relay}(store, publisher)"
+        )
+    if _is_only_in(given, publisher_urls.SCHEMES, store_urls.SCHEMES):
+        raise ConfigurationError(
+            f"{store_urls.mask(given)} is where a relay publishes to, not a store: the store comes "
+            f"first, {relay}.open(store_url, publisher_url)"
+        )
+    return given
+
+
+def _is_only_in(url: str, schemes: dict[str, str], others: dict[str, str]) -> bool:
+    scheme = url.partition(":")[0]
+    return scheme in schemes and scheme not in others
+
+
+def runtime() -> Any:
+    """Imported when a relay is made, so that `import twicesafe` stays quick."""
+    from .._runtime import relay_runner
+
+    return relay_runner
