@@ -89,6 +89,10 @@ class Store:
     def in_transaction(style: str) -> InTransaction:
         return INSIDE
 
+    def perform(self, request: Any) -> Any:
+        """An inbox sends no requests: it runs programs in transactions."""
+        raise NotImplementedError
+
 
 STORE: Any = Store()
 
