@@ -58,14 +58,14 @@ class AsyncRedisStore(AsyncStore):
     async def ready(self) -> None:
         await self._lanes.here().connect()
 
-    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
-        return self._lanes.here().perform(request)
+    async def perform(self, request: Request) -> Any:
+        return await self._lanes.here().perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         return self._lanes.here().submit(request)
 
-    def perform_many(self, requests: Sequence[Request]) -> Coroutine[Any, Any, list[Any]]:
-        return self._lanes.here().perform_many(requests)
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return await self._lanes.here().perform_many(requests)
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         lanes = self._lanes.here()
