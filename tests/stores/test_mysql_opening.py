@@ -96,7 +96,7 @@ def test_a_host_that_does_not_exist():
         ("mysql://u@localhost/shop?table=x;drop", "is refused"),
         ("mysql://u@localhost/shop?table=`x`", "is refused"),
         ("mysql://u@localhost/shop?pool=0", "1 or more"),
-        ("mysql://u@localhost/shop?pool=many", "a number"),
+        ("mysql://u@localhost/shop?pool=many", "a whole number"),
         ("mysql://u@localhost/shop?timeout=0", "1 or more"),
         ("mysql://u@localhost/shop?ssl=maybe", "prefer, off, require, verify"),
         ("mysql://u@localhost/shop?ssl=verify&ssl_ca=/no/such/file.pem", "cannot be read"),
