@@ -328,8 +328,8 @@ def test_one_outbox_on_one_loop_after_another(
 
     async def publish() -> list[str]:
         broker = AsyncBroker()
-        assert await AsyncOutboxRelay(outbox.store, broker).drain() == 2
-        await outbox.close()
+        async with outbox:
+            assert await AsyncOutboxRelay(outbox.store, broker).drain() == 2
         return sorted(broker.bodies)
 
     assert asyncio.run(publish()) == ["0", "1"]

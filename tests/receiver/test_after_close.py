@@ -77,7 +77,6 @@ RECEIVER: dict[str, Callable[[Any], Any]] = {
     "stats": lambda r: r.stats(),
     "audit": lambda r: r.audit("k"),
     "doctor": lambda r: r.doctor(),
-    "with": lambda r: r.__enter__(),
 }
 
 
@@ -105,7 +104,6 @@ def test_an_async_receiver(url: str, scheme: str):
             lambda: AsyncHandler(receiver)("m"),
             lambda: receiver.record("k"),
             receiver.doctor,
-            receiver.__aenter__,
         ]
         for call in calls:
             with refused("receiver"):
@@ -141,7 +139,6 @@ def test_an_inbox(url: str, tmp_path: Path, used: bool):
         lambda: inbox.accept_many(connection, ["m-2"]),
         lambda: inbox.process(connection, "m-2", work),
         lambda: copied.process(connection, "m-2", work),
-        inbox.__enter__,
     ]
     for call in calls:
         with refused("inbox"):
@@ -162,7 +159,6 @@ def test_an_async_inbox(url: str, tmp_path: Path, used: bool):
             for call in (
                 lambda: inbox.accept(connection, "m-2"),
                 lambda: inbox.process(connection, "m-2", work_async),
-                inbox.__aenter__,
             ):
                 with refused("inbox"):
                     await call()  # type: ignore[no-untyped-call]
@@ -192,7 +188,6 @@ def test_an_outbox_and_its_relay(url: str, tmp_path: Path):
         outbox.depth,
         outbox.parked,
         lambda: outbox.retry("0" * 32, by="me"),
-        outbox.__enter__,
     ]
     for call in calls:
         with refused("outbox"):
@@ -214,7 +209,7 @@ def test_an_async_outbox_and_its_relay(url: str, tmp_path: Path):
         async with aiosqlite.connect(tmp_path / "shop.db") as connection:
             with refused("outbox"):
                 await outbox.add(connection, topic="t", body={})
-        for call in (outbox.depth, outbox.parked, outbox.__aenter__):
+        for call in (outbox.depth, outbox.parked):
             with refused("outbox"):
                 await call()
         for run in (relay.drain, relay.run, relay.start, relay.__aenter__):
@@ -246,3 +241,41 @@ def test_what_runs_when_it_is_closed_records_its_end(url: str, tmp_path: Path):
         claim.complete(9)
     with Receiver.open(url) as looking:
         assert [looking.process(f"k-{n}", work).value for n in (1, 2, 3)] == [7, 8, 9]
+
+
+def test_a_with_block_opens_it_again(url: str, tmp_path: Path):
+    receiver = Receiver.open(url)
+    with receiver:
+        receiver.process("k", work)
+    with refused("receiver"):
+        receiver.process("k", work)
+    with receiver:
+        assert receiver.process("k", work).replayed
+    with Inbox.open(url) as inbox:
+        pass
+    connection = sqlite3.connect(tmp_path / "shop.db")
+    with inbox, connection:
+        connection.execute("BEGIN")
+        assert inbox.accept(connection, "m-1")
+    connection.close()
+
+
+def test_the_end_of_one_block_does_not_close_it_for_another(url: str):
+    """Two event loops in two threads: each has its own block around the shared receiver."""
+
+    async def main() -> None:
+        receiver = AsyncReceiver.open(url)
+        async with receiver:
+            async with receiver:
+                await receiver.process("k", work_async)
+            assert (await receiver.process("k", work_async)).replayed
+        with refused("receiver"):
+            await receiver.process("k", work_async)
+
+    asyncio.run(main())
+
+
+def test_what_is_closed_can_be_shown(url: str):
+    receiver = Receiver.open(url)
+    receiver.close()
+    assert "shop.db" in repr(receiver)

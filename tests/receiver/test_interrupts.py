@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.patience import until
 from tests.receiver.colours import Bench, Counter
 from twicesafe import HeldError, Policy, Receiver, State, StillInProgressError
+from twicesafe._runtime.flow_run import FlowRun
 from twicesafe.stores import ClaimRequest
 from twicesafe.stores.memory import MemoryStore
 
@@ -234,3 +236,23 @@ def test_a_lease_that_begins_while_it_is_closed_is_kept() -> None:
     assert done is not None
     assert done.state is State.COMPLETED
     looking.close()
+
+
+def test_an_interrupt_that_skips_the_clean_up_blocks_no_later_call(monkeypatch: Any):
+    """It can fall between a `finally` and the first line of what that calls."""
+
+    class Remote(MemoryStore):
+        recalls = False  # so that a repeat makes a claim, and joins the flight of its key
+
+    receiver = Receiver(Remote(), policy=Policy(in_flight="reject"))
+    whole = FlowRun.end
+
+    def interrupted_first(run: FlowRun) -> None:
+        monkeypatch.setattr(FlowRun, "end", whole)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FlowRun, "end", interrupted_first)
+    with contextlib.suppress(KeyboardInterrupt):
+        receiver.process("k", lambda: 1)
+    assert FlowRun.end is whole
+    assert receiver.process("k", lambda: 2).value == 1

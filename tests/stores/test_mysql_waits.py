@@ -245,21 +245,21 @@ def messages(store: MysqlStore, url: str) -> None:
         outbox.add(connection, topic="t", body=b"alone")
         connection.commit()
     port = store.outbox
-    held = port.perform(Hold(A, HOUR))
+    port.perform(Hold(A, HOUR))
     port.perform(Hold(B, HOUR))
-    held = port.perform(Hold(A, HOUR, give=frozenset(range(64)) - {0}))
-    held = port.perform(Hold(A, HOUR))
+    port.perform(Hold(A, HOUR, give=frozenset(range(64)) - {0}))
+    slots = {owner: port.perform(Hold(owner, HOUR)).slots for owner in (B, A)}
     first, *_ = port.perform(Fetch(list(range(64)), 10, [])).rows
-    refused = Setback(
-        first.slot, held.slots.get(first.slot, 0), first.lane, first.n, 1, 0, "no", True
-    )
-    port.perform(Settle(A, [], {}, [refused], {}))
+    owner = A if first.slot in slots[A] else B
+    fence = slots[owner][first.slot]
+    refused = Setback(first.slot, fence, first.lane, first.n, 1, 0, "no", True)
+    port.perform(Settle(owner, [], {}, [refused], {}))
     aside = port.perform(Fetch(list(range(64)), 10, [])).aside
-    port.perform(Settle(A, [], {}, [], aside))
+    port.perform(Settle(owner, [], {}, [], aside))
     assert aside, "the lane was not in trouble"
     assert port.perform(Unpark(first.lane, True, "ann", ""))
     again = port.perform(Fetch(list(range(64)), 10, [])).rows
-    port.perform(Settle(A, [row.n for row in again], {first.lane: again[0].n}, [], {}))
+    port.perform(Settle(owner, [row.n for row in again], {first.lane: again[0].n}, [], {}))
     port.perform(Hold(A, HOUR, leave=True))
 
 

@@ -127,7 +127,7 @@ def test_a_wrong_password(
         ("table=" + "x" * 49, "is refused"),
         ("pool=0", "pool=0"),
         ("pool=many", "is not valid"),
-        ("timeout=-1", "is not valid"),
+        ("timeout=-1", "is not a duration"),
         ("prepare=perhaps", "true or false"),
         ("migrat=false", "migrat"),
     ],

@@ -37,12 +37,12 @@ class FlowRun:
     )
 
     def __init__(self, runtime: Any) -> None:
+        self._flight: Flight | None = None  # first: `__del__` looks at it, whatever fails here
+        self._claims: list[ActiveClaim] = []
         self._runtime = runtime
         self._store = runtime.store
         self._perform = runtime.store.perform
         self._flights: SingleFlight = runtime.flights
-        self._flight: Flight | None = None
-        self._claims: list[ActiveClaim] = []
         self._asked: ClaimRequest | list[ClaimRequest] | None = None
         """Claims that were requested and are not held, whatever the answer was."""
         self._jobs: Any = None
@@ -90,10 +90,16 @@ class FlowRun:
                 self._close_jobs()
             for claim in self._claims:
                 self._runtime.keeper.remove(claim)
+            self._claims = []
             self.leave_flight()
         except BaseException:
             self.end()  # interrupted in here: every step can be repeated
             raise
+
+    def __del__(self) -> None:
+        """An interrupt can skip `end`, even in a `finally`. Nothing may wait for this run then."""
+        if self._flight is not None or self._claims:
+            self.end()
 
     def _close_jobs(self) -> None:
         self._jobs.close()

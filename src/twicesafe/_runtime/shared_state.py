@@ -42,12 +42,25 @@ class SharedState:
         self.flights = SingleFlight()
         self.keeper = LeaseKeeper(perform_many, clock, notify)
         self.cache: ReplayCache | None = ReplayCache(cache, clock) if cache else None
+        self._opened = store, self.cache, self.recall
+        self._blocks = 0
         in_child(self._forget_all)
 
+    def enter(self) -> None:
+        """A `with` block begins. One that follows another, on a new event loop for example, opens
+        the store again."""
+        self._blocks += 1
+        self.store, self.cache, self.recall = self._opened
+
+    def leave(self) -> None:
+        self._blocks -= 1
+
     def shut(self) -> Any:
-        """Refuse further flows, and return the store, to be closed. Running flows still have it."""
-        store = self.store
-        self.store, self.cache, self.recall = closed(store, "receiver"), None, None
+        """Return the store, to be closed, and refuse further flows unless they are in a `with`
+        block. Running flows still have the store."""
+        store = self._opened[0]
+        if self._blocks <= 0:
+            self.store, self.cache, self.recall = closed(store, "receiver"), None, None
         self.keeper.close()
         return store
 

@@ -9,6 +9,7 @@ table serves threads and event loops.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ __all__ = ["Flight", "SingleFlight"]
 
 _ALWAYS_LOCK: Final = not getattr(sys, "_is_gil_enabled", lambda: True)()
 """Without the GIL, threads may see each other's writes in another order."""
+_NO_LOCK: Final = contextlib.nullcontext()
 
 
 class Flight(msgspec.Struct, eq=False):
@@ -40,8 +42,8 @@ class Flight(msgspec.Struct, eq=False):
 
 
 class SingleFlight:
-    """A leader that no caller waits for takes no lock. It writes what happened, then looks for
-    waiters; a waiter registers, then looks at what happened. So one of the two sees the other."""
+    """A leader takes no lock. It writes what happened, then looks for waiters; a waiter registers,
+    then looks at what happened. So one of the two sees the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +92,7 @@ class SingleFlight:
             self._wake_askers(flight)
 
     def _wake_askers(self, flight: Flight) -> None:
-        with self._lock:
+        with self._lock if _ALWAYS_LOCK else _NO_LOCK:
             askers, flight.askers = flight.askers, None
         for wake in askers or ():
             wake()
@@ -103,7 +105,8 @@ class SingleFlight:
         if self._table.get(flight.id) is flight:  # else it never led, or the process was forked
             del self._table[flight.id]
         if flight.awaited or _ALWAYS_LOCK:
-            with self._lock:  # a copy: a woken waiter leaves at once, which changes the list
+            with self._lock if _ALWAYS_LOCK else _NO_LOCK:
+                # A copy: a woken waiter leaves at once, which changes the list.
                 waiting = [*(flight.wakers or ()), *(flight.askers or ())]
             for wake in waiting:
                 wake()

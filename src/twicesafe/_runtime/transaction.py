@@ -46,6 +46,20 @@ class _Shared:
         self.programs: Any = {}
         """The store's programs by dialect and placeholder style; once closed, a `Closed`."""
 
+        self._blocks = 0
+
+    def enter(self) -> None:
+        """A `with` block begins. One that follows another opens the store again."""
+        self._blocks += 1
+        self.programs = {}
+
+    def leave(self) -> None:
+        self._blocks -= 1
+
+    def _refuse_flows(self, store: Any) -> None:
+        if self._blocks <= 0:
+            self.programs = closed(store, "inbox")
+
     def use(self, store: Any) -> None:
         @functools.cache  # made with the first deferred write: a store may open late
         def ours() -> Any:
@@ -89,7 +103,7 @@ class TransactionRuntime(_Shared):
 
     def close(self) -> None:
         """Finish deferred writes and close the store. Further flows are refused."""
-        self.programs = closed(self.store, "inbox")
+        self._refuse_flows(self.store)
         self.deferred.close()
         self.store.close()
 
@@ -158,7 +172,7 @@ class AsyncTransactionRuntime(_Shared):
 
     async def close(self) -> None:
         """Finish deferred writes and close the store. Further flows are refused."""
-        self.programs = closed(self._async_store, "inbox")
+        self._refuse_flows(self._async_store)
         if self.store is not None:
             await self.in_thread(self.deferred.close)
         await self._async_store.close()

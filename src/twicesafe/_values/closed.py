@@ -18,7 +18,7 @@ class Closed:
     """Refuses every use except another `close`."""
 
     def __init__(self, store: Any, owner: str) -> None:
-        self.close = store.close
+        self.close, self.url = store.close, store.url
         self._owner = owner
 
     def __getattr__(self, name: str) -> Any:

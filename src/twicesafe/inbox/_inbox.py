@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ov
 from .. import events
 from .._core import inbox_flow as core
 from .._core.handler_profile import FingerprintSetting, profile_of, refuse_async, refuse_generator
-from .._values.closed import require_open
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
@@ -177,15 +176,17 @@ class Inbox(Decorator, InboxBase):
     def close(self) -> None:
         """Finish deferred writes and close the inbox's own connections; yours stay open.
 
-        Every further call raises `UsageError`, also of inboxes made by `options`.
+        Every further call raises `UsageError`, also of inboxes made by `options`, unless a ``with`` block
+        opens the inbox again.
         """
         self._runtime.close()
 
     def __enter__(self) -> Self:
-        require_open(self._runtime.programs)
+        self._runtime.enter()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._runtime.leave()
         self.close()
 
 
@@ -317,14 +318,16 @@ class AsyncInbox(AsyncDecorator, InboxBase):
     async def close(self) -> None:
         """Finish deferred writes and close the inbox's own connections; yours stay open.
 
-        Every further call raises `UsageError`, also of inboxes made by `options`.
+        Every further call raises `UsageError`, also of inboxes made by `options`, unless a ``with`` block
+        opens the inbox again.
         """
         await self._runtime.close()
 
     async def __aenter__(self) -> Self:
-        require_open(self._runtime.programs)
+        self._runtime.enter()
         await self._runtime.prepare()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._runtime.leave()
         await self.close()

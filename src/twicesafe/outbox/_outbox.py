@@ -31,7 +31,7 @@ from .._core.outbox_requests import (
     Unpark,
 )
 from .._values.clocks import wall_clock
-from .._values.closed import closed, require_open
+from .._values.closed import closed
 from ..errors import UsageError, stays_here
 from ..stores._base import AsyncStore, Store
 from ..stores._outbox_port import AsyncOutboxPort, OutboxInTransaction, OutboxPort
@@ -48,15 +48,33 @@ class _Outbox:
         raise stays_here(self)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.store.url}>"  # type: ignore[attr-defined]
+        return f"<{type(self).__name__} {self.store.url}>"
 
-    def __init__(self, store: object, ordered: bool, max_bytes: int) -> None:
+    store: Any
+    _port: Any
+    _blocks = 0
+
+    def __init__(self, store: Any, ordered: bool, max_bytes: int) -> None:
         check_store(self, store)
         if max_bytes < 1:
             raise UsageError(f"max_bytes={max_bytes!r} is not valid: use 1 or more")
         self._ordered = ordered
         self._max_bytes = max_bytes
         self._spoken: dict[tuple[str, str], OutboxInTransaction] = {}
+        self._opened = store, store.outbox
+        self.store, self._port = self._opened
+
+    def _enter(self) -> None:
+        """A `with` block begins. One that follows another opens the store again."""
+        self._blocks += 1
+        self.store, self._port = self._opened
+
+    def _shut(self) -> Any:
+        """Return the store, to be closed; refuse further calls unless in a `with` block."""
+        if self._blocks <= 0:
+            self.store = self._port = closed(self._opened[0], "outbox")
+            self._spoken = {}
+        return self._opened[0]
 
     def _statements(
         self, outbox: OutboxPort | AsyncOutboxPort, transaction: Any
@@ -77,10 +95,11 @@ class _Outbox:
 class Outbox(_Outbox):
     """The blocking outbox. Thread-safe; one per process and database is enough."""
 
+    store: Store
+    _port: OutboxPort
+
     def __init__(self, store: Store, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(store, ordered, max_bytes)
-        self.store = store
-        self._port = store.outbox
         self._port.perform(Prepare())
 
     @classmethod
@@ -143,27 +162,28 @@ class Outbox(_Outbox):
 
     def close(self) -> None:
         """Close the outbox's store; your own connections stay open. Further calls are refused."""
-        gone = closed(self.store, "outbox")
-        store, self.store, self._port, self._spoken = self.store, gone, gone, {}
+        store = self._shut()
         store.close()
 
     def __enter__(self) -> Self:
-        require_open(self.store)
+        self._enter()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._blocks -= 1
         self.close()
 
 
 class AsyncOutbox(_Outbox):
     """Async version of `Outbox`. Its tables are created on entering it or on first use."""
 
+    store: AsyncStore
+    _port: AsyncOutboxPort
+
     def __init__(
         self, store: AsyncStore, *, ordered: bool = True, max_bytes: int = MAX_BYTES
     ) -> None:
         super().__init__(store, ordered, max_bytes)
-        self.store = store
-        self._port = store.outbox
         self._prepared = False
 
     @classmethod
@@ -222,16 +242,16 @@ class AsyncOutbox(_Outbox):
 
     async def close(self) -> None:
         """Close the outbox's store; your own connections stay open. Further calls are refused."""
-        gone = closed(self.store, "outbox")
-        store, self.store, self._port, self._spoken = self.store, gone, gone, {}
+        store = self._shut()
         await store.close()
 
     async def __aenter__(self) -> Self:
-        require_open(self.store)
+        self._enter()
         await self._prepare()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._blocks -= 1
         await self.close()
 
     async def _prepare(self) -> None:

@@ -22,7 +22,6 @@ from .._core.handler_profile import (
     refuse_async,
     refuse_generator,
 )
-from .._values.closed import require_open
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
@@ -155,17 +154,18 @@ class Receiver(Decorator, Operators):
         """Stop the lease keeper and close the store, also for receivers made by `options`.
 
         A handler that still runs can record its end, but its lease is not renewed any more. Every
-        further call raises `UsageError`.
+        further call raises `UsageError`, unless a ``with`` block opens the receiver again.
         """
         while self._upkeep:
             self._upkeep.pop().stop()
         self._runtime.shut().close()
 
     def __enter__(self) -> Self:
-        require_open(self._runtime.store)
+        self._runtime.enter()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._runtime.leave()
         self.close()
 
     def _answering(
@@ -304,7 +304,7 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         """Stop the lease keeper and close the store, also for receivers made by `options`.
 
         A handler that still runs can record its end, but its lease is not renewed any more. Every
-        further call raises `UsageError`.
+        further call raises `UsageError`, unless a ``with`` block opens the receiver again.
         """
         while self._upkeep:
             await self._upkeep.pop().stop()
@@ -312,13 +312,14 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
 
     async def __aenter__(self) -> Self:
         """Connects. If the store is unavailable, the first call raises, not this."""
-        require_open(self._runtime.store)
+        self._runtime.enter()
         refused = await self._runtime.connect()
         if refused is not None and not isinstance(refused, StoreUnavailableError):
             raise refused
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._runtime.leave()
         await self.close()
 
     def _answering(
