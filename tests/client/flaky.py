@@ -114,7 +114,7 @@ def _read_request(connection: socket.socket) -> bytes:
         got += piece
     head, _, body = got.partition(b"\r\n\r\n")
     if _field(got, b"transfer-encoding") == "chunked":
-        while not body.endswith(b"0\r\n\r\n"):
+        while not (b"\r\n" + body).endswith(b"\r\n0\r\n\r\n"):  # a boundary may end with a 0
             body += connection.recv(65536)
     else:
         while len(body) < int(_field(got, b"content-length") or 0):
