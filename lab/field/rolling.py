@@ -40,7 +40,8 @@ def _older(folder: Path) -> tuple[str, Path]:
     newest = _git("log", "-1", "--format=%H", "--", MIGRATIONS).decode().strip()
     older = _git("rev-parse", "--short", f"{newest}^").decode().strip()
     with tarfile.open(fileobj=BytesIO(_git("archive", older, "src"))) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.11.2
+        archive.extractall(folder)
     return older, folder / "src"
 
 
