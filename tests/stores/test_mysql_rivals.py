@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import pymysql
 import pytest
 
 from twicesafe import Inbox, Key, StillInProgressError
@@ -27,6 +28,7 @@ from twicesafe._core.protocol import (
 )
 from twicesafe._engines.mysql import MysqlStore
 from twicesafe._engines.mysql.programs import MysqlPrograms
+from twicesafe._engines.mysql.settings import LOCK_WAIT
 from twicesafe._engines.sql.commands import atomically
 from twicesafe.errors import StoreUnavailableError
 
@@ -498,3 +500,32 @@ def test_snapshot_isolation_tells_a_late_duplicate_to_come_again(
         late.begin()
         assert deliver() == {"accept": False, "process": "first"}[done]
         late.commit()
+
+
+def test_a_batch_that_is_run_again_decides_no_claim_twice(mariadb_url: str):
+    """One of a batch meets a locked row; the others are answered, and another owner takes over."""
+    store, other = MysqlStore.open(mariadb_url), MysqlStore.open(mariadb_url)
+    keys = sorted((Key(f"k{number}") for number in range(2)), key=lambda key: key.id)
+    first, second = keys
+    for key in keys:
+        other.perform(ClaimRequest(key, b"z" * 16, 0))  # a lease that is over at once
+    pushed: list[Any] = []
+
+    def meanwhile(when: str, command: Any) -> None:
+        """Between the decision about the first key and that about the second one."""
+        if (
+            when == "before"
+            and not pushed
+            and second.id in command.args
+            and "FOR UPDATE" in command.sql
+        ):
+            pushed.append(other.perform(ClaimRequest(first, b"y" * 16, 0)))
+            raise pymysql.OperationalError(LOCK_WAIT, "somebody has it")
+
+    store._tap = meanwhile
+    answers = store.perform_many([ClaimRequest(key, b"x" * 16, 0) for key in keys])
+    assert [answer.verdict for answer in answers] == [Verdict.WON, Verdict.WON]
+    assert (answers[0].attempt, pushed[0].attempt) == (2, 3)
+    assert other.perform(Read(first.id)).attempt == 3, "the claim was decided a second time"
+    store.close()
+    other.close()

@@ -175,3 +175,13 @@ break_source(
     new="                raise\n            raise",
     tests=[f"{MIXED}::test_an_operator_is_told_that_a_transaction_holds_the_record[mysql]"],
 )
+break_source(
+    "mysql: a batch that is run again asks everything again",
+    bug="a claim that was decided is decided a second time when another of its batch met a lock",
+    file="_engines/mysql/store.py",
+    old="programs.perform_all(asks, told)",
+    new="programs.perform_all(asks)",
+    tests=[
+        "tests/stores/test_mysql_rivals.py::test_a_batch_that_is_run_again_decides_no_claim_twice"
+    ],
+)

@@ -227,11 +227,19 @@ class MysqlPrograms(SqlPrograms):
             raise answer
         return answer
 
-    def perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
-        """Many requests that write: one statement per kind, then one by one what is left."""
-        answers: list[Any] = [None] * len(requests)
+    def perform_all(
+        self, requests: Sequence[Any], answers: list[Any] | None = None
+    ) -> Program[list[Any]]:
+        """Many requests that write: one statement per kind, then one by one what is left.
+
+        `answers`: those of an earlier run that ended early. What is answered is committed, and is
+        not asked again: a claim must be decided only once.
+        """
+        if answers is None:
+            answers = [None] * len(requests)
+        left = [place for place, answer in enumerate(answers) if answer is None]
         kinds: dict[str, list[int]] = {}
-        for place in sorted(range(len(requests)), key=lambda i: requests[i].id):
+        for place in sorted(left, key=lambda i: requests[i].id):
             kinds.setdefault(requests[place].op, []).append(place)
         for op, group in kinds.items():
             asks = [requests[place] for place in group]

@@ -172,16 +172,20 @@ class MysqlStore(Store):
         if len(asks) == 1:
             answers[places[0]] = self._try(asks[0])
             return
+        told: list[Any] = [None] * len(asks)
         try:
             claims = any(type(ask) is ClaimRequest for ask in asks)
             found = self._run(
-                lambda: programs.perform_all(asks), patience=PATIENCE if claims else None
+                lambda: programs.perform_all(asks, told), patience=PATIENCE if claims else None
             )
         except (StoreError, TypeError) as error:
             if isinstance(error, StoreError) and not _one_is_to_blame(error):
-                found = [error.again() for _ in asks]
+                found = [error.again() if answer is None else answer for answer in told]
             else:  # not the others' fault
-                found = [self._try(ask) for ask in asks]
+                found = [
+                    self._try(ask) if answer is None else answer
+                    for ask, answer in zip(asks, told, strict=True)
+                ]
         for place, answer in zip(places, found, strict=True):
             answers[place] = answer
 
