@@ -25,7 +25,8 @@ from .zombies import fresh_url
 
 __all__ = ["rolling"]
 
-MIGRATIONS = "src/twicesafe/stores/migrations"
+MIGRATIONS = "src/twicesafe/_engines/sql/schema_files"
+WERE_IN = "src/twicesafe/stores/migrations"
 
 
 def _git(*words: str) -> bytes:
@@ -37,7 +38,8 @@ def _git(*words: str) -> bytes:
 
 def _older(folder: Path) -> tuple[str, Path]:
     """The commit before the newest migration, and where its source lies now."""
-    newest = _git("log", "-1", "--format=%H", "--", MIGRATIONS).decode().strip()
+    added = ("log", "-1", "--format=%H", "--find-renames", "--diff-filter=A")  # not: moved
+    newest = _git(*added, "--", MIGRATIONS, WERE_IN).decode().strip()
     older = _git("rev-parse", "--short", f"{newest}^").decode().strip()
     with tarfile.open(fileobj=BytesIO(_git("archive", older, "src"))) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.11.2
