@@ -216,8 +216,10 @@ async def test_the_claim_of_a_duplicate_ends_when_it_is_entered():
     """A claim that is left open refuses every other duplicate in its process."""
     memory = MemoryStore()
     receiver, async_receiver = Receiver(memory), AsyncReceiver(AsyncMemoryStore(memory))
+    kept: list[Any] = []  # a claim that is dropped ends by itself
     for count in range(3):
         claim = EdgeClaim(receiver, receiver.key("k"), None, Any)
+        kept.append(claim)
         claim.enter()
         assert claim.is_new is (count == 0)
         if claim.is_new:
@@ -225,6 +227,7 @@ async def test_the_claim_of_a_duplicate_ends_when_it_is_entered():
             claim.leave()
         for _ in range(2):
             duplicate = AsyncEdgeClaim(async_receiver, async_receiver.key("k"), None, Any)
+            kept.append(duplicate)
             await duplicate.enter()
             assert (duplicate.is_new, duplicate.result) == (False, 1)
 
