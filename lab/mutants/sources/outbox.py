@@ -172,7 +172,7 @@ break_source(
     old="                answers[place] = error\n                break\n",
     new="                answers[place] = error\n                continue\n",
     tests=[
-        "tests/outbox/test_relay.py::test_a_function_gets_nothing_behind_its_failure[sqlite-sync]"
+        "tests/outbox/test_relay.py::test_a_function_gets_nothing_behind_its_failure[sync-sqlite]"
     ],
 )
 break_source(
