@@ -163,7 +163,7 @@ break_source(
     file="_core/relay_publish.py",
     old="        if _nothing_sent(answers):\n",
     new="        if not answers:\n",
-    tests=[f"{OUTAGES}::test_a_call_that_sent_nothing_is_an_outage_of_all_its_messages[lists]"],
+    tests=[f"{OUTAGES}::test_a_publisher_that_never_tries_is_asked_again_after_a_rest"],
 )
 break_source(
     "a function goes on behind a failure",
