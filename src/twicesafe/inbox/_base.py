@@ -16,6 +16,7 @@ from .._values.keys import Key, KeyLike, as_key
 from .._values.policy import Policy
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
 from ..receiver._base import ReceiverBase
+from ..receiver._decorator import Decoration
 
 __all__ = ["InboxBase", "Results"]
 
@@ -115,21 +116,16 @@ class InboxBase(ReceiverBase):
             kwargs = {name: None if arg is connection else arg for name, arg in kwargs.items()}
         return self._call(key, run, profile, args, kwargs)
 
-    def _decorated_with(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
+    def _decorated(
+        self, function: Any, given: Decoration
     ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:
-        if key is None:
+        if given.key is None:
             raise ConfigurationError(
                 "an inbox needs the message's id: pass key=, for example "
                 "key=lambda connection, message: message.id"
             )
-        _refuse_unused(policy)
-        return self._decorated(function, key, scope, fingerprint, policy)
+        _refuse_unused(given.policy)
+        return super()._decorated(function, given)
 
     def _connection_of(
         self, profile: HandlerProfile, args: tuple[Any, ...], kwargs: dict[str, Any]

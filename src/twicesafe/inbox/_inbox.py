@@ -28,7 +28,7 @@ from .._values.outcomes import Outcome
 from .._values.policy import Policy
 from ..errors import UsageError
 from ..receiver._base import value_or_raise
-from ..receiver._decorator import AsyncDecorator, Decorator
+from ..receiver._decorator import AsyncDecorator, Decoration, Decorator
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, open_async_store, open_store
 from ._base import InboxBase, Results
@@ -152,15 +152,8 @@ class Inbox(Decorator, InboxBase):
         call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
         return value_or_raise(self._runtime.run(connection, self._receive(call)))
 
-    def _answering(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Outcome[Any]]:
-        owner, profile, key_of = self._decorated_with(function, key, scope, fingerprint, policy)
+    def _answering(self, function: Any, given: Decoration) -> Callable[..., Outcome[Any]]:
+        owner, profile, key_of = self._decorated(function, given)
         if profile.problem == "async":
             raise UsageError("Inbox decorates blocking functions; use AsyncInbox for this one")
 
@@ -295,14 +288,9 @@ class AsyncInbox(AsyncDecorator, InboxBase):
         return value_or_raise(await self._runtime.run(connection, self._receive(call)))
 
     def _answering(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Outcome[Any]]]:
-        owner, profile, key_of = self._decorated_with(function, key, scope, fingerprint, policy)
+        self, function: Any, given: Decoration
+    ) -> Callable[..., Awaitable[Outcome[Any]]]:
+        owner, profile, key_of = self._decorated(function, given)
         if profile.problem != "async":
             raise UsageError("AsyncInbox decorates async functions; use Inbox for this one")
 

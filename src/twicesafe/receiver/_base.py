@@ -35,6 +35,7 @@ from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, stays_here
 from ..stores._base import AsyncStore, Finding, Store
 from ..stores._urls import mask
+from ._decorator import Decoration
 
 __all__ = ["ReceiverBase", "check_receiver", "merged", "unswept", "value_or_raise", "whole"]
 
@@ -188,14 +189,10 @@ class ReceiverBase:
     # -- decorating ---------------------------------------------------------------------------
 
     def _decorated(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
+        self, function: Any, given: Decoration
     ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:
         """The receiver, profile and key maker of one decorated function."""
+        key, scope, fingerprint, policy = given
         if not callable(function):
             raise ConfigurationError(f"idempotent must decorate a function, not {function!r}")
         inner = scope_of_function(function, key is not None) if scope is None else scope

@@ -11,20 +11,53 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 from .._core.handler_profile import FingerprintSetting
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
 
-__all__ = ["AsyncDecorator", "Decorator"]
+__all__ = ["AsyncDecorator", "Decoration", "Decorator"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Decorator:
+class Decoration(NamedTuple):
+    """What `idempotent` was given for one function."""
+
+    key: Callable[..., KeyLike] | str | None
+    scope: Iterable[str] | None
+    fingerprint: FingerprintSetting
+    policy: Policy | None
+
+
+class _Decorator:
+    """The steps that are the same for blocking and async functions."""
+
+    def _decorate(self, given: Decoration, outcome: bool, function: Any) -> Any:
+        if function is None:
+            return functools.partial(self._decorate, given, outcome)
+        if isinstance(function, (staticmethod, classmethod)):
+            return type(function)(self._decorate(given, outcome, function.__func__))
+        receive = functools.wraps(function)(
+            self._receiving(self._answering(function, given), outcome)
+        )
+        if outcome:  # the wrapper has its function's annotations, but another return type
+            receive.__annotations__ = {**receive.__annotations__, "return": Outcome[Any]}
+        return receive
+
+    def _answering(self, function: Any, given: Decoration) -> Callable[..., Any]:
+        """From the arguments of a call, as ``(args, kwargs)``, to its outcome."""
+        raise NotImplementedError
+
+    def _receiving(self, answer: Callable[..., Any], outcome: bool) -> Any:
+        """The function that callers get: it returns the value, or the outcome."""
+        raise NotImplementedError
+
+
+class Decorator(_Decorator):
     """The decorator of `Receiver` and `Inbox`."""
 
     @overload
@@ -67,43 +100,19 @@ class Decorator:
         ``outcome=True`` it returns the `Outcome`, which also says whether the value was replayed.
         A function of an inbox takes the connection first, and needs ``key``.
         """
-        again = functools.partial(
-            self.idempotent,
-            key=key,
-            scope=scope,
-            fingerprint=fingerprint,
-            policy=policy,
-            outcome=outcome,
-        )
-        if function is None:
-            return again
-        if isinstance(function, (staticmethod, classmethod)):
-            return type(function)(again(function.__func__))
-        answer = self._answering(function, key, scope, fingerprint, policy)
+        return self._decorate(Decoration(key, scope, fingerprint, policy), outcome, function)
 
-        @functools.wraps(function)
+    def _receiving(self, answer: Callable[..., Outcome[Any]], outcome: bool) -> Any:
         def receive(*args: Any, **kwargs: Any) -> Any:
             return answer(args, kwargs).value
 
-        @functools.wraps(function)
         def receive_outcome(*args: Any, **kwargs: Any) -> Any:
             return answer(args, kwargs)
 
-        return returning_outcome(receive_outcome) if outcome else receive
-
-    def _answering(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Outcome[Any]]:
-        """From the arguments of a call to its outcome."""
-        raise NotImplementedError
+        return receive_outcome if outcome else receive
 
 
-class AsyncDecorator:
+class AsyncDecorator(_Decorator):
     """The decorator of `AsyncReceiver` and `AsyncInbox`."""
 
     @overload
@@ -148,43 +157,13 @@ class AsyncDecorator:
         ``outcome=True`` it returns the `Outcome`, which also says whether the value was replayed.
         A function of an inbox takes the connection first, and needs ``key``.
         """
-        again = functools.partial(
-            self.idempotent,
-            key=key,
-            scope=scope,
-            fingerprint=fingerprint,
-            policy=policy,
-            outcome=outcome,
-        )
-        if function is None:
-            return again
-        if isinstance(function, (staticmethod, classmethod)):
-            return type(function)(again(function.__func__))
-        answer = self._answering(function, key, scope, fingerprint, policy)
+        return self._decorate(Decoration(key, scope, fingerprint, policy), outcome, function)
 
-        @functools.wraps(function)
+    def _receiving(self, answer: Callable[..., Awaitable[Outcome[Any]]], outcome: bool) -> Any:
         async def receive(*args: Any, **kwargs: Any) -> Any:
             return (await answer(args, kwargs)).value
 
-        @functools.wraps(function)
         async def receive_outcome(*args: Any, **kwargs: Any) -> Any:
             return await answer(args, kwargs)
 
-        return returning_outcome(receive_outcome) if outcome else receive
-
-    def _answering(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Outcome[Any]]]:
-        """From the arguments of a call to its outcome."""
-        raise NotImplementedError
-
-
-def returning_outcome(receive: Any) -> Any:
-    """The wrapper has its function's annotations, but another return type."""
-    receive.__annotations__ = {**receive.__annotations__, "return": Outcome[Any]}
-    return receive
+        return receive_outcome if outcome else receive

@@ -30,7 +30,7 @@ from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, default_url, open_async_store, open_store
 from ._base import merged, value_or_raise, whole
 from ._claim import AsyncClaim, Claim
-from ._decorator import AsyncDecorator, Decorator
+from ._decorator import AsyncDecorator, Decoration, Decorator
 from ._operators import AsyncOperators, Operators
 
 if TYPE_CHECKING:
@@ -168,15 +168,8 @@ class Receiver(Decorator, Operators):
         self._runtime.leave()
         self.close()
 
-    def _answering(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Outcome[Any]]:
-        owner, profile, key_of = self._decorated(function, key, scope, fingerprint, policy)
+    def _answering(self, function: Any, given: Decoration) -> Callable[..., Outcome[Any]]:
+        owner, profile, key_of = self._decorated(function, given)
         if profile.problem == "async":
             raise refuse_async(function)
 
@@ -323,14 +316,9 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         await self.close()
 
     def _answering(
-        self,
-        function: Any,
-        key: Callable[..., KeyLike] | str | None,
-        scope: Iterable[str] | None,
-        fingerprint: FingerprintSetting,
-        policy: Policy | None,
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Outcome[Any]]]:
-        owner, profile, key_of = self._decorated(function, key, scope, fingerprint, policy)
+        self, function: Any, given: Decoration
+    ) -> Callable[..., Awaitable[Outcome[Any]]]:
+        owner, profile, key_of = self._decorated(function, given)
         if profile.problem != "async":
             raise UsageError("AsyncReceiver decorates async functions; use Receiver for this one")
 
