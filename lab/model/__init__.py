@@ -24,7 +24,7 @@ MODEL = Path(__file__).parent / "claims.pml"
 VARIANTS = {
     1: "complete compares neither owner nor fence",
     2: "fail compares neither owner nor fence",
-    3: "a takeover keeps the fence of the claim that it ends",
+    3: "a takeover keeps the fence of the claim that it replaces",
     4: "an operator's release leaves the owner its claim",
     5: "a live claim can be taken over",
 }

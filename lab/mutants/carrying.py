@@ -24,7 +24,7 @@ def rows_of_an_earlier_holding(patch: Patch) -> None:
     patch(carrying, "_is_ours", lambda row, usable: row.slot in usable)
 
 
-@mutant("a lane with more rows goes on before the answer for its first ones is there", STUDY)
+@mutant("a lane's next rows are sent before the first ones are answered", STUDY)
 def two_groups_of_a_lane(patch: Patch) -> None:
     take_off = _PublishLoop._start_publishing
 
@@ -43,7 +43,7 @@ def two_groups_of_a_lane(patch: Patch) -> None:
 
 
 @mutant(
-    "a call has several messages of a lane, though its publisher does not keep their order",
+    "one publish call has several messages of a lane, although its publisher does not keep their order",
     STUDY,
     aside=("one group of a lane",),  # the order itself must tell
 )
@@ -57,9 +57,7 @@ def several_of_a_lane(patch: Patch) -> None:
     patch(_PublishLoop, "_group", all_of_it)
 
 
-@mutant(
-    "rows are looked for behind the highest number seen: what commits late is passed over", STUDY
-)
+@mutant("rows are fetched after the highest number seen: rows that commit late are skipped", STUDY)
 def remembers_the_last_number(patch: Patch) -> None:
     sort_in = _PublishLoop._sort_in
 
@@ -72,7 +70,7 @@ def remembers_the_last_number(patch: Patch) -> None:
     patch(_PublishLoop, "_sort_in", behind)
 
 
-@mutant("a refused message is passed over, and its lane goes on without it", STUDY)
+@mutant("a refused message is skipped, and its lane goes on without it", STUDY)
 def refused_is_passed_over(patch: Patch) -> None:
     refused = _PublishLoop._refused
 
@@ -85,7 +83,7 @@ def refused_is_passed_over(patch: Patch) -> None:
     patch(_PublishLoop, "_refused", passed)
 
 
-@mutant("a row is settled before it is published, so a death in between loses it", STUDY)
+@mutant("a row is settled before it is published, so a crash in between loses it", STUDY)
 def settled_before_published(patch: Patch) -> None:
     def handle(carrier: Any, command: Any) -> Any:
         if isinstance(command, Publish):
@@ -97,7 +95,7 @@ def settled_before_published(patch: Patch) -> None:
     patch(_PublishLoop, "_start_publishing", tampered(_PublishLoop._start_publishing, handle))
 
 
-@mutant("the answers for a group are taken for those of other messages in it", STUDY)
+@mutant("the answers for a group of messages are assigned to the wrong ones", STUDY)
 def answers_out_of_place(patch: Patch) -> None:
     land = _PublishLoop._handle_answers
 
@@ -113,7 +111,7 @@ def answers_out_of_place(patch: Patch) -> None:
     patch(_PublishLoop, "_handle_answers", turned)
 
 
-@mutant("a broker that is away counts as a refusal of each message", STUDY)
+@mutant("an unreachable broker counts as a refusal of each message", STUDY)
 def outages_count(patch: Patch) -> None:
     failed = _PublishLoop._broker_failed
 
@@ -125,7 +123,7 @@ def outages_count(patch: Patch) -> None:
     patch(_PublishLoop, "_broker_failed", blamed)
 
 
-@mutant("refusals are not counted, so poison is tried for ever", STUDY)
+@mutant("refusals are not counted, so a poison message is retried for ever", STUDY)
 def poison_never_parks(patch: Patch) -> None:
     refused = _PublishLoop._refused
 
@@ -136,7 +134,7 @@ def poison_never_parks(patch: Patch) -> None:
     patch(_PublishLoop, "_refused", forgetful)
 
 
-@mutant("a failed settlement is forgotten, and its rows are fetched and published again", STUDY)
+@mutant("a failed settlement is dropped, so its rows are fetched and published again", STUDY)
 def failed_settlement_is_forgotten(patch: Patch) -> None:
     outage = _PublishLoop._outage
 
@@ -148,12 +146,12 @@ def failed_settlement_is_forgotten(patch: Patch) -> None:
     patch(_PublishLoop, "_outage", forgetful)
 
 
-@mutant("while settlements fail, a relay goes on publishing: more than a batch is unsettled", STUDY)
+@mutant("a relay goes on publishing while settlements fail: more than a batch is unsettled", STUDY)
 def more_than_a_batch(patch: Patch) -> None:
     patch(_PublishLoop, "_room", lambda self: self.state.batch)
 
 
-@mutant("a relay that is told to stop leaves what it has published unsettled", STUDY)
+@mutant("a stopping relay does not settle what it has published", STUDY)
 def stop_settles_nothing(patch: Patch) -> None:
     settle = _PublishLoop._settle
 
@@ -164,7 +162,7 @@ def stop_settles_nothing(patch: Patch) -> None:
     patch(_PublishLoop, "_settle", impatient)
 
 
-@mutant("a relay that is told to stop does not wait for the calls that are under way", STUDY)
+@mutant("a stopping relay does not wait for its running publish calls", STUDY)
 def stop_drops_calls(patch: Patch) -> None:
     publish_pending = carrying.publish_pending
 
@@ -186,7 +184,7 @@ def stop_drops_calls(patch: Patch) -> None:
     patch(carrying, "publish_pending", hasty)
 
 
-@mutant("a relay that sleeps trusts its bell: when a wake-up is lost, it sleeps on", STUDY)
+@mutant("a sleeping relay relies on wake-ups alone: when one is lost, it sleeps on", STUDY)
 def trusts_its_bell(patch: Patch) -> None:
     def handle(state: Any, command: Any) -> Any:
         return (yield replace(command, seconds=1e6) if type(command) is Listen else command)

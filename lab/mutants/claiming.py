@@ -51,7 +51,7 @@ def worker_clock(patch: Patch) -> None:
     patch(lifecycle, "claim", claim)
 
 
-@mutant("a claim asked again by its own owner is a stranger's")
+@mutant("a claim repeated by its owner is treated as another owner's")
 def claim_not_idempotent(patch: Patch) -> None:
     def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         stranger = replace(ask, owner=b"\0" * 16)
@@ -69,7 +69,7 @@ def early_takeover(patch: Patch) -> None:
     patch(lifecycle, "look", look)
 
 
-@mutant("a lease never ends: a crash makes the key busy for ever")
+@mutant("leases never end: after a crash the key is busy for ever")
 def lease_never_ends(patch: Patch) -> None:
     def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         if row.state is State.IN_PROGRESS and row.owner != ask.owner:
@@ -89,7 +89,7 @@ def lease_as_ttl(patch: Patch) -> None:
     patch(lifecycle, "claim", claim)
 
 
-@mutant("the rest after a failure is not kept")
+@mutant("the rest after a failure is ignored")
 def no_rest(patch: Patch) -> None:
     def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         if row.state is State.RELEASED and row.lease_until > now:
@@ -99,7 +99,7 @@ def no_rest(patch: Patch) -> None:
     patch(lifecycle, "look", look)
 
 
-@mutant("a takeover keeps the fence of the claim that it ends")
+@mutant("a takeover keeps the fence of the claim that it replaces")
 def takeover_keeps_fence(patch: Patch) -> None:
     def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         answer, new = _claim(row, ask, now, floor)
@@ -122,7 +122,7 @@ def attempts_counted_at_the_end(patch: Patch) -> None:
     patch(lifecycle, "claim", claim)
 
 
-@mutant("max_attempts is not looked at")
+@mutant("max_attempts is ignored")
 def never_parked(patch: Patch) -> None:
     def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         return _claim(row, replace(ask, max_attempts=1000), now, floor)
@@ -149,7 +149,7 @@ def hold_ignored(patch: Patch) -> None:
     patch(lifecycle, "claim", claim)
 
 
-@mutant("giving up under hold releases the key")
+@mutant("an attempt abandoned under hold releases the key")
 def hold_released(patch: Patch) -> None:
     def fail(row: Row | None, ask: Any, now: int) -> Any:
         return _fail(row, replace(ask, hold=False), now)

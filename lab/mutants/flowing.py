@@ -32,7 +32,7 @@ def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
     return tampered(deliver, handle, StoreUnavailableError)
 
 
-@mutant("an unanswered claim is asked again with a new owner")
+@mutant("an unanswered claim is repeated with a new owner")
 def new_owner_on_retry(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         try:
@@ -46,7 +46,7 @@ def new_owner_on_retry(patch: Patch) -> None:
     patch(processes, "deliver", _tampering(handle))
 
 
-@mutant("an unanswered claim is taken for won")
+@mutant("an unanswered claim counts as won")
 def unanswered_is_won(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         try:
@@ -75,7 +75,7 @@ def unknown_outcome_reruns(patch: Patch) -> None:
     patch(processes, "deliver", _tampering(handle))
 
 
-@mutant("the handler's value is handed to those who wait before it is recorded")
+@mutant("waiting callers get the handler's value before it is recorded")
 def unrecorded_landing(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         if type(command) is Complete:
@@ -95,7 +95,7 @@ def lost_is_success(patch: Patch) -> None:
     patch(processes, "deliver", _tampering(handle))
 
 
-@mutant("an outage at the claim runs the handler unprotected without being told to")
+@mutant("an outage at the claim runs the handler unprotected by default")
 def fail_open(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         try:
@@ -108,7 +108,7 @@ def fail_open(patch: Patch) -> None:
     patch(processes, "deliver", _tampering(handle))
 
 
-@mutant("the claim of a handler that failed is given back as if it had never started")
+@mutant("the claim of a failed handler is abandoned as if it had never started")
 def abandon_after_start(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         if type(command) is Fail:
@@ -131,7 +131,7 @@ def renews_for_ever(patch: Patch) -> None:
 
 
 @mutant(
-    "a flight that ends without an answer stays in the table: its process never runs the key again"
+    "a single flight without an answer stays in the table: its process never runs the key again"
 )
 def flight_never_lands(patch: Patch) -> None:
     land = SingleFlight.end
@@ -143,7 +143,7 @@ def flight_never_lands(patch: Patch) -> None:
     patch(SingleFlight, "end", only_answers)
 
 
-@mutant("the keeper lets go of a claim after one failed renewal")
+@mutant("the keeper gives up a claim after one failed renewal")
 def one_failed_renewal(patch: Patch) -> None:
     postpone = LeaseKeeper._postpone
 
@@ -157,7 +157,7 @@ def one_failed_renewal(patch: Patch) -> None:
     patch(LeaseKeeper, "_postpone", give_up)
 
 
-@mutant("a result that the store refuses is sent again and again, as after a cut")
+@mutant("a refused result is sent again and again, as after a lost connection")
 def refusal_is_an_outage(patch: Patch) -> None:
     def never(self: Any, *when: float) -> bool:
         return False
@@ -169,7 +169,7 @@ def refusal_is_an_outage(patch: Patch) -> None:
     patch(recording.Recording, "_waits", waits)
 
 
-@mutant("a result that the store refuses is an error, and its claim is left to its lease")
+@mutant("a refused result is an error, and its claim stays until its lease is over")
 def refusal_is_left_to_the_lease(patch: Patch) -> None:
     judge = recording.Recording._is_to_be_lightened
 
@@ -179,7 +179,7 @@ def refusal_is_left_to_the_lease(patch: Patch) -> None:
     patch(recording.Recording, "_is_to_be_lightened", outages_only)
 
 
-@mutant("a result that never gets through is tried until its lease is over")
+@mutant("a result that never reaches the store is retried until its lease is over")
 def stuck_for_ever(patch: Patch) -> None:
     judge = recording.Recording._is_to_be_lightened
 
@@ -189,7 +189,7 @@ def stuck_for_ever(patch: Patch) -> None:
     patch(recording.Recording, "_is_to_be_lightened", refusals_only)
 
 
-@mutant("after some tries a result is dropped, although nothing else gets through either")
+@mutant("after some tries a result is dropped, although the store is unreachable for every request")
 def outage_drops_results(patch: Patch) -> None:
     def all_of_them(recordings: Any) -> Any:
         yield from ()
@@ -205,7 +205,7 @@ def one_cut_drops_the_result(patch: Patch) -> None:
     patch(recording, "AT_LEAST", 0.0)
 
 
-@mutant("what fails in company is dropped, although only its neighbour is to blame")
+@mutant("a result that fails in a batch is dropped, although another result of the batch caused it")
 def company_is_to_blame(patch: Patch) -> None:
     send = recording._send
 

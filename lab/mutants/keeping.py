@@ -19,7 +19,7 @@ _complete = lifecycle.complete
 _look = lifecycle.look
 
 
-@mutant("the fingerprint is compared after busy was said")
+@mutant("the fingerprint is compared after the busy check")
 def mismatch_after_busy(patch: Patch) -> None:
     def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         answer = _look(row, replace(ask, fingerprint=None), now)
@@ -105,13 +105,13 @@ def _keeps_owner(decision: Any) -> Any:
     return operate
 
 
-@mutant("an operator's release leaves the owner its fence")
+@mutant("an operator's release keeps the owner's fence")
 def release_without_fence(patch: Patch) -> None:
     patch(lifecycle, "release", _keeps_owner(lifecycle.release))
 
 
 @mutant(
-    "an operator's answer leaves the owner its fence: the late owner is told OK",
+    "an operator's answer keeps the owner's fence: the late owner gets OK",
     aside=("fences grow",),
 )
 def resolve_without_fence(patch: Patch) -> None:

@@ -26,17 +26,17 @@ _look = lifecycle.look
 _note = core.apply_deferred
 
 
-@mutant("a failure is noted inside the transaction that is rolled back")
+@mutant("a failure is recorded in the transaction that is rolled back")
 def note_rolled_back(patch: Patch) -> None:
     patch(DeferredWrites, "add", lambda self, note: None)
 
 
-@mutant("a failure that is not in the store yet is not counted by the process that knows of it")
+@mutant("a process ignores a failure that it knows but has not stored yet")
 def unwritten_not_heeded(patch: Patch) -> None:
     patch(DeferredWrites, "unwritten", lambda self, id_: [])
 
 
-@mutant("what a process knows of failures is looked up before the store is asked")
+@mutant("a process uses its own list of failures before it asks the store")
 def unwritten_before_the_store(patch: Patch) -> None:
     def looking(perform: Any) -> Any:
         def look_first(self: Any, command: Any) -> Any:
@@ -59,7 +59,7 @@ def unwritten_before_the_store(patch: Patch) -> None:
         patch(run, "perform", looking(run.perform))
 
 
-@mutant("a note whose COMMIT was cut is counted again")
+@mutant("a failure whose COMMIT lost its answer is counted twice")
 def note_counted_again(patch: Patch) -> None:
     def note(row: Row | None, ask: Any, now: int, floor: int) -> Row | None:
         if row is not None and row.owner == ask.claim.owner:
@@ -69,7 +69,7 @@ def note_counted_again(patch: Patch) -> None:
     patch(core, "apply_deferred", note)
 
 
-@mutant("a note writes over whatever is there, done or not")
+@mutant("recording a failure overwrites any record, even a done one")
 def note_overwrites(patch: Patch) -> None:
     def note(row: Row | None, ask: Any, now: int, floor: int) -> Row | None:
         return _note(None, ask, now, floor if row is None else row.fence)
@@ -91,22 +91,22 @@ def note_says_done(patch: Patch) -> None:
     patch(core, "apply_deferred", _noting(lambda row: replace(row, state=State.COMPLETED)))
 
 
-@mutant("a failed attempt is kept, and not counted")
+@mutant("a failed attempt is stored, but not counted")
 def note_without_count(patch: Patch) -> None:
     patch(core, "apply_deferred", _noting(lambda row: replace(row, attempt=row.attempt - 1)))
 
 
-@mutant("a failed attempt is counted, and its cause is not kept")
+@mutant("a failed attempt is counted, but its cause is not stored")
 def note_without_cause(patch: Patch) -> None:
     patch(core, "apply_deferred", _noting(lambda row: replace(row, cause=None)))
 
 
-@mutant("after a failure the key rests until the clock is where it was, although it was set back")
+@mutant("after the clock was set back, a failed key rests until the old time is reached")
 def note_makes_it_rest(patch: Patch) -> None:
     patch(core, "apply_deferred", _noting(lambda row: replace(row, lease_until=row.changed_at)))
 
 
-@mutant("a failure that is the answer is run again")
+@mutant("a failure that is the recorded answer runs again")
 def remembered_runs_again(patch: Patch) -> None:
     def look(row: Row, ask: ClaimRequest, now: int) -> Any:
         if row.state is State.FAILED:

@@ -30,7 +30,7 @@ def publishes_past_its_deadline(patch: Patch) -> None:
     patch(RelayState, "usable", usable)
 
 
-@mutant("a relay's deadline counts from the answer to its renewal, not from the sending", STUDY)
+@mutant("a relay's deadline counts from the answer to its renewal, not from the request", STUDY)
 def deadline_from_the_answer(patch: Patch) -> None:
     def handle(state: Any, command: Any) -> Any:
         if type(command) is relaying.Pause and state.__dict__.pop("heard", False):
@@ -42,7 +42,7 @@ def deadline_from_the_answer(patch: Patch) -> None:
     patch(relaying, "keep_slots", tampered(relaying.keep_slots, handle))
 
 
-@mutant("a slot is given back while a call with its messages is under way", STUDY)
+@mutant("a slot is released while a publish call with its messages is running", STUDY)
 def gives_back_what_is_under_way(patch: Patch) -> None:
     let_go = _PublishLoop._let_go
 
@@ -53,7 +53,7 @@ def gives_back_what_is_under_way(patch: Patch) -> None:
     patch(_PublishLoop, "_let_go", all_at_once)
 
 
-@mutant("a slot is given back before what was published of it is settled", STUDY)
+@mutant("a slot is released before its published messages are settled", STUDY)
 def gives_back_what_is_unsettled(patch: Patch) -> None:
     let_go = _PublishLoop._let_go
 
@@ -82,7 +82,7 @@ def early_takeover_of_a_slot(patch: Patch) -> None:
     patch(OutboxPrograms, "_take", _taking(early))
 
 
-@mutant("a slot is given to any relay that asks, even while another one holds it", STUDY)
+@mutant("a slot is given to every relay that asks, even while another relay holds it", STUDY)
 def slots_for_two(patch: Patch) -> None:
     def anyone(sql: str) -> str:
         return sql.replace("lease_until <=", "lease_until <> 1 OR lease_until <=")
@@ -90,7 +90,7 @@ def slots_for_two(patch: Patch) -> None:
     patch(OutboxPrograms, "_take", _taking(anyone))
 
 
-@mutant("the slots of a dead relay are never free again", STUDY)
+@mutant("the slots of a crashed relay are never released", STUDY)
 def slots_of_the_dead(patch: Patch) -> None:
     def free(sql: str) -> str:
         return sql.replace("lease_until <=", "owner = x'' AND lease_until <=")
@@ -98,7 +98,7 @@ def slots_of_the_dead(patch: Patch) -> None:
     patch(OutboxPrograms, "_take", _taking(free))
 
 
-@mutant("a slot that changes hands keeps its fence", STUDY)
+@mutant("a new holder of a slot gets the old fence", STUDY)
 def slot_keeps_its_fence(patch: Patch) -> None:
     take = OutboxPrograms._take
 
@@ -114,7 +114,7 @@ def slot_keeps_its_fence(patch: Patch) -> None:
 # --- the store: troubles, and who may note them ----------------------------------------------------
 
 
-@mutant("a relay that has lost its slot notes its refusals all the same", STUDY)
+@mutant("a relay that has lost its slot still records refusals", STUDY)
 def refusals_without_fence(patch: Patch) -> None:
     set_back = OutboxPrograms._set_back
 
@@ -133,7 +133,7 @@ def _fetching(change: Callable[[Any, str], str]) -> Any:
     return tampered(OutboxPrograms.outbox_fetch, handle)
 
 
-@mutant("a lane that rests after a refusal is fetched at once", STUDY)
+@mutant("a lane is fetched although it rests after a refusal", STUDY)
 def rest_is_not_kept(patch: Patch) -> None:
     def restless(outbox: Any, sql: str) -> str:
         return sql.replace("t.not_before <=", "0 <")
@@ -141,7 +141,7 @@ def rest_is_not_kept(patch: Patch) -> None:
     patch(OutboxPrograms, "outbox_fetch", _fetching(restless))
 
 
-@mutant("a parked lane freezes its slot: other lanes of it are not fetched", STUDY)
+@mutant("a parked lane stops its slot: its other lanes are not fetched", STUDY)
 def parked_lane_freezes_its_slot(patch: Patch) -> None:
     def frozen(outbox: Any, sql: str) -> str:
         slots = f"SELECT slot FROM {outbox.t}_parked WHERE skipped_at = 0"
@@ -158,7 +158,9 @@ def parked_lane_goes_on(patch: Patch) -> None:
     patch(OutboxPrograms, "outbox_fetch", _fetching(unlooked))
 
 
-@mutant("rows behind the refused one are published with it, though earlier ones are aside", STUDY)
+@mutant(
+    "rows after the refused one are published with it, although earlier ones are set aside", STUDY
+)
 def rows_behind_go_too(patch: Patch) -> None:
     def all_of_it(outbox: Any, sql: str) -> str:
         return sql.replace("AND o.n <= t.n AND", "AND")
@@ -174,7 +176,7 @@ def clock_for_each_row(patch: Patch) -> None:
     patch(OutboxPrograms, "outbox_fetch", _fetching(read_again))
 
 
-@mutant("when a lane's trouble is over, only the first part of what is aside comes back", STUDY)
+@mutant("when a lane recovers, only the first part of its rows set aside returns", STUDY)
 def one_part_comes_back(patch: Patch) -> None:
     def handle(outbox: Any, command: Any) -> Any:
         if command.sql.startswith("UPDATE"):
@@ -185,7 +187,7 @@ def one_part_comes_back(patch: Patch) -> None:
     patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
 
 
-@mutant("rows that were set aside come back in any order", STUDY)
+@mutant("rows that were set aside return in any order", STUDY)
 def comes_back_in_any_order(patch: Patch) -> None:
     def handle(outbox: Any, command: Any) -> Any:
         sql = command.sql.replace("ORDER BY n LIMIT", "ORDER BY n DESC LIMIT")
@@ -204,7 +206,7 @@ def retry_brings_one_back(patch: Patch) -> None:
     patch(OutboxPrograms, "_move", one)
 
 
-@mutant("a skipped message is put back among those that wait", STUDY)
+@mutant("a skipped message becomes pending again", STUDY)
 def skipped_comes_back(patch: Patch) -> None:
     def handle(outbox: Any, command: Any) -> Any:
         sql = command.sql.replace(" AND skipped_at = 0", "")
@@ -213,7 +215,7 @@ def skipped_comes_back(patch: Patch) -> None:
     patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
 
 
-@mutant("a settlement sets rows aside without looking whether their lane is in trouble", STUDY)
+@mutant("a settlement sets rows aside without checking that their lane was refused", STUDY)
 def sets_aside_unlooked(patch: Patch) -> None:
     def handle(outbox: Any, command: Any) -> Any:
         if command.sql.startswith("SELECT n, parked"):
@@ -223,7 +225,7 @@ def sets_aside_unlooked(patch: Patch) -> None:
     patch(OutboxPrograms, "_settle", tampered(OutboxPrograms._settle, handle))
 
 
-@mutant("a settlement that is said again notes its refusals again", STUDY)
+@mutant("a repeated settlement records its refusals again", STUDY)
 def refusals_said_again(patch: Patch) -> None:
     def handle(outbox: Any, command: Any) -> Any:
         if type(command) is Query and "SELECT attempts" in command.sql:

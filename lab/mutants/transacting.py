@@ -38,7 +38,7 @@ _receive = core.receive
 # --- record and effect -------------------------------------------------------------------------
 
 
-@mutant("the record is written in a transaction of its own, after the effect")
+@mutant("the record is written in a separate transaction, after the effect")
 def record_after_the_effect(patch: Patch) -> None:
     commit = Database._commit
 
@@ -67,7 +67,7 @@ def mark_not_compared(patch: Patch) -> None:
     patch(Database, "is_entered", lambda self, opened, ask: True)
 
 
-@mutant("half of the work, committed by its handler, is taken over as if a lease had run out")
+@mutant("half-done work that its handler committed is taken over as if a lease had expired")
 def half_runs_again(patch: Patch) -> None:
     def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
         return _claim(None if row is None else replace(row, hold=False), ask, now, floor)
@@ -79,7 +79,7 @@ def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
     return tampered(_receive, handle, Exception)
 
 
-@mutant("a transaction that was aborted under its handler is taken for done")
+@mutant("a transaction that the database aborted during its handler is recorded as done")
 def aborted_is_done(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         try:
@@ -101,7 +101,7 @@ def handler_first(patch: Patch) -> None:
     patch(core, "receive", _tampering(handle))
 
 
-@mutant("results are kept in the process as well, and replayed from there, committed or not")
+@mutant("results are cached in the process and replayed from there, committed or not")
 def rolled_back_is_replayed(patch: Patch) -> None:
     kept: list[Any] = [None, {}]
 
@@ -118,7 +118,7 @@ def rolled_back_is_replayed(patch: Patch) -> None:
     patch(core, "receive", _tampering(handle))
 
 
-@mutant("a COMMIT without an answer is taken for success")
+@mutant("a COMMIT without an answer counts as success")
 def cut_commit_is_success(patch: Patch) -> None:
     commit = Connection.commit
 
@@ -131,7 +131,7 @@ def cut_commit_is_success(patch: Patch) -> None:
     patch(Connection, "commit", hopeful)
 
 
-@mutant("a COMMIT without an answer is followed by the same statements again, on a new connection")
+@mutant("after a COMMIT without an answer the same statements are sent again on a new connection")
 def cut_commit_is_repeated(patch: Patch) -> None:
     consume = Job._consume
 
@@ -149,8 +149,8 @@ def cut_commit_is_repeated(patch: Patch) -> None:
 
 
 @mutant(
-    "what is done is claimed again",
-    aside=("closed stays closed", "every start has its cause", "poison parks"),
+    "a done key is claimed again",
+    aside=("closed keys stay closed", "every start has a cause", "poison parks"),
 )
 def done_runs_again(patch: Patch) -> None:
     def claim(row: Row | None, ask: ClaimRequest, now: int, floor: int = 0) -> Any:
@@ -165,7 +165,7 @@ def done_runs_again(patch: Patch) -> None:
 
 
 @mutant(
-    "a key is looked for and then inserted, without waiting for a transaction that inserted it meanwhile"
+    "a key is selected and then inserted, without waiting for a transaction that inserted it in between"
 )
 def insert_without_lock(patch: Patch) -> None:
     def at_once(self: Any, session: Any, opened: Any, id_: bytes, reply: Any, then: Any) -> None:
@@ -175,7 +175,7 @@ def insert_without_lock(patch: Patch) -> None:
     patch(Locks, "give_back", lambda self, opened, id_: None)
 
 
-@mutant("a transaction that waited for a record decides on what it saw before it waited")
+@mutant("a transaction that waited for a record decides by what it read before it waited")
 def old_snapshot(patch: Patch) -> None:
     def load(self: Any, session: Any, opened: Any, ask: Any, reply: Any) -> None:
         row, now = self._seen(opened, ask.id), self.now()
@@ -201,7 +201,7 @@ def expired_is_replayed(patch: Patch) -> None:
     patch(lifecycle, "is_expired", lambda row, now: False)
 
 
-@mutant("the consumer is no part of the key: the second one finds the work done")
+@mutant("the consumer is not part of the key: the second consumer finds the work done")
 def consumer_not_in_the_key(patch: Patch) -> None:
     patch(InboxBase, "key", lambda self, key: Key(key, scope=(CONSUMERS[0],)))
 

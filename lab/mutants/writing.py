@@ -62,7 +62,12 @@ def owner_only(patch: Patch) -> None:
 
 @mutant(
     "complete, renew and fail compare the fence alone, and fences restart after retention",
-    aside=("fences grow", "only winners start", "fenced effects", "given back, not started"),
+    aside=(
+        "fences grow",
+        "only winners start",
+        "fenced effects",
+        "only unstarted claims are abandoned",
+    ),
 )
 def fence_only(patch: Patch) -> None:
     for name, decision in (("complete", _complete), ("renew", _renew), ("fail", _fail)):
@@ -91,7 +96,7 @@ def late_complete_refused(patch: Patch) -> None:
     patch(lifecycle, "complete", complete)
 
 
-@mutant("complete makes a row where there is none")
+@mutant("complete creates a missing row")
 def complete_creates(patch: Patch) -> None:
     def complete(row: Row | None, ask: Complete, now: int) -> Any:
         if row is not None:
@@ -113,7 +118,7 @@ def result_replaced(patch: Patch) -> None:
     patch(lifecycle, "complete", complete)
 
 
-@mutant("a swept key starts again at fence 1")
+@mutant("a swept key restarts at fence 1")
 def fence_restarts_after_sweep(patch: Patch) -> None:
     claim = lifecycle.claim
 
@@ -123,7 +128,7 @@ def fence_restarts_after_sweep(patch: Patch) -> None:
     patch(lifecycle, "claim", restart)
 
 
-@mutant("a key past its retention starts again at fence 1")
+@mutant("a key past its retention restarts at fence 1")
 def fence_restarts_after_expiry(patch: Patch) -> None:
     claim = lifecycle.claim
 

@@ -78,7 +78,9 @@ class Ledger:
         if (claim.key.id, claim.fence) in self.started:
             broken("only winners start", f"two starts under fence {claim.fence}")
         if claim.owner in past.abandoned:
-            broken("given back, not started", "started under a claim that was given back")
+            broken(
+                "only unstarted claims are abandoned", "started under a claim that was given back"
+            )
         if worker_now - claim.renewed >= terms.lease:
             broken("late answers start nothing", f"{worker_now - claim.renewed:.2f} s after asking")
         self.started[claim.key.id, claim.fence] = claim.owner
@@ -127,7 +129,7 @@ class Ledger:
         past = self._monitor.past(id)
         fences = [fence for fence, whose in past.granted.items() if whose == owner]
         if any((id, fence) in self.started for fence in fences):
-            broken("given back, not started", "its handler had started")
+            broken("only unstarted claims are abandoned", "its handler had started")
 
     def effect(self, claim: ActiveClaim, store_now: int) -> None:
         key = claim.key.id
@@ -143,7 +145,7 @@ class Ledger:
         if any(one[0] == key and one[1] != claim.fence for one in self.effects):
             self._seen["effect", "repeated, with its cause"] += 1
             if claim.cause is None and past.life == 1 and self._earlier_effect(claim):
-                broken("every start has its cause", "an effect was repeated without one")
+                broken("every start has a cause", "an effect was repeated without one")
         self.effects.append((key, claim.fence, claim.attempt))
 
     def _earlier_effect(self, claim: ActiveClaim) -> bool:

@@ -92,7 +92,9 @@ class Monitor:
             self._changed(ask, before, after, now)
             past.top = max(past.top, after.fence)
             if after.state is not past.state:
-                broken("the table holds", f"{ask.op} left {after.state}, not {past.state}")
+                broken(
+                    "transitions follow the table", f"{ask.op} left {after.state}, not {past.state}"
+                )
 
     def swept(self, row: Row, now: int) -> None:
         past = self.past(row.id)
@@ -144,15 +146,17 @@ class Monitor:
                 broken("replays are exact", f"{past.result} recorded, {answer.result!r} replayed")
         elif verdict is Verdict.BUSY:
             if not working or past.lease <= now or answer.wait > past.lease - now:
-                broken("waits are true", "busy, and nobody has a live claim for that long")
+                broken(
+                    "waiting answers are true", "busy, and nobody has a live claim for that long"
+                )
         elif verdict is Verdict.RESTING:
             if past.state is not State.RELEASED or past.rest <= now:
-                broken("waits are true", "resting, and its rest is over")
+                broken("waiting answers are true", "resting, and its rest is over")
         elif verdict is Verdict.HELD:
             if working and past.hold and past.lease <= now:
                 past.state = State.HELD
             if past.state is not State.HELD:
-                broken("waits are true", f"held, but it is {past.state}")
+                broken("waiting answers are true", f"held, but it is {past.state}")
         elif verdict is Verdict.PARKED:
             over = past.attempts >= ask.max_attempts
             if past.state is State.RELEASED and over and past.rest <= now:
@@ -160,9 +164,9 @@ class Monitor:
             elif working and past.lease <= now and over:
                 past.state = State.PARKED
             if past.state is not State.PARKED:
-                broken("waits are true", f"parked, but it is {past.state}")
+                broken("waiting answers are true", f"parked, but it is {past.state}")
         elif verdict is Verdict.FORGOTTEN and past.state is not State.FORGOTTEN:
-            broken("waits are true", f"forgotten, but it is {past.state}")
+            broken("waiting answers are true", f"forgotten, but it is {past.state}")
 
     def _granted(
         self,
@@ -190,9 +194,9 @@ class Monitor:
             cause = Cause.LEASE_EXPIRED
         elif state is State.RELEASED:
             if past.rest > now:
-                broken("waits are true", "won during the rest after a failure")
+                broken("waiting answers are true", "won during the rest after a failure")
         elif state is not None:
-            what = "one result" if past.result else "closed stays closed"
+            what = "one result" if past.result else "closed keys stay closed"
             broken(what, f"a claim of a record that is {state} was won")
         differs = None not in (past.fingerprint, ask.fingerprint) and (
             past.fingerprint != ask.fingerprint
@@ -202,7 +206,7 @@ class Monitor:
         if answer.fence <= past.top:
             broken("fences grow", f"fence {answer.fence} after {past.top}")
         if answer.cause is not cause:
-            broken("every start has its cause", f"{answer.cause} recorded, {cause} is true")
+            broken("every start has a cause", f"{answer.cause} recorded, {cause} is true")
         if answer.attempt != attempts + 1:
             broken("attempts count", f"start {attempts + 1} is called attempt {answer.attempt}")
         if answer.attempt > ask.max_attempts:
@@ -220,7 +224,7 @@ class Monitor:
         """Is this the present owner? Then it must be heard; else it must not be."""
         owns = past.owner == ask.owner and past.fence == ask.fence and past.state in states
         if owns and answer is not Ack.OK:
-            broken("owners are heard", f"{ask.op} by the present owner: {answer.name}")
+            broken("the owner may act", f"{ask.op} by the present owner: {answer.name}")
         return owns
 
     def _renew(
@@ -274,7 +278,7 @@ class Monitor:
                 broken("stale owners change nothing", "a claim was given back by one")
             return
         if answer is not Ack.OK:
-            broken("owners are heard", f"abandon by the present owner: {answer.name}")
+            broken("the owner may act", f"abandon by the present owner: {answer.name}")
         past.state, past.rest, past.expires = State.RELEASED, now, now + ask.retention
         past.attempts -= 1
         past.abandoned.add(ask.owner)
@@ -311,7 +315,7 @@ class Monitor:
         state = None if before is None or 0 < before.expires_at <= now else before.state
         event = _event(ask, state, after.state)
         if TRANSITIONS.get((state, event)) is not after.state:
-            broken("the table holds", f"{state} —{event}→ {after.state}")
+            broken("transitions follow the table", f"{state} —{event}→ {after.state}")
         self._seen["transition", state, event] += 1
 
 

@@ -154,7 +154,10 @@ class Trip:
         if type(ask) is ClaimRequest:
             unanswered = self._unanswered
             if unanswered is not None and unanswered.owner != ask.owner:
-                broken("same words again", "an unanswered claim was asked with another owner")
+                broken(
+                    "an unanswered claim is repeated unchanged",
+                    "an unanswered claim was asked with another owner",
+                )
             self._unanswered, self.asked = ask, [ask]
             resume = self._later("claim")
         else:

@@ -34,7 +34,7 @@ class Ending:
 
     def begin(self) -> None:
         self._tell("no more faults; poison is refused as before")
-        self._expect("others go on")
+        self._expect("other lanes go on")
 
     def _tell(self, what: str) -> None:
         if self._world.say:
@@ -59,7 +59,7 @@ class Ending:
         depth: Depth = world.table.perform(Backlog())
         if depth.pending:
             return
-        if self._rule == "others go on":
+        if self._rule == "other lanes go on":
             self._tell("the broker is mended; an operator retries what is parked")
             world.broker.mended = True
             self._expect("nothing is lost")

@@ -62,9 +62,15 @@ class Monitor:
         elif relay.granted_until <= self._world.store_now():
             broken("only from its slots", f"{relay.name} sends {what}, and its lease is over")
         if letter.skipped_at is not None:
-            broken("gone is gone", f"{relay.name} sends {what}, which was skipped")
+            broken(
+                "settled or skipped is never sent again",
+                f"{relay.name} sends {what}, which was skipped",
+            )
         if letter.settled_by:
-            broken("gone is gone", f"{relay.name} sends {what}, which was settled")
+            broken(
+                "settled or skipped is never sent again",
+                f"{relay.name} sends {what}, which was settled",
+            )
 
     def first(self, letter: Letter) -> None:
         """It is published for the first time."""
@@ -129,7 +135,10 @@ class Monitor:
         left = {letter.slot for letter in (*under_way, *relay.unsettled.values())}
         for slot in given:
             if slot in left and not (ask.leave and relay.settlements_lost_in_a_row):
-                broken("given back empty", f"{relay.name} gives slot {slot} back")
+                broken(
+                    "slots are released when nothing is pending",
+                    f"{relay.name} gives slot {slot} back",
+                )
             del relay.granted[slot], self._holders[slot]
         if given:
             self._world.seen["outcome", "left" if ask.leave else "gave back"] += 1
@@ -162,10 +171,15 @@ class Monitor:
             return None
         del other.granted[slot]
         if other.granted_until > now:
-            broken("one hand", f"slot {slot} of {other.name} is taken, and its lease is not over")
+            broken(
+                "one relay per slot",
+                f"slot {slot} of {other.name} is taken, and its lease is not over",
+            )
         sure = other.alive and other.misled_since is None and slot in other.desk.slots
         if sure and other.clock() < other.promised:
-            broken("one hand", f"slot {slot} is taken while {other.name} may publish from it")
+            broken(
+                "one relay per slot", f"slot {slot} is taken while {other.name} may publish from it"
+            )
         return other
 
     def _settle(self, relay: Relay, ask: Settle) -> int:
@@ -197,13 +211,13 @@ class Monitor:
             world.seen["outcome", "refusal not noted"] += 1
             return
         if relay.granted.get(it.slot) != it.fence:
-            broken("strangers note nothing", f"{relay.name} noted {letter.message.id}")
+            broken("only the holder records refusals", f"{relay.name} noted {letter.message.id}")
         counted = before[1] if before is not None and before[0] == it.n else 0
         again = self._noted.get(it.n) == (relay.owner, it.attempts) and relay.settlements_lost
         if before is not None and before[2] and not again:
             broken("refusals count once", f"{letter.message.id} was parked already")
         if it.attempts != counted + 1:
-            rule = "said again, nothing new" if again else "refusals count once"
+            rule = "a repeated settlement changes nothing" if again else "refusals count once"
             broken(rule, f"{letter.message.id}: {counted}, then {it.attempts}")
         if it.attempts > letter.refusals:
             broken(

@@ -67,14 +67,14 @@ class Ledger:
         looked, now = opened.based[id_]
         truth = looked.at(now)
         if truth.state not in (None, State.RELEASED):
-            broken("closed stays closed", f"a handler starts, and it is {truth.state}")
+            broken("closed keys stay closed", f"a handler starts, and it is {truth.state}")
         if claim is None:
             return
         self._seen["cause", str(claim.cause)] += 1
         if (row.owner, row.fence) != (claim.owner, claim.fence):
             broken("only winners start", "its record is another's")
         if claim.cause is not truth.cause:
-            broken("every start has its cause", f"{claim.cause} said, {truth.cause} is true")
+            broken("every start has a cause", f"{claim.cause} said, {truth.cause} is true")
         known = job.worker.notes.known(job.id)
         # A note whose COMMIT was cut is in the store, and its process cannot know.
         surely = [note for note in known if note.claim.owner not in self._monitor.counted]
@@ -113,7 +113,9 @@ class Ledger:
                 if told is not FingerprintMismatchError:
                     broken("mismatch first", f"another fingerprint is kept: {told.__name__}")
             elif after.state in _DONE and told not in _DONE[after.state]:
-                what = "replays are exact" if after.result is not None else "waits are true"
+                what = (
+                    "replays are exact" if after.result is not None else "waiting answers are true"
+                )
                 broken(what, f"it is {after.state}, and {told.__name__} was said")
         if told is ParkedError:
             looked, when = job.connection.session.looked or job.began
@@ -122,7 +124,10 @@ class Ledger:
                 one.state is State.PARKED or one.attempts + job.known >= job.max_attempts
                 for one in counts
             ):
-                broken("waits are true", f"parked after {counts[1].attempts + job.known} failures")
+                broken(
+                    "waiting answers are true",
+                    f"parked after {counts[1].attempts + job.known} failures",
+                )
 
     def _was_committed(self, job: Job, answer: Any) -> None:
         ran = answer is True or (isinstance(answer, Outcome) and not answer.replayed)

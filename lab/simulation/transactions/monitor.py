@@ -101,13 +101,13 @@ class Monitor:
         verdict = answer.verdict
         self._seen["verdict", verdict.name.lower()] += 1
         if looked.is_over(now) and verdict is not Verdict.WON:
-            broken("waits are true", f"{verdict.name} from a record past its retention")
+            broken("waiting answers are true", f"{verdict.name} from a record past its retention")
         looked = looked.at(now)
         if differs(looked.fingerprint, ask.fingerprint) != (verdict is Verdict.MISMATCH):
             broken("mismatch first", f"{looked.fingerprint!r} is kept: {verdict.name}")
         if verdict is Verdict.WON:
             if looked.state not in (None, State.RELEASED):
-                broken("closed stays closed", f"won, and it is {looked.state}")
+                broken("closed keys stay closed", f"won, and it is {looked.state}")
             if looked.attempts and looked.attempts >= ask.max_attempts:
                 broken("poison parks", f"won after {looked.attempts} of {ask.max_attempts}")
         elif verdict is Verdict.REPLAY:
@@ -115,16 +115,16 @@ class Monitor:
                 broken("replays are exact", f"{looked.result!r} is kept, not {answer.result!r}")
         elif verdict is Verdict.HELD:
             if looked.state not in (State.IN_PROGRESS, State.HELD):
-                broken("waits are true", f"held, but it is {looked.state}")
+                broken("waiting answers are true", f"held, but it is {looked.state}")
         elif verdict is Verdict.PARKED:
             over = looked.state is State.RELEASED and looked.attempts >= ask.max_attempts
             if looked.state is not State.PARKED and not over:
-                broken("waits are true", f"parked, but it is {looked.state}")
+                broken("waiting answers are true", f"parked, but it is {looked.state}")
         elif verdict is Verdict.FORGOTTEN:
             if looked.state is not State.FORGOTTEN:
-                broken("waits are true", f"forgotten, but it is {looked.state}")
+                broken("waiting answers are true", f"forgotten, but it is {looked.state}")
         elif verdict is not Verdict.MISMATCH and not _set_back(looked, verdict, now):
-            broken("waits are true", f"{verdict.name}, and nobody has a lease")
+            broken("waiting answers are true", f"{verdict.name}, and nobody has a lease")
 
     # -- writes and commits -------------------------------------------------------------------
 
@@ -150,7 +150,9 @@ class Monitor:
             self.looks(id_, rows)
             base, then = opened.based[id_]
             if self.truth(id_).state is State.IN_PROGRESS and row.state is not State.HELD:
-                broken("half is held", f"half of it is committed, and it becomes {row.state}")
+                broken(
+                    "half-done work is held", f"half of it is committed, and it becomes {row.state}"
+                )
             if base is not self.truth(id_):
                 broken("one at a time", "the record is not what the decision was based on")
             base = base.at(then)
@@ -182,12 +184,14 @@ class Monitor:
         """A consumer's transaction commits."""
         effects = len(opened.effects)
         if base.state not in (None, State.RELEASED):
-            broken("closed stays closed", f"entered, and it was {base.state}")
+            broken("closed keys stay closed", f"entered, and it was {base.state}")
         if base.effects and effects:
             broken("one effect per key and life", f"{base.effects} before this one")
         if by == "handler":
             if row.state is not State.IN_PROGRESS or not row.hold:
-                broken("half is held", f"a handler committed, and its record is {row.state}")
+                broken(
+                    "half-done work is held", f"a handler committed, and its record is {row.state}"
+                )
             return Truth(
                 *(row.state, None, 0, row.fingerprint, base.attempts + 1, base.cause),
                 *(row.owner, effects, row.changed_at),
@@ -210,13 +214,13 @@ class Monitor:
         state = row.state
         if base.state is State.IN_PROGRESS:
             if state is not State.HELD:
-                broken("half is held", f"a note made it {state}")
+                broken("half-done work is held", f"a note made it {state}")
             self._seen["note", "found held"] += 1
             return replace(base, state=state)
         if base.state not in (None, State.RELEASED):
-            broken("notes count failures", f"one overwrote a record that is {base.state}")
+            broken("failures are counted", f"one overwrote a record that is {base.state}")
         if state not in (State.RELEASED, State.PARKED, State.FAILED):
-            broken("notes count failures", f"one left {state}")
+            broken("failures are counted", f"one left {state}")
         counted = row.attempt - base.attempts
         if counted != 1 and not (state is State.PARKED and counted == 0):
             broken("poison parks", f"{row.attempt} attempts after {base.attempts}")
@@ -241,14 +245,14 @@ class Monitor:
             return
         base = self.truth(ask.id)
         if base.is_over(now) or before is not self._rows.get(ask.id):
-            broken("operators are heard", f"{ask.op} of a record that is not there")
+            broken("operators decide", f"{ask.op} of a record that is not there")
         done = base.state is State.COMPLETED
         if done and (ask.op == "resolve" or (ask.op == "release" and not ask.force)):
-            broken("operators are heard", f"{ask.op} dropped a result")
+            broken("operators decide", f"{ask.op} dropped a result")
         if base.state is State.IN_PROGRESS and ask.op == "forget":
             broken("live work is kept", "half done work was forgotten")
         if after.owner:
-            broken("operators are heard", f"{ask.op} left the record its owner")
+            broken("operators decide", f"{ask.op} left the record its owner")
         expires = max(0 if ask.op == "release" else base.expires, now + ask.retention)
         if ask.op == "release":
             kept = base.fingerprint
@@ -263,7 +267,7 @@ class Monitor:
             truth = Truth(State.FORGOTTEN, None, expires, effects=base.effects)
             self.ended.add(_WHOSE[ask.id])
         if after.state is not truth.state:
-            broken("operators are heard", f"{ask.op} left {after.state}")
+            broken("operators decide", f"{ask.op} left {after.state}")
         self._now(ask.id, truth, after)
 
     def swept(self, row: Row, now: int) -> None:
