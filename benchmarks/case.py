@@ -65,7 +65,7 @@ class Case:
     section: str
     title: str
     entrants: Callable[[Path], Entrants]
-    colour: str = "sync"
+    mode: str = "blocking"
     callers: int = 1
     fresh: bool = True
     batch: int = 0
@@ -85,7 +85,7 @@ class Case:
 
     def run(self, folder: Path, rounds: int, lap: float | None = None) -> list[Measured]:
         clock = time.perf_counter if self.waits else time.process_time
-        offer = Offer(self.colour, self.callers, self.batch, self.herd, clock)
+        offer = Offer(self.mode, self.callers, self.batch, self.herd, clock)
         folder.mkdir(parents=True)
         try:
             return measure(

@@ -29,48 +29,48 @@ def url_of(store: str, folder: Path, name: str = "ours") -> str:
 # --- the receiver, first and duplicate, alone and in a crowd --------------------------------------
 
 TARGETS = {
-    ("memory", "sync", "first", 1): Target(3.5),
-    ("memory", "sync", "duplicate", 1): Target(3.0),
-    ("sqlite-normal", "sync", "first", 1): Target(1.3),
-    ("sqlite-normal", "sync", "duplicate", 1): Target(1.6),
-    ("sqlite-full", "sync", "first", 1): Target(1.1),
+    ("memory", "blocking", "first", 1): Target(3.5),
+    ("memory", "blocking", "duplicate", 1): Target(3.0),
+    ("sqlite-normal", "blocking", "first", 1): Target(1.3),
+    ("sqlite-normal", "blocking", "duplicate", 1): Target(1.6),
+    ("sqlite-full", "blocking", "first", 1): Target(1.1),
 }
 
 
 def receiving() -> Iterator[Case]:
     for store, shown in STORES.items():
-        for colour in ("sync", "async"):
+        for mode in ("blocking", "async"):
             for callers in (1, CROWD):
                 for what in ("first", "duplicate"):
                     who = "alone" if callers == 1 else f"{callers} callers"
                     yield Case(
-                        f"{store}/{colour}/{what}/{callers}",
+                        f"{store}/{mode}/{what}/{callers}",
                         shown,
-                        f"{colour}, {what}, {who}",
-                        _receivers(store, colour, peers_too=True),
-                        colour,
+                        f"{mode}, {what}, {who}",
+                        _receivers(store, mode, peers_too=True),
+                        mode,
                         callers,
                         fresh=what == "first",
-                        target=TARGETS.get((store, colour, what, callers)),
-                        waits=_waits(store, colour, callers),
-                        quick=callers == 1 or colour == "async",
+                        target=TARGETS.get((store, mode, what, callers)),
+                        waits=_waits(store, mode, callers),
+                        quick=callers == 1 or mode == "async",
                     )
 
 
-def _waits(store: str, colour: str, callers: int = 1) -> bool:
+def _waits(store: str, mode: str, callers: int = 1) -> bool:
     """For a disk or for another thread. A lone caller on NORMAL writes to the page cache."""
     if store == "sqlite-normal":
-        return colour == "async" or callers > 1
+        return mode == "async" or callers > 1
     return store != "memory"
 
 
-def _receivers(store: str, colour: str, peers_too: bool) -> Callable[[Path], Entrants]:
-    is_async = colour == "async"
+def _receivers(store: str, mode: str, peers_too: bool) -> Callable[[Path], Entrants]:
+    is_async = mode == "async"
     work = async_handler if is_async else handler
 
     def entrants(folder: Path) -> list[Contestant | Absent]:
         found: list[Contestant | Absent] = [
-            floor_of(store, colour, folder),
+            floor_of(store, mode, folder),
             (ours.awaited if is_async else ours.blocking)(url_of(store, folder), work),
         ]
         if is_async and store != "memory":
@@ -84,13 +84,13 @@ def _receivers(store: str, colour: str, peers_too: bool) -> Callable[[Path], Ent
     return entrants
 
 
-def floor_of(store: str, colour: str, folder: Path) -> Contestant:
+def floor_of(store: str, mode: str, folder: Path) -> Contestant:
     if store == "memory":
-        if colour == "async":
+        if mode == "async":
             return floors.awaited(floors.MemoryFloor(), async_handler, FLOOR)
         return floors.blocking(floors.MemoryFloor(), handler, FLOOR)
     sqlite = floors.SqliteFloor(folder / "floor.db", store.partition("-")[2])
-    if colour == "async":
+    if mode == "async":
         return floors.hop_per_phase(sqlite, async_handler, FLOOR)
     return floors.blocking(sqlite, handler, FLOOR)
 
@@ -114,7 +114,7 @@ def _neighbours(
 
 def questions() -> Iterator[Case]:
     yield Case(
-        "cache/sync",
+        "cache/blocking",
         "Single questions",
         "duplicate from the local cache (SQLite FULL behind it)",
         lambda folder: [
@@ -129,11 +129,11 @@ def questions() -> Iterator[Case]:
         waits=False,
     )
     yield Case(
-        "sqlite-full/sync/first/32",
+        "sqlite-full/blocking/first/32",
         "Single questions",
         "SQLite FULL, 32 threads: throughput against one connection and a lock",
         lambda folder: [
-            floor_of("sqlite-full", "sync", folder),
+            floor_of("sqlite-full", "blocking", folder),
             ours.blocking(url_of("sqlite-full", folder), handler),
         ],
         callers=32,
@@ -141,7 +141,7 @@ def questions() -> Iterator[Case]:
         gains=True,
     )
     yield Case(
-        "herd/sync",
+        "herd/blocking",
         "Single questions",
         "100 threads, one key, a handler of 200 ms: until all are answered",
         lambda folder: [
@@ -182,28 +182,28 @@ BATCH_TARGETS = {("sqlite-full", 1000): 20.0, ("sqlite-normal", 1000): 4.0}
 
 def batches() -> Iterator[Case]:
     for store, shown in STORES.items():
-        for colour in ("sync", "async"):
+        for mode in ("blocking", "async"):
             for size in (100, 1000):
                 limit = BATCH_TARGETS.get((store, size))
                 yield Case(
-                    f"batch/{store}/{colour}/{size}",
+                    f"batch/{store}/{mode}/{size}",
                     "Batches: per message, against our own single calls",
-                    f"{shown}, {colour}, batch of {size}",
-                    _batchers(store, colour),
-                    colour,
+                    f"{shown}, {mode}, batch of {size}",
+                    _batchers(store, mode),
+                    mode,
                     batch=size,
                     target=None if limit is None else Target(limit, "gain"),
                     share=0.4,
-                    waits=_waits(store, colour),
+                    waits=_waits(store, mode),
                     gains=True,
                     quick=size == 1000,
                 )
 
 
-def _batchers(store: str, colour: str) -> Callable[[Path], Entrants]:
+def _batchers(store: str, mode: str) -> Callable[[Path], Entrants]:
     def entrants(folder: Path) -> Entrants:
         one, many = url_of(store, folder, "one"), url_of(store, folder, "many")
-        if colour == "async":
+        if mode == "async":
             return [
                 ours.awaited(one, async_handler, name=FLOOR),
                 ours.batches_async(many, async_handler, ours.NAME),

@@ -26,7 +26,7 @@ from .workload import (
     slow_handler,
 )
 
-CROWDS = {"sync": (1, 50), "async": (1, 50, 500)}
+CROWDS = {"blocking": (1, 50), "async": (1, 50, 500)}
 NETWORK_LAP = 0.03
 
 Handler = Callable[[str], Any]
@@ -39,7 +39,7 @@ class Door:
 
     id: str
     shown: str
-    colour: str
+    mode: str
     floor: Callable[[str], Any]
     neighbours: Neighbours
     suffix: str = ""
@@ -51,7 +51,7 @@ class Door:
 
     @property
     def is_async(self) -> bool:
-        return self.colour == "async"
+        return self.mode == "async"
 
     def url(self) -> str:
         return str(engines.server(self.engine).url)
@@ -94,7 +94,7 @@ def _nobody(work: Handler, url: str, folder: Path, waits: bool) -> list[Contesta
 
 
 DOORS = (
-    Door("postgresql/psycopg", "PostgreSQL: psycopg", "sync", PsycopgFloor, _on_postgresql),
+    Door("postgresql/psycopg", "PostgreSQL: psycopg", "blocking", PsycopgFloor, _on_postgresql),
     Door(
         "postgresql/psycopg-async",
         "PostgreSQL: psycopg, asyncio",
@@ -110,25 +110,25 @@ DOORS = (
         _on_asyncpg,
         suffix="+asyncpg",
     ),
-    Door("valkey/sync", "Valkey: redis-py", "sync", RedisFloor, _on_valkey),
+    Door("valkey/blocking", "Valkey: redis-py", "blocking", RedisFloor, _on_valkey),
     Door("valkey/async", "Valkey: redis-py, asyncio", "async", AsyncRedisFloor, _on_valkey),
-    Door("mariadb/sync", "MariaDB: PyMySQL", "sync", PyMySqlFloor, _nobody),
+    Door("mariadb/blocking", "MariaDB: PyMySQL", "blocking", PyMySqlFloor, _nobody),
     Door("mariadb/async", "MariaDB: asyncio (floor: asyncmy)", "async", AsyncmyFloor, _nobody),
 )
 
-# --- targets: (engine, colour, what, callers) --------------------------------------------------
+# --- targets: (engine, mode, what, callers) --------------------------------------------------
 
 TARGETS = {
-    ("postgresql", "sync", "first", 1): Target(1.10),
-    ("postgresql", "sync", "duplicate", 1): Target(1.15),
+    ("postgresql", "blocking", "first", 1): Target(1.10),
+    ("postgresql", "blocking", "duplicate", 1): Target(1.15),
     ("postgresql", "async", "first", 1): Target(1.10),
     ("postgresql", "async", "duplicate", 1): Target(1.15),
     ("postgresql", "async", "first", 50): Target(0.30),
     ("postgresql", "async", "duplicate", 50): Target(0.30),
     ("postgresql", "async", "first", 500): Target(0.18),
     ("postgresql", "async", "duplicate", 500): Target(0.18),
-    ("valkey", "sync", "first", 1): Target(1.15),
-    ("valkey", "sync", "duplicate", 1): Target(1.15),
+    ("valkey", "blocking", "first", 1): Target(1.15),
+    ("valkey", "blocking", "duplicate", 1): Target(1.15),
     ("valkey", "async", "first", 1): Target(1.10),
     ("valkey", "async", "duplicate", 1): Target(1.10),
     ("valkey", "async", "first", 50): Target(0.35),
@@ -148,18 +148,18 @@ def networked() -> Iterator[Case]:
 
 
 def _receiving(door: Door) -> Iterator[Case]:
-    who = {"sync": "threads", "async": "tasks"}[door.colour]
-    for callers in CROWDS[door.colour]:
+    who = {"blocking": "threads", "async": "tasks"}[door.mode]
+    for callers in CROWDS[door.mode]:
         for what in ("first", "duplicate"):
             yield Case(
                 f"{door.id}/{what}/{callers}",
                 door.shown,
                 f"{what}, " + ("alone" if callers == 1 else f"{callers} {who}, of call by call"),
                 _receivers(door, callers),
-                door.colour,
+                door.mode,
                 callers,
                 fresh=what == "first",
-                target=TARGETS.get((door.engine, door.colour, what, callers)),
+                target=TARGETS.get((door.engine, door.mode, what, callers)),
                 share={1: 1.0, 50: 0.7, 500: 0.4}[callers],
                 lap=NETWORK_LAP,
                 quick=callers == 1 or (door.is_async and callers == 50),
@@ -201,7 +201,7 @@ def _batching(door: Door) -> Iterator[Case]:
             door.shown,
             f"batch of {size}, per message: gain over our single calls",
             _batchers(door),
-            door.colour,
+            door.mode,
             batch=size,
             target=Target(limit, "gain") if size == 1000 else None,
             share=0.4,
@@ -236,7 +236,7 @@ def _batchers(door: Door) -> Callable[[Path], Entrants]:
 
 
 def _herding(door: Door) -> Iterator[Case]:
-    who = {"sync": "threads", "async": "tasks"}[door.colour]
+    who = {"blocking": "threads", "async": "tasks"}[door.mode]
     for receivers in (1, 2):
         through = "" if receivers == 1 else " at two receivers"
         yield Case(
@@ -244,7 +244,7 @@ def _herding(door: Door) -> Iterator[Case]:
             door.shown,
             f"100 {who}{through}, one key of 200 ms: until all are answered",
             _herd(door, receivers),
-            door.colour,
+            door.mode,
             callers=100,
             herd=True,
             target=HERD_TARGET,

@@ -106,14 +106,14 @@ class Offer:
 
     def __init__(
         self,
-        colour: str,
+        mode: str,
         callers: int = 1,
         batch: int = 0,
         herd: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.callers, self.batch, self.herd, self._clock = callers, batch, herd, clock
-        self.is_async = colour == "async"
+        self.is_async = mode == "async"
         self._pool = ThreadPoolExecutor(callers) if callers > 1 and not self.is_async else None
         self._loop = asyncio.Runner() if self.is_async else None
         if self._pool is not None:  # all threads exist before anything is measured

@@ -87,7 +87,7 @@ def test_a_neighbour_that_fails_is_told_and_the_others_go_on():
     def fails(key: str) -> None:
         raise ZeroDivisionError
 
-    offer = Offer("sync")
+    offer = Offer("blocking")
     entrants = [Contestant("floor", handler), Contestant("guest", fails, guest=True)]
     floor, guest = measure(entrants, offer, fresh=True, rounds=3, lap=0.0001)
     assert floor.laps == 3

@@ -17,7 +17,7 @@ from twicesafe.stores.memory import MemoryStore
 
 
 def test_a_case_goes_from_contestants_to_report(tmp_path: Path):
-    (case,) = [each for each in all_cases() if each.id == "sqlite-normal/sync/first/1"]
+    (case,) = [each for each in all_cases() if each.id == "sqlite-normal/blocking/first/1"]
 
     found = case.run(tmp_path / "case", rounds=3, lap=0.0005)
     row = row_of(case, found)

@@ -24,7 +24,7 @@ SHORT = ("bench", "--seconds", "0.05", "--callers", "1", "--callers", "4", "--ba
 
 def test_every_scenario_is_measured_in_both_colours(line: Line):
     data = line(*SHORT, "--json").data
-    found = [(r["colour"], r["scenario"], r["callers"], r["batch"]) for r in data["results"]]
+    found = [(r["mode"], r["scenario"], r["callers"], r["batch"]) for r in data["results"]]
     assert found == [
         (colour, *rest)
         for colour in ("sync", "async")
@@ -84,7 +84,7 @@ def test_a_password_reaches_neither_page_nor_screen(line: Line):
 
 def test_memory_has_no_trips(line: Line):
     data = line(*SHORT, "--scenarios", "first", "--store", "memory://", "--json", store=False).data
-    assert {r["trips_per_call"] for r in data["results"]} == {None}
+    assert {r["round_trips_per_call"] for r in data["results"]} == {None}
 
 
 @pytest.mark.parametrize("names", ["first,nonsense", " , "])
@@ -104,7 +104,7 @@ def test_load_never_goes_to_a_store_it_was_not_sent_to(line: Line, monkeypatch: 
 
 def trips(data: Any) -> dict[tuple[str, str], float]:
     return {
-        (r["colour"], r["scenario"]): r["trips_per_call"]
+        (r["mode"], r["scenario"]): r["round_trips_per_call"]
         for r in data["results"]
         if r["callers"] == 1
     }

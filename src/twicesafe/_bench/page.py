@@ -49,7 +49,7 @@ def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> di
         "results": [
             {
                 "scenario": each.scenario.name,
-                "colour": each.scenario.mode,
+                "mode": each.scenario.mode,
                 "callers": each.scenario.callers,
                 "batch": each.scenario.batch or None,
                 "messages": each.messages,
@@ -57,7 +57,9 @@ def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> di
                 "per_second": round(each.throughput, 1),
                 "p50_ms": round(each.p50 * 1e3, 4),
                 "p99_ms": round(each.p99 * 1e3, 4),
-                "trips_per_call": None if each.round_trips is None else round(each.round_trips, 3),
+                "round_trips_per_call": None
+                if each.round_trips is None
+                else round(each.round_trips, 3),
             }
             for each in results
         ],
