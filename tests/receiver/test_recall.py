@@ -92,7 +92,7 @@ def test_a_look_waits_for_no_writer(tmp_path: Path):
                 written.set()
                 assert go_on.wait(60)
 
-            receiver.store._lane.alone(hold)
+            receiver.store._writes.alone(hold)
 
         writer = threading.Thread(target=write)
         writer.start()

@@ -237,6 +237,6 @@ def test_nothing_is_open_while_a_process_forks(tmp_path: Path):
         store: Any = receiver.store
         assert store._writer is not None
         store._before_fork()
-        assert (store._writer, list(store._readers)) == (None, [])
+        assert (store._writer, list(store._idle_readers)) == (None, [])
         store._after_fork_in_parent()
         assert receiver.process("k", lambda: 2).value == 1

@@ -21,7 +21,7 @@ break_source(
 break_source(
     "writes are not checked against the file",
     bug="only readers notice that the file is another one",
-    file="_engines/sqlite/store.py",
+    file="_engines/sqlite/connections.py",
     old="            answer = drive(program, self._executor(self._writer))\n            self._file.check()\n",
     new="            answer = drive(program, self._executor(self._writer))\n",
     tests=[f"{FILES}test_no_key_runs_when_the_file_is_another"],
@@ -93,7 +93,7 @@ break_source(
 break_source(
     "a fork carries open connections",
     bug="the connections are not closed before a fork",
-    file="_engines/sqlite/store.py",
+    file="_engines/sqlite/connections.py",
     old="            self._disconnect()\n            fork.clean = True\n",
     new="            fork.clean = True\n",
     tests=[f"{FILES}test_nothing_is_open_while_a_process_forks"],

@@ -1,22 +1,23 @@
 """SQLite: the embedded default. One file on a local disk, shared by the processes of one machine.
 
-Durability is WAL with ``synchronous=FULL``: what was answered survives a power cut. With NORMAL
-the last commits may be lost in a power cut (never in a crash of the process).
+Durability is WAL with ``synchronous=FULL``: a committed answer survives a power cut. With NORMAL a
+power cut may lose the last commits (a crash of the process never does).
 
-A duplicate reads on a connection of its own and never waits for a writer. All writes of a process
-go through one lane: the calls that gather while one is being written are written together, in
-one transaction, with one fsync. No reader ever becomes a writer, so SQLITE_BUSY can only mean
-another process's write, for which SQLite itself waits (``timeout``). What lasts longer is an outage.
+A duplicate is answered by a read, on its own connection, and never waits for a writer. All writes of
+a process go through one connection: calls that arrive during a commit share the next transaction
+and its fsync. No read transaction ever becomes a write transaction, so SQLITE_BUSY can only mean that
+another connection writes. SQLite waits for it up to ``timeout``; after that it is an outage.
 
-    sqlite:///keys.db            beside the working directory
+    sqlite:///keys.db            relative to the working directory
     sqlite:////var/lib/keys.db   an absolute path
     ?synchronous=normal&timeout=10&table=twicesafe&migrate=false
 
-    programs   what is asked of SQLite, as data: the common cases in one statement each
-    settings   the URL and its file: how a connection is made, its errors in our words
-    storing    the stores: a write lane and readers for threads, one worker for event loops
-    inside     the record in the caller's transaction
-    outbox     messages in the caller's transaction
+    programs         the statements: the common cases in one statement each
+    connections      one writing connection, many readers, and what happens at a fork
+    store            the stores, blocking and async: which request goes to which connection
+    settings         the URL and its file: how a connection is opened, what an error means
+    in_transaction   the record in the caller's transaction
+    outbox_programs  the outbox in the caller's database
 """
 
 from .store import AsyncSqliteStore, SqliteStore

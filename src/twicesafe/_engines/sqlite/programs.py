@@ -104,7 +104,7 @@ class SqlitePrograms(SqlPrograms):
     def recalled(self, id_: bytes, rows: Any) -> Claimed | None:
         return lifecycle.recall(present_from(id_, rows[0]), self.now()) if rows else None
 
-    def lone(self, ask: Request) -> Program[Any]:
+    def look_or_shortcut(self, ask: Request) -> Program[Any]:
         """A claim looks first, unless its caller just did: a duplicate needs no write. The rest take
         their shortcut."""
         if type(ask) is ClaimRequest and not ask.looked:
