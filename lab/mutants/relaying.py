@@ -184,7 +184,7 @@ def one_part_comes_back(patch: Patch) -> None:
             return (yield type(command)(over, command.args))
         return (yield command)
 
-    patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
+    patch(OutboxPrograms, "_resume", tampered(OutboxPrograms._resume, handle))
 
 
 @mutant("rows that were set aside return in any order", STUDY)
@@ -193,7 +193,7 @@ def comes_back_in_any_order(patch: Patch) -> None:
         sql = command.sql.replace("ORDER BY n LIMIT", "ORDER BY n DESC LIMIT")
         return (yield type(command)(sql, command.args))
 
-    patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
+    patch(OutboxPrograms, "_resume", tampered(OutboxPrograms._resume, handle))
 
 
 @mutant("a lane that is retried gets its refused message back, but not those behind it", STUDY)
@@ -212,7 +212,7 @@ def skipped_comes_back(patch: Patch) -> None:
         sql = command.sql.replace(" AND skipped_at = 0", "")
         return (yield type(command)(sql, command.args))
 
-    patch(OutboxPrograms, "_go_on", tampered(OutboxPrograms._go_on, handle))
+    patch(OutboxPrograms, "_resume", tampered(OutboxPrograms._resume, handle))
 
 
 @mutant("a settlement sets rows aside without checking that their lane was refused", STUDY)

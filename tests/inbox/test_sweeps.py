@@ -114,7 +114,7 @@ def test_a_note_is_written_whatever_comes_in_between(shop: Shop):
             Fail(key.id, owner, 0, 0, 5, 86_400_000, "no"),
         )
         try:
-            store.own_transaction(lambda note=note: store.in_transaction("%s").note(note))
+            store.own_transaction(lambda note=note: store.in_transaction("%s").write_deferred(note))
         finally:
             store._tap = None  # type: ignore[attr-defined]
         record = shop.receiver.record(key)
@@ -138,7 +138,7 @@ def test_a_note_after_a_sweep_has_a_higher_fence(shop: Shop):
         Fail(key.id, owner, 0, 0, 5, 86_400_000, "no"),
     )
     store = shop.receiver.store
-    store.own_transaction(lambda: store.in_transaction("%s").note(note))
+    store.own_transaction(lambda: store.in_transaction("%s").write_deferred(note))
     record = shop.receiver.record("m-1")
     assert record is not None
     assert record.fence > fence

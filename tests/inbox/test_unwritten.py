@@ -130,7 +130,7 @@ def test_a_note_whose_commit_was_cut_is_written_again_and_counts_once(lean_shop:
     store = shop.receiver.store
     ours = store.in_transaction()
     for _ in range(2):
-        store.own_transaction(lambda: ours.note(a_failure()))
+        store.own_transaction(lambda: ours.write_deferred(a_failure()))
     record = shop.receiver.record("m-1")
     assert record is not None
     assert (record.state, record.attempt) == (State.RELEASED, 1)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Policy, StoreUnavailableError
-from twicesafe._engines.postgresql import async_store as postgresql
+from twicesafe._engines.postgresql.loop_connections import SerialConnection
 from twicesafe._engines.redis import async_connection as stream
-from twicesafe.stores import _batching as joining
+from twicesafe.stores import ThreadedStore
 
 SLOW, LEASE = 2.5, 2.0
 
@@ -36,28 +36,28 @@ def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections take longer than a lease."""
-    connect, opened, beside = (
+    connect, open_, blocking_store = (
         stream.Link.connect,
-        postgresql._Connection._opened,
-        joining.ThreadedStore.blocking_store,
+        SerialConnection._open,
+        ThreadedStore.blocking_store,
     )
 
     async def slow_connect(self: Any) -> None:
         await asyncio.sleep(SLOW)
         await connect(self)
 
-    async def slow_opened(self: Any) -> Any:
+    async def slow_open(self: Any) -> Any:
         await asyncio.sleep(SLOW)
-        return await opened(self)
+        return await open_(self)
 
-    def slow_beside(self: Any) -> Any:
+    def slow_blocking_store(self: Any) -> Any:
         if self._opened is None:
             time.sleep(SLOW)
-        return beside(self)
+        return blocking_store(self)
 
     monkeypatch.setattr(stream.Link, "connect", slow_connect)
-    monkeypatch.setattr(postgresql._Connection, "_opened", slow_opened)
-    monkeypatch.setattr(joining.ThreadedStore, "blocking_store", slow_beside)
+    monkeypatch.setattr(SerialConnection, "_open", slow_open)
+    monkeypatch.setattr(ThreadedStore, "blocking_store", slow_blocking_store)
 
 
 async def double(number: int) -> int:

@@ -16,7 +16,7 @@ from tests.stores.turns import Turns
 from twicesafe import AsyncReceiver, Key, Receiver
 from twicesafe._core.protocol import ClaimRequest
 from twicesafe._engines.postgresql.programs import PostgresPrograms
-from twicesafe._engines.postgresql.statements import PLANNING
+from twicesafe._engines.postgresql.session import BY_INDEX
 from twicesafe._engines.sql.commands import dollars
 
 MESSAGES = [f"m{number}" for number in range(300)]
@@ -107,7 +107,7 @@ def test_a_plan_made_for_an_empty_table_goes_by_the_index(op: str, postgres_url:
     """It is kept while the table grows: to read all of it would be dear before long."""
     with Receiver.open(postgres_url), psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE twicesafe_records")
-        connection.execute(f"SELECT {PLANNING}")
+        connection.execute(f"SELECT {BY_INDEX}")
         for text in getattr(PostgresPrograms("twicesafe", dollars)._statements, op):
             rows = connection.execute(f"EXPLAIN (GENERIC_PLAN) {text}").fetchall()
             plan = "\n".join(row[0] for row in rows)

@@ -228,5 +228,5 @@ def test_a_migration_by_hand_that_stopped_half_way_says_so(kind: str, postgres_u
             connection.execute(statement)  # type: ignore[arg-type]
     error = met(kind, postgres_url)
     assert isinstance(error, SchemaVersionError)
-    assert "says schema 0" in str(error)
+    assert "with schema 0" in str(error)
     assert "drop the tables" in str(error)

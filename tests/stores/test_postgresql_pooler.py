@@ -72,7 +72,9 @@ def test_everything_works_when_told(kind: str, pooled_url: str, postgres_url: st
 def test_a_pooler_that_nobody_spoke_of_is_refused(kind: str, pooled_url: str):
     """Its clients share prepared names: a statement could be another client's."""
     with (
-        pytest.raises(ConfigurationError, match=r"stands a pooler.*prepare=false&wake=false"),
+        pytest.raises(
+            ConfigurationError, match=r"connection pooler detected.*prepare=false&wake=false"
+        ),
         Door(kind, pooled_url) as door,
     ):
         door.process("k", str, 1)
@@ -82,7 +84,9 @@ def test_a_pooler_that_nobody_spoke_of_is_refused(kind: str, pooled_url: str):
 def test_a_pooler_by_transaction_is_refused_although_told_to_prepare(kind: str, pooled_url: str):
     """``prepare=true`` is for poolers that keep what a client prepared: this one does not."""
     with (
-        pytest.raises(ConfigurationError, match=r"stands a pooler.*prepare=false&wake=false"),
+        pytest.raises(
+            ConfigurationError, match=r"connection pooler detected.*prepare=false&wake=false"
+        ),
         Door(kind, f"{pooled_url}?prepare=true") as door,
     ):
         door.process("k", str, 1)

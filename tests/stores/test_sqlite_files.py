@@ -56,9 +56,7 @@ def test_no_key_runs_when_the_file_is_another(
         change(path)
         with caplog.at_level(logging.ERROR, "twicesafe"):
             for key in ("before", "new", "new"):
-                with pytest.raises(
-                    StoreError, match=r"while it was open.*start them again"
-                ) as caught:
+                with pytest.raises(StoreError, match=r"while it was open.*start again") as caught:
                     receiver.process(key, lambda: runs.append("again"))
                 assert not caught.value.retryable
         with pytest.raises(StoreError, match="while it was open"):

@@ -41,5 +41,5 @@ def test_a_migration_by_hand_that_stopped_half_way_says_so(tmp_path: Path):
         for statement in first_steps("sqlite", "twicesafe", 1)[:-1]:
             connection.execute(statement)
         connection.commit()
-    with pytest.raises(SchemaVersionError, match=r"says schema 0.*by hand.*drop the tables"):
+    with pytest.raises(SchemaVersionError, match=r"with schema 0.*by hand.*drop the tables"):
         SqliteStore(path)

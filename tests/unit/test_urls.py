@@ -58,7 +58,7 @@ def test_bad_urls(
 
 
 def test_an_unreachable_file_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="does its folder exist"):
+    with pytest.raises(StoreUnavailableError, match="check that its folder exists"):
         open_store(f"sqlite:///{tmp_path}/no/such/folder/x.db")
 
 

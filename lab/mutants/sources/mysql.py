@@ -46,7 +46,7 @@ break_source(
 break_source(
     "mysql: a batch reads the table through",
     bug="completions and renewals wait behind a row of another key that a transaction holds",
-    file="_engines/mysql/programs.py",
+    file="_engines/mysql/owner_updates.py",
     old="AS a STRAIGHT_JOIN {records} r FORCE INDEX ({table}_identity) ON r.id = a.id",
     new="AS a JOIN {records} r ON r.id = a.id",
     tests=[f"{RIVALS}::test_a_batch_does_not_wait_for_a_row_that_is_none_of_its_own"],
@@ -54,7 +54,7 @@ break_source(
 break_source(
     "mysql: a batch reads a nearly empty table through",
     bug="renewals wait behind the row of an open inbox transaction, and leases are lost",
-    file="_engines/mysql/programs.py",
+    file="_engines/mysql/owner_updates.py",
     old="{records} r FORCE INDEX ({table}_identity) ON r.id = a.id",
     new="{records} r ON r.id = a.id",
     tests=[
@@ -122,7 +122,7 @@ break_source(
 break_source(
     "mysql: an owner's old fence is enough",
     bug="renew, complete and fail do not compare the fence",
-    file="_engines/mysql/programs.py",
+    file="_engines/mysql/owner_updates.py",
     old='"r.owner = {owner} AND r.fence = {fence} AND "',
     new='"r.owner = {owner} AND {fence} > 0 AND "',
     tests=[f"{MY}::test_the_owner_alone_is_not_enough"],
@@ -130,7 +130,7 @@ break_source(
 break_source(
     "mysql: a renewal shortens",
     bug="a renewal with a shorter lease takes time away",
-    file="_engines/mysql/programs.py",
+    file="_engines/mysql/owner_updates.py",
     old="GREATEST(r.lease_until, {now} + {{lease}})",
     new="{now} + {{lease}}",
     tests=[f"{MY}::test_renewal_never_shortens"],
@@ -138,7 +138,7 @@ break_source(
 break_source(
     "mysql: a key fails for ever",
     bug="a key that failed too often is released again, never parked",
-    file="_engines/mysql/programs.py",
+    file="_engines/mysql/owner_updates.py",
     old="IF({released}, 3, 5))",
     new="IF({released}, 3, 3))",
     tests=[f"{MY}::test_a_key_that_fails_too_often_is_parked"],

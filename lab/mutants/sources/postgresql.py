@@ -15,7 +15,7 @@ MEET = "tests/inbox/test_meeting.py"
 break_source(
     "postgresql: a sweep does not wait for old snapshots",
     bug="a record goes while a statement that knows a lower floor is running",
-    file="_engines/postgresql/programs.py",
+    file="_engines/postgresql/heap_walks.py",
     old="SELECT place FROM bite, m WHERE over AND m.seen AND fence <= m.floor))",
     new="SELECT place FROM bite, m WHERE over AND fence <= m.floor))",
     tests=[f"{SWEEP}::test_no_fence_is_given_out_twice_while_a_backend_stands_still"],
@@ -23,7 +23,7 @@ break_source(
 break_source(
     "postgresql: a floor that is not seen by all is raised again",
     bug="transactions that overlap put every sweep off for ever",
-    file="_engines/postgresql/programs.py",
+    file="_engines/postgresql/heap_walks.py",
     old="            if is_seen:\n",
     new="            if above:\n",
     tests=[f"{SWEEP}::test_a_sweep_goes_on_although_transactions_overlap_without_end"],
@@ -103,7 +103,7 @@ break_source(
 break_source(
     "postgresql: the database's isolation is kept",
     bug="statements fail where they meet if the default is serializable",
-    file="_engines/postgresql/statements.py",
+    file="_engines/postgresql/session.py",
     old="set_config('default_transaction_isolation', 'read committed', false)",
     new="set_config('default_transaction_isolation', current_setting('default_transaction_isolation'), false)",
     tests=[f"{LEVEL}::test_workers_that_open_at_once_all_work[serializable-]"],
@@ -111,9 +111,9 @@ break_source(
 break_source(
     "postgresql: a pooler by statement is let in",
     bug="a pooler that has no transactions is found out by the first request that needs one",
-    file="_engines/postgresql/programs.py",
-    old="            yield from self._in_one_transaction(where)\n",
-    new="            yield from ()\n",
+    file="_engines/postgresql/session.py",
+    old="        yield from _require_transactions(programs, where)\n",
+    new="        yield from ()\n",
     tests=[f"{LEVEL}::test_what_a_pooler_cannot_give_is_refused_at_open"],
 )
 break_source(

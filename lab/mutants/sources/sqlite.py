@@ -40,8 +40,8 @@ break_source(
     "a lost file is told at every call",
     bug="the log has the same error again and again",
     file="_engines/sqlite/settings.py",
-    old="            self._is_told = True\n",
-    new="            self._is_told = False\n",
+    old="            self._is_logged = True\n",
+    new="            self._is_logged = False\n",
     tests=[f"{FILES}test_no_key_runs_when_the_file_is_another"],
 )
 

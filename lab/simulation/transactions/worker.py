@@ -103,7 +103,7 @@ class VirtualNotes(DeferredWrites):
 
 
 def _noted(note: DeferredWrite) -> Program[None]:
-    yield from INSIDE.note(note)
+    yield from INSIDE.write_deferred(note)
     yield Commit()
 
 

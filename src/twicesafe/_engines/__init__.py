@@ -1,5 +1,5 @@
-"""Our own stores, one package per engine: sqlite, postgresql, mysql, redis; `sql` is what the SQL ones share.
+"""The built-in stores, one package per engine: sqlite, postgresql, mysql, redis. `sql` is shared by the SQL ones.
 
-Stores are opened by URL (`twicesafe.stores.open_store`). To write a store of your own, start from
+Stores are opened by URL (`twicesafe.stores.open_store`). To write your own store, start from
 `twicesafe.stores`; its smallest example is `twicesafe.stores.memory`.
 """

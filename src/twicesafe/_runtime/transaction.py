@@ -66,7 +66,7 @@ class _Shared:
             return store.in_transaction()
 
         def write(deferred: DeferredWrite) -> None:
-            store.own_transaction(lambda: ours().note(deferred))
+            store.own_transaction(lambda: ours().write_deferred(deferred))
 
         self.deferred = DeferredWrites(write)
         self.store = store

@@ -61,7 +61,7 @@ from ._urls import open_async_store, open_store
 
 if _TYPE_CHECKING:
     from .._core import lifecycle
-    from ._batching import ThreadedStore
+    from ._threaded_store import ThreadedStore
 
 __all__ = [
     "Abandon",
@@ -123,7 +123,7 @@ __all__ = [
 def __getattr__(name: str) -> _Any:
     """Loaded on first use: a program that opens a store by URL needs neither of them."""
     if name == "ThreadedStore":
-        from ._batching import ThreadedStore
+        from ._threaded_store import ThreadedStore
 
         return ThreadedStore
     if name == "lifecycle":

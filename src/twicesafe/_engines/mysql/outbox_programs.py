@@ -17,8 +17,9 @@ from ...stores._base import Program
 from ..sql.commands import Change, Query
 from ..sql.outbox_dialect import COLUMNS, WRITTEN, all_values_of, gates_of, inlined, marked
 from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
-from .programs import NOW, MysqlPrograms, MysqlSchema
+from .programs import NOW, MysqlPrograms
 from .row_lookup import numbered
+from .schema import MysqlSchema
 
 __all__ = ["MysqlOutbox", "MysqlOutboxPort"]
 
@@ -41,7 +42,7 @@ class MysqlOutbox(OutboxPrograms):
         super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, migrates)
         self._now = now
 
-    def speaking(self, style: str) -> MysqlOutbox:
+    def with_placeholders(self, style: str) -> MysqlOutbox:
         return self  # all its drivers write %s
 
     def now(self) -> str:

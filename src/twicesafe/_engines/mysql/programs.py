@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from string import Formatter
 from typing import Any, ClassVar, Final
 
 from ..._core import lifecycle
@@ -21,15 +20,12 @@ from ..._core.protocol import (
     Ack,
     Claimed,
     ClaimRequest,
-    Complete,
-    Fail,
-    Renew,
     Request,
     Sweep,
     Verdict,
 )
 from ..._values.records import Row, SweepReport
-from ...errors import CorruptRecordError, StoreUnavailableError
+from ...errors import CorruptRecordError
 from ...stores._base import Program
 from ..sql.commands import (
     CAUSES,
@@ -37,15 +33,15 @@ from ..sql.commands import (
     Change,
     Query,
     atomically,
-    number_of,
     row_from,
     scope_text,
 )
-from ..sql.migrations import Schema, migrate
 from ..sql.programs import ACTS, READING, SqlPrograms
+from .owner_updates import DONE, owner_updates, owner_values, placeholders, table_of_values
+from .schema import BEGIN
 from .sweep import Sweeper
 
-__all__ = ["MysqlPrograms", "MysqlSchema"]
+__all__ = ["NOW", "MysqlPrograms"]
 
 NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
 """Milliseconds of the server's clock at the start of the statement. Sessions speak UTC, so that
@@ -64,46 +60,12 @@ again is decided by `storing`, where others do not wait behind it."""
 _KNOWN: Final = 4096
 """Identities of which we remember that they have a record."""
 
-# The asks of a batch, as columns of a table: names in the order of their values.
+# The columns of a batch, in the order of their values.
 _CLAIM: Final = ("id", "owner", "lease", "hold", "fingerprint", "scope", "val")
-_COMPLETE: Final = ("id", "owner", "fence", "retention", "result", "state", "error")
-_FAIL: Final = (
-    "id", "owner", "fence", "delay", "max_attempts", "retention", "error", "hold",
-)  # fmt: skip
-_RENEW: Final = ("id", "owner", "fence", "lease")
-
-
-class MysqlSchema(Schema):
-    number: ClassVar[str] = "`schema`"
-    repeatable: ClassVar[bool] = True
-
-    def exists(self) -> Program[bool]:
-        meta = f"{self.table}_meta"
-        query = (
-            "SELECT 1 FROM information_schema.tables"
-            " WHERE table_schema = DATABASE() AND table_name = %s"
-        )
-        if not (yield Query(query, (meta,))):
-            return False
-        return bool((yield Query(f"SELECT 1 FROM {meta}")))  # empty: a migration died in it
-
-    def migrate(self, patience: int) -> Program[list[str]]:
-        """Changes of the schema commit by themselves here: a named lock keeps others out."""
-        if (yield from self.version()) >= self.newest:
-            return []
-        name = f"CONCAT('twicesafe:', LEFT(SHA1(CONCAT(DATABASE(), '.{self.table}')), 40))"
-        got = (yield Query(f"SELECT GET_LOCK({name}, {patience:d})"))[0][0]
-        if got != 1 and (yield from self.version()) < self.newest:
-            raise StoreUnavailableError(
-                f"another process has been migrating {self.table} for {patience} s; try again"
-            )
-        done = yield from migrate(self, MysqlPrograms.begin)
-        yield Query(f"SELECT RELEASE_LOCK({name})")  # a failure ends the session, and so the lock
-        return done
 
 
 class MysqlPrograms(SqlPrograms):
-    begin: ClassVar[str] = "START TRANSACTION"
+    begin: ClassVar[str] = BEGIN
 
     def __init__(self, table: str, returning: bool = True, now: str = NOW, gate: str = "1") -> None:
         """`gate`: which of the floors is read (`sweeping`)."""
@@ -133,31 +95,7 @@ class MysqlPrograms(SqlPrograms):
                 f"{self._into} SELECT %s, %s, {now} + %s, %s, %s, %s, %s, floor + 1, {self._rest}"
                 f" FROM {self.meta} WHERE one = 1 AND floor = %s LOCK IN SHARE MODE{self._or_look}"
             )
-        released = "NOT {hold} AND r.attempt < {max_attempts}"
-        self._updates = {
-            "complete": _Update(
-                table,
-                _COMPLETE,
-                "r.state = {state}, r.result = {result}, r.error = {error}, r.lease_until = 0,"
-                f" r.changed_at = {now}, r.expires_at = {now} + {{retention}}",
-                "r.state IN (0, 4, 5)",
-            ),
-            "fail": _Update(
-                table,
-                _FAIL,
-                f"r.error = {{error}}, r.changed_at = {now}, r.cause = IF({released}, 1, r.cause),"
-                f" r.lease_until = IF({released}, {now} + {{delay}}, 0),"
-                f" r.expires_at = IF({released}, {now} + {{retention}}, 0),"
-                f" r.state = IF({{hold}}, 4, IF({released}, 3, 5))",
-                "r.state = 0",
-            ),
-            "renew": _Update(
-                table,
-                _RENEW,
-                f"r.lease_until = GREATEST(r.lease_until, {now} + {{lease}})",
-                "r.state = 0",
-            ),
-        }
+        self._updates = owner_updates(table, now)
 
     @property
     def _rest(self) -> str:
@@ -178,7 +116,7 @@ class MysqlPrograms(SqlPrograms):
             return f"{_AT_ONCE}{self._into} VALUES {first}{others}{self._or_look}"
         return (
             f"{self._into} SELECT a.id, a.owner, {self.now} + a.lease, a.hold, a.fingerprint, a.scope,"
-            f" a.val, floor + 1, {self._rest} FROM {self.meta} JOIN ({_table(_CLAIM, count)}) AS a"
+            f" a.val, floor + 1, {self._rest} FROM {self.meta} JOIN ({table_of_values(_CLAIM, count)}) AS a"
             f" WHERE one = 1 LOCK IN SHARE MODE{self._or_look}"
         )
 
@@ -219,7 +157,7 @@ class MysqlPrograms(SqlPrograms):
         answer = None
         if type(ask) is ClaimRequest:
             answer = yield from self._claim_one(ask)
-        elif op in _DONE and (yield self._updates[op].one(_values_of(ask))):  # type: ignore[arg-type]
+        elif op in DONE and (yield self._updates[op].one(owner_values(ask))):  # type: ignore[arg-type]
             return Ack.OK
         if answer is None:
             answer = yield from atomically(self.decide(ask), self.begin)
@@ -245,7 +183,7 @@ class MysqlPrograms(SqlPrograms):
             asks = [requests[place] for place in group]
             if op == "claim":
                 found = yield from self._claim_all(asks)
-            elif op in _DONE:
+            elif op in DONE:
                 found = yield from self._acks(op, asks)
             else:
                 found = [None] * len(asks)
@@ -292,7 +230,7 @@ class MysqlPrograms(SqlPrograms):
             rows = yield Query(sql, values)
         else:
             yield Change(sql, values)
-            rows = yield Query(self._look + _places(len(asks)), tuple(ask.id for ask in asks))
+            rows = yield Query(self._look + placeholders(len(asks)), tuple(ask.id for ask in asks))
         by_id = {row[0]: row for row in rows}
         return [self._answer(ask, by_id[ask.id]) if ask.id in by_id else None for ask in asks]
 
@@ -317,12 +255,12 @@ class MysqlPrograms(SqlPrograms):
     # -- what an owner says -------------------------------------------------------------------
 
     def _acks(self, op: str, asks: list[Any]) -> Program[list[Any]]:
-        changed = yield self._updates[op].many([_values_of(ask) for ask in asks])
+        changed = yield self._updates[op].many([owner_values(ask) for ask in asks])
         if changed == len(asks):
             return [Ack.OK] * len(asks)
         rows = yield Query(
-            f"SELECT id, owner, fence FROM {self.records} WHERE state IN {_DONE[op]} AND id IN "
-            + _places(len(asks)),
+            f"SELECT id, owner, fence FROM {self.records} WHERE state IN {DONE[op]} AND id IN "
+            + placeholders(len(asks)),
             tuple(ask.id for ask in asks),
         )
         done = set(rows)
@@ -334,37 +272,6 @@ class MysqlPrograms(SqlPrograms):
         return Sweeper(self).bite(ask)
 
 
-class _Update:
-    """One change of a record by its owner: for one ask, and for a table of them."""
-
-    def __init__(self, table: str, names: Sequence[str], changes: str, state: str) -> None:
-        records = f"{table}_records"
-        mine = "r.owner = {owner} AND r.fence = {fence} AND " + state
-        one = f"UPDATE {records} r SET {changes} WHERE r.id = {{id}} AND {mine}"
-        fields = [field for _, field, _, _ in Formatter().parse(one) if field]
-        self._order = tuple(names.index(field) for field in fields)
-        self._one = one.format(**dict.fromkeys(names, "%s"))
-        self._names = names
-        theirs = {name: f"a.{name}" for name in names}
-        # The asks lead (`row_lookup`): who waits at the row of another key delays all of them.
-        self._head = "UPDATE ("
-        self._tail = (
-            f") AS a STRAIGHT_JOIN {records} r FORCE INDEX ({table}_identity) ON r.id = a.id"
-            f" SET {changes} WHERE {mine}"
-        ).format(**theirs)
-
-    def one(self, values: tuple[Any, ...]) -> Change:
-        return Change(self._one, tuple(values[place] for place in self._order))
-
-    def many(self, asks: list[tuple[Any, ...]]) -> Change:
-        sql = self._head + _table(self._names, len(asks)) + self._tail
-        return Change(sql, tuple(value for values in asks for value in values))
-
-
-_DONE: Final = {"complete": "(1, 2)", "fail": "(3, 4, 5)", "renew": "(0)"}
-"""States in which an owner's word was heard, now or before."""
-
-
 def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
     """`index`: a text would be taken for the number it begins with."""
     key = ask.key
@@ -372,32 +279,6 @@ def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
         *(key.id, ask.owner, index(ask.lease), ask.hold, ask.fingerprint),
         *(scope_text(key.scope), key.value),
     )
-
-
-def _values_of(ask: Complete | Fail | Renew) -> tuple[Any, ...]:
-    if type(ask) is Complete:
-        return (
-            *(ask.id, ask.owner, ask.fence, index(ask.retention), ask.result),
-            *(number_of(ask.state), ask.error),
-        )
-    if type(ask) is Fail:
-        return (
-            *(ask.id, ask.owner, ask.fence, index(ask.delay), ask.max_attempts),
-            *(index(ask.retention), ask.error, ask.hold),
-        )
-    assert type(ask) is Renew
-    return ask.id, ask.owner, ask.fence, index(ask.lease)
-
-
-def _table(names: Sequence[str], rows: int) -> str:
-    """A table of values; its first row names the columns."""
-    first = ", ".join(f"%s AS {name}" for name in names)
-    other = f" UNION ALL SELECT {', '.join(['%s'] * len(names))}"
-    return f"SELECT {first}{other * (rows - 1)}"
-
-
-def _places(count: int) -> str:
-    return f"({', '.join(['%s'] * count)})"
 
 
 def _corrupt() -> CorruptRecordError:

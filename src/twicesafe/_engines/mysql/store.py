@@ -18,7 +18,7 @@ from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ..._values.drivers import require
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Capabilities, Finding, Program, Store
-from ...stores._batching import ThreadedStore
+from ...stores._threaded_store import ThreadedStore
 from ..sql.commands import Query, atomically
 from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
@@ -26,7 +26,8 @@ from ..sql.migrations import check
 from ..sql.programs import ACTS
 from .connection import Session, connect
 from .outbox_programs import MysqlOutbox, MysqlOutboxPort
-from .programs import NOW, MysqlPrograms, MysqlSchema
+from .programs import NOW, MysqlPrograms
+from .schema import MysqlSchema
 from .settings import LOCK_WAIT, RIVALRY, Settings, code_of, explain, is_demoted, is_lost
 from .sweep import make_gates
 

@@ -1,7 +1,7 @@
 """One async connection, with the same methods for psycopg and asyncpg.
 
 It performs the commands of a program and turns the driver's errors into ours (`explain`). It can be
-cut, so that the running statement fails now, and dropped without waiting.
+aborted, so that the running statement fails now, and dropped without waiting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..._core.driving import drive_async
 from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import Query
-from .listener import cut
+from .listener import shut_down_socket
 from .settings import Settings, explain
 from .statements import CHANNEL
 from .store import binary_integers, connection_options
@@ -70,7 +70,7 @@ class AsyncConnection(abc.ABC):
         """Call `ring` for every notification, until the connection ends."""
 
     @abc.abstractmethod
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Make the running statement fail now, whatever the server does."""
 
     @abc.abstractmethod
@@ -116,8 +116,8 @@ class PsycopgConnection(AsyncConnection):
         async for notice in self._connection.notifies():
             ring(notice.payload)
 
-    def cut(self) -> None:
-        cut(self._connection.fileno())
+    def abort(self) -> None:
+        shut_down_socket(self._connection.fileno())
 
     def drop(self) -> None:
         if self._connection is not None:
@@ -155,7 +155,7 @@ class AsyncpgConnection(AsyncConnection):
         await self._connection.add_listener(CHANNEL, lambda *heard: ring(heard[3]))
         await over.wait()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         self._connection.terminate()
 
     def drop(self) -> None:

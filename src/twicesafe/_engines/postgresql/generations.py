@@ -27,7 +27,8 @@ from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ..sql.migrations import Schema, files_of
 from .generation_sweep import MOVED, Dropping
-from .programs import AGAIN, GENERATIONS, PostgresPrograms, PostgresSchema
+from .programs import AGAIN, PostgresPrograms
+from .schema import GENERATIONS, PostgresSchema
 from .settings import code_of
 from .statements import NOW, START, TAKEABLE, Statements
 

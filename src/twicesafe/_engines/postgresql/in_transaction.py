@@ -125,7 +125,7 @@ class PostgresInTransaction(InTransaction):
             yield from self.programs.save(after)
         return answer
 
-    def note(self, ask: DeferredWrite) -> Program[None]:
+    def write_deferred(self, ask: DeferredWrite) -> Program[None]:
         programs = self.programs
         for _ in range(_RACES):
             row, now = yield from programs.load(ask.claim.id, programs.lock)

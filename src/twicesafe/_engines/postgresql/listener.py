@@ -1,35 +1,44 @@
-"""Hearing of ends: one connection and one thread per process, for all who wait in it.
+"""Wake-ups by NOTIFY: one connection listens for all waiters of a process, or of an event loop.
 
-Wake-ups are a kindness, never relied on: a waiter looks for itself after two seconds anyway. When
-the connection is lost, everyone is woken at once, and the next who waits makes a new one.
+Wake-ups only save time, nothing relies on them: a waiter looks again after two seconds anyway. When
+the listening connection is lost, all waiters wake up, and the next one that waits opens a new connection.
+
+    Listener       threads: one thread per process, which ends when no one waits
+    AsyncListener  the async version: one task per event loop
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import TwicesafeError
+from ..sql.commands import Change
 from .statements import CHANNEL
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["REST", "Listener", "cut"]
+    from .connections import AsyncConnection
 
-REST = 0.1
-"""Seconds before those who wait are told that the listener is lost: they come back at once."""
+__all__ = ["AsyncListener", "Listener", "shut_down_socket"]
 
-IDLE = 5.0
-"""Seconds after which a listener that nobody needs ends."""
+RECONNECT_DELAY: Final = 0.1
+"""Seconds before waiters are woken because the listener lost its connection: they come back at once."""
+
+IDLE: Final = 5.0
+"""Seconds after which a listener without waiters ends."""
 
 
 class Listener:
+    """For threads."""
+
     def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
         self.pid = os.getpid()
         self._connect = connect
@@ -42,7 +51,7 @@ class Listener:
 
     @contextmanager
     def listening(self, id: bytes) -> Iterator[threading.Event]:  # noqa: A002
-        """A bell that rings when this key's end is announced."""
+        """An event that is set when this key's end is announced."""
         bell, name = threading.Event(), id.hex()
         with self._lock:
             self._bells.setdefault(name, set()).add(bell)
@@ -68,7 +77,7 @@ class Listener:
             self._closed = True
             thread = self._thread
             if self._socket >= 0:
-                cut(self._socket)
+                shut_down_socket(self._socket)
         if thread is not None:
             thread.join(1.0)
 
@@ -86,7 +95,7 @@ class Listener:
                 self._hear(connection)
         except (psycopg.Error, TwicesafeError):
             if not self._closed:
-                time.sleep(REST)
+                time.sleep(RECONNECT_DELAY)
         finally:
             self._end()
 
@@ -97,7 +106,7 @@ class Listener:
                     self._ring(notice.payload)
                 with self._lock:
                     if not self._bells:
-                        self._thread = None  # the next who waits starts another
+                        self._thread = None  # the next waiter starts another
                         return
         finally:
             with self._lock:
@@ -118,8 +127,59 @@ class Listener:
                 bell.set()
 
 
-def cut(number: int) -> None:
-    """End a connection under whoever waits on it: he reads its end, as if the server had gone."""
+class AsyncListener:
+    """For the tasks of one event loop."""
+
+    def __init__(self, new_connection: Callable[[], AsyncConnection]) -> None:
+        self._new_connection = new_connection
+        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    @asynccontextmanager
+    async def listening(self, id: bytes) -> AsyncIterator[asyncio.Event]:  # noqa: A002
+        """An event that is set when this key's end is announced."""
+        bell, name = asyncio.Event(), id.hex()
+        self._bells.setdefault(name, set()).add(bell)
+        try:
+            if self._task is None or self._task.done():
+                self._ready.clear()
+                self._task = asyncio.create_task(self._listen())
+            await self._ready.wait()
+            yield bell
+        finally:
+            bells = self._bells[name]
+            bells.discard(bell)
+            if not bells:
+                del self._bells[name]
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _listen(self) -> None:
+        connection = self._new_connection()
+        try:
+            await connection.open()
+            await connection.execute(Change(f"LISTEN {CHANNEL}"))
+            self._ready.set()
+            await connection.listen(self._ring)
+        except Exception:
+            await asyncio.sleep(RECONNECT_DELAY)  # the next waiter starts a new task
+        finally:
+            self._ready.set()
+            connection.drop()
+            for name in self._bells:
+                self._ring(name)
+
+    def _ring(self, name: str) -> None:
+        for bell in self._bells.get(name, ()):
+            bell.set()
+
+
+def shut_down_socket(number: int) -> None:
+    """End a connection while another thread reads from it: that thread reads the end of the stream."""
     try:
         with socket.socket(fileno=os.dup(number)) as same:
             same.shutdown(socket.SHUT_RDWR)

@@ -21,8 +21,9 @@ from ..sql.commands import Change, Query, dollars
 from ..sql.migrations import Schema
 from ..sql.outbox_dialect import WRITTEN, gates_of, values_of
 from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
-from .programs import CHANNEL, NOW, PostgresSchema
+from .schema import PostgresSchema
 from .settings import percents
+from .statements import CHANNEL, NOW
 
 __all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "bell_of"]
 
@@ -79,7 +80,7 @@ class PostgresOutbox(OutboxPrograms):
                 WHERE slot IN (SELECT slot FROM {self.t}_slots WHERE owner = ?)
                 AND {self.may_go()})""")
 
-    def speaking(self, style: str) -> PostgresOutbox:
+    def with_placeholders(self, style: str) -> PostgresOutbox:
         marks = {"%s": percents, "$1": dollars}
         return PostgresOutbox(*self._named, marks[style], self._now, self.migrates)
 

@@ -14,19 +14,16 @@ from typing import Any, ClassVar, Final
 from ..._core import lifecycle
 from ..._core.protocol import (
     Ack,
-    Browse,
     Claimed,
     ClaimRequest,
     Complete,
     Fail,
-    Page,
     Renew,
     Request,
-    Sweep,
     Verdict,
 )
-from ..._values.records import Row, SweepReport
-from ...errors import ConfigurationError, StoreError, StoreUnavailableError
+from ..._values.records import Row
+from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Program
 from ..sql.commands import (
     CAUSES,
@@ -36,18 +33,14 @@ from ..sql.commands import (
     number_of,
     present_from,
     row_from,
-    scope_prefix,
     scope_text,
 )
-from ..sql.migrations import Schema
-from ..sql.programs import ACTS, READING, SqlPrograms
+from ..sql.programs import ACTS, READING
+from .heap_walks import HeapWalks
 from .settings import NOT_FREE, code_of
-from .statements import CHANNEL, LEVEL, NOW, PATIENCE, PLANNING, Statements
+from .statements import CHANNEL, NOW, PATIENCE, Statements
 
-__all__ = ["AGAIN", "CHANNEL", "GENERATIONS", "NOW", "PostgresPrograms", "PostgresSchema"]
-
-GENERATIONS: Final = 1000
-"""Schema numbers from here on are of tables that keep generations."""
+__all__ = ["AGAIN", "PostgresPrograms"]
 
 _RACES: Final = 5
 """How often a lost race is run again before it is decided under a lock."""
@@ -58,49 +51,8 @@ _HELD: Final = 1024
 _COME_BACK: Final = 500
 """Milliseconds after which to ask again for a key that an open transaction holds."""
 
-_TURNS: Final = 6
-_PAUSE: Final = 0.02
-"""So often, and so many seconds apart, a bite of a sweep looks whether its floor may be relied on."""
 
-_END: Final = "(4294967294,65535)"
-"""The last place of any table."""
-
-
-class PostgresSchema(Schema):
-    def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
-        super().__init__("postgresql", f"{schema}.{table}" if schema else table)
-        self._schema, self._mark = schema, mark
-
-    def exists(self) -> Program[bool]:
-        # Not to_regclass: inside a transaction it may remember that the table was not there.
-        query = self._mark(
-            "SELECT count(*) FROM pg_catalog.pg_tables WHERE tablename = ?::text"
-            " AND schemaname = coalesce(nullif(?::text, ''), current_schema())"
-        )
-        bare = self.table.rpartition(".")[2]
-        return bool((yield Query(query, (f"{bare}_meta", self._schema)))[0][0])
-
-    def script(self) -> str:
-        place = f"CREATE SCHEMA IF NOT EXISTS {self._schema};\n" if self._schema else ""
-        return place + super().script()
-
-    def version(self) -> Program[int]:
-        found = yield from super().version()
-        if found >= GENERATIONS:
-            raise ConfigurationError(
-                f"the tables {self.table}_… keep generations: say ?generations=… as the others do"
-            )
-        return found
-
-    def step(self) -> Program[str | None]:
-        # Whoever else migrates now waits here until we are done; then nothing is left to do.
-        yield Query("SELECT pg_advisory_xact_lock(hashtext('twicesafe migration'))")
-        if self._schema:
-            yield Change(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-        return (yield from super().step())
-
-
-class PostgresPrograms(SqlPrograms):
+class PostgresPrograms(HeapWalks):
     begin: ClassVar[str] = "BEGIN"
 
     def __init__(self, table: str, mark: Callable[[str], str], now: str = NOW) -> None:
@@ -117,32 +69,7 @@ class PostgresPrograms(SqlPrograms):
         """Keys that an open transaction was found to hold: nobody else should wait behind them."""
         self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE id = ? AND state = 0")
         self._tell = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
-
-        self._sweep = mark(f"""
-            WITH bite AS MATERIALIZED (
-                SELECT ctid AS place, fence, expires_at BETWEEN 1 AND {now} AS over
-                FROM {self.records} WHERE ctid > ?::text::tid AND ctid <= ?::text::tid LIMIT ?),
-            m AS MATERIALIZED (
-                SELECT floor, age(xmin) < 0 OR NOT EXISTS (
-                    SELECT FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL
-                        AND a.pid <> pg_backend_pid() AND a.usesysid IS NOT NULL
-                        AND a.datname = current_database()
-                        AND age(a.backend_xmin) >= age({self.meta}.xmin)) AS seen
-                FROM {self.meta}),
-            due AS MATERIALIZED (
-                SELECT r.ctid AS place, r.id FROM {self.records} r
-                WHERE r.ctid = ANY (ARRAY(
-                        SELECT place FROM bite, m WHERE over AND m.seen AND fence <= m.floor))
-                    AND r.expires_at BETWEEN 1 AND {now} AND r.fence <= (SELECT floor FROM m)
-                LIMIT ? FOR UPDATE SKIP LOCKED),
-            trail AS (DELETE FROM {self.audit} WHERE id IN (SELECT id FROM due)),
-            gone AS (
-                DELETE FROM {self.records} WHERE ctid = ANY (ARRAY(SELECT place FROM due))
-                RETURNING 1)
-            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite),
-                (SELECT max(place)::text FROM bite),
-                (SELECT max(fence) FROM bite, m WHERE over AND NOT (m.seen AND fence <= m.floor)),
-                (SELECT seen FROM m)""")
+        self._sweep = mark(self._sweep_statement())
 
     def statements(self) -> Statements:
         return Statements(self.records, self.meta, self._mark, self._now)
@@ -165,42 +92,6 @@ class PostgresPrograms(SqlPrograms):
 
     def clock(self) -> Program[int]:
         return (yield Query(f"SELECT {self._now}"))[0][0]  # type: ignore[no-any-return]
-
-    def greet(self, pid: int, plans: bool, where: str) -> Program[bool]:
-        """Does the server that answers have the pid that the connection was told?
-
-        A pooler makes one up. Its clients share sessions, so a prepared name of ours may be
-        another client's statement: better known before than found out. Only a session of our own
-        is set up: at READ COMMITTED, whatever the database's default, for at a higher level single
-        statements would fail where they meet; and, if it keeps plans, how to plan.
-        """
-        told = f"pg_backend_pid() = {pid:d}"
-        ours = (LEVEL, PLANNING) if plans else (LEVEL,)
-        setup = ", ".join(f"CASE WHEN {told} THEN {each} END" for each in ours)
-        row = (
-            yield Query(f"SELECT {told}, current_setting('default_transaction_isolation'), {setup}")
-        )[0]
-        if not row[0]:
-            if row[1] != "read committed":
-                raise ConfigurationError(
-                    f"{where} has default_transaction_isolation = '{row[1]}' behind a pooler, whose "
-                    "sessions are not ours to set; let this role have another default: "
-                    "ALTER ROLE … SET default_transaction_isolation = 'read committed'"
-                )
-            yield from self._in_one_transaction(where)
-        return row[0]  # type: ignore[no-any-return]
-
-    def _in_one_transaction(self, where: str) -> Program[None]:
-        """A pooler that gives every statement another session has no transactions."""
-        try:
-            yield from atomically(self.clock(), self.begin)
-        except StoreError as error:
-            if "transaction blocks not allowed" not in str(error.__cause__):
-                raise
-            raise ConfigurationError(
-                f"between us and {where} stands a pooler that pools by statement, which has no "
-                "transactions: let it pool by transaction or by session"
-            ) from error
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -425,65 +316,6 @@ class PostgresPrograms(SqlPrograms):
         # In the order of identities, so that two batches never wait for each other in a circle.
         values = sorted(values, key=lambda value: value[0])
         return Query(sql[1], tuple(list(column) for column in zip(*values, strict=True)))
-
-    # -- upkeep: by place, because nothing that changes is indexed ----------------------------
-
-    def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite in the order of the heap. Rows that somebody works on are skipped.
-
-        A claim reads the floor and inserts in one statement, but time passes in between: its server
-        process may stand still while others claim the key, end, and are swept. So a record goes only
-        once *every* statement that is running sees a floor at or above its fence (P3). First the
-        floor is raised; when no snapshot from before that is left (as CREATE INDEX CONCURRENTLY
-        finds out), what lies under it goes. A floor that is not yet seen by all is not raised again:
-        transactions that overlap without end would put it off for ever.
-        """
-        start, end, left = ask.after or "(0,0)", _END, ask.most
-        removed, examined, after = 0, 0, ""
-        for turn in range(_TURNS):
-            if turn > 1:
-                yield Query(f"SELECT pg_sleep({_PAUSE})")
-            gone, looked, last, above, is_seen = (
-                yield Query(self._sweep, (start, end, ask.limit, left))
-            )[0]
-            removed, left = removed + gone, left - gone
-            if not turn:
-                examined, end = looked, last or start
-                after = last if looked == ask.limit else ""
-            if left <= 0:
-                after = start  # there may be more among those that were looked at
-                break
-            if above is None:
-                break
-            if is_seen:
-                yield Change(f"UPDATE {self.meta} SET floor = {above:d} WHERE floor < {above:d}")
-        return SweepReport(removed=removed, examined=examined, more=bool(after)), after
-
-    def browse(self, ask: Browse) -> Program[Page]:
-        now = yield from self.clock()
-        where: list[str] = ["NOT expires_at BETWEEN 1 AND ?"]
-        args: list[Any] = [now]
-        if ask.after:
-            made, _, last = ask.after.partition(":")
-            where.append("(created_at, id) < (?, ?)")
-            args += [int(made), bytes.fromhex(last)]
-        if ask.state is not None:
-            where.append("state = ?")
-            args.append(number_of(ask.state))
-        if ask.scope:
-            prefix = scope_prefix(ask.scope).encode()
-            where.append("substr(scope, 1, ?::integer) = ?")
-            args += [len(prefix), prefix]
-        rows = yield Query(
-            self.mark(
-                f"{self._select} WHERE {' AND '.join(where)}"
-                " ORDER BY created_at DESC, id DESC LIMIT ?"
-            ),
-            (*args, ask.limit + 1),
-        )
-        found = [self.row(row) for row in rows[: ask.limit]]
-        more = len(rows) > ask.limit
-        return Page(found, f"{found[-1].created_at}:{found[-1].id.hex()}" if more else "")
 
 
 AGAIN: Final = object()

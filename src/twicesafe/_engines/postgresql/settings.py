@@ -133,7 +133,7 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
 
 def pooler_met(where: str) -> ConfigurationError:
     return ConfigurationError(
-        f"between us and {where} stands a pooler; if it pools by transaction, add "
+        f"connection pooler detected at {where}; if it pools by transaction, add "
         "?prepare=false&wake=false to the URL; if each client keeps its own session, ?prepare=true"
     )
 

@@ -15,19 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-__all__ = ["CHANNEL", "NOW", "PLANNING", "START", "TAKEABLE", "Statements"]
+__all__ = ["CHANNEL", "NOW", "START", "TAKEABLE", "Statements"]
 
 CHANNEL: Final = "twicesafe"
 """NOTIFY goes here, with the hex of the key's identity."""
 
 NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
 """Milliseconds of the server's clock; `now()` would stand still inside a transaction."""
-
-LEVEL: Final = "set_config('default_transaction_isolation', 'read committed', false)"
-"""Every statement takes a new snapshot, and what it waited for is seen, not an error."""
-
-PLANNING: Final = "set_config('enable_seqscan', 'off', false)"
-"""For connections that keep their plans: one made for a small table must not read all of a large one."""
 
 PATIENCE: Final = {True: 50, False: 1000}
 """Milliseconds to wait for a row that another transaction holds: of a claim, and of any other request.

@@ -24,6 +24,7 @@ from .generations import layout
 from .listener import Listener
 from .outbox_programs import PostgresOutbox, PostgresOutboxPort
 from .programs import PostgresPrograms
+from .session import set_up_session
 from .settings import Settings, explain, percents, pooler_met
 from .statements import NOW
 
@@ -182,9 +183,9 @@ class PostgresStore(Store):
         connection = self._connected(impatient_connection(settings.timeout))
         try:
             pid = connection.info.backend_pid
-            greeting = self.programs.greet(pid, settings.prepare, self.url)
-            direct = drive(greeting, self._executor(connection))
-            if settings.prepare and not direct:
+            setup = set_up_session(self.programs, pid, settings.prepare, self.url)
+            is_direct = drive(setup, self._executor(connection))
+            if settings.prepare and not is_direct:
                 if not settings.prepare_given:
                     raise pooler_met(self.url)
                 self._try_prepared(connection)

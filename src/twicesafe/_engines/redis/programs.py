@@ -1,76 +1,48 @@
-"""What is asked of Redis, as data: one script call per request, and what its reply means.
+"""The programs of Redis: one script call per request, and what its reply means.
 
-A program yields a list of commands (one trip) and receives their replies, with errors in the place
-of what failed. Answers that need no write are judged here, by `_core.lifecycle` itself; the scripts
-decide only what must be decided where the record is.
-
-Looking around (`browse`, `survey`, `sweep`) walks over the prefix with SCAN, never KEYS. A page of
-`browse` costs one walk over all records: Redis keeps no order, and an index would be paid for by
-every claim.
+A program yields a list of commands (one round trip) and receives their replies; a failed command's
+error is in its place. Answers that need no write are decided here, by `_core.lifecycle`; the scripts
+decide only what must be atomic with the record. Programs that scan all keys are in `key_scans`.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
-
-import msgspec
 
 from ..._core import lifecycle
 from ..._core.protocol import (
     Abandon,
     Ack,
-    Browse,
     Claimed,
     ClaimRequest,
     Complete,
     Fail,
     Forget,
-    History,
-    Page,
     Read,
     Release,
     Renew,
     Request,
     Resolve,
-    Survey,
-    Sweep,
     Verdict,
 )
-from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
+from ..._values.records import Row
 from ...errors import UsageError
 from ...stores._base import Program
-from ..sql.commands import CAUSES, STATES, number_of, scope_text
+from ..sql.commands import CAUSES, number_of, scope_text
 from .error_messages import MigratingError
+from .key_scans import KeyScans
 from .record_layout import row_of
-from .routing import PlainCommand, ScriptCall
-from .scripts import Scripts
+from .routing import ScriptCall
 
 __all__ = ["SIMPLE", "RedisPrograms"]
 
 ACKS: Final = (Ack.OK, Ack.LOST, Ack.MISSING, Ack.REFUSED)
 MOVED: Final = {2: Verdict.HELD, 3: Verdict.PARKED}
 LONGEST: Final = 1 << 47
-STEP: Final = 500
-"""Keys asked for in one SCAN."""
-STEPS: Final = 100
-"""SCANs in one bite of a sweep at most, where others' keys are many."""
 
 
-class RedisPrograms:
-    def __init__(self, prefix: str, scripts: Scripts) -> None:
-        self.scripts = scripts
-        # A hash tag, so that a record, its audit trail and its channel share a slot. The dot keeps
-        # the tag from being empty when an id begins with "}".
-        self._before = f"{prefix}:{{.".encode()
-
-    def key(self, id: bytes) -> bytes:  # noqa: A002
-        return self._before + id + b"}"
-
-    def trail(self, id: bytes) -> bytes:  # noqa: A002
-        return self._before + id + b"}a"
-
+class RedisPrograms(KeyScans):
     # -- one request ----------------------------------------------------------------------------
 
     def perform(self, ask: Request) -> Program[Any]:
@@ -78,14 +50,14 @@ class RedisPrograms:
             (reply,) = yield [self.ask(ask)]
             answer = self.answer(ask, reply)
             if isinstance(answer, MigratingError):
-                return (yield from self._act_apart(ask))
+                return (yield from self._act_in_two_calls(ask))
             if isinstance(answer, Exception):
                 raise answer
             return answer
         return (yield from getattr(self, ask.op)(ask))
 
     def perform_all(self, asks: Sequence[Request]) -> Program[list[Any]]:
-        """Many in one trip; what needs several trips of its own comes after."""
+        """Many in one round trip; requests that need several round trips follow one by one."""
         answers: list[Any] = [None] * len(asks)
         calls: list[ScriptCall] = []
         indexes: list[int] = []
@@ -111,13 +83,14 @@ class RedisPrograms:
 
     def _alone(self, ask: Any) -> Program[Any]:
         if ask.op in SIMPLE:
-            return (yield from self._act_apart(ask))
+            return (yield from self._act_in_two_calls(ask))
         return (yield from getattr(self, ask.op)(ask))
 
-    def _act_apart(self, ask: Any) -> Program[Ack]:
-        """An operator's act while its slot moves: the record first, then the trail.
+    def _act_in_two_calls(self, ask: Any) -> Program[Ack]:
+        """An operator's act while its slot moves: first the record, then the audit entry.
 
-        A crash between the two leaves an act without its entry; nothing else can be had then.
+        A crash between the two leaves an act without an entry. While the slot moves, Redis offers
+        nothing better.
         """
         whole = self.ask(ask)
         (reply,) = yield [ScriptCall(whole.script, whole.keys[:1], whole.args, True, False)]
@@ -236,168 +209,11 @@ class RedisPrograms:
     # -- waiting --------------------------------------------------------------------------------
 
     def awaits(self, id: bytes) -> Program[bool]:  # noqa: A002
-        """Is there still something to wait for?"""
+        """Whether the record is still in progress, so that there is something to wait for."""
         (reply,) = yield [ScriptCall(self.scripts.awaits, (self.key(id),), ())]
         if isinstance(reply, Exception):
             raise reply
         return bool(reply)
-
-    # -- looking around -------------------------------------------------------------------------
-
-    def history(self, ask: History) -> Program[list[AuditEntry]]:
-        key = self.trail(ask.id)
-        (reply,) = yield [PlainCommand((b"LRANGE", key, 0, -1), key)]
-        if isinstance(reply, Exception):
-            raise reply
-        entries = (msgspec.msgpack.decode(entry) for entry in reply)
-        return [
-            AuditEntry(
-                id=ask.id, at=moment(at), action=what, by=by, why=why, state_before=STATES[state]
-            )
-            for at, what, by, why, state in entries
-        ]
-
-    def _scan(self, node: int, cursor: int, count: int) -> Program[tuple[int, list[bytes]] | None]:
-        """One step of a walk: where to go on (0: the end) and the ids; None: no such node."""
-        pattern = self._before + b"*}"
-        (reply,) = yield [
-            PlainCommand((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", count), node=node)
-        ]
-        if isinstance(reply, Exception):
-            raise reply
-        if reply is None:
-            return None
-        start, length = len(self._before), len(self._before) + 33
-        ids = [key[start:-1] for key in reply[1] if len(key) == length]
-        return int(reply[0]), ids
-
-    def survey(self, ask: Survey) -> Program[Stats]:
-        by_state: dict[State, int] = {}
-        stuck = 0
-        oldest: int | None = None
-        seen: set[bytes] = set()
-        walk = _Walk(self)
-        while (step := (yield from walk.step())) is not None:
-            for now, row in step:
-                if row.id in seen:
-                    continue
-                seen.add(row.id)
-                by_state[row.state] = by_state.get(row.state, 0) + 1
-                if row.state is State.IN_PROGRESS:
-                    stuck += row.lease_until <= now
-                    oldest = row.changed_at if oldest is None else min(oldest, row.changed_at)
-        return Stats(
-            by_state=by_state,
-            stuck=stuck,
-            expired=0,  # what is over is not counted: it disappears by itself
-            oldest_in_progress=None if oldest is None else moment(oldest),
-        )
-
-    def browse(self, ask: Browse) -> Program[Page]:
-        before = _place(ask.after)
-        newest: dict[tuple[int, bytes], Row] = {}
-        walk = _Walk(self)
-        while (step := (yield from walk.step())) is not None:
-            for _, row in step:
-                place = (row.created_at, row.id)
-                if (
-                    (before is None or place < before)
-                    and (ask.state is None or row.state is ask.state)
-                    and row.scope[: len(ask.scope)] == ask.scope
-                ):
-                    newest[place] = row
-            if len(newest) > 2 * (ask.limit + 1):
-                newest = dict(heapq.nlargest(ask.limit + 1, newest.items(), key=_by_place))
-        shown = heapq.nlargest(ask.limit + 1, newest.items(), key=_by_place)
-        page = [row for _, row in shown[: ask.limit]]
-        after = f"{page[-1].created_at}.{page[-1].id.hex()}" if len(shown) > ask.limit else ""
-        whole = {row.id: row for _, row in _rows(*(yield from self._read_all(page)))}
-        return Page([whole.get(row.id, row) for row in page], after)
-
-    def _read_all(self, page: list[Row]) -> Program[tuple[list[bytes], list[Any]]]:
-        """What is shown is read in full; what is only passed by is not."""
-        ids = [row.id for row in page if row.result is not None]
-        if not ids:
-            return [], []
-        return ids, (yield [ScriptCall(self.scripts.read, (self.key(id_),), ()) for id_ in ids])
-
-    def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite of what a TTL should have removed by now. ``after``: node, cursor, skip."""
-        node, cursor, skip = (int(part) for part in (ask.after or "0.0.0").split("."))
-        removed = examined = 0
-        after = ""
-        for _ in range(STEPS):
-            found = yield from self._scan(node, cursor, STEP)
-            if found is None:
-                after = ""
-                break
-            following, ids = found
-            bite = ids[skip : skip + ask.limit - examined]
-            due, left = bite, ask.most - removed
-            if len(bite) > left:  # look before removing too many
-                replies = yield [self._swept(id_, b"look") for id_ in bite]
-                due = [id_ for id_, reply in zip(bite, replies, strict=True) if reply == 1]
-            gone = 0
-            if due[:left]:
-                swept = yield [self._swept(id_) for id_ in due[:left]]
-                gone = sum(reply == 1 for reply in swept)
-            examined += len(bite)
-            removed += gone
-            if len(due) > left:
-                after = f"{node}.{cursor}.{skip}"
-                break
-            if skip + len(bite) < len(ids):
-                after = f"{node}.{cursor}.{skip + len(bite) - gone}"
-                break
-            node, cursor, skip = (node, following, 0) if following else (node + 1, 0, 0)
-            after = f"{node}.{cursor}.0"
-        return SweepReport(removed=removed, examined=examined, more=bool(after)), after
-
-    def _swept(self, id_: bytes, how: bytes = b"") -> ScriptCall:
-        return ScriptCall(self.scripts.sweep, (self.key(id_), self.trail(id_)), (how,))
-
-
-class _Walk:
-    """All unexpired rows without their results, a step at a time."""
-
-    def __init__(self, programs: RedisPrograms) -> None:
-        self._programs = programs
-        self._node = self._cursor = 0
-
-    def step(self) -> Program[list[tuple[int, Row]] | None]:
-        programs = self._programs
-        found = yield from programs._scan(self._node, self._cursor, STEP)
-        if found is None:
-            return None
-        self._cursor, ids = found
-        if not self._cursor:
-            self._node += 1
-        if not ids:
-            return []
-        replies = yield [ScriptCall(programs.scripts.peek, (programs.key(id_),), ()) for id_ in ids]
-        return list(_rows(ids, replies))
-
-
-def _rows(ids: list[bytes], replies: list[Any]) -> Iterator[tuple[int, Row]]:
-    for id_, reply in zip(ids, replies, strict=True):
-        if isinstance(reply, Exception):
-            raise reply
-        if len(reply) == 1:
-            continue
-        row = row_of(id_, reply[1])
-        if not lifecycle.is_expired(row, reply[0]):
-            yield reply[0], row
-
-
-def _by_place(item: tuple[tuple[int, bytes], Row]) -> tuple[int, bytes]:
-    return item[0]
-
-
-def _place(after: str) -> tuple[int, bytes] | None:
-    if not after:
-        return None
-    created, _, id_ = after.partition(".")
-    return int(created), bytes.fromhex(id_)
 
 
 def _ms(duration: Any) -> int:
@@ -407,7 +223,7 @@ def _ms(duration: Any) -> int:
 
 
 def _text(text: str) -> bytes:
-    """For operators' eyes: never the reason that a write fails."""
+    """Text that only operators read. It is cut and repaired, so that it never fails a write."""
     return text[:4000].encode(errors="replace")
 
 

@@ -1,7 +1,7 @@
-"""What programs of SQL stores yield, and how rows cross between Python and SQL.
+"""The commands that programs of SQL stores yield, and the conversion between rows and columns.
 
 A program never begins or ends a transaction by itself, so the same program runs on our own
-connection or inside the caller's transaction; `atomically` wraps one where that is wanted.
+connection or in the caller's transaction. `atomically` runs one in its own transaction.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 class Query(msgspec.Struct, gc=False):
-    """A statement that gives rows: the reply is a list of tuples."""
+    """A statement that returns rows: the reply is a list of tuples."""
 
     sql: str
     args: tuple[Any, ...] = ()
 
 
 class Change(msgspec.Struct, gc=False):
-    """A statement that changes rows: the reply is how many."""
+    """A statement that changes rows: the reply is their number."""
 
     sql: str
     args: tuple[Any, ...] = ()
@@ -63,7 +63,7 @@ CAUSES: Final[tuple[Cause | None, ...]] = (
     Cause.OPERATOR,
     Cause.RECORD_LOST,
 )
-# Two tables: a state and a cause of the same name are equal strings ("failed").
+# Two tables, because a state and a cause of the same name are equal strings ("failed").
 _NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STATES)}
 _NUMBER_OF_CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 
@@ -92,7 +92,7 @@ def scope_of(text: str) -> tuple[str, ...]:
 
 
 def scope_prefix(scope: tuple[str, ...]) -> str:
-    """All scopes that begin with these parts begin with this text; no other does."""
+    """The text that begins all scopes with these first parts, and no other scope."""
     return scope_text(scope)[:-1]
 
 
@@ -129,8 +129,8 @@ def row_from(columns: tuple[Any, ...]) -> Row:
         )
     except (IndexError, TypeError, msgspec.DecodeError) as trouble:
         raise CorruptRecordError(
-            f"the record {id_[:4].hex()} cannot be understood; it was written by a newer version, "
-            "or damaged; the handler is not run because of it"
+            f"the record {id_[:4].hex()} cannot be read; a newer version wrote it, or it is damaged; "
+            "the handler does not run"
         ) from trouble
 
 
@@ -138,16 +138,16 @@ PRESENT: Final = (
     "state, fence, attempt, owner, lease_until, changed_at, expires_at, hold, cause, fingerprint,"
     " result"
 )
-"""What the answer to a claim is made from."""
+"""The columns that the answer to a claim needs."""
 
 
 def present_from(id_: bytes, columns: Any) -> Row:
-    """A row of `PRESENT` columns; the texts and the time it was made are left out."""
+    """A row from the columns of `PRESENT`: without its texts and its time of creation."""
     state, fence, attempt, owner, lease, changed, expires, hold, cause, print_, result = columns
     if not (0 <= state < len(STATES) and 0 <= cause < len(CAUSES)):
         raise CorruptRecordError(
-            f"the record {id_[:4].hex()} has a state or a cause that is not known; it was written "
-            "by a newer version, or damaged; the handler is not run because of it"
+            f"the record {id_[:4].hex()} has an unknown state or cause; a newer version wrote it, or it "
+            "is damaged; the handler does not run"
         )
     return Row(
         id_,
@@ -171,7 +171,7 @@ def present_from(id_: bytes, columns: Any) -> Row:
 def atomically(
     program: Generator[Any, Any, T], begin: str = "BEGIN", commit: str = "COMMIT"
 ) -> Generator[Any, Any, T]:
-    """The program in a transaction of its own. A death in between rolls back by itself."""
+    """Run the program in its own transaction. If the process dies, the engine rolls it back."""
     yield Change(begin)
     try:
         answer = yield from program
@@ -183,6 +183,6 @@ def atomically(
 
 
 def dollars(sql: str) -> str:
-    """``?`` as asyncpg writes it: $1, $2 …"""
+    """``?`` as asyncpg expects it: $1, $2 …"""
     head, *rest = sql.split("?")
     return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))

@@ -1,13 +1,12 @@
 """A pool of connections for the threads of one process: bounded, last in first out.
 
-A pooled connection is checked by using it: one that fails is closed, never handed out again, and
-the exchange asks again on a new one with the same owner token. So there is no round trip for
-checking, and whoever cannot connect is told why at once. Connections of a forked parent are left
-to the parent.
+A connection is not checked before it is used: one that fails is closed, and the request is retried on
+a new one with the same owner token. So there is no extra round trip, and a caller that cannot connect
+gets the reason at once. A forked child leaves the connections to its parent.
 
-An interrupt may come after any call in here. So no place is counted up and down: the pool looks at
-its places by weak reference, and one that nobody holds any more is free. A bell that nobody rang
-costs who waits for it a moment (`LOOK`), after which it looks for itself.
+An interrupt (Ctrl-C, an exception sent into a thread) may come after any call in here. So places are
+not counted up and down: the pool keeps weak references to them, and a place that no thread holds is
+free. A waiter that is not woken checks for itself after `LOOK` seconds.
 """
 
 from __future__ import annotations
@@ -33,8 +32,10 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 LOOK: Final = 0.05
+"""Seconds after which a waiter checks for itself."""
 
 _left_to_parent: list[object] = []
+"""Idle connections that a forked child inherited. They are kept, so that they are never closed."""
 
 
 class _Place(Generic[C]):
@@ -48,27 +49,29 @@ class _Place(Generic[C]):
 
 
 class Pool(Generic[C]):
+    """At most `most` connections; a caller waits up to `patience` seconds for one."""
+
     def __init__(self, connect: Callable[[], C], most: int, patience: float) -> None:
         self._connect = connect
         self._most = most
         self._patience = patience
-        self._fresh()
+        self._reset()
         in_child(self._leave_to_parent)
 
-    def _fresh(self) -> None:
+    def _reset(self) -> None:
         self._idle: deque[_Place[C]] = deque()
         self._places: list[weakref.ref[_Place[C]]] = []
         self._counting = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: closing the parent's connections here would end them there."""
+        """In a forked child: to close these connections would also end them for the parent."""
         _left_to_parent.append(self._idle)
-        self._fresh()
+        self._reset()
 
     @contextmanager
     def connection(self) -> Iterator[C]:
-        """A connection for one piece of work; whatever goes wrong in it ends the connection."""
+        """A connection for one piece of work. Any exception in it closes the connection."""
         idle = self._idle
         place: _Place[C] | None = None
         try:
@@ -89,7 +92,7 @@ class Pool(Generic[C]):
             self._ring()
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed by whoever uses it next in vain."""
+        """Close idle connections; one in use is closed when its next use fails."""
         while True:
             try:
                 place = self._idle.pop()
@@ -107,7 +110,7 @@ class Pool(Generic[C]):
             if left <= 0:
                 raise StoreUnavailableError(
                     f"all {self._most} connections were busy for {self._patience:g} s; "
-                    "raise pool= or look for what is slow"
+                    "raise pool= in the URL, or find out what is slow"
                 )
             bell = threading.Lock()
             bell.acquire()
@@ -131,11 +134,11 @@ class Pool(Generic[C]):
         if place.connection is not None:
             place.connection.close()
             if isinstance(error, StoreUnavailableError):
-                self.close()  # what is idle has most likely met the same end
+                self.close()  # idle connections are most likely broken too
         self._ring()
 
     def _ring(self) -> None:
-        with suppress(IndexError, RuntimeError):  # nobody waits, or it looks for itself just now
+        with suppress(IndexError, RuntimeError):  # there is no waiter, or it is checking for itself
             self._waiting.popleft().release()
 
 

@@ -1,9 +1,9 @@
-"""Inside: the programs of a SQL store on a transaction that is not ours.
+"""Transaction mode: the programs of a SQL store that run in the caller's transaction.
 
-They write the same kind of row to the same table as lease mode, so records of both modes meet: a key
-that is claimed, completed, held or parked in one is honoured in the other. `enter` is insert-first
-and decides in one statement where an engine can; what is rare is loaded under a lock, decided by the
-lifecycle table and saved. Nothing begins, commits or rolls back here.
+They write the same kind of row to the same table as lease mode, so each mode respects the records of
+the other: a key that is claimed, completed, held or parked in one is so in both. `enter` inserts first,
+and decides in one statement where an engine can. Rare cases load the row under a lock, decide by
+the lifecycle table, and save it. Nothing here begins, commits or rolls back a transaction.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class InTransaction(abc.ABC):
 
     @abc.abstractmethod
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
-        """Records of different keys; `wait`: seconds for which another transaction may hold one."""
+        """Claim different keys; `wait`: seconds to wait for a row that another transaction locks."""
 
     def enter_one(self, ask: Enter) -> Program[Entered]:
-        """`enter` for one record, with the patience that it asks for."""
+        """`enter` for one record, with the wait that it asks for."""
         return (yield from self.enter((ask,), ask.wait))[0]
 
     @abc.abstractmethod
     def leave(self, ask: Leave) -> Program[bool]:
-        """The record says done; False: the transaction that was entered is over."""
+        """Complete the record; False: the transaction that was entered has ended."""
 
-    def note(self, ask: DeferredWrite) -> Program[None]:
-        """What is kept although the caller rolled back. Needs a transaction of our own around it."""
+    def write_deferred(self, ask: DeferredWrite) -> Program[None]:
+        """Write what must be kept although the caller rolled back. Needs a transaction of our own."""
         programs = self.programs
         row, now = yield from programs.load(ask.claim.id, programs.lock)
         floor = 0 if row is not None else (yield from programs.floor())
@@ -50,7 +50,7 @@ class InTransaction(abc.ABC):
             yield from programs.save(after, new=row is None)
 
     def _decide(self, ask: Enter) -> Program[Claimed]:
-        """Under a lock: what one statement could not decide."""
+        """Decide under a row lock what one statement could not decide."""
         programs = self.programs
         row, now = yield from programs.load(ask.id, programs.lock)
         floor = 0 if row is not None else (yield from programs.floor())
@@ -60,7 +60,7 @@ class InTransaction(abc.ABC):
         return answer
 
     def _complete(self, ask: Leave) -> Program[bool]:
-        """The same with the end of the work."""
+        """The same for the end of the work."""
         programs = self.programs
         row, now = yield from programs.load(ask.ask.id, programs.lock)
         ack, after = lifecycle.complete(row, ask.ask, now)
@@ -70,7 +70,7 @@ class InTransaction(abc.ABC):
 
 
 def look(row: Row, ask: Enter, now: int) -> Claimed | None:
-    """The answer of a present row that needs no write; None: it must be decided under a lock."""
+    """The answer from an existing row, if it needs no write; None: decide under a lock."""
     if lifecycle.is_expired(row, now):
         return None
     answer, after = inbox.decide(row, ask, now, 0)
@@ -78,7 +78,7 @@ def look(row: Row, ask: Enter, now: int) -> Claimed | None:
 
 
 def savepoint(owner: bytes) -> str:
-    """A name that no other savepoint has: it is there only as long as the transaction is."""
+    """A unique name. The savepoint exists only as long as its transaction."""
     return f"twicesafe_{owner.hex()}"
 
 

@@ -1,8 +1,8 @@
 """Migrations: numbered SQL files per engine, applied in order, each in one transaction.
 
-The number is written in the same transaction as the change it stands for, so processes that start
-at the same time migrate once, and a crash leaves a whole step or none. A newer schema than this
-version knows is refused, never guessed at.
+The version number is written in the same transaction as the change, so processes that start at the
+same time migrate once, and a crash leaves a whole step or none. A schema that is newer than this
+version of twicesafe is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Schema(abc.ABC):
     number: ClassVar[str] = "schema"
     """The column that holds the version, as this engine writes it."""
     repeatable: ClassVar[bool] = False
-    """A step that stopped half-way may be run again: it makes only what is missing."""
+    """A step that was interrupted may run again: it creates only what is missing."""
 
     def __init__(self, engine: str, table: str) -> None:
         self.table = table
@@ -39,7 +39,7 @@ class Schema(abc.ABC):
 
     @abc.abstractmethod
     def exists(self) -> Program[bool]:
-        """Is there a schema at all?"""
+        """Whether any version of the schema is there."""
 
     def version(self) -> Program[int]:
         if not (yield from self.exists()):
@@ -56,7 +56,7 @@ class Schema(abc.ABC):
         return self._files[version - 1]
 
     def script(self) -> str:
-        """All steps for an empty database, each with the number that says it is done."""
+        """All steps for an empty database, each with the statement that records its version."""
         steps, before = [], 0
         while before < self.newest:
             version = self.after(before)
@@ -69,14 +69,14 @@ class Schema(abc.ABC):
         return "\n".join(steps)
 
     def step(self) -> Program[str | None]:
-        """One migration, inside a transaction that locks others out; None: nothing to do."""
+        """One migration, in a transaction that keeps other processes out; None: nothing to do."""
         version = yield from self.version()
         if version >= self.newest:
             return None
         if not version and not self.repeatable and (yield from self.exists()):
             raise SchemaVersionError(
-                f"the table {self.table}_meta is there and says schema 0: a migration by hand did not "
-                "come to its end; go on with the script where it stopped, up to its UPDATE of "
+                f"the table {self.table}_meta exists with schema 0: a migration by hand was not finished; "
+                "continue the script where it stopped, up to its UPDATE of "
                 f"{self.table}_meta, or drop the tables {self.table}_… and run: twicesafe migrate"
             )
         after = self.after(version)
@@ -91,7 +91,7 @@ class Schema(abc.ABC):
 
 
 def migrate(schema: Schema, begin: str) -> Program[list[str]]:
-    """All steps that are due; what was done, in words."""
+    """Apply all missing steps; returns one line of text per step."""
     done: list[str] = []
     while (yield from schema.version()) < schema.newest:
         step = yield from atomically(schema.step(), begin)
@@ -101,8 +101,8 @@ def migrate(schema: Schema, begin: str) -> Program[list[str]]:
 
 
 def first_steps(engine: str, table: str, version: int, present: int = 0) -> list[str]:
-    """The statements that make this version out of the present one (0: out of nothing), for those who
-    migrate by other means. An outbox has an engine and a table of its own: ``sqlite_outbox``, ``t_outbox``."""
+    """The statements from the present version (0: an empty database) to this one, for tools that
+    migrate by themselves. An outbox has its own engine and table: ``sqlite_outbox``, ``t_outbox``."""
     if present >= version:
         return []
     number = "`schema`" if engine.startswith("mysql") else "schema"

@@ -1,7 +1,7 @@
-"""One engine's dialect of the outbox: its clock, its locks, and how it writes lists and upserts.
+"""One engine's SQL for the outbox: its clock, its locks, and how it writes lists and upserts.
 
-Time is read once per statement (`instant`). A clock that is read for each row would let a back-off
-end in the middle of a lane: its first rows would be passed over, and later ones published first.
+Time is read once per statement (`instant`). If it were read once per row, a back-off could end between
+two rows of a lane: the first would be skipped, and the second published before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 WRITTEN: Final = "slot, lane, id, aggregatetype, aggregateid, type, headers, payload"
-"""What `add` writes besides the time: the order of `values_of`."""
+"""The columns that `add` writes, in the order of `values_of`; the time is written too."""
 
 COLUMNS: Final = f"n, created_at, {WRITTEN}"
 TRUE: Final = "TRUE"
@@ -45,7 +45,7 @@ class OutboxDialect(abc.ABC):
     lock: ClassVar[str] = " FOR UPDATE"
     skip: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
     part: ClassVar[int] = 2000
-    """Rows that are set aside, or come back, in one transaction: short enough for any time-out."""
+    """Rows that are set aside or returned in one transaction: few enough for any time-out."""
 
     def __init__(self, schema: Schema, mark: Callable[[str], str], migrates: bool) -> None:
         self.schema = schema
@@ -65,7 +65,7 @@ class OutboxDialect(abc.ABC):
         return f"(SELECT {self.now()})"
 
     def may_go(self) -> str:
-        """Of rows ``o``, joined with the troubles ``t`` of their lanes: those that may be published."""
+        """The condition under which row ``o``, joined with its lane's trouble ``t``, may be published."""
         return (
             f"(t.lane IS NULL OR"
             f" (t.parked = {FALSE} AND o.n <= t.n AND t.not_before <= {self.instant()}))"
@@ -81,7 +81,7 @@ class OutboxDialect(abc.ABC):
 
     @abc.abstractmethod
     def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
-        """Insert a row; where there is one with this first column, overwrite some columns of it."""
+        """Insert a row, or overwrite some columns of the row that has the same first column."""
 
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
         """Delete the rows with these numbers. It waits for no other row."""
@@ -96,7 +96,7 @@ class OutboxDialect(abc.ABC):
 
 
 def gates_of(added: Sequence[Added]) -> list[int]:
-    """In one order for all writers, so that two of them never wait for each other."""
+    """Sorted, so that two writers never deadlock."""
     return sorted({gate_of(one.lane) for one in added if one.ordered})
 
 
@@ -121,10 +121,10 @@ def all_values_of(added: Iterable[Added]) -> tuple[Any, ...]:
 
 
 def inlined(column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
-    """Numbers as part of the statement: for engines without arrays."""
+    """Numbers written into the statement, for engines without arrays."""
     return f"{column} IN ({','.join(map(int.__repr__, numbers)) or 'NULL'})", ()
 
 
 def marked(column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-    """Lanes one by one, for the same engines."""
+    """One placeholder per lane, for the same engines."""
     return f"{column} NOT IN ({','.join('?' * len(lanes))})", tuple(lanes)

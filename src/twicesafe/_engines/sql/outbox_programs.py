@@ -1,15 +1,15 @@
-"""The outbox in SQL: what a relay and an operator ask, and what `add` writes for the caller.
+"""The outbox in SQL: the programs for relays and operators, and what `add` writes for the caller.
 
-Three ideas carry it:
+It rests on three ideas:
 
     order   A transaction that adds a message with a key locks its lane's gate until it commits. The
-            row's number is drawn behind the gate, so the numbers of a lane grow in commit order: a
-            long transaction cannot appear late in front of what was published.
+            row's number is taken under that lock, so the numbers of a lane grow in commit order: a
+            long transaction cannot commit a message before one that was already published.
     slots   A relay leases slots, not rows.
-    trouble A refused message makes its lane wait, and no other lane.
+    trouble A refused message delays its own lane and no other.
 
-`outbox_relay_programs` is what relays ask, `outbox_dialect` what engines write differently. Here is
-what operators ask, and the port that both come through.
+`outbox_relay_programs` is for relays, `outbox_dialect` has the SQL that differs between engines. Here
+are the programs for operators, and the port that runs them all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OutboxPrograms(RelayPrograms):
         """Write messages, in this order, in the transaction that is open."""
 
     @abc.abstractmethod
-    def speaking(self, style: str) -> OutboxPrograms:
+    def with_placeholders(self, style: str) -> OutboxPrograms:
         """The same outbox with the placeholders of another driver: ``?``, ``%s`` or ``$1``."""
 
     # -- operators ----------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class OutboxPrograms(RelayPrograms):
                 ),
                 (ask.by, ask.why, found[0][0]),
             )
-        yield from self._go_on(ask.lane)
+        yield from self._resume(ask.lane)
         return True
 
 
@@ -111,4 +111,4 @@ class SqlOutboxPort(OutboxPort):
         return self.programs.dialect
 
     def in_transaction(self, style: str) -> OutboxPrograms:
-        return self.programs.speaking(style)
+        return self.programs.with_placeholders(style)

@@ -1,4 +1,4 @@
-"""What a relay asks of an outbox in SQL: slots to lease, rows to publish, results to settle.
+"""The outbox programs for relays: lease slots, fetch rows to publish, settle the results.
 
 A relay leases slots, not rows, so a batch is one SELECT and one DELETE. It reads from the first row
 each time, never from "the last id", so rows that commit late are found.
@@ -45,6 +45,8 @@ _DAY: Final = 86_400_000
 
 
 class RelayPrograms(OutboxDialect):
+    """The base class of `OutboxPrograms`."""
+
     def perform(self, ask: OutboxRequest[Reply]) -> Program[Reply]:
         """One request, atomically."""
         program: Program[Reply] = getattr(self, ask.op)(ask)
@@ -108,11 +110,11 @@ class RelayPrograms(OutboxDialect):
             f" AND NOT EXISTS (SELECT 1 FROM {self.t} o WHERE o.n = t.n) LIMIT 100"
         )
         for (lane,) in (yield Query(moot)):
-            noted = f"SELECT n FROM {self.t}_troubles WHERE lane = ? AND parked = {FALSE}"
-            found = yield Query(self.mark(noted) + self.skip, (lane,))
+            recorded = f"SELECT n FROM {self.t}_troubles WHERE lane = ? AND parked = {FALSE}"
+            found = yield Query(self.mark(recorded) + self.skip, (lane,))
             there = f"SELECT 1 FROM {self.t} WHERE n = ?"
             if found and not (yield Query(self.mark(there) + self.share, found[0])):
-                yield from self._go_on(lane)
+                yield from self._resume(lane)
 
     def _take(
         self, owner: bytes, now: str, until: str, count: int, given: frozenset[int]
@@ -188,24 +190,26 @@ class RelayPrograms(OutboxDialect):
     def _settle(self, ask: Settle) -> Program[int]:
         refused = yield from self._only_delete(ask.done)
         for lane, n in ask.cured.items():
-            noted = f"SELECT 1 FROM {self.t}_troubles WHERE lane = ? AND n = ? AND parked = {FALSE}"
-            if (yield Query(self.mark(noted) + self.lock, (lane, n))):
-                yield from self._go_on(lane)
+            recorded = (
+                f"SELECT 1 FROM {self.t}_troubles WHERE lane = ? AND n = ? AND parked = {FALSE}"
+            )
+            if (yield Query(self.mark(recorded) + self.lock, (lane, n))):
+                yield from self._resume(lane)
         for setback in ask.setbacks:
             if not (yield from self._set_back(ask.owner, setback)):
                 refused += 1
         for lane, numbers in ask.aside.items():
-            # Under a lock: the lane's trouble may be ending just now, or it may send more of its rows.
-            noted = f"SELECT n, parked FROM {self.t}_troubles WHERE lane = ?"
-            for last, parked in (yield Query(self.mark(noted) + self.lock, (lane,))):
+            # Under a lock: the lane's trouble may end just now, or more of its rows may be released.
+            recorded = f"SELECT n, parked FROM {self.t}_troubles WHERE lane = ?"
+            for last, parked in (yield Query(self.mark(recorded) + self.lock, (lane,))):
                 moved = [n for n in numbers if parked or n > last]
                 yield from self._move(self.t, f"{self.t}_parked", moved)
         return refused
 
-    def _go_on(self, lane: bytes) -> Program[None]:
+    def _resume(self, lane: bytes) -> Program[None]:
         """The trouble of this lane, which we have locked, is over: its next rows return, in order.
 
-        While more of them are aside, the lane may send those that came back, and no later ones.
+        While more rows are set aside, the lane may send the returned ones, and no later ones.
         """
         waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ? AND skipped_at = 0"
         rows = yield Query(self.mark(f"{waiting} ORDER BY n LIMIT {self.part:d}"), (lane,))
@@ -229,19 +233,19 @@ class RelayPrograms(OutboxDialect):
         there = f"SELECT 1 FROM {self.t} WHERE n = ?"
         if not (yield Query(self.mark(there) + self.lock, (it.n,))):
             return True
-        noted = f"SELECT attempts FROM {self.t}_troubles WHERE lane = ? AND n = ?"
-        found = yield Query(self.mark(noted) + self.lock, (it.lane, it.n))
+        recorded = f"SELECT attempts FROM {self.t}_troubles WHERE lane = ? AND n = ?"
+        found = yield Query(self.mark(recorded) + self.lock, (it.lane, it.n))
         if it.attempts != (found[0][0] if found else 0) + it.counts:
             return True
         now, park = self.instant(), TRUE if it.park else FALSE
         fresh = [] if found else ["since"]
-        note = self.upsert(
+        record = self.upsert(
             f"{self.t}_troubles",
             "lane, n, attempts, not_before, parked, error, since",
             f"?, {it.n:d}, {it.attempts:d}, {now} + {it.delay:d}, {park}, ?, {now}",
             ["n", "attempts", "not_before", "parked", "error", *fresh],
         )
-        yield Change(self.mark(note), (it.lane, it.error))
+        yield Change(self.mark(record), (it.lane, it.error))
         return True
 
     def _move(self, source: str, target: str, numbers: Sequence[int]) -> Program[None]:

@@ -1,8 +1,8 @@
 """Programs that all SQL stores share: load, decide by the lifecycle table, save.
 
-An engine adds what makes it fast: the single statements that do the common cases (`shortcut`),
-and how it tells the time. Everything that is rare, or asked by an operator, is written once here.
-Statements use ``?`` for values; an engine's `mark` turns them into its own placeholders.
+An engine adds its clock and, for speed, single statements for the common cases (`shortcut`). All
+rare cases and the requests of operators are written once, here. Statements use ``?`` for values; an
+engine's `mark` replaces it by its own placeholder.
 """
 
 from __future__ import annotations
@@ -44,17 +44,19 @@ READING = frozenset({"read", "history", "survey", "browse"})
 """Requests that write nothing."""
 
 ACTS = frozenset({"release", "resolve", "forget"})
-"""What an operator does. Each time it is done it is noted, so it is not repeated by itself; and where an
-open transaction holds the record, the operator is told so."""
+"""Requests of an operator. Each one is written to the audit trail, so it is never retried automatically.
+If an open transaction locks the record, the operator gets `Ack.LOCKED`."""
 
 
 class SqlPrograms:
+    """The programs of one store; an engine subclasses it."""
+
     begin: ClassVar[str] = "BEGIN"
     lock: ClassVar[str] = " FOR UPDATE"
     """Appended to a load whose row will be written back."""
     columns: str = COLUMNS
     holder: ClassVar[str] = "records"
-    """What the table of records is called, after the store's own name."""
+    """The table of records is called ``<table>_<holder>``."""
 
     def __init__(self, table: str) -> None:
         self.records = f"{table}_{self.holder}"
@@ -72,23 +74,23 @@ class SqlPrograms:
             " changed_at, expires_at, hold, cause, scope, value, error, fingerprint, result, id)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         )
-        self._note = mark(
+        self._write_audit = mark(
             f"INSERT INTO {self.audit} (id, at, action, done_by, why, state_before)"
             " VALUES (?, ?, ?, ?, ?, ?)"
         )
 
-    # -- what an engine says --------------------------------------------------------------------
+    # -- what an engine defines -------------------------------------------------------------------
 
     def mark(self, sql: str) -> str:
         """`sql` with this engine's placeholders."""
         return sql
 
     def row(self, columns: Any) -> Row:
-        """A row from this engine's `columns`."""
+        """A `Row` from this engine's `columns`."""
         return row_from(columns)
 
     def bind(self, text: str) -> Any:
-        """Text that people and senders chose, as this engine keeps it to the letter."""
+        """Text from users and senders, in the type in which this engine stores it unchanged."""
         return text
 
     def text(self, kept: Any) -> str:
@@ -100,19 +102,19 @@ class SqlPrograms:
         raise NotImplementedError
 
     def shortcut(self, ask: Request) -> Program[Any]:
-        """One statement that does the common case atomically; None: it was not that case."""
+        """Do the common case in one atomic statement; None: it is another case."""
         yield from ()
         return None
 
     def upkeep(self) -> Program[list[Finding]]:
-        """What a doctor finds out by looking at the tables, not at the server."""
+        """What `doctor` finds in the tables; the store itself checks the server."""
         yield from ()
         return []
 
     # -- reading ------------------------------------------------------------------------------
 
     def load(self, id: bytes, lock: str = "") -> Program[tuple[Row | None, int]]:  # noqa: A002
-        """The row, if there is one, and the time at which it was looked at."""
+        """The row, if there is one, and the store's time when it was read."""
         rows = yield Query(self._load + lock, (id,))
         now = yield from self.clock()
         return (self.row(rows[0]) if rows else None), now
@@ -186,7 +188,7 @@ class SqlPrograms:
     # -- writing ------------------------------------------------------------------------------
 
     def decide(self, ask: Any) -> Program[Any]:
-        """Load, decide by the table, save. Needs a transaction around it."""
+        """Load, decide by the lifecycle table, save. Needs a transaction around it."""
         id_ = ask.key.id if type(ask) is ClaimRequest else ask.id
         row, now = yield from self.load(id_, self.lock_for(ask))
         if type(ask) is ClaimRequest:
@@ -198,7 +200,7 @@ class SqlPrograms:
             yield from self.save(after, new=row is None)
             if isinstance(ask, (Release, Resolve, Forget)):
                 assert row is not None
-                note = (
+                entry = (
                     id_,
                     now,
                     ask.op,
@@ -206,7 +208,7 @@ class SqlPrograms:
                     self.bind(ask.why),
                     number_of(row.state),
                 )
-                yield Change(self._note, note)
+                yield Change(self._write_audit, entry)
         return answer
 
     def lock_for(self, ask: Any) -> str:
@@ -214,7 +216,7 @@ class SqlPrograms:
         return self.lock
 
     def floor(self) -> Program[int]:
-        """Fences up to this one were given out before, to records that are gone (P3)."""
+        """Fences up to this one were used by records that are deleted (P3)."""
         return (yield Query(f"SELECT floor FROM {self.meta}"))[0][0]  # type: ignore[no-any-return]
 
     def save(self, row: Row, new: bool = False) -> Program[None]:
@@ -252,7 +254,7 @@ class SqlPrograms:
     # -- upkeep -------------------------------------------------------------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite in the order of insertion: needs no index that every claim would pay for."""
+        """One step, in the order of insertion: this needs no index that every claim would pay for."""
         now = yield from self.clock()
         rows = yield Query(
             self.mark(f"SELECT n, expires_at FROM {self.records} WHERE n > ? ORDER BY n LIMIT ?"),
@@ -269,7 +271,7 @@ class SqlPrograms:
         return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
 
     def remove(self, numbers: list[int], now: int) -> Program[int]:
-        """Those that are still due: what expired when we looked may have been claimed since."""
+        """Delete those that are still expired: one may have been claimed since we looked."""
         still = f"n IN ({','.join(map(str, numbers))}) AND expires_at BETWEEN 1 AND {now:d}"
         highest = yield Query(f"SELECT max(fence) FROM {self.records} WHERE {still}")
         if highest[0][0] is None:

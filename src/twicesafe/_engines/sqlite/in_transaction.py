@@ -1,7 +1,7 @@
-"""SQLite inside the caller's transaction.
+"""Transaction mode on SQLite: the record is written in the caller's transaction.
 
-Whoever writes is alone, so an insert decides. What tells that the handler ended the transaction is
-a savepoint of ours: it goes with the transaction, and a new one does not have it.
+SQLite has one writer at a time, so an insert decides. A savepoint of ours shows whether the handler
+ended the transaction: it ends with its transaction, and a new transaction does not have it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...errors import AtomicityBrokenError
 from ...stores._base import Program
 from ..sql.commands import Change, Query, scope_text
 from ..sql.in_transaction import InTransaction, new, savepoint
-from .programs import APART, SqlitePrograms
+from .programs import LARGE_RESULT, SqlitePrograms
 
 __all__ = ["SqliteInTransaction"]
 
@@ -37,7 +37,7 @@ class SqliteInTransaction(InTransaction):
         )
 
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
-        """`wait` is the connection's own here: its busy time-out."""
+        """`wait` is not used: the time-out is that of the caller's connection."""
         entered: list[Entered] = []
         for ask in asks:
             one = yield from self.enter_one(ask)
@@ -65,7 +65,7 @@ class SqliteInTransaction(InTransaction):
         except AtomicityBrokenError:
             return False
         end, now = ask.ask, self.programs.now()
-        if end.result is not None and len(end.result) > APART:
+        if end.result is not None and len(end.result) > LARGE_RESULT:
             return (yield from self._complete(ask))
         values = (1, end.result, now, now + end.retention, end.id, end.owner, end.fence)
         return bool((yield Change(self._leave, values)))

@@ -1,4 +1,4 @@
-"""The outbox of SQLite. It has one writer at a time, so lanes need no gates."""
+"""The outbox programs of SQLite. It has one writer at a time, so lanes need no gates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["SqliteOutbox", "SqliteOutboxPort"]
 
 T = TypeVar("T")
 
-TOGETHER: Final = 50
-"""Rows in one statement: older versions of SQLite take no more than 999 values."""
+ROWS: Final = 50
+"""In one INSERT: older versions of SQLite allow at most 999 values in a statement."""
 
 
 class SqliteOutbox(OutboxPrograms):
@@ -33,7 +33,7 @@ class SqliteOutbox(OutboxPrograms):
         super().__init__(schema, str if style == "?" else _marker(style), migrates)
         self._now = now
 
-    def speaking(self, style: str) -> SqliteOutbox:
+    def with_placeholders(self, style: str) -> SqliteOutbox:
         return SqliteOutbox(self.schema, self._now, self.migrates, style)
 
     def now(self) -> str:
@@ -54,8 +54,8 @@ class SqliteOutbox(OutboxPrograms):
         )
 
     def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        for start in range(0, len(added), TOGETHER):
-            part = added[start : start + TOGETHER]
+        for start in range(0, len(added), ROWS):
+            part = added[start : start + ROWS]
             row = f"({created_at:d}{', ?' * 8})"
             yield Change(
                 self.mark(
@@ -70,7 +70,7 @@ class _Run(Protocol):
 
 
 class SqliteOutboxPort(SqlOutboxPort):
-    """Reads have connections of their own, writes take turns."""
+    """Reads and writes run as those of the store do."""
 
     def __init__(self, programs: SqliteOutbox, read: _Run, write: _Run) -> None:
         super().__init__(programs)

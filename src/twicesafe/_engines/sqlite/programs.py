@@ -1,4 +1,4 @@
-"""What is asked of SQLite, as data. ``now`` is the store's clock: SQLite has none of its own."""
+"""The programs of SQLite: what the stores ask of it, as data. It has no clock, so ``now`` is passed in."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..sql.commands import COLUMNS, PRESENT, Change, Query, number_of, present_f
 from ..sql.migrations import Schema
 from ..sql.programs import SqlPrograms
 
-__all__ = ["APART", "SqlitePrograms", "SqliteSchema"]
+__all__ = ["LARGE_RESULT", "SqlitePrograms", "SqliteSchema"]
 
-APART: Final = 2048
-"""Results above this many bytes live in a table of their own, off the hot row."""
+LARGE_RESULT: Final = 2048
+"""Results above this many bytes go to their own table, so that rows stay small."""
 
 COMPLETED: Final = number_of(State.COMPLETED)
 
-AT_ONCE: Final = 100
-"""Keys in one look at many."""
+PEEKED: Final = 100
+"""Keys that one statement looks up."""
 
 
 class SqliteSchema(Schema):
@@ -34,13 +34,13 @@ class SqliteSchema(Schema):
 
 
 class SqlitePrograms(SqlPrograms):
-    """The common cases in one statement each. ``now`` is the store's clock."""
+    """The common cases in one statement each; `SqlPrograms` does the rest."""
 
     begin = "BEGIN IMMEDIATE"
-    lock = ""  # whoever has begun to write is alone
+    lock = ""  # a transaction that writes is the only one
 
     def __init__(self, table: str, now: Callable[[], int], style: str = "?") -> None:
-        """``style``: how whoever runs the statements writes the place of a value."""
+        """``style``: the placeholder of the driver that runs the statements."""
         self.now = now
         self._style = style
         self.results = f"{table}_results"
@@ -48,7 +48,7 @@ class SqlitePrograms(SqlPrograms):
         super().__init__(table)
         present = PRESENT.replace("result", _whole_result(table))
         self.look = f"SELECT {present} FROM {self.records} WHERE id = ?"
-        several = ", ".join("?" * AT_ONCE)
+        several = ", ".join("?" * PEEKED)
         self._look_at_many = f"SELECT id, {present} FROM {self.records} WHERE id IN ({several})"
         self._start = (
             f"INSERT INTO {self.records} (id, state, fence, attempt, owner, lease_until,"
@@ -78,11 +78,11 @@ class SqlitePrograms(SqlPrograms):
         return self._seen(ask, rows[0]) if rows else None
 
     def peek_all(self, asks: Sequence[ClaimRequest]) -> Program[list[Any]]:
-        """The same for many, a hundred at once; what is wrong with a row stands in its place."""
+        """The same for many; a damaged row's error is in its place."""
         rows: dict[bytes, Any] = {}
-        for start in range(0, len(asks), AT_ONCE):
-            ids = [ask.key.id for ask in asks[start : start + AT_ONCE]]
-            some = yield Query(self._look_at_many, (*ids, *[None] * (AT_ONCE - len(ids))))
+        for start in range(0, len(asks), PEEKED):
+            ids = [ask.key.id for ask in asks[start : start + PEEKED]]
+            some = yield Query(self._look_at_many, (*ids, *[None] * (PEEKED - len(ids))))
             rows.update((row[0], row[1:]) for row in some)
         answers: list[Any] = []
         for ask in asks:
@@ -105,8 +105,8 @@ class SqlitePrograms(SqlPrograms):
         return lifecycle.recall(present_from(id_, rows[0]), self.now()) if rows else None
 
     def look_or_shortcut(self, ask: Request) -> Program[Any]:
-        """A claim looks first, unless its caller just did: a duplicate needs no write. The rest take
-        their shortcut."""
+        """A claim looks first, unless its caller just did, because a duplicate needs no write. All
+        other requests take the shortcut."""
         if type(ask) is ClaimRequest and not ask.looked:
             seen = yield from self.peek(ask)
             if seen is not None:
@@ -118,7 +118,7 @@ class SqlitePrograms(SqlPrograms):
         return None if statement is None else self.meaning(ask, (yield statement))
 
     def statement_for(self, ask: Request) -> Query | Change | None:
-        """The one statement that does the common case; None: there is none."""
+        """The one statement for the common case; None: there is none for this request."""
         now = self.now()
         if isinstance(ask, ClaimRequest):
             key = ask.key
@@ -127,7 +127,7 @@ class SqlitePrograms(SqlPrograms):
             start = (key.id, ask.owner, *times, ask.hold, scope, key.value, ask.fingerprint)
             return Query(self._start, start)
         if isinstance(ask, Complete):
-            if ask.result is not None and len(ask.result) > APART:
+            if ask.result is not None and len(ask.result) > LARGE_RESULT:
                 return None
             state = COMPLETED if ask.state is State.COMPLETED else number_of(ask.state)
             end = (state, ask.result, ask.error, now, now + ask.retention)
@@ -137,17 +137,17 @@ class SqlitePrograms(SqlPrograms):
         return None
 
     def meaning(self, ask: Request, reply: Any) -> Claimed | Ack | None:
-        """What the statement did; None: it was not the common case."""
+        """The answer, from the reply of that statement; None: it was not the common case."""
         if isinstance(ask, ClaimRequest):
             return Claimed(Verdict.WON, reply[0][0], 1) if reply else None
         return Ack.OK if reply else None
 
     def save(self, row: Row, new: bool = False) -> Program[None]:
-        apart = row.result is not None and len(row.result) > APART
-        yield from super().save(replace(row, result=b"") if apart else row, new)
+        is_large = row.result is not None and len(row.result) > LARGE_RESULT
+        yield from super().save(replace(row, result=b"") if is_large else row, new)
         this = self.mark("WHERE id = ?")
         which = f"SELECT n FROM {self.records} {this}"
-        if apart:
+        if is_large:
             yield Change(f"UPDATE {self.records} SET apart = 1 {this}", (row.id,))
             keep = f"INSERT OR REPLACE INTO {self.results} VALUES (({which}), {self.mark('?')})"
             yield Change(keep, (row.id, row.result))
@@ -165,5 +165,5 @@ class SqlitePrograms(SqlPrograms):
 
 
 def _whole_result(table: str) -> str:
-    apart = f"(SELECT body FROM {table}_results r WHERE r.n = {table}_records.n)"
-    return f"CASE apart WHEN 1 THEN {apart} ELSE result END"
+    large = f"(SELECT body FROM {table}_results r WHERE r.n = {table}_records.n)"
+    return f"CASE apart WHEN 1 THEN {large} ELSE result END"

@@ -1,4 +1,4 @@
-"""The URL, the file that it names, how a connection to it is made, and its errors in our words."""
+"""The URL of a SQLite store and its file: open a connection, guard the file, translate errors."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ OPTIONS: Final = {"synchronous": "full", "timeout": 5.0, "table": "twicesafe", "
 
 
 class DatabaseFile:
+    """The one file of a store. A connection to any other file at the same path is refused."""
+
     def __init__(self, path: str | Path, synchronous: str, timeout: float) -> None:
         if synchronous.lower() not in ("full", "normal"):
             raise ConfigurationError(f"synchronous={synchronous[:20]!r}: use full or normal")
@@ -29,14 +31,14 @@ class DatabaseFile:
         self.synchronous = synchronous.lower()
         self.timeout = timeout
         self._identity: tuple[int, int] | None = None
-        """Device and number of the file that we opened first. No other file is ever written to."""
-        self._is_told = False
+        """Device and inode of the file that we opened first. No other file is ever written to."""
+        self._is_logged = False
 
     def connect(self) -> sqlite3.Connection:
-        """A new connection; the first one makes the file, if there is none."""
+        """A new connection; the first one creates the file if it is missing."""
         first = self._identity is None
         if first:
-            self._make()
+            self._create()
         else:
             self.check()
         try:
@@ -44,16 +46,16 @@ class DatabaseFile:
                 self._name if first else f"{self.path.as_uri()}?mode=rw",
                 uri=not first,
                 timeout=self.timeout,
-                isolation_level=None,  # we say BEGIN ourselves
-                check_same_thread=False,  # the lane and the pool see to that
+                isolation_level=None,  # our programs send BEGIN
+                check_same_thread=False,  # one thread at a time uses it
             )
         except sqlite3.Error as error:
             raise StoreUnavailableError(
-                f"cannot open {self.path}: {error}; does its folder exist and may you write there?"
+                f"cannot open {self.path}: {error}; check that its folder exists and is writable"
             ) from error
         try:
-            with self.errors():  # the first words that touch the file itself
-                self._into_wal(connection)
+            with self.errors():  # the first statements that touch the file
+                self._use_wal(connection)
                 connection.execute(f"PRAGMA synchronous={self.synchronous}")
             self.check()
         except BaseException:
@@ -61,56 +63,55 @@ class DatabaseFile:
             raise
         return connection
 
-    def _make(self) -> None:
-        """For its owner alone: it holds results. SQLite gives -wal and -shm the same mode.
+    def _create(self) -> None:
+        """Readable by its owner only, because it holds results. SQLite gives -wal and -shm the same mode.
 
-        A file that is there is not even opened here: closing it would end SQLite's locks on it.
+        An existing file is not opened here: to close it would end SQLite's locks on it.
         """
         if not self.path.exists():
-            with suppress(
-                OSError
-            ):  # made by another process just now; or SQLite says what is wrong
+            # Another process may create it just now. Any other error will come from SQLite.
+            with suppress(OSError):
                 new = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
                 os.close(os.open(os.path.realpath(self.path), new, 0o600))
 
     def check(self) -> None:
-        """Is the file at our path the one that we opened? Asked before every answer.
+        """Raise if the file at our path is not the one that we opened. Called before every answer.
 
-        SQLite goes on in a file that was removed, and other processes make a new one: a key would run
-        in both.
+        SQLite continues to use a file that was removed, while other processes create a new one: a key
+        would run in both.
         """
         try:
             found = os.stat(self._name)
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
-                raise StoreUnavailableError(f"cannot look at {self.path}: {error}") from error
+                raise StoreUnavailableError(f"cannot check {self.path}: {error}") from error
             raise self._gone("removed") from error
         here = found.st_dev, found.st_ino
         if self._identity is None:
             self._identity = here
             if hasattr(os, "O_PATH"):
-                # Its number is not given to another file while we hold it. This is no descriptor for
-                # reading: closing it does not end SQLite's locks.
+                # While it is open, its inode is not reused for another file. With O_PATH, to close it
+                # does not end SQLite's locks.
                 weakref.finalize(self, os.close, os.open(self._name, os.O_PATH | os.O_CLOEXEC))
         elif self._identity != here:
             raise self._gone("replaced by another file")
 
     def _gone(self, how: str) -> StoreError:
         error = StoreError(
-            f"{self.path} was {how} while it was open; nothing is run or answered, because keys could "
-            "run a second time; stop all its processes, put the right file there, and start them again"
+            f"{self.path} was {how} while it was open; no handler runs and no call is answered, because "
+            "keys could run twice; stop all processes that use it, restore the right file, and start again"
         )
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             logging.getLogger("twicesafe").error("%s", error)
         return error
 
     def is_private(self) -> bool:
-        """May nobody but its owner read it?"""
+        """Whether only its owner may read it."""
         return os.name != "posix" or not os.stat(self._name).st_mode & 0o077
 
-    def _into_wal(self, connection: sqlite3.Connection) -> None:
-        """SQLite does not wait for others while it changes the journal mode; so we do."""
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Set the journal mode. SQLite does not wait for other connections here, so we do."""
         until = time.monotonic() + max(self.timeout, 5.0)
         while True:
             try:
@@ -122,7 +123,7 @@ class DatabaseFile:
                 continue
             if mode != "wal":
                 raise ConfigurationError(
-                    f"{self.path} cannot use WAL (it says {mode!r}): put the file on a local disk"
+                    f"{self.path} cannot use WAL (journal mode {mode!r}): put the file on a local disk"
                 )
             return
 
@@ -134,8 +135,8 @@ class DatabaseFile:
             raise self.trouble(error) from error
 
     def trouble(self, error: sqlite3.Error) -> StoreError:
-        """Only what another try may cure is told as an outage."""
-        hopeless = (
+        """Our error for this one: an outage only if a retry may help."""
+        permanent = (
             sqlite3.DataError,  # SQLITE_TOOBIG
             sqlite3.IntegrityError,
             sqlite3.InterfaceError,
@@ -143,11 +144,11 @@ class DatabaseFile:
             sqlite3.ProgrammingError,
         )
         name = getattr(error, "sqlite_errorname", type(error).__name__)
-        kind = StoreError if isinstance(error, hopeless) else StoreUnavailableError
-        return kind(f"SQLite says {name} on {self.path}: {error}")
+        kind = StoreError if isinstance(error, permanent) else StoreUnavailableError
+        return kind(f"SQLite error {name} on {self.path}: {error}")
 
     def filesystem(self) -> str:
-        """The type of file system that it is on, where the system tells; links are followed."""
+        """The type of the file system that holds the file, or "" if unknown. Follows links."""
         best, kind, path = "", "", os.path.realpath(self.path)
         try:
             mounts = Path("/proc/mounts").read_text().splitlines()

@@ -17,7 +17,7 @@ from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ..._values.clocks import boot_id, since_boot, wall_clock
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Capabilities, Finding, Program, Store
-from ...stores._batching import ThreadedStore
+from ...stores._threaded_store import ThreadedStore
 from ...stores._urls import identifier, options_of
 from ..sql.commands import Change, Query, atomically
 from ..sql.in_transaction import InTransaction
@@ -287,7 +287,7 @@ class SqliteStore(SqliteConnections, Store):
         check = self._read(_pragma("quick_check"))
         normal = self._file.synchronous == "normal"
         return [
-            Finding("refuse", f"the file is on {kind}, where locks fail", "use a local disk")
+            Finding("refuse", f"the file is on {kind}, where locks do not work", "use a local disk")
             if remote
             else Finding("ok", f"local file system ({kind or 'unknown'})"),
             Finding("warn", "synchronous=normal: a power cut can lose the last commits")
@@ -298,8 +298,8 @@ class SqliteStore(SqliteConnections, Store):
             if self._file.is_private()
             else Finding(
                 "warn",
-                "other users of this machine may read the file, and results are in it",
-                f"chmod 600 {self.path}*, if no other user's process needs it",
+                "other users of this machine may read the file, which holds results",
+                f"chmod 600 {self.path}*, unless a process of another user needs it",
             ),
             Finding("ok", f"SQLite {sqlite3.sqlite_version}, schema {self._schema.newest}"),
         ]

@@ -1,0 +1,219 @@
+"""The connections of one event loop to PostgreSQL: four, each with one program at a time.
+
+One is for claims, one for ends (complete, fail), one for claims of keys that an open transaction
+locks, and one for all other work. Calls that arrive while a connection is busy share its next statement
+(`AsyncBatcher`). If a call is cancelled or fails, its connection is dropped; a retry on a new one gets
+the same answer, by the owner token. A cancelled call waits until its statement has ended in the
+server, so the request that follows it (`Abandon`, on the same connection) cannot overtake it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..._core.protocol import Request
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._base import Program
+from ...stores._batching import AsyncBatcher, uncancellable
+from ..sql.commands import Query
+from .connections import AsyncConnection
+from .listener import AsyncListener
+from .settings import explain
+from .store import BATCH, POLL
+
+if TYPE_CHECKING:
+    from .async_store import AsyncStoreBase
+
+__all__ = ["LoopConnections"]
+
+T = TypeVar("T")
+
+SETTLING: Final = 1.0
+"""Seconds that a cancelled call waits for its statement to end in the server."""
+
+
+class SerialConnection:
+    """One connection that runs one program at a time. Opened on first use, dropped after any error."""
+
+    def __init__(self, store: AsyncStoreBase) -> None:
+        self._store = store
+        self._connection: AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, program: Program[T]) -> T:
+        try:
+            return await self._run(program)
+        except SchemaVersionError:
+            if self._store._checked:  # the tables were there: do they keep generations now?
+                await self._run(self._store._schema.version())
+            raise
+
+    async def _run(self, program: Program[T]) -> T:
+        patience = self._store.settings.timeout
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        if self._lock.locked():
+            try:
+                await asyncio.wait_for(self._lock.acquire(), patience)
+            except TimeoutError as error:
+                raise self._timed_out() from error
+        else:
+            await self._lock.acquire()
+        try:
+            if self._connection is None:
+                async with asyncio.timeout_at(until):
+                    self._connection = await self._open()
+            # Not asyncio.timeout: a cancelled driver first tries to reach the server, which may hang.
+            alarm = loop.call_at(until, self._connection.abort)
+            try:
+                return await self._connection.drive(program)
+            finally:
+                alarm.cancel()
+        except asyncio.CancelledError:
+            await self._wait_for_statement()
+            raise
+        except BaseException as error:
+            self.drop()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from error  # the driver raised its own error instead
+            if isinstance(error, TimeoutError) or loop.time() >= until:
+                raise self._timed_out() from error
+            raise
+        finally:
+            self._lock.release()
+
+    async def connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._store.settings.timeout), self._lock:
+                if self._connection is None:
+                    self._connection = await self._open()
+        except TimeoutError as error:
+            raise self._timed_out() from error
+
+    def _timed_out(self) -> StoreUnavailableError:
+        store = self._store
+        return StoreUnavailableError(
+            f"{store.url} did not answer within {store.settings.timeout:g} s"
+        )
+
+    async def _wait_for_statement(self) -> None:
+        """Wait until the running statement has ended in the server; then drop the connection."""
+        if self._connection is not None:
+            try:
+                async with asyncio.timeout(SETTLING):
+                    await self._connection.execute(Query("SELECT 1"))
+            except Exception:
+                return
+            finally:
+                self.drop()
+
+    async def _open(self) -> AsyncConnection:
+        connection = self._store.new_connection()
+        try:
+            await connection.open()
+        except TimeoutError:
+            raise
+        except Exception as error:
+            raise explain(error, self._store.url) from error
+        try:
+            await self._store.prepare(connection)
+        except BaseException:
+            connection.drop()
+            raise
+        return connection
+
+    def drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
+
+
+class LoopConnections:
+    """The connections of one event loop, and which request goes to which."""
+
+    def __init__(self, store: AsyncStoreBase) -> None:
+        self._store = store
+        self._claims = SerialConnection(store)
+        self._ends = SerialConnection(store)
+        self.other = SerialConnection(store)
+        self._locked = SerialConnection(store)
+        """For claims of keys that an open transaction locks: no other call waits behind them."""
+        claims = self._batcher(self._claims)
+        self._batchers = {
+            "claim": claims,
+            "abandon": claims,
+            "complete": self._batcher(self._ends),
+            "fail": self._batcher(self._ends),
+        }
+        self._listener = AsyncListener(store.new_connection)
+
+    def _batcher(self, connection: SerialConnection) -> AsyncBatcher:
+        programs = self._store.programs
+        return AsyncBatcher(
+            lambda request: connection.run(programs.perform(request)),
+            lambda requests: connection.run(programs.perform_all(requests)),
+            BATCH,
+        )
+
+    async def connect(self) -> None:
+        for connection in (self._claims, self._ends):
+            await connection.connect()
+
+    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
+        store = self._store
+        if self._is_locked(request):
+            return self._locked.run(store.programs.perform(request))
+        batcher = self._batchers.get(request.op)
+        if batcher is not None:
+            return batcher.perform(request)
+        return self.run_other(store.programs.perform(request))
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        batcher = None if self._is_locked(request) else self._batchers.get(request.op)
+        if batcher is None:
+            return uncancellable(self.perform(request))
+        return batcher.submit(request)
+
+    def _is_locked(self, request: Any) -> bool:
+        held = self._store.programs.held
+        return bool(held) and request.op in ("claim", "abandon") and request.id in held
+
+    def run_other(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return self.other.run(program)
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            connection = self._claims if part[0].op in ("claim", "abandon") else self._ends
+            try:
+                answers += await connection.run(self._store.programs.perform_all(part))
+            except StoreError as error:
+                answers += [error.again() for _ in part]
+        return answers
+
+    # -- wake-ups -----------------------------------------------------------------------------
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await self.wait(id, seconds, lambda: self._store.programs.awaits(id))
+
+    async def wait(self, id: bytes, seconds: float, awaits: Callable[[], Program[bool]]) -> None:  # noqa: A002
+        """The async version of `PostgresStore._wait`."""
+        if not self._store.settings.wake:
+            await asyncio.sleep(min(seconds, POLL))
+            return
+        try:
+            async with asyncio.timeout(seconds), self._listener.listening(id) as bell:
+                # Mark the row after we listen and before we wait, so that no end is missed.
+                if await self.run_other(awaits()):
+                    await bell.wait()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        await self._listener.close()
+        for connection in (self._claims, self._ends, self.other, self._locked):
+            connection.drop()

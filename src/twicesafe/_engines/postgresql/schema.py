@@ -1,0 +1,51 @@
+"""The schema of a PostgreSQL store: is it there, which version, and how it is migrated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ...errors import ConfigurationError
+from ...stores._base import Program
+from ..sql.commands import Change, Query
+from ..sql.migrations import Schema
+
+__all__ = ["GENERATIONS", "PostgresSchema"]
+
+GENERATIONS: Final = 1000
+"""Schema versions from here on belong to tables that keep generations."""
+
+
+class PostgresSchema(Schema):
+    def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
+        super().__init__("postgresql", f"{schema}.{table}" if schema else table)
+        self._schema, self._mark = schema, mark
+
+    def exists(self) -> Program[bool]:
+        # Not to_regclass: inside a transaction it may remember that the table was not there.
+        query = self._mark(
+            "SELECT count(*) FROM pg_catalog.pg_tables WHERE tablename = ?::text"
+            " AND schemaname = coalesce(nullif(?::text, ''), current_schema())"
+        )
+        bare = self.table.rpartition(".")[2]
+        return bool((yield Query(query, (f"{bare}_meta", self._schema)))[0][0])
+
+    def script(self) -> str:
+        place = f"CREATE SCHEMA IF NOT EXISTS {self._schema};\n" if self._schema else ""
+        return place + super().script()
+
+    def version(self) -> Program[int]:
+        found = yield from super().version()
+        if found >= GENERATIONS:
+            raise ConfigurationError(
+                f"the tables {self.table}_… keep generations: add ?generations=… to the URL, with the "
+                "value that the other processes use"
+            )
+        return found
+
+    def step(self) -> Program[str | None]:
+        # Another process that migrates now waits here until we are done, and has nothing left to do.
+        yield Query("SELECT pg_advisory_xact_lock(hashtext('twicesafe migration'))")
+        if self._schema:
+            yield Change(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        return (yield from super().step())
