@@ -4,16 +4,19 @@ trial         what a trial is, the list of them, and how one is run
 running       all of them, each engine in a process of its own; page: how they are published
 adapters      every way to hold a transaction, killed at every phase (C3); adapter: one delivery
 proxy         a TCP proxy that cuts, delays, throttles and swallows
-doors         a receiver in any colour, through any driver
+drivers       a receiver, blocking or async, through any driver
 cuts          replies and requests that end after any number of bytes (C5); transactions: the inbox's
 zombies       workers that stand still past their lease, and wake (C7); zombie: such a worker
-clocks        clocks that jump (C8); clockwork: who is at work meanwhile; preload: what it takes
-crowds        workers killed by the hundred, a thousand callers on one key (C3, C9)
+clocks        clocks that jump (C8); clock_load: callers at work meanwhile; preload: what it
+              takes
+concurrent_processes
+              workers killed by the hundred, a thousand callers on one key (C3, C9)
 commits       workers killed in a transaction (C3), relays killed (C13)
 lane_order    the order of an outbox's keys under refusals, operators and a backlog (C13)
 mixed         receivers and inboxes on the same keys, while others sweep (C9)
 histories     concurrent clients, recorded (C10); linearity: the judge
-points        deaths before and after every statement (C4)
+process_deaths
+              deaths before and after every statement (C4)
 models        the shipped model at full size (C11)
 refusals      a store that says no to one result, or never gets it (C5)
 resources     what runs out: memory, room, the right to write (C15); soaker, filler: who uses it up
@@ -26,13 +29,13 @@ from . import (  # noqa: F401
     adapters,
     clocks,
     commits,
-    crowds,
+    concurrent_processes,
     cuts,
     histories,
     lane_order,
     mixed,
     models,
-    points,
+    process_deaths,
     refusals,
     resources,
     restarts,

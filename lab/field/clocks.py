@@ -25,7 +25,7 @@ from tests.servers.postgres import Postgres
 from tests.servers.valkey import Valkey
 from twicesafe import Policy, Receiver
 
-from .clockwork import Work
+from .clock_load import Work
 from .preload import compiled
 from .trial import SERVERS, Trial, trial
 from .zombies import fresh_url
@@ -151,7 +151,7 @@ def worker_clocks(t: Trial) -> None:
     with fresh_url(t.engine) as url, tempfile.TemporaryDirectory() as folder:
         clock = WallClock(Path(folder))
         with subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("clockwork.py")), url],
+            [sys.executable, str(Path(__file__).with_name("clock_load.py")), url],
             env={**os.environ, **clock.settings},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.kill.aftermath import check_inbox
 from tests.outbox.aftermath import carnage
 
-from .crowds import folder_for, run_storm
+from .concurrent_processes import folder_for, run_storm
 from .running import ROOT
 from .trial import Trial, trial
 from .zombies import fresh_url

@@ -24,7 +24,7 @@ from twicesafe._values.owner_token import new_owner
 from twicesafe._values.records import State
 from twicesafe.errors import StoreUnavailableError
 
-from .doors import DRIVERS, Door, through
+from .drivers import DRIVERS, DriverReceiver, through
 from .proxy import ACTS, Fault, Proxy
 from .trial import Trial, trial
 
@@ -44,10 +44,12 @@ HOUR: Final = 3_600_000
 
 
 class Bench:
-    """One door behind the proxy, and the scenes that are played through it."""
+    """One client behind the proxy, and the scenes that are played through it."""
 
-    def __init__(self, t: Trial, driver: str, door: Door, proxy: Proxy, way: str) -> None:
-        self.t, self.driver, self.door, self.proxy, self.way = t, driver, door, proxy, way
+    def __init__(
+        self, t: Trial, driver: str, client: DriverReceiver, proxy: Proxy, way: str
+    ) -> None:
+        self.t, self.driver, self.client, self.proxy, self.way = t, driver, client, proxy, way
         self._numbers = itertools.count(1)
         self.runs: dict[str, int] = {}
         self.fault = Fault("reply")
@@ -76,7 +78,7 @@ class Bench:
             return self.run(key)
 
         self.arm()
-        outcome = self.door.process(key, handler)
+        outcome = self.client.process(key, handler)
         self._once(key, outcome)
 
     def complete(self) -> None:
@@ -86,7 +88,7 @@ class Bench:
             self.arm()
             return self.run(key)
 
-        outcome = self.door.process(key, handler)
+        outcome = self.client.process(key, handler)
         self.disarm()
         self._once(key, outcome)
 
@@ -98,7 +100,7 @@ class Bench:
             raise ValueError("on purpose")
 
         try:
-            self.door.process(key, handler)
+            self.client.process(key, handler)
         except ValueError:
             pass
         else:
@@ -106,15 +108,15 @@ class Bench:
         self.disarm()
         row = self.ask(Read(Key(key).id))
         assert row.state is State.RELEASED, f"not released but {row.state}"
-        outcome = self.door.process(key, self.run, key)
+        outcome = self.client.process(key, self.run, key)
         assert (outcome.attempt, outcome.replayed) == (2, False), outcome
         self._once(key, outcome)
 
     def replay(self) -> None:
         key = self.key()
-        first = self.door.process(key, self.run, key)
+        first = self.client.process(key, self.run, key)
         self.arm()
-        again = self.door.process(key, self.run, key)
+        again = self.client.process(key, self.run, key)
         self.disarm()
         assert again.replayed
         assert again.value == first.value
@@ -134,7 +136,7 @@ class Bench:
     def batch(self) -> None:
         keys = [self.key() for _ in range(3)]
         self.arm()
-        outcomes = self.door.process_many(keys, self.run)
+        outcomes = self.client.process_many(keys, self.run)
         self.disarm()
         for key, outcome in zip(keys, outcomes, strict=True):
             assert outcome.ok, f"{type(outcome.error).__name__}: {outcome.error}"
@@ -145,7 +147,7 @@ class Bench:
         key = self.key()
         self.proxy.cut()
         self.arm()
-        outcome = self.door.process(key, self.run, key)
+        outcome = self.client.process(key, self.run, key)
         self.disarm()
         self._once(key, outcome)
 
@@ -154,20 +156,20 @@ class Bench:
         connection, so that the second try is the one which is cut.)"""
         for _ in range(2):
             with contextlib.suppress(StoreUnavailableError):
-                return self.door.perform(request)
-        return self.door.perform(request)
+                return self.client.perform(request)
+        return self.client.perform(request)
 
     def again(self, key: str) -> None:
         """Deliver until it is done: a busy machine may be too slow for a short lease."""
         while True:
             with contextlib.suppress(StoreUnavailableError):
-                self.door.process(key, self.run, key)
+                self.client.process(key, self.run, key)
                 return
 
     def _once(self, key: str, outcome: Any) -> None:
         assert self.runs.get(key) == 1, f"ran {self.runs.get(key)} times"
         assert outcome.value == f"{key} done"
-        again = self.door.process(key, self.run, key)
+        again = self.client.process(key, self.run, key)
         assert again.replayed, "a recorded result was lost"
         assert again.value == outcome.value
         assert self.runs[key] == 1, "a duplicate ran"
@@ -191,7 +193,7 @@ class Bench:
         return self.fault.passed
 
     def play(self, scene: Callable[[], None], offset: int, act: str) -> None:
-        self.door.process(self.key(), str)  # a warm connection: the same bytes each time
+        self.client.process(self.key(), str)  # a warm connection: the same bytes each time
         self.fault = Fault(self.way, offset, act, self.seconds)  # type: ignore[arg-type]
         began = time.monotonic()
         try:
@@ -213,14 +215,14 @@ class Bench:
 def bench_for(
     t: Trial, driver: str, way: str, policy: Policy = POLICY, **options: object
 ) -> Iterator[Bench]:
-    """A fresh store behind a proxy, and a door of this driver to it."""
+    """A fresh store behind a proxy, and a client of this driver to it."""
     server = shared(t.engine)
     with server.fresh() as fresh, Proxy(server.port) as proxy:
         url = through(fresh, proxy.port)
         for name, value in options.items():
             url += f"{'&' if '?' in url else '?'}{name}={value}"
-        with Door(driver, url, policy) as door:
-            yield Bench(t, driver, door, proxy, way)
+        with DriverReceiver(driver, url, policy) as client:
+            yield Bench(t, driver, client, proxy, way)
 
 
 def _sweep(t: Trial, way: str, per_scene: int | None) -> None:
@@ -281,8 +283,8 @@ def end_in_mid_record(server: Any, url: str, driver: str, delay: float = 0.3) ->
     """An event loop ends while the reply to a record is on its way: runs, and what is recorded."""
     runs: list[str] = []
     with Proxy(server.port) as proxy:
-        with Door(driver, through(url, proxy.port), POLICY) as door:
-            door.process("warm", str)
+        with DriverReceiver(driver, through(url, proxy.port), POLICY) as client:
+            client.process("warm", str)
 
             async def handler() -> str:
                 runs.append("run")
@@ -290,17 +292,17 @@ def end_in_mid_record(server: Any, url: str, driver: str, delay: float = 0.3) ->
                 return "done"
 
             async def main() -> None:
-                task = asyncio.create_task(door.receiver.process("ending", handler))
+                task = asyncio.create_task(client.receiver.process("ending", handler))
                 while not runs:  # noqa: ASYNC110 - it happens on the other side of the wire
                     await asyncio.sleep(0.001)
                 await asyncio.sleep(0.05)
                 assert not task.done()
 
-            door.run(main())
-            door.end_loop()
+            client.run(main())
+            client.end_loop()
             proxy.disarm()
-        with Door(driver, url, POLICY) as door:
-            return len(runs), door.process("ending", str, "run again").value
+        with DriverReceiver(driver, url, POLICY) as client:
+            return len(runs), client.process("ending", str, "run again").value
 
 
 @trial("ending loops", "C5", "ends")

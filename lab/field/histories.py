@@ -35,7 +35,7 @@ from twicesafe._core.protocol import (
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.stores._urls import open_async_store, open_store
 
-from .doors import through
+from .drivers import through
 from .linearity import UNDECIDED, UNKNOWN, Call, check, partition
 from .proxy import Fault, Proxy
 from .trial import SERVERS, Trial, trial

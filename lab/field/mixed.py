@@ -23,7 +23,7 @@ from tests.servers import shared
 from twicesafe import Inbox, Policy, Receiver, StillInProgressError, StoreUnavailableError
 from twicesafe.events import StoreFailed, Unprotected
 
-from .doors import DRIVERS, Door
+from .drivers import DRIVERS, DriverReceiver
 from .trial import Trial, trial
 
 __all__ = ["mixed_modes"]
@@ -140,11 +140,11 @@ def mixed_modes(t: Trial) -> None:
                 deliver(key, once)
 
         def by_receiver(driver: str, policy: Policy) -> None:
-            with Door(driver, place.url, policy) as door:
-                door.receiver._notify = hear
+            with DriverReceiver(driver, place.url, policy) as client:
+                client.receiver._notify = hear
 
                 def once(key: str) -> str:
-                    return str(door.process(key, place.effect, key, "receiver").value)
+                    return str(client.process(key, place.effect, key, "receiver").value)
 
                 for key in reversed(keys):
                     deliver(key, functools.partial(once, key))

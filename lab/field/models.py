@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from twicesafe.testing._model import StoreModel
 
-from .points import hooks_for
+from .process_deaths import hooks_for
 from .trial import SERVERS, Trial, trial
 
 __all__ = ["models"]

@@ -22,7 +22,7 @@ import psycopg
 from tests.servers import shared
 from twicesafe import NotStorableError, Policy, ResultUnavailableError
 
-from .doors import DRIVERS, Door, through
+from .drivers import DRIVERS, DriverReceiver, through
 from .proxy import Proxy
 from .trial import SERVERS, Trial, trial
 from .zombies import fresh_url
@@ -43,26 +43,26 @@ def refused_payloads(t: Trial) -> None:
     ways = (_refusing,) if t.engine == "sqlite" else (_refusing, _cutting)
     for way in ways:
         for driver in DRIVERS[t.engine]:
-            with way(t.engine) as (url, say_no), Door(driver, url, POLICY) as door:
+            with way(t.engine) as (url, say_no), DriverReceiver(driver, url, POLICY) as client:
                 runs: Counter[str] = Counter()
 
                 def handle(key: str, runs: Counter[str] = runs) -> str:
                     runs[key] += 1
                     return HEAVY if "heavy" in key else key
 
-                door.process("light", handle, "light")  # the tables are there now
+                client.process("light", handle, "light")  # the tables are there now
                 say_no()
                 for number in range(t.size(2, 25)):
-                    _alone(t, door, handle, f"heavy-{number}")
-                    _in_company(t, door, handle, number)
+                    _alone(t, client, handle, f"heavy-{number}")
+                    _in_company(t, client, handle, number)
                 t.tried += len(runs)
                 again = [key for key, count in runs.items() if count > 1]
                 t.expect(not again, f"{driver}, {way.__name__}: ran again: {again[:5]}")
 
 
-def _alone(t: Trial, door: Door, handle: Callable[[str], str], key: str) -> None:
+def _alone(t: Trial, client: DriverReceiver, handle: Callable[[str], str], key: str) -> None:
     began = time.monotonic()
-    answers = [type(_answer(door, handle, key)) for _ in range(3)]
+    answers = [type(_answer(client, handle, key)) for _ in range(3)]
     t.most("longest until a key ended (s)", time.monotonic() - began)
     t.expect(time.monotonic() - began < SOON, f"{key} took {time.monotonic() - began:.0f} s")
     expected = [NotStorableError, ResultUnavailableError, ResultUnavailableError]
@@ -70,17 +70,19 @@ def _alone(t: Trial, door: Door, handle: Callable[[str], str], key: str) -> None
     t.count("kept without a result")
 
 
-def _answer(door: Door, handle: Callable[[str], str], key: str) -> Any:
+def _answer(client: DriverReceiver, handle: Callable[[str], str], key: str) -> Any:
     try:
-        return door.process(key, handle, key).value
+        return client.process(key, handle, key).value
     except Exception as error:
         return error
 
 
-def _in_company(t: Trial, door: Door, handle: Callable[[str], str], number: int) -> None:
+def _in_company(
+    t: Trial, client: DriverReceiver, handle: Callable[[str], str], number: int
+) -> None:
     keys = [f"{number}-{name}" for name in ("a", "b", "heavy", "c")]
     for wanted in (NotStorableError, ResultUnavailableError):
-        answers = door.process_many(keys, handle)
+        answers = client.process_many(keys, handle)
         light = [answer.value for answer in answers if hasattr(answer, "value")]
         t.expect(light == [keys[0], keys[1], keys[3]], f"a batch kept {str(light)[:100]}")
         found = getattr(answers[2], "error", answers[2])

@@ -1,6 +1,6 @@
 """What runs out (C15): memory and descriptors in a long run, room on disk, the right to write, time.
 
-*Soak*: a worker does a bit of everything, in both colours, behind a proxy that cuts its connections.
+*Soak*: a worker does a bit of everything, in both modes, behind a proxy that cuts its connections.
 *No room*: the store refuses to write in mid-work, then recovers; whatever is not recorded fails closed.
 *Recovery*: how long a key waits for a worker that was killed, and for one that was interrupted.
 """
@@ -23,8 +23,8 @@ from typing import Any, Final
 from tests.servers import launch, shared
 from twicesafe import Policy, Receiver, StoreError
 
-from .crowds import folder_for
-from .doors import through
+from .concurrent_processes import folder_for
+from .drivers import through
 from .proxy import Act, Fault, Proxy
 from .trial import SERVERS, Trial, trial
 from .zombies import LEASE, Worker, fresh_url

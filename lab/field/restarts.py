@@ -94,13 +94,13 @@ MANY: Final = {False: 16, True: 40}
 
 
 class Pair:
-    """A primary and its replica with a wire between them, and the address that clients know."""
+    """A primary and its replica with a link between them, and the address that clients know."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         settings = {"appendonly": "yes", "appendfsync": "always", "repl_diskless_sync_delay": "0"}
         self.primary = stack.enter_context(launch("valkey", **settings))
-        self.wire = stack.enter_context(Proxy(self.primary.port))
-        replicaof = f"127.0.0.1 {self.wire.port}"
+        self.link = stack.enter_context(Proxy(self.primary.port))
+        replicaof = f"127.0.0.1 {self.link.port}"
         self.replica = stack.enter_context(launch("valkey", replicaof=replicaof, **settings))
         self.front = stack.enter_context(Proxy(self.primary.port))
         self.until_level()
@@ -119,7 +119,7 @@ class Pair:
 
     def fail_over(self) -> None:
         self.primary.kill()
-        self.wire.cut()
+        self.link.cut()
         with self.replica.client() as client:
             client.execute_command("REPLICAOF NO ONE")
         self.front.behind = self.replica.port
@@ -152,7 +152,7 @@ def _one_failover(t: Trial, replicas: int, number: int) -> Counter[str]:
         before = _acknowledged(receiver, [f"before-{n}" for n in range(MANY[t.full])], rng)
         if not replicas:
             pair.until_level()
-        pair.wire.held = True
+        pair.link.held = True
         after = _acknowledged(receiver, [f"after-{n}" for n in range(MANY[t.full])], rng)
         pair.fail_over()
         for when, told in (("before", before), ("during", after)):

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.kill import gathering
 
-from .crowds import folder_for
+from .concurrent_processes import folder_for
 from .running import ROOT
 from .trial import SERVERS, Absent, Trial, trial
 from .zombies import fresh_url

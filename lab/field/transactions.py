@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from tests.servers import shared
 from twicesafe import AsyncInbox, Inbox
 
-from .doors import through
+from .drivers import through
 from .proxy import Fault, Proxy
 from .trial import Trial, trial
 

@@ -91,8 +91,8 @@ async def tasks(url: str, policy: Policy) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
     url, kind, lease = sys.argv[1:]
-    terms = Policy(lease=float(lease))
+    policy = Policy(lease=float(lease))
     if kind == "threads":
-        threads(url, terms)
+        threads(url, policy)
     else:
-        asyncio.run(tasks(url, terms))
+        asyncio.run(tasks(url, policy))

@@ -25,7 +25,7 @@ from tests.servers import shared
 from twicesafe import AsyncReceiver, Policy, Receiver, StillInProgressError, StoreUnavailableError
 
 from .cuts import bench_for
-from .doors import DRIVERS
+from .drivers import DRIVERS
 from .proxy import Fault
 from .trial import SERVERS, Trial, trial
 
@@ -196,7 +196,7 @@ def late_answers(t: Trial) -> None:
                     return bench.run(key)
 
                 with contextlib.suppress(StoreUnavailableError):
-                    bench.door.process(key, handler)
+                    bench.client.process(key, handler)
                 late = [f"{wait:.2f}" for wait in waits if wait >= lease]
                 t.expect(not late, f"{driver}, {key}: started {late} s after asking")
                 t.tried += fault.happened and not waits

@@ -169,8 +169,8 @@ class Column:
     def order(self, key: str, word: str = "first", act: str = "answer", **more: Any) -> Order:
         meets, checks = more.pop("meets", "wait"), more.pop("checks", False)
         tenant = more.setdefault("tenant", "acme")
-        terms = {"lease": self.lease, "tenant": tenant, "meets": meets, "checks": checks}
-        order = {"function": "text", "payload": {"cents": 1250}, "terms": terms}
+        protection = {"lease": self.lease, "tenant": tenant, "meets": meets, "checks": checks}
+        order = {"function": "text", "payload": {"cents": 1250}, "protection": protection}
         return order | {"key": key, "word": word, "act": act} | more
 
     def key(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from dbos import DBOS, SetWorkflowID
 
 from . import handlers
-from .peer import Guarded, Order, Terms
+from .peer import Guarded, Order, Protection
 
 
 class Adapter:
@@ -28,7 +28,7 @@ class Adapter:
         }
         DBOS.launch()
 
-    def guard(self, function: Guarded, terms: Terms) -> Guarded:
+    def guard(self, function: Guarded, protection: Protection) -> Guarded:
         workflow = self._workflows[function]
 
         def call(order: Order) -> Any:

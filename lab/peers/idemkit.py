@@ -11,7 +11,7 @@ from typing import Any
 import idemkit as kit
 from idemkit.backends.postgres import init_pg
 
-from .peer import WAIT, Guarded, Order, Terms
+from .peer import WAIT, Guarded, Order, Protection
 
 
 class Adapter:
@@ -23,14 +23,14 @@ class Adapter:
             asyncio.run(init_pg(url))
             self._backend = kit.PostgresBackend.from_url(url)
 
-    def guard(self, function: Guarded, terms: Terms) -> Guarded:
+    def guard(self, function: Guarded, protection: Protection) -> Guarded:
         rich = is_dataclass(function.__annotations__["return"])
         config = kit.MethodConfig(
             key_fields=["order.key"],
-            scope=lambda: terms.tenant,
-            validation_fingerprint=_payload if terms.checks else None,
+            scope=lambda: protection.tenant,
+            validation_fingerprint=_payload if protection.checks else None,
             result_codec="dataclass" if rich else "json",
-            lease_ttl_seconds=terms.lease,
+            lease_ttl_seconds=protection.lease,
             wait_timeout_seconds=WAIT,
         )
         with warnings.catch_warnings():

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from twicesafe import Policy, Receiver
 
-from .peer import WAIT, Guarded, Terms
+from .peer import WAIT, Guarded, Protection
 
 
 class Adapter:
     def __init__(self, url: str, name: str) -> None:
         self._receiver = Receiver.open(url)
 
-    def guard(self, function: Guarded, terms: Terms) -> Guarded:
-        return self._receiver.options(scope=(terms.tenant,)).idempotent(
+    def guard(self, function: Guarded, protection: Protection) -> Guarded:
+        return self._receiver.options(scope=(protection.tenant,)).idempotent(
             key=lambda order: order["key"],
-            fingerprint=(lambda order: order["payload"]) if terms.checks else None,
-            policy=Policy(lease=terms.lease, wait=WAIT),
+            fingerprint=(lambda order: order["payload"]) if protection.checks else None,
+            policy=Policy(lease=protection.lease, wait=WAIT),
         )(function)
 
     def close(self) -> None:

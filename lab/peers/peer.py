@@ -10,7 +10,17 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-__all__ = ["OURS", "PEERS", "WAIT", "Entry", "Order", "Peer", "Terms", "adapter", "name_of_version"]
+__all__ = [
+    "OURS",
+    "PEERS",
+    "WAIT",
+    "Entry",
+    "Order",
+    "Peer",
+    "Protection",
+    "adapter",
+    "name_of_version",
+]
 
 OURS: Final = "twicesafe"
 WAIT: Final = 8.0
@@ -22,7 +32,7 @@ Order = dict[str, Any]
 Guarded = Callable[[Order], Any]
 
 
-class Terms(msgspec.Struct, frozen=True):
+class Protection(msgspec.Struct, frozen=True):
     """What a library is configured for. One that lacks a setting does without."""
 
     lease: float
@@ -38,7 +48,7 @@ class Peer(Protocol):
 
     def __init__(self, url: str, name: str) -> None: ...
 
-    def guard(self, function: Guarded, terms: Terms) -> Guarded:
+    def guard(self, function: Guarded, protection: Protection) -> Guarded:
         """The function, protected."""
         ...
 

@@ -15,7 +15,7 @@ from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idemp
 from aws_lambda_powertools.utilities.idempotency.persistence.cache import CachePersistenceLayer
 from aws_lambda_powertools.utilities.idempotency.serialization.dataclass import DataclassSerializer
 
-from .peer import Guarded, Order, Terms
+from .peer import Guarded, Order, Protection
 
 
 class Adapter:
@@ -23,20 +23,20 @@ class Adapter:
         self._client = redis.Redis.from_url(url, decode_responses=True)
         self._layer = functools.cache(lambda checks: CachePersistenceLayer(client=self._client))
 
-    def guard(self, function: Guarded, terms: Terms) -> Guarded:
+    def guard(self, function: Guarded, protection: Protection) -> Guarded:
         config = IdempotencyConfig(
             event_key_jmespath="key",
-            payload_validation_jmespath="payload" if terms.checks else "",
+            payload_validation_jmespath="payload" if protection.checks else "",
         )
-        config.register_lambda_context(_Invocation(terms.lease))
+        config.register_lambda_context(_Invocation(protection.lease))
         rich = is_dataclass(function.__annotations__["return"])
         guarded = idempotent_function(
             function,
             data_keyword_argument="order",
-            persistence_store=self._layer(terms.checks),
+            persistence_store=self._layer(protection.checks),
             config=config,
             output_serializer=DataclassSerializer if rich else None,
-            key_prefix=f"{terms.tenant}.{function.__name__}",
+            key_prefix=f"{protection.tenant}.{function.__name__}",
         )
 
         def call(order: Order) -> Any:

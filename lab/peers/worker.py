@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from . import handlers
-from .peer import Order, Terms, adapter
+from .peer import Order, Protection, adapter
 
 
 def say(what: Any) -> None:
@@ -56,11 +56,11 @@ class WakeupListener:
 
 def main(peer: str, url: str, name: str, ledger: str) -> None:
     @functools.cache
-    def guarded(function: str, terms: Terms) -> Any:
-        return library.guard(handlers.FUNCTIONS[function], terms)
+    def guarded(function: str, protection: Protection) -> Any:
+        return library.guard(handlers.FUNCTIONS[function], protection)
 
     def call(order: Order) -> Any:
-        return guarded(order["function"], Terms(**order["terms"]))(order)
+        return guarded(order["function"], Protection(**order["protection"]))(order)
 
     def end_of(order: Order) -> dict[str, Any]:
         began = time.monotonic()
@@ -71,13 +71,15 @@ def main(peer: str, url: str, name: str, ledger: str) -> None:
         gift = handlers.GIFTS.get(order["function"], value)
         return {"value": str(value), "as": repr(value), "same": _same(value, gift)}
 
-    ear = WakeupListener()
-    handlers.bind(ledger, call, say, ear.word_for)
+    listener = WakeupListener()
+    handlers.bind(ledger, call, say, listener.word_for)
     library = adapter(peer)(url, name)
     say("ready")
-    for orders in ear.orders():
+    for orders in listener.orders():
         for order in orders:
-            guarded(order["function"], Terms(**order["terms"]))  # made once, not in a race
+            guarded(
+                order["function"], Protection(**order["protection"])
+            )  # made once, not in a race
         if len(orders) == 1:
             ends = [end_of(orders[0])]
         else:

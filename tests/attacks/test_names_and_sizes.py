@@ -169,6 +169,6 @@ def test_a_file_that_is_more_than_a_file_is_refused(
 
 
 @pytest.mark.attack("D13")
-def test_a_folder_that_is_no_file_is_told(tmp_path: Path):
+def test_a_folder_that_is_no_file_is_reported(tmp_path: Path):
     with pytest.raises((StoreUnavailableError, ConfigurationError)):
         open_store(f"sqlite:///{tmp_path}")

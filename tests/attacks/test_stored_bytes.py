@@ -134,7 +134,7 @@ def test_a_bomb_in_the_store_is_a_clean_error(tmp_path: Path, tamper: Tamper, bo
 @pytest.mark.attack("D24", "D8")
 @settings(max_examples=int(os.environ.get("TWICESAFE_FUZZ", "100")))
 @given(result=st.binary(max_size=200), state=st.integers(0, 12))
-def test_any_row_is_understood_or_told(
+def test_any_row_is_understood_or_reported(
     tmp_path_factory: pytest.TempPathFactory, result: bytes, state: int
 ):
     folder = tmp_path_factory.getbasetemp() / "rows"

@@ -83,7 +83,7 @@ def test_on_mariadb(mariadb: Any, mariadb_url: str, kind: Any):
     keeps_the_protocol(kind(mariadb_url), "k", expire)
 
 
-def test_a_neighbour_that_fails_is_told_and_the_others_go_on():
+def test_a_neighbour_that_fails_is_reported_and_the_others_go_on():
     def fails(key: str) -> None:
         raise ZeroDivisionError
 

@@ -22,7 +22,7 @@ from twicesafe._bench.timing import Seen, with_threads
 SHORT = ("bench", "--seconds", "0.05", "--callers", "1", "--callers", "4", "--batch", "10")
 
 
-def test_every_scenario_is_measured_in_both_colours(line: Line):
+def test_every_scenario_is_measured_in_both_modes(line: Line):
     data = line(*SHORT, "--json").data
     found = [(r["mode"], r["scenario"], r["callers"], r["batch"]) for r in data["results"]]
     assert found == [
@@ -68,7 +68,7 @@ def test_the_table_fits_a_terminal_and_the_page_needs_nothing_else(line: Line, t
     assert not re.search(r"(src|href)=|@import|url\(|<script", text)
 
 
-def test_a_page_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_a_page_that_cannot_be_written_is_reported_before_anything_is_measured(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("twicesafe._cli.bench.run", None)
@@ -82,7 +82,7 @@ def test_a_password_reaches_neither_page_nor_screen(line: Line):
     assert "hunter2" not in wrong.out + wrong.err
 
 
-def test_memory_has_no_trips(line: Line):
+def test_memory_has_no_round_trips(line: Line):
     data = line(*SHORT, "--scenarios", "first", "--store", "memory://", "--json", store=False).data
     assert {r["round_trips_per_call"] for r in data["results"]} == {None}
 

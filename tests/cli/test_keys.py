@@ -331,7 +331,7 @@ def test_resolve_reads_a_file_or_stdin(
     assert receiver.process("b", str).value == "ch_2"
 
 
-def test_without_a_stdin_nobody_is_asked_and_nothing_is_read(
+def test_without_a_stdin_no_question_is_asked_and_nothing_is_read(
     line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ):
     held(receiver, Key("a"))

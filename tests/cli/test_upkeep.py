@@ -99,7 +99,7 @@ def test_a_long_sweep_on_a_terminal_is_cut_up_and_complete(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_sweep_goes_on_until_it_is_told_to_stop(line: Line, receiver: Receiver, number: int):
+def test_sweep_goes_on_until_it_is_stopped(line: Line, receiver: Receiver, number: int):
     expire(receiver, 3)
     command = [sys.executable, "-m", "twicesafe", "sweep", "--every", "0.05", "--json"]
     with subprocess.Popen([*command, "--store", line.url], stdout=subprocess.PIPE) as process:
@@ -274,7 +274,9 @@ def test_looking_makes_no_store(line: Line, command: tuple[str, ...], tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_home_that_cannot_be_is_told(line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_home_that_cannot_be_used_is_reported(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "file").touch()
     monkeypatch.delenv("TWICESAFE_STORE_URL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
@@ -367,7 +369,7 @@ def on_terminal(command: list[str], **environment: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_colours_on_a_terminal_only_and_not_against_no_color(
+def test_styles_on_a_terminal_only_and_not_against_no_color(
     line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ):
     for variable in ("NO_COLOR", "FORCE_COLOR", "TWICESAFE_STORE_URL"):

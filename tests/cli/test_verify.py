@@ -111,7 +111,7 @@ def test_bad_usage_is_status_2(verify: Callable[..., Ran], arguments: tuple[str,
     assert told in " ".join(ran.err.split())
 
 
-def test_a_clean_run_that_fails_is_told(verify: Callable[..., Ran]):
+def test_a_clean_run_that_fails_is_reported(verify: Callable[..., Ran]):
     ran = verify("cornershop:broken", *ORDER)
     assert ran.status == 1
     assert "clean run of broken failed: ZeroDivisionError: no" in " ".join(ran.err.split())

@@ -104,7 +104,7 @@ def test_the_channels_own_retries_carry_one_key(bank: Bank):
     assert bank.effects == [b"500", b"500"]
 
 
-async def test_the_same_awaited(bank: Bank):
+async def test_the_same_with_asyncio(bank: Bank):
     bank.failures = 2
     async with grpc.aio.insecure_channel(
         bank.address, OPTIONS, interceptors=async_interceptors()

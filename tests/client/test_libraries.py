@@ -56,7 +56,7 @@ def test_one_effect_and_the_whole_answer(library: Library, stage: Stage, flaky: 
     assert set(server.keys) == {got.sent.key}
 
 
-def test_while_the_first_is_running_the_client_waits_as_it_is_told(
+def test_while_the_first_is_running_the_client_waits_as_retry_after_says(
     library: Library, stage: Stage, flaky: Make
 ):
     go, begun = threading.Event(), threading.Event()
@@ -166,7 +166,7 @@ def test_when_nothing_helps_the_librarys_own_error_is_raised_with_the_key(
     assert (sent.attempts, sent.end, server.keys) == (3, "attempts", [sent.key] * 3)
 
 
-def test_nobody_listens(library: Library):
+def test_no_server_listens(library: Library):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(ERRORS) as caught:
@@ -437,7 +437,7 @@ def impostor(unvouched: ssl.SSLContext) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_certificate_that_nobody_vouches_for_is_not_asked_again(name: str, impostor: str):
+def test_an_untrusted_certificate_is_not_asked_again(name: str, impostor: str):
     library = Library(name)
     with pytest.raises(ERRORS) as caught:
         library.send(impostor, tls=True)

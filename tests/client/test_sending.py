@@ -115,7 +115,7 @@ def test_a_409_on_a_retry_means_that_the_first_is_running():
     assert network.run().sent == Sent("k", 3, True, "answered")
 
 
-def test_a_replay_is_told_and_is_final():
+def test_a_replay_is_reported_and_is_final():
     network = Network([status(503, idempotent_replayed="true"), status(201)])
     assert network.run().sent == Sent("k", 1, True, "answered")
 
@@ -154,7 +154,7 @@ def test_when_everything_fails_retries_are_a_share_of_the_calls():
     assert 1000 + 95 <= sent <= 1000 + 106
 
 
-def test_a_spent_budget_is_told_and_fills_again():
+def test_a_spent_budget_is_reported_and_fills_again():
     budget = Budget(ratio=0.5, reserve=1)
     assert Network([status(503)]).run(budget=budget).sent.attempts == 2
     assert Network([LOST]).run(budget=budget).sent == Sent("k", 1, False, "budget")

@@ -1,4 +1,4 @@
-"""Every sweep runs on both embedded stores and in both colours."""
+"""Every sweep runs on both embedded stores and in both modes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twicesafe._engines.sqlite import SqliteStore
 
 
 @pytest.fixture(params=["sync", "async"])
-def colour(request: pytest.FixtureRequest) -> str:
+def mode(request: pytest.FixtureRequest) -> str:
     return request.param
 
 

@@ -1,7 +1,7 @@
-"""The stage of the crash sweep: a world that outlives its processes, and processes in two colours.
+"""The stage of the crash sweep: a world that outlives its processes, and processes in two modes.
 
 A `World` holds what survives a death: the store's data, its clock, and the effects in the outside
-world. A `Worker` is one process on it: a receiver of either colour behind one blocking face, so
+world. A `Worker` is one process on it: a receiver of either mode behind one blocking face, so
 that every scenario is written once.
 """
 
@@ -72,10 +72,12 @@ class World:
         return [effect for effect in self.effects if effect.key == key]
 
     @contextmanager
-    def worker(self, colour: str, life: Life | None = None, **policy: Any) -> Iterator[Worker]:
+    def worker(self, mode: str, life: Life | None = None, **policy: Any) -> Iterator[Worker]:
         """A process. Its end closes what the operating system would close, and says nothing."""
         policy = {"lease": LEASE, "retention": RETENTION, "wait": 0, **policy}
-        worker = (Blocking if colour == "sync" else Awaited)(self, life or Life(), Policy(**policy))
+        worker = (BlockingWorker if mode == "sync" else AsyncWorker)(
+            self, life or Life(), Policy(**policy)
+        )
         try:
             yield worker
         finally:
@@ -109,7 +111,7 @@ class Worker:
         raise NotImplementedError
 
 
-class Blocking(Worker):
+class BlockingWorker(Worker):
     def __init__(self, world: World, life: Life, policy: Policy) -> None:
         super().__init__(world, life)
         self.receiver = Receiver(life.mortal(world.store()), policy=policy)
@@ -134,8 +136,8 @@ class Blocking(Worker):
         self.receiver.close()
 
 
-class Awaited(Worker):
-    """The async twin, on an event loop of its own."""
+class AsyncWorker(Worker):
+    """The async version, on its own event loop."""
 
     def __init__(self, world: World, life: Life, policy: Policy) -> None:
         super().__init__(world, life)

@@ -200,10 +200,10 @@ CAUGHT = [
 ]
 
 
-def run(exchange: Callable[..., None], store: type[MemoryStore], folder: Path, colour: str) -> None:
+def run(exchange: Callable[..., None], store: type[MemoryStore], folder: Path, mode: str) -> None:
     arguments: dict[str, Any] = {
         "new_world": lambda: World(None, folder, store),
-        "colour": colour,
+        "mode": mode,
         "engine": "memory",
     }
     names = exchange.__code__.co_varnames[: exchange.__code__.co_argcount]
@@ -212,12 +212,12 @@ def run(exchange: Callable[..., None], store: type[MemoryStore], folder: Path, c
 
 @pytest.mark.parametrize("broken, exchange", CAUGHT)
 def test_a_broken_store_is_caught(
-    broken: type[MemoryStore], exchange: Callable[..., None], tmp_path: Path, colour: str
+    broken: type[MemoryStore], exchange: Callable[..., None], tmp_path: Path, mode: str
 ):
-    run(exchange, MemoryStore, tmp_path, colour)
+    run(exchange, MemoryStore, tmp_path, mode)
     # What callers see of a broken store may be any error; that nobody notices would be one.
     with pytest.raises((Exception, pytest.fail.Exception)):
-        run(exchange, broken, tmp_path, colour)
+        run(exchange, broken, tmp_path, mode)
 
 
 # --- an interrupt is no crash: the other threads live on --------------------------------------

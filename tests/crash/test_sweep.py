@@ -61,7 +61,7 @@ def sweep(new_world: NewWorld, scenario: Callable[[Life, World], object]) -> lis
 
 def check(
     world: World,
-    colour: str,
+    mode: str,
     life: Life,
     key: str = "k",
     *,
@@ -81,7 +81,7 @@ def check(
         assert done == [start], life
 
     world.clock.advance(LEASE + 1)
-    with world.worker(colour, **policy) as next_process:
+    with world.worker(mode, **policy) as next_process:
         if ended:
             outcome = next_process.deliver(key)
             assert outcome.replayed
@@ -116,54 +116,54 @@ def is_the_only_answer(world: World, process: Worker, key: str) -> None:
 # --- exchanges -------------------------------------------------------------------------------
 
 
-def test_first_delivery(new_world: NewWorld, colour: str, engine: str):
+def test_first_delivery(new_world: NewWorld, mode: str, engine: str):
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             process.deliver()
 
     for life, world in sweep(new_world, scenario):
-        check(world, colour, life, made=written(life, engine))
+        check(world, mode, life, made=written(life, engine))
 
 
-def test_claim_by_hand(new_world: NewWorld, colour: str, engine: str):
+def test_claim_by_hand(new_world: NewWorld, mode: str, engine: str):
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             process.by_hand("k")
 
     for life, world in sweep(new_world, scenario):
-        check(world, colour, life, made=written(life, engine))
+        check(world, mode, life, made=written(life, engine))
 
 
-def test_batch_of_three(new_world: NewWorld, colour: str, engine: str):
+def test_batch_of_three(new_world: NewWorld, mode: str, engine: str):
     keys = ["a", "b", "c"]
 
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             assert all(answer.ok for answer in process.process_many(keys))
 
     for life, world in sweep(new_world, scenario):
         for index, key in enumerate(keys):
-            check(world, colour, life, key, made=written_of_batch(life, engine, index))
+            check(world, mode, life, key, made=written_of_batch(life, engine, index))
 
 
-def test_duplicate(new_world: NewWorld, colour: str):
+def test_duplicate(new_world: NewWorld, mode: str):
     def prepared() -> World:
         world = new_world()
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             process.deliver()
         return world
 
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             assert process.deliver().replayed
 
     for _, world in sweep(prepared, scenario):
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             is_the_only_answer(world, process, "k")
         assert len(world.effects) == 1
 
 
-def test_takeover(new_world: NewWorld, colour: str, engine: str):
+def test_takeover(new_world: NewWorld, mode: str, engine: str):
     """The second worker dies too; the third finds the same rules."""
 
     def prepared() -> World:
@@ -173,18 +173,18 @@ def test_takeover(new_world: NewWorld, colour: str, engine: str):
         return world
 
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             process.deliver()
 
     second = Effect("k", 2, 2, Cause.LEASE_EXPIRED)
     for life, world in sweep(prepared, scenario):
         made = written(life, engine, takes_over=True)
-        check(world, colour, life, made=made, start=second)
+        check(world, mode, life, made=made, start=second)
 
 
-def test_failing_handler(new_world: NewWorld, colour: str):
+def test_failing_handler(new_world: NewWorld, mode: str):
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process, pytest.raises(ValueError, match="try again"):
+        with world.worker(mode, life) as process, pytest.raises(ValueError, match="try again"):
             process.deliver(fails=ValueError("try again"))
 
     for _, world in sweep(new_world, scenario):
@@ -195,7 +195,7 @@ def test_failing_handler(new_world: NewWorld, colour: str):
             assert released or row.state is State.IN_PROGRESS
             cause = Cause.FAILED if released else Cause.LEASE_EXPIRED
         world.clock.advance(LEASE + 1)
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             process.deliver()
             start = 1 if row is None else 2
             assert world.effects == [Effect("k", start, start, cause)]
@@ -206,18 +206,18 @@ class DeclinedError(Exception):
     """A failure that is the answer."""
 
 
-def test_remembered_failure(new_world: NewWorld, colour: str):
+def test_remembered_failure(new_world: NewWorld, mode: str):
     policy = {"remember": (DeclinedError,)}
 
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life, **policy) as process, pytest.raises(DeclinedError):
+        with world.worker(mode, life, **policy) as process, pytest.raises(DeclinedError):
             process.deliver(fails=DeclinedError("no"))
 
     for life, world in sweep(new_world, scenario):
         row = world.row("k")
         ended = row is not None and row.state is State.FAILED
         world.clock.advance(LEASE + 1)
-        with world.worker(colour, **policy) as process:
+        with world.worker(mode, **policy) as process:
             if not ended:
                 with pytest.raises(DeclinedError):
                     process.deliver(fails=DeclinedError("no"))
@@ -230,24 +230,24 @@ def test_remembered_failure(new_world: NewWorld, colour: str):
         assert last.attempt == (2 if row is not None and not ended else 1)
 
 
-def test_hold(new_world: NewWorld, colour: str, engine: str):
+def test_hold(new_world: NewWorld, mode: str, engine: str):
     """At most once: what died in mid-work is never run again by itself."""
     policy = {"takeover": "hold"}
 
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life, **policy) as process:
+        with world.worker(mode, life, **policy) as process:
             process.deliver()
 
     for life, world in sweep(new_world, scenario):
         row = world.row("k")
         if row is None or row.state is State.COMPLETED:
-            check(world, colour, life, made=written(life, engine), **policy)
+            check(world, mode, life, made=written(life, engine), **policy)
             assert len(world.effects) == 1
             continue
         assert written(life, engine) == (True, False)
         done = list(world.effects)
         world.clock.advance(LEASE + 1)
-        with world.worker(colour, **policy) as process:
+        with world.worker(mode, **policy) as process:
             for _ in range(2):
                 with pytest.raises(HeldError):
                     process.deliver()

@@ -23,10 +23,10 @@ def dead_in_mid_work(new_world: NewWorld) -> Callable[[], World]:
     return prepare
 
 
-def completed(new_world: NewWorld, colour: str) -> Callable[[], World]:
+def completed(new_world: NewWorld, mode: str) -> Callable[[], World]:
     def prepare() -> World:
         world = new_world()
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             process.deliver()
         return world
 
@@ -42,13 +42,13 @@ def happened(world: World, before: State, after: State) -> bool:
     return row.state is after
 
 
-def test_release(new_world: NewWorld, colour: str):
+def test_release(new_world: NewWorld, mode: str):
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             process.operate("release", "k", by="op")
 
     for _, world in sweep(dead_in_mid_work(new_world), scenario):
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             if not happened(world, State.IN_PROGRESS, State.RELEASED):
                 process.operate("release", "k", by="op")
             process.deliver()  # at once: nobody waits for the dead one's lease
@@ -58,26 +58,26 @@ def test_release(new_world: NewWorld, colour: str):
         assert effect.cause is Cause.OPERATOR
 
 
-def test_resolve(new_world: NewWorld, colour: str):
+def test_resolve(new_world: NewWorld, mode: str):
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             process.operate("resolve", "k", "found out", by="op")
 
     for _, world in sweep(dead_in_mid_work(new_world), scenario):
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             if not happened(world, State.IN_PROGRESS, State.COMPLETED):
                 process.operate("resolve", "k", "found out", by="op")
             assert process.deliver().value == "found out"
         assert world.effects == []
 
 
-def test_forget(new_world: NewWorld, colour: str):
+def test_forget(new_world: NewWorld, mode: str):
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             process.operate("forget", "k", by="op")
 
-    for _, world in sweep(completed(new_world, colour), scenario):
-        with world.worker(colour) as process:
+    for _, world in sweep(completed(new_world, mode), scenario):
+        with world.worker(mode) as process:
             if not happened(world, State.COMPLETED, State.FORGOTTEN):
                 is_the_only_answer(world, process, "k")
                 process.operate("forget", "k", by="op")
@@ -86,12 +86,12 @@ def test_forget(new_world: NewWorld, colour: str):
         assert len(world.effects) == 1
 
 
-def test_sweep(new_world: NewWorld, colour: str):
+def test_sweep(new_world: NewWorld, mode: str):
     """Fences do not restart, work in progress stays, and what is kept keeps its answer."""
 
     def prepare() -> World:
         world = new_world()
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             for key in ("a", "b"):
                 process.deliver(key)
             process.operate(
@@ -100,21 +100,21 @@ def test_sweep(new_world: NewWorld, colour: str):
             process.deliver("b")
         world.perform(ClaimRequest(Key("running"), b"dead before us..", LEASE * 1000))
         world.clock.advance(RETENTION + 1)
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             process.deliver("kept")
         world.effects.clear()
         world.values.clear()
         return world
 
     def scenario(life: Life, world: World) -> None:
-        with world.worker(colour, life) as process:
+        with world.worker(mode, life) as process:
             assert process.operate("sweep").removed == 2
 
     for _, world in sweep(prepare, scenario):
         running = world.row("running")
         assert running is not None
         assert running.state is State.IN_PROGRESS
-        with world.worker(colour) as process:
+        with world.worker(mode) as process:
             is_the_only_answer(world, process, "kept")
             process.operate("sweep")
             for key, last_fence in (("a", 1), ("b", 3)):

@@ -109,7 +109,7 @@ def test_no_file_names_a_place_on_a_machine(texts: dict[str, str]):
     assert {file: found for file, text in texts.items() if (found := machine_paths(text))} == {}
 
 
-def test_no_file_promises_what_nobody_can_keep(texts: dict[str, str]):
+def test_no_file_promises_the_impossible(texts: dict[str, str]):
     assert {file: found for file, text in texts.items() if (found := promises(file, text))} == {}
 
 

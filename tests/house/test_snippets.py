@@ -179,7 +179,7 @@ def test_blocks_of_a_page_share_names_and_a_loop_and_the_folder(tmp_path: Path):
         (">>> 1 + 1\n3", "page.md:4"),
     ],
 )
-def test_a_failing_block_is_told_with_its_line(tmp_path: Path, code: str, told: str):
+def test_a_failing_block_is_reported_with_its_line(tmp_path: Path, code: str, told: str):
     made = tmp_path / "page.md"
     made.write_text(f"# T\n\n```python\n{code}\n```\n")
     done = run(made, tmp_path)

@@ -45,7 +45,7 @@ def parameters(member: Any) -> list[tuple[Any, ...]]:
 
 
 def annotation(written: Any) -> str:
-    """An annotation without its colour; a callable's may differ, since handlers may be coroutines."""
+    """An annotation without its mode; a callable's may differ, since handlers may be coroutines."""
     text = written if isinstance(written, str) else inspect.formatannotation(written)
     return "a callable" if "Callable" in text else re.sub(r"\b_?Async", "", text)
 
@@ -110,7 +110,7 @@ def test_what_talks_to_the_store_is_awaited_on_one_side_only(plain: str, other: 
         assert not needs_await(getattr(named(other), name)), name
 
 
-def test_receivers_are_context_managers_of_their_colour():
+def test_receivers_are_context_managers_of_their_mode():
     for cls, enter in ((named("Receiver"), "__enter__"), (named("AsyncReceiver"), "__aenter__")):
         assert hasattr(cls, enter)
     assert not hasattr(named("Receiver"), "__aenter__")
@@ -120,7 +120,7 @@ def test_receivers_are_context_managers_of_their_colour():
 # ------------------------------------------------------------------ the comparison itself
 
 
-def test_colours_compare_equal_and_other_differences_do_not():
+def test_modes_compare_equal_and_other_differences_do_not():
     class Claim: ...
 
     class AsyncClaim: ...

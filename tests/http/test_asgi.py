@@ -110,7 +110,7 @@ async def test_a_send_that_fails_loses_no_result(error: Exception):
 @pytest.mark.item("E5", "R10", "T3")
 @pytest.mark.parametrize("version", ["2.3", "2.4"])
 @pytest.mark.parametrize("too_much", [True, False])
-async def test_an_endless_stream_is_told_of_its_client_in_the_way_of_its_server(
+async def test_an_endless_stream_learns_of_its_client_as_its_server_reports_it(
     version: str, too_much: bool
 ):
     """Since 2.4 by `send`, which is all that Starlette looks at then; before, by `receive`."""

@@ -57,7 +57,7 @@ def test_with_wait_all_of_fifty_get_the_one_answer(play: Play):
 
 
 @pytest.mark.item("C2", "C3")
-def test_a_duplicate_of_running_work_is_told_when_to_come_back(stage: Stage):
+def test_a_duplicate_of_running_work_learns_when_to_come_back(stage: Stage):
     slow = Slow(stage)
     first = stage.later("k")
     assert slow.in_transaction.wait(10)

@@ -562,7 +562,7 @@ class Endless:
         (Endless(), "too many"),
     ],
 )
-def test_a_scope_function_must_name_somebody(named: Any, what: str):
+def test_a_scope_function_must_return_a_name(named: Any, what: str):
     rules = Rules(HttpPolicy(scope=lambda _: named))
     with pytest.raises(ConfigurationError, match=r"scope=.*nothing was run") as caught:
         rules.admit(request(), Looked("k"))
@@ -584,7 +584,7 @@ def test_a_scope_has_room_for_what_is_around_it():
 
 
 @pytest.mark.item("O4", "R12")
-def test_other_functions_are_told_what_to_return_too():
+def test_other_functions_get_an_error_that_says_what_to_return():
     number: Any = lambda _: 7  # noqa: E731
     with pytest.raises(ConfigurationError, match=r"key_from=.*type int"):
         Rules(HttpPolicy(key_from=(number,))).admit(request(), Looked(None))

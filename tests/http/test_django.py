@@ -279,7 +279,7 @@ def test_wsgi_a_stream_that_lingers_on_is_done_without_a_result(tmp_path: Path):
 
 
 @pytest.mark.item("E5", "T3")
-async def test_asgi_a_stream_that_nobody_began_and_lingers_on_is_done_without_a_result(
+async def test_asgi_an_unread_stream_that_lingers_on_is_done_without_a_result(
     tmp_path: Path,
 ):
     async def view(request: Any) -> Any:
@@ -362,7 +362,7 @@ def test_asgi_a_stream_whose_client_left_before_it_began_is_taken_all_the_same(
 @pytest.mark.item("E5", "E7")
 @pytest.mark.parametrize("taken", [0, 1])
 @pytest.mark.parametrize("is_closed", [True, False])
-async def test_asgi_a_stream_that_nobody_takes_to_its_end_ends_its_key(
+async def test_asgi_a_stream_that_is_not_read_to_its_end_ends_its_key(
     is_closed: bool, taken: int, tmp_path: Path
 ):
     async def view(request: Any) -> Any:
@@ -545,7 +545,7 @@ def test_in_tests_the_store_is_another_one(tmp_path: Path):
 @pytest.mark.parametrize(
     "setting", [None, {}, {"store": 5}, {"store": "memory://", "polcy": {}}], ids=repr
 )
-def test_a_wrong_setting_is_told_when_django_starts(setting: Any):
+def test_a_wrong_setting_is_reported_when_django_starts(setting: Any):
     with (
         override_settings(TWICESAFE=setting),
         pytest.raises(ImproperlyConfigured, match="TWICESAFE"),

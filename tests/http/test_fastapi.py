@@ -42,7 +42,7 @@ class Order(BaseModel):
 
 
 @pytest.mark.item("A10", "O3")
-def test_the_claim_is_a_dependency_in_both_colours(stage: Stage):
+def test_the_claim_is_a_dependency_in_both_modes(stage: Stage):
     app = FastAPI()
 
     @app.post("/async")
@@ -238,7 +238,7 @@ def test_routers_and_mounted_applications_are_behind_the_layer(stage: Stage):
 
 
 @pytest.mark.item("R7")
-def test_a_slash_too_many_is_redirected_unless_told_not(stage: Stage):
+def test_a_slash_too_many_is_redirected_unless_that_is_off(stage: Stage):
     for setting, status in (({}, 307), ({"redirect_slashes": False}, 404)):
         app = FastAPI(**setting)
         app.post("/charges")(lambda: "charged")

@@ -118,10 +118,10 @@ def test_the_way_in(
 
 
 def exchange(
-    *pieces: bytes, status: int = 200, length: int | None = None, **terms: Any
+    *pieces: bytes, status: int = 200, length: int | None = None, **settings: Any
 ) -> Exchange:
-    reruns = terms.pop("reruns", False)
-    made = Exchange(Rules(HttpPolicy(**terms)), reruns, WHOLE, "claim")
+    reruns = settings.pop("reruns", False)
+    made = Exchange(Rules(HttpPolicy(**settings)), reruns, WHOLE, "claim")
     fields = [] if length is None else [(b"content-length", str(length).encode())]
     if status:
         made.recording.start(status, fields)

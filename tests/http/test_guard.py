@@ -49,7 +49,7 @@ def test_without_an_http_policy_the_receivers_own_decides_what_both_know(caplog:
         (Policy(timeout=3, max_attempts=2), None, "max_attempts, timeout"),
     ],
 )  # fmt: skip
-def test_settings_of_the_receiver_that_do_not_count_are_told(
+def test_settings_of_the_receiver_that_have_no_effect_are_reported(
     given: Policy, policy: HttpPolicy | None, told: str, caplog: Any
 ):
     guarded(given, policy)

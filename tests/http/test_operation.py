@@ -48,7 +48,7 @@ def test_a_store_of_one_process_says_so(edge: str, tmp_path, caplog: pytest.LogC
 
 
 @pytest.mark.item("O3")
-def test_every_outcome_is_told_to_observers(play: Play):
+def test_every_outcome_is_reported_to_observers(play: Play):
     seen: Counter[str] = Counter()
 
     def count(event: object) -> None:

@@ -251,7 +251,7 @@ def test_a_store_that_is_away_runs_nothing(play: Play, edge: str):
 
 
 @pytest.mark.item("E9")
-def test_running_unprotected_is_a_setting_and_is_told(play: Play, edge: str):
+def test_running_unprotected_is_a_setting_and_is_reported(play: Play, edge: str):
     memory, store = faulty(edge)
     heard = Heard(events.Unprotected)
     stage = play(memory=memory, store=store, lease=0.2, fail_open=True, observers=[heard])
@@ -285,7 +285,7 @@ def test_a_store_lost_at_the_end_takes_no_answer_away(play: Play, edge: str):
     "row",
     [b"", b"junk", b"H\x01\xc1", b"H\x02", b"H\x01\x93\xcc\xc8\x92\xc4\x01x\xc4\x03a\r\n\xc4\x00"],
 )
-def test_a_row_that_somebody_changed_answers_nothing_and_runs_nothing(stage: Stage, row: bytes):
+def test_a_tampered_row_answers_nothing_and_runs_nothing(stage: Stage, row: bytes):
     stage.send("k")
     for found in stage.memory._rows.values():
         found.result = row
@@ -304,7 +304,7 @@ def test_read_is_what_a_client_reads(stage: Stage):
 @pytest.mark.parametrize(
     "operation, status", [("claim", 201), ("complete", 201), ("fail", None), ("abandon", 429)]
 )
-def test_an_outage_is_told_once_whatever_it_breaks(
+def test_an_outage_is_reported_once_whatever_it_breaks(
     edge: str, play: Play, operation: str, status: int | None, caplog: Any
 ):
     told: list[events.Event] = []

@@ -104,7 +104,7 @@ def test_types_and_links_lead_to_your_own_pages(play: Play, edge: str):
 
 
 @pytest.mark.item("P2")
-def test_the_applications_own_409_and_422_are_told_apart(stage: Stage):
+def test_the_applications_own_409_and_422_are_distinguished(stage: Stage):
     stage.handler = lambda _: Answer(
         422,
         [(b"content-type", b"application/problem+json")],

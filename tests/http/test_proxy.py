@@ -83,7 +83,7 @@ def test_a_connection_that_breaks_when_it_is_used_again_is_unknown_and_not_tried
 
 
 @pytest.mark.item("A9")
-def test_a_connection_is_used_again_while_it_is_warm_unless_told_not(before: Before):
+def test_an_idle_connection_is_used_again_unless_that_is_off(before: Before):
     stage, service = before()
     for key in "abc":
         stage.send(key)
@@ -95,7 +95,7 @@ def test_a_connection_is_used_again_while_it_is_warm_unless_told_not(before: Bef
 
 
 @pytest.mark.item("A9", "D15")
-def test_octets_after_a_response_are_nobodys_response(before: Before):
+def test_octets_after_a_response_belong_to_no_response(before: Before):
     smuggled = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
     stage, service = before([OK + smuggled], [OK])
     assert [stage.send(key).body for key in "ab"] == [b"ok", b"ok"]
@@ -510,7 +510,7 @@ def asked() -> Connection:
 
 
 @pytest.mark.item("E4")
-async def test_an_upstream_is_not_silent_while_it_is_still_being_told(
+async def test_an_upstream_is_not_silent_while_its_request_is_still_being_sent(
     asked: Connection, monkeypatch: pytest.MonkeyPatch
 ):
     async def later(seconds: float) -> bool:
@@ -644,7 +644,7 @@ def test_pipelined_requests_are_answered_in_order(stage: Stage):
 
 
 @pytest.mark.item("A7")
-def test_websockets_are_told_to_go_elsewhere(stage: Stage):
+def test_websockets_are_refused(stage: Stage):
     fields = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
     assert stage.send(None, b"", "GET", "/", *fields).problem == "upgrade-refused"
     assert stage.seen == []

@@ -152,7 +152,7 @@ def test_a_client_that_is_let_go_is_logged(stage: Stage, lines: Callable[[], lis
 
 
 @pytest.mark.item("E4", "P6")
-def test_a_request_without_a_key_is_not_told_that_a_repeat_is_harmless(before: Before):
+def test_a_request_without_a_key_is_not_called_safe_to_repeat(before: Before):
     """Behind one with a key, on the same connection, waiting already when the first one ends."""
     stage, _ = before([OK, reset], http={"rerun": ("POST /charges",)})
     keyed = stage.request("k").replace(b"Connection: close\r\n", b"")

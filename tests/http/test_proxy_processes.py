@@ -239,7 +239,7 @@ def test_workers_end_with_their_supervisor(shop: Shop, tmp_path: Path, opened: E
 
 
 @pytest.mark.item("E9")
-def test_a_store_that_is_away_is_told_and_nothing_is_sent(
+def test_a_store_that_is_away_is_reported_and_nothing_is_sent(
     shop: Shop, tmp_path: Path, opened: ExitStack
 ):
     with socket.create_server(("127.0.0.1", 0)) as nobody:
@@ -327,7 +327,9 @@ def test_without_an_admin_address_there_is_none(shop: Shop, tmp_path: Path, open
         ),
     ],
 )
-def test_settings_that_cannot_be_used_are_told(tmp_path: Path, words: tuple[str, ...], told: str):
+def test_settings_that_cannot_be_used_are_reported(
+    tmp_path: Path, words: tuple[str, ...], told: str
+):
     done = subprocess.run(
         [sys.executable, "-m", "twicesafe", "proxy", *words],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,

@@ -125,7 +125,7 @@ def test_profiles(profile: str):
         ("[proxy", "is not TOML"),
     ],
 )
-def test_nonsense_is_told_by_its_name(file: Path, text: str, told: str):
+def test_a_wrong_setting_is_reported_by_its_name(file: Path, text: str, told: str):
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=told.replace("(", r"\(").replace("[", r"\[")):
         load(file, {} if "upstream =" in text else UP, {})
@@ -140,12 +140,12 @@ def test_nonsense_is_told_by_its_name(file: Path, text: str, told: str):
         ("HTTP_REDACT", "x"),
     ],
 )
-def test_variables_that_make_no_sense_are_told(file: Path, name: str, text: str):
+def test_variables_that_cannot_be_used_are_reported(file: Path, name: str, text: str):
     with pytest.raises(ConfigurationError, match=f"TWICESAFE_{name}"):
         load(file, UP, {f"TWICESAFE_{name}": text})
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path):
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="cannot read"):
         load(tmp_path / "nowhere.toml", UP, {})
 

@@ -148,7 +148,7 @@ def test_a_good_request_before_a_bad_body_is_answered(stage: Stage):
 
 
 @pytest.mark.item("D15")
-def test_a_parser_that_reads_otherwise_than_the_guard_is_told_and_ends_the_connection(
+def test_a_parser_that_reads_otherwise_than_the_guard_is_reported_and_ends_the_connection(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(RequestGuard, "feed", lambda self, data: data)

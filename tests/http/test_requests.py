@@ -21,7 +21,7 @@ def test_post_and_patch_are_protected(stage: Stage, method: str):
 
 @pytest.mark.item("A1", "A8")
 @pytest.mark.parametrize("method", ["post", "Post", "patch"])
-def test_a_method_in_other_letters_is_protected_too(stage: Stage, method: str):
+def test_a_method_in_another_case_is_protected_too(stage: Stage, method: str):
     """HTTP has no method `post`; most frameworks run it as POST all the same."""
     assert not stage.send("k", b"{}", method).replayed
     assert [seen.method for seen in stage.seen] == [method]  # as it was sent
@@ -173,7 +173,7 @@ def test_a_chunked_request_reaches_the_handler_whole():
 
 @pytest.mark.item("A10")
 @pytest.mark.parametrize("forward", [True, False])
-def test_the_handler_sees_the_key_unless_told_not(play: Play, forward: bool):
+def test_the_handler_sees_the_key_unless_it_is_hidden(play: Play, forward: bool):
     stage = play(forward_key=forward)
     stage.send('"k"')
     assert stage.seen[0].headers.get("idempotency-key") == ('"k"' if forward else None)

@@ -136,7 +136,7 @@ def test_a_site_with_a_tenant_per_host_says_so(play: Play):
 @pytest.mark.item("S4")
 @pytest.mark.parametrize("edge", ["asgi", "wsgi"])
 @pytest.mark.parametrize("named", [None, "x" * 256, ("a",) * 20])
-def test_a_scope_that_names_nobody_runs_nothing(play: Play, named: Any):
+def test_a_scope_without_a_name_runs_nothing(play: Play, named: Any):
     known: list[str] = []
     stage = play(scope=lambda _: known or named)
     assert ask(stage, "k").status == 500
@@ -246,7 +246,7 @@ def test_a_layer_on_another_store_claims_for_itself():
     stage.close()
 
 
-def test_a_key_that_has_ended_is_held_around_nobody():
+def test_a_key_that_has_ended_is_held_around_no_later_request():
     """What runs on after its request, in the same context, is answered like anybody."""
 
     def app(environ: Any, start_response: Any) -> list[bytes]:

@@ -278,7 +278,7 @@ def test_wsgi_a_handler_may_replace_its_head_by_exc_info():
 
 
 @pytest.mark.item("E5")
-def test_wsgi_a_response_that_nobody_takes_is_recorded_all_the_same():
+def test_wsgi_an_unread_response_is_recorded_all_the_same():
     server = WsgiServer(streaming(b"1", b"2", b"3"))
     assert server(take=1) == ["claim", "200", "1", "complete"]
     assert server()[4:] == ["claim", "200", "123"]

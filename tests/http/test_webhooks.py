@@ -26,7 +26,7 @@ def sign(body: bytes) -> str:
 
 
 def verified(app: Any) -> Any:
-    """What a sender's library does: 401 before the layer sees the request. Either colour."""
+    """What a sender's library does: 401 before the layer sees the request. Either mode."""
 
     def wsgi(environ: Any, start_response: Any) -> Any:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -174,7 +174,7 @@ def test_a_number_is_not_the_text_of_its_digits(play: Play):
 
 
 @pytest.mark.item("O4")
-def test_a_delivery_without_an_id_is_told_where_it_belongs(play: Play, sender: str):
+def test_a_delivery_without_an_id_gets_an_error_that_says_where_it_belongs(play: Play, sender: str):
     stage = play(HttpPolicy.webhook(sender))
     reply = stage.send("a key", b"{}", "POST", "/hook")
     assert reply.problem == "key-missing"

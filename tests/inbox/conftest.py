@@ -39,7 +39,7 @@ class Shop:
         self._opened.append(lambda: self.door.end(awaited.close()))
         return awaited
 
-    # -- the inbox in the caller's words, either colour -----------------------------------------
+    # -- the inbox in the caller's words, either mode -----------------------------------------
 
     def accept(self, id_: Any, door: Door | None = None, inbox: Any = None, **more: Any) -> bool:
         door = door or self.door
@@ -135,5 +135,5 @@ LEAN = ["sqlite3", "aiosqlite", "psycopg", "asyncpg", "pymysql", "asyncmy"]
 
 @pytest.fixture(params=LEAN)
 def lean_shop(request: pytest.FixtureRequest, shop_of: Callable[[str], Shop]) -> Shop:
-    """A shop per engine and colour: for rules that have nothing to do with the framework."""
+    """A shop per engine and mode: for rules that have nothing to do with the framework."""
     return shop_of(request.param)

@@ -1,4 +1,4 @@
-"""A wire that can be cut: after so many more bytes, in one direction, both ends are closed."""
+"""A proxy that can be cut: after so many more bytes, in one direction, both ends are closed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 Way = Literal["request", "reply"]
 
 
-class AsyncConnection:
+class CuttingProxy:
     """Stands in front of a server, for one client after the other."""
 
     def __init__(self, url: str) -> None:

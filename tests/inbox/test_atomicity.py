@@ -140,7 +140,7 @@ def test_a_failed_transaction_is_refused_at_the_door(shop_of: Callable[[str], Sh
         shop.door.commit()
 
 
-def test_a_handler_that_asks_for_its_own_key_is_told(lean_shop: Shop):
+def test_a_handler_that_asks_for_its_own_key_gets_an_error(lean_shop: Shop):
     from twicesafe import StillInProgressError
 
     shop = lean_shop

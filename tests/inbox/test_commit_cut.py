@@ -9,40 +9,40 @@ from typing import Any
 import pytest
 
 from tests.inbox.conftest import Shop
-from tests.inbox.cutting import AsyncConnection, Way
+from tests.inbox.cutting import CuttingProxy, Way
 from tests.transactions.kinds import open_door
 
 KINDS = ["psycopg", "asyncpg", "pymysql", "asyncmy"]
 
 
 @pytest.fixture
-def wire_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Shop], AsyncConnection]]:
-    wires: list[AsyncConnection] = []
+def proxy_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Shop], CuttingProxy]]:
+    proxies: list[CuttingProxy] = []
 
-    def make(shop: Shop) -> AsyncConnection:
-        wires.append(AsyncConnection(shop.url))
-        return wires[-1]
+    def make(shop: Shop) -> CuttingProxy:
+        proxies.append(CuttingProxy(shop.url))
+        return proxies[-1]
 
     yield make
-    for wire in wires:
-        wire.close()
+    for proxy in proxies:
+        proxy.close()
 
 
 def deliver(
-    shop: Shop, url: str, key: str, wire: AsyncConnection | None, way: Way, after: int
+    shop: Shop, url: str, key: str, proxy: CuttingProxy | None, way: Way, after: int
 ) -> Any:
     """One delivery over a connection of its own, whose COMMIT may be cut."""
     door = open_door(shop.kind, url)
     try:
         door.begin()
         outcome = shop.process(key, shop.credit(1, door), door=door)
-        if wire is not None:
-            wire.cut(way, after)
+        if proxy is not None:
+            proxy.cut(way, after)
         door.commit()
         return outcome
     finally:
-        if wire is not None:
-            wire.cut(way, None)
+        if proxy is not None:
+            proxy.cut(way, None)
         with contextlib.suppress(Exception):
             door.close()
 
@@ -50,16 +50,16 @@ def deliver(
 @pytest.mark.parametrize("way", ["reply", "request"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_cut_anywhere_is_resolved_by_reading(
-    shop_of: Callable[[str], Shop], wire_of: Callable[[Shop], AsyncConnection], kind: str, way: Way
+    shop_of: Callable[[str], Shop], proxy_of: Callable[[Shop], CuttingProxy], kind: str, way: Way
 ):
     shop = shop_of(kind)
-    wire = wire_of(shop)
-    door = open_door(kind, wire.url)
+    proxy = proxy_of(shop)
+    door = open_door(kind, proxy.url)
     door.begin()
     shop.process("measured", shop.credit(1, door), door=door)
-    wire.cut(way, None)
+    proxy.cut(way, None)
     door.commit()
-    length = wire.passed[way]
+    length = proxy.passed[way]
     door.close()
     assert 5 < length < 100, "that was not the COMMIT alone"
 
@@ -67,7 +67,7 @@ def test_a_commit_cut_anywhere_is_resolved_by_reading(
     for after in range(length):
         key = f"cut-{after}"
         with pytest.raises(Exception):  # noqa: B017, PT011 - each driver has its own words
-            deliver(shop, wire.url, key, wire, way, after)
+            deliver(shop, proxy.url, key, proxy, way, after)
         outcome = deliver(shop, shop.url, key, None, way, 0)
         told["committed" if outcome.replayed else "undone"] += 1
         assert shop.receiver.record(key) is not None

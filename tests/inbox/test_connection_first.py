@@ -40,7 +40,7 @@ def wrapped(handler: Callable[..., Any]) -> Callable[..., Any]:
     return supply
 
 
-class Desk:
+class Shop:
     def charge(self, connection: Any, order: Any) -> Any:
         return connection, order
 
@@ -86,10 +86,10 @@ SHORT: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
     (with_rest, (7,), {}),
     (with_rest, (7,), {"note": "n"}),
     (by_keyword, (7,), {"currency": "USD"}),
-    (Desk().charge, (7,), {}),
-    (Desk(), (7,), {}),
-    (Desk.book, (7,), {}),
-    (Desk.ship, (7,), {}),
+    (Shop().charge, (7,), {}),
+    (Shop(), (7,), {}),
+    (Shop.book, (7,), {}),
+    (Shop.ship, (7,), {}),
     (lambda connection, order: (connection, order), (7,), {}),
     (functools.partial(charge, order=7), (), {}),
     (functools.partial(with_default, currency="USD"), (7,), {}),
@@ -130,7 +130,7 @@ AS_GIVEN: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
     (charge, (), {"connection": "c", "order": 7}),
     (with_default, ("c", 7), {}),
     (wrapped(charge), (7,), {}),
-    (Desk().charge, ("c", 7), {}),
+    (Shop().charge, ("c", 7), {}),
     (functools.partial(charge, "c"), (7,), {}),
     (functools.partial(charge, "c", 7), (), {}),
     (dict, (), {"a": 1}),

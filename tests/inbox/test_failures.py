@@ -165,7 +165,7 @@ def test_a_result_that_is_more_than_a_packet_is_no_outage(
     assert shop.credits == [1, 1]
 
 
-def test_what_a_failed_attempt_left_running_is_told_to_stop(lean_shop: Shop):
+def test_work_that_a_failed_attempt_left_running_has_lost_its_claim(lean_shop: Shop):
     shop = lean_shop
     claims: list[Any] = []
 
@@ -182,7 +182,7 @@ def test_what_a_failed_attempt_left_running_is_told_to_stop(lean_shop: Shop):
     assert [claim.lost for claim in claims] == [True, True, False]
 
 
-def test_what_an_interrupted_attempt_left_running_is_told_to_stop(lean_shop: Shop):
+def test_work_that_an_interrupted_attempt_left_running_has_lost_its_claim(lean_shop: Shop):
     """It is no failure: it is not counted, so the key is not parked, and no event says so."""
     shop = lean_shop
     stop = asyncio.CancelledError if shop.door.awaited else KeyboardInterrupt

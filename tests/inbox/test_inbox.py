@@ -150,7 +150,7 @@ def test_texts_of_every_kind_and_large_results(shop: Shop):
     assert record.value == key
 
 
-def test_a_mistaken_database_is_told(shop_of: Callable[[str], Shop]):
+def test_a_mistaken_database_is_reported(shop_of: Callable[[str], Shop]):
     shop = shop_of("sqlite3")
     connection = open_door("pymysql", shop_of("pymysql").url)
     try:
@@ -160,7 +160,7 @@ def test_a_mistaken_database_is_told(shop_of: Callable[[str], Shop]):
         connection.close()
 
 
-def test_a_mistaken_database_is_told_also_when_its_driver_writes_the_same_placeholders(
+def test_a_mistaken_database_is_reported_also_when_its_driver_writes_the_same_placeholders(
     shop_of: Callable[[str], Shop],
 ):
     shop, other = shop_of("psycopg"), shop_of("pymysql")

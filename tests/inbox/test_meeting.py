@@ -81,7 +81,7 @@ def test_a_duplicate_takes_over_when_the_first_rolls_back(
     assert verdicts == [True]
 
 
-def test_a_duplicate_that_may_not_wait_is_told(lean_shop: Shop):
+def test_a_duplicate_that_may_not_wait_is_refused(lean_shop: Shop):
     shop = lean_shop
     hasty = shop.make(policy=Policy(in_flight="reject"))
     one, two = shop.another(), shop.another()

@@ -69,7 +69,7 @@ def test_a_decorated_function_runs_once_in_its_own_scope(tmp_path: Path):
     connection.close()
 
 
-def test_colours_are_kept_apart(tmp_path: Path):
+def test_blocking_and_async_are_kept_apart(tmp_path: Path):
     async def handle() -> None: ...
 
     with Inbox.open(f"sqlite:///{tmp_path / 'a.db'}") as inbox:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.inbox.conftest import Shop
-from tests.servers.postgres import as_somebody
+from tests.servers.postgres import as_another_user
 from tests.servers.process import run
 from tests.transactions.kinds import Door
 from twicesafe import Inbox, SchemaVersionError, State, StoreError, TwicesafeError
@@ -199,7 +199,7 @@ def test_a_failover_loses_effect_and_record_together(
     source = f"host=127.0.0.1 port={primary.port} user=postgres"
     program = str(primary._programs / "pg_basebackup")
     settings = ["-R", "-X", "stream", "-c", "fast", "--no-sync"]
-    run([*as_somebody(), program, "-D", str(data), "-d", source, *settings], standby.folder)
+    run([*as_another_user(), program, "-D", str(data), "-d", source, *settings], standby.folder)
     assert deliver(shop, range(3, 6)) == [False] * 3  # acknowledged, and never replicated
     primary.kill()
     standby.start()

@@ -94,7 +94,7 @@ def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done:
     assert gaps >= 1
 
 
-def test_a_note_is_written_whatever_comes_in_between(shop: Shop):
+def test_a_deferred_write_is_made_whatever_comes_in_between(shop: Shop):
     """In a transaction of its own: a unique violation would lose it."""
     hasty = shop.make(policy=Policy(in_flight="reject"))
     others = shop.another()
@@ -125,7 +125,7 @@ def test_a_note_is_written_whatever_comes_in_between(shop: Shop):
     assert gaps >= 3
 
 
-def test_a_note_after_a_sweep_has_a_higher_fence(shop: Shop):
+def test_a_deferred_write_after_a_sweep_has_a_higher_fence(shop: Shop):
     """The key's record is gone, and its fence lives on in the floor alone."""
     for _ in range(3):
         with shop.door.transaction():

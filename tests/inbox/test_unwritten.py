@@ -51,9 +51,9 @@ class VirtualTransaction:
 
 
 def a_call(fingerprint: bytes | None = None, attempts: int = 2) -> Call:
-    terms = ResolvedPolicy(Policy(max_attempts=attempts))
+    policy = ResolvedPolicy(Policy(max_attempts=attempts))
     return Call(
-        KEY, lambda: 1, terms, Any, fingerprint, None, lambda: 0.0, lambda event: None, False
+        KEY, lambda: 1, policy, Any, fingerprint, None, lambda: 0.0, lambda event: None, False
     )
 
 
@@ -98,7 +98,7 @@ def test_what_is_known_here_alone_counts():
         entered([an_answer()], Claimed(Verdict.WON, 1, 1))
 
 
-def test_a_note_that_is_written_while_the_delivery_waits_counts_once():
+def test_a_deferred_write_that_is_made_while_the_delivery_waits_counts_once():
     """The runtime looks for unwritten failures after the record is entered."""
     runtime = TransactionRuntime(VirtualStore())
     pending = runtime.deferred.pending
@@ -120,12 +120,12 @@ def test_waiting_for_a_write_is_decided_by_the_flow():
 
 
 @pytest.mark.parametrize("note", [a_failure(b"1" * 32), an_answer(b"1" * 32)])
-def test_another_request_is_a_mismatch_also_before_the_note_is_written(note: core.DeferredWrite):
+def test_another_request_is_a_mismatch_also_before_the_deferred_write(note: core.DeferredWrite):
     with pytest.raises(FingerprintMismatchError):
         entered([note], Claimed(Verdict.WON, 1, 1), a_call(b"2" * 32))
 
 
-def test_a_note_whose_commit_was_cut_is_written_again_and_counts_once(lean_shop: Shop):
+def test_a_deferred_write_whose_commit_was_cut_is_repeated_and_counts_once(lean_shop: Shop):
     shop = lean_shop
     store = shop.receiver.store
     ours = store.in_transaction()
@@ -136,7 +136,7 @@ def test_a_note_whose_commit_was_cut_is_written_again_and_counts_once(lean_shop:
     assert (record.state, record.attempt) == (State.RELEASED, 1)
 
 
-def test_a_clock_that_is_set_back_makes_nobody_rest():
+def test_a_clock_that_is_set_back_delays_no_attempt():
     after = core.apply_deferred(None, a_failure(), 10_000_000, 0)
     assert isinstance(after, Row)
     ask = core.entry(a_call())

@@ -57,7 +57,7 @@ def test_parent_and_child_go_on_after_a_fork(run_script: Run, shop_url: str):
 
 
 @pytest.mark.parametrize("manner, status", [("polite", 0), ("mute", -signal.SIGTERM)])
-def test_one_that_is_told_to_end_in_mid_work_leaves_nothing(
+def test_a_process_that_is_terminated_in_mid_work_leaves_nothing(
     shop_url: str, manner: str, status: int
 ):
     """Nobody waits for a lease: the next delivery runs at once, and is the first."""

@@ -123,7 +123,7 @@ def test_a_world_that_cannot_be_read_after_a_crash_is_a_finding(tmp_path: Path):
 # ------------------------------------------------------------------ answers
 
 
-def test_another_answer_after_a_crash_is_harm_unless_nobody_minds():
+def test_another_answer_after_a_crash_is_harm_unless_results_are_ignored():
     def pay(order: str) -> dict[str, str]:
         if order in bank():
             return {"error": "already paid"}
@@ -245,10 +245,10 @@ def test_lines_that_are_never_met_are_refused(shop: ModuleType):
         tried(charge, lines=[sys])
 
 
-# ------------------------------------------------------------------ colours
+# ------------------------------------------------------------------ modes
 
 
-def test_a_handler_is_run_whatever_its_colour_is_hidden_in():
+def test_a_handler_is_run_whatever_its_mode_is_hidden_in():
     def in_pool(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         async def wrapper(*args: Any) -> Any:
@@ -338,7 +338,7 @@ def test_every_delivery_has_a_message_of_its_own():
     assert message == {"id": "m-1", "items": []}
 
 
-def test_a_world_among_the_arguments_is_told_and_can_be_bound():
+def test_a_world_among_the_arguments_is_reported_and_can_be_bound():
     lines: list[str] = []
 
     def append(book: list[str], item: str) -> None:

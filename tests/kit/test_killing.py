@@ -99,7 +99,7 @@ def test_a_kill_finds_what_a_polite_death_does_not(handlers: ModuleType):
     assert "somebody is at it" in report.wrong[0].fault
 
 
-def test_what_cannot_be_killed_is_told_before_anything_is(handlers: ModuleType):
+def test_what_cannot_be_killed_is_reported_before_anything_is(handlers: ModuleType):
     def local(order: str) -> str:
         return order
 

@@ -1,4 +1,4 @@
-"""`crash_matrix` finds planted bugs and says where; it lets what is right pass, in both colours."""
+"""`crash_matrix` finds planted bugs and says where; it lets what is right pass, in both modes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_right_one_passes(naive: ModuleType):
     assert kinds["interleaving"] >= 50
 
 
-# ------------------------------------------------------------------ colours, points, policies
+# ------------------------------------------------------------------ modes, points, policies
 
 
 class Shop:
@@ -220,13 +220,13 @@ def test_a_zombie_that_asks_its_claim_stops_in_time(shop: Shop):
     assert not tried(shop, careful, lines=True).ok
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_on_a_store_of_yours(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: str
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ):
     monkeypatch.setattr("twicesafe.testing._simulated_process.BRIEF", 0.2)
     url = f"sqlite:///{tmp_path}/keys.db"
-    if colour == "sync":
+    if mode == "sync":
         with Receiver.open(url) as receiver:
             good = tried(shop, shop.put, receiver=receiver, interleavings=2)
             bad = tried(shop, shop.append, receiver=receiver, interleavings=0)
@@ -321,7 +321,7 @@ def test_time_passes_for_a_receiver_inside_the_handler(shop: Shop):
 # ------------------------------------------------------------------ what it says when it cannot tell
 
 
-def test_a_clean_run_that_fails_is_told_at_once(shop: Shop):
+def test_a_clean_run_that_fails_is_reported_at_once(shop: Shop):
     def fails(item: str) -> None:
         raise ZeroDivisionError("no tea")
 
@@ -339,7 +339,9 @@ def test_a_retry_that_fails_is_harm(shop: Shop):
     assert "FileExistsError" in named(report)["line is written"]
 
 
-def test_two_that_wait_for_each_other_are_told(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+def test_deliveries_that_wait_for_each_other_are_reported(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("twicesafe.testing._interleaving.PATIENCE", 0.05)
     once = threading.Event()
 

@@ -16,8 +16,8 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return request.getfixturevalue(f"{request.param}_url")
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_on_a_server(url: str, colour: str):
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_on_a_server(url: str, mode: str):
     done: dict[str, str] = {}
     lines: list[str] = []
 
@@ -30,7 +30,7 @@ def test_on_a_server(url: str, colour: str):
         lines.append(item)
         return item
 
-    if colour == "sync":
+    if mode == "sync":
         with Receiver.open(url) as receiver:
             report = crash_matrix(
                 put, "tea", snapshot=lambda: [*done.values()], setup=done.clear, receiver=receiver,

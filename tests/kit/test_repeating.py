@@ -105,7 +105,7 @@ def test_without_shuffling_they_come_in_order(book: Book):
         deliver(book, n=0)
 
 
-def test_a_failed_delivery_is_told_and_sinks_no_other(book: Book):
+def test_a_failed_delivery_is_reported_and_stops_no_other(book: Book):
     def handle(message: dict[str, str]) -> None:
         if message["id"] == "m3" and not book.lines.count("again"):
             book.lines.append("again")

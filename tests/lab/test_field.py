@@ -88,7 +88,9 @@ def test_a_trial_that_cannot_go_on_is_broken(monkeypatch: pytest.MonkeyPatch):
     assert "ZeroDivisionError" in done.broken[0]
 
 
-def test_what_broke_is_told_with_the_words_that_repeat_it(capsys: pytest.CaptureFixture[str]):
+def test_what_broke_is_reported_with_the_command_that_repeats_it(
+    capsys: pytest.CaptureFixture[str],
+):
     done = Trial("zombies", "C7", "valkey", 5, True, broken=["a zombie spoke"])
     assert not told(done)
     said = capsys.readouterr().out

@@ -30,7 +30,7 @@ def test_what_was_found_is_taken_again(tmp_path: Path):
     assert ask(tmp_path / "kept", [2]) == [1]
 
 
-def test_it_is_run_again_when_told_so_or_asked_otherwise(tmp_path: Path):
+def test_it_is_run_again_without_resume_or_for_another_question(tmp_path: Path):
     assert ask(tmp_path / "kept", [1]) == [1]
     assert ask(tmp_path / "kept", [2], resume=False) == [2]
     assert ask(tmp_path / "kept", [3], asked="full") == [3]

@@ -21,7 +21,7 @@ LIFE = f"{K}test_inbox_life.py"
 CUT = f"{ROOM}test_commit_cut.py::test_a_commit_cut_anywhere_is_resolved_by_reading"
 CUTS = "lab/field/transactions.py"
 WAITS = f"{MEET}::test_a_duplicate_waits_for_the_first_and_replays"
-TOLD = f"{MEET}::test_a_duplicate_that_may_not_wait_is_told"
+TOLD = f"{MEET}::test_a_duplicate_that_may_not_wait_is_refused"
 LATER = f"{MEET}::test_a_duplicate_takes_over_when_the_first_rolls_back"
 GONE = f"{STORE}::test_a_store_that_is_gone_before_the_record_applies_nothing"
 CLOCK = f"{TIME}::test_a_store_clock_that_is_set_in_mid_work_changes_nothing"
@@ -96,7 +96,7 @@ INBOX: Final[dict[str, Cell]] = {
     "other-loop": Cell("works; nothing crosses loops",
         (f"{TIME}::test_one_inbox_on_one_loop_after_another",)),
     "sigterm": Cell("rolled back; the next delivery runs at once",
-        (f"{LIFE}::test_one_that_is_told_to_end_in_mid_work_leaves_nothing",)),
+        (f"{LIFE}::test_a_process_that_is_terminated_in_mid_work_leaves_nothing",)),
     "redelivery": Cell("waits, then skips; or is told to come again", (WAITS, TOLD)),
     "rebalance": Cell("the new owner waits for the first: one of them commits (offsets: with the consumers, not built yet)",
         (WAITS, LATER)),

@@ -12,7 +12,7 @@ KILLS = f"{ROOM}test_kill.py::test_killed_relays_lose_nothing"
 WITH = f"{ADD}::test_a_message_is_there_if_and_only_if_the_transaction_committed"
 ENDED = f"{FAULTS}::test_a_session_that_ends_before_its_commit_leaves_no_message"
 GONE = f"{FAULTS}::test_a_relay_goes_on_when_its_store_was_gone"
-LOST = f"{RELAY}::test_a_relay_that_lost_its_slots_notes_nothing"
+LOST = f"{RELAY}::test_a_relay_that_lost_its_slots_records_nothing"
 EARLY = f"{FAULTS}::test_a_clock_that_is_set_hands_slots_over_early_and_loses_nothing"
 SHARE = f"{RELAY}::test_a_dead_relays_share_goes_on_after_its_lease"
 DIVIDED = f"{RELAY}::test_two_relays_divide_the_lanes"
@@ -58,7 +58,7 @@ OUTBOX: Final[dict[str, Cell]] = {
          f"{RELAY}::test_one_bad_message_in_a_batch_is_found")),
     "poison": not_built("parked; a message that kills its relay every time is not counted yet"),
     "bad-result": Cell("what cannot be sent is told when it is added",
-        (f"{ADD}::test_what_cannot_be_sent_is_told_at_once",)),
+        (f"{ADD}::test_what_cannot_be_sent_is_reported_at_once",)),
     "cancelled": Cell("what is under way is ended first",
         (f"{RELAY}::test_stop_ends_what_is_under_way_first",)),
     "thread-timeout": Cell("a publisher that hangs past its lease: another relay publishes under the same id",
@@ -70,7 +70,7 @@ OUTBOX: Final[dict[str, Cell]] = {
         (f"{FAULTS}::test_one_outbox_on_one_loop_after_another",)),
     "sigterm": Cell("a relay ends what is under way; a transaction leaves no message",
         ("tests/cli/test_outbox.py::test_a_running_relay_ends_well_on_sigterm",
-         "tests/kill/test_inbox_life.py::test_one_that_is_told_to_end_in_mid_work_leaves_nothing")),
+         "tests/kill/test_inbox_life.py::test_a_process_that_is_terminated_in_mid_work_leaves_nothing")),
     "redelivery": NONE,
     "rebalance": NONE,
     "relay-killed": Cell("published again under the same id; none lost", (KILLS,)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.outbox.stage import ENGINES, Broker, Colours, begin, connect
+from tests.outbox.stage import ENGINES, Broker, RelayMode, begin, connect
 from twicesafe.outbox import Outbox
 
 
@@ -62,7 +62,7 @@ def broker() -> Broker:
 
 
 @pytest.fixture(params=["sync", "async"])
-def colours(request: pytest.FixtureRequest, url: str) -> Iterator[Colours]:
-    made = Colours(request.param, url)
+def mode(request: pytest.FixtureRequest, url: str) -> Iterator[RelayMode]:
+    made = RelayMode(request.param, url)
     yield made
     made.close()

@@ -95,13 +95,13 @@ class AsyncBroker(Broker):
         pass
 
 
-class Colours:
-    """Relays of one colour, spoken to in blocking words."""
+class RelayMode:
+    """Relays of one mode, spoken to in blocking words."""
 
-    def __init__(self, colour: str, url: str) -> None:
-        self.colour, self.url = colour, url
+    def __init__(self, mode: str, url: str) -> None:
+        self.name, self.url = mode, url
         self._made: list[Any] = []
-        self._loop = asyncio.new_event_loop() if colour == "async" else None
+        self._loop = asyncio.new_event_loop() if mode == "async" else None
         if self._loop is not None:
             self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
             self._thread.start()
@@ -131,12 +131,10 @@ class Colours:
 
 
 class Relay:
-    def __init__(
-        self, colours: Colours, url: str, publisher: Any, settings: dict[str, Any]
-    ) -> None:
-        self._run = colours.run
-        kind = OutboxRelay if colours.colour == "sync" else AsyncOutboxRelay
-        self.own: Any = colours.run(lambda: kind.open(url, publisher, **settings))
+    def __init__(self, mode: RelayMode, url: str, publisher: Any, settings: dict[str, Any]) -> None:
+        self._run = mode.run
+        kind = OutboxRelay if mode.name == "sync" else AsyncOutboxRelay
+        self.own: Any = mode.run(lambda: kind.open(url, publisher, **settings))
 
     def drain(self) -> int:
         return self._run(self.own.drain)  # type: ignore[no-any-return]

@@ -47,7 +47,7 @@ def test_sqlalchemy(url: str, outbox: Outbox):
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_sqlalchemy_awaited(postgres_url: str, driver: str):
+async def test_sqlalchemy_async(postgres_url: str, driver: str):
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     engine = create_async_engine(postgres_url.replace("postgresql:", f"postgresql+{driver}:"))
@@ -61,7 +61,7 @@ async def test_sqlalchemy_awaited(postgres_url: str, driver: str):
         check(opened)
 
 
-async def test_psycopg_awaited(postgres_url: str):
+async def test_psycopg_async(postgres_url: str):
     import psycopg
 
     async with (

@@ -144,7 +144,7 @@ def test_who_names_the_schema_and_who_does_not_keep_one_order(postgres_url: str)
         thread.join()
 
 
-def test_without_order_nobody_waits(url: str, caller: Callable[[], Any]):
+def test_without_order_no_writer_waits(url: str, caller: Callable[[], Any]):
     if url.startswith("sqlite"):
         pytest.skip("SQLite has one writer at a time")
     with Outbox.open(url, ordered=False) as relaxed:
@@ -194,7 +194,7 @@ def test_nothing_to_add(outbox: Outbox, caller: Callable[[], Any]):
         ({"spare": 1}, "spare"),
     ],
 )
-def test_what_cannot_be_sent_is_told_at_once(tmp_path: Path, fields: dict[str, Any], says: str):
+def test_what_cannot_be_sent_is_reported_at_once(tmp_path: Path, fields: dict[str, Any], says: str):
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     with Outbox.open(url) as outbox, sqlite3.connect(tmp_path / "shop.db") as connection:
         with pytest.raises(UsageError, match=says):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.outbox.stage import AsyncBroker, Broker, Colours, begin, connect
+from tests.outbox.stage import AsyncBroker, Broker, RelayMode, begin, connect
 from twicesafe import BrokerUnavailableError, SchemaVersionError, StoreUnavailableError
 from twicesafe._core.outbox_requests import Message
 from twicesafe.events import Event, StoreFailed
@@ -129,7 +129,7 @@ def test_an_older_copy_has_data_and_message_or_neither(tmp_path: Path):
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_workers_clock_changes_neither_order_nor_delivery(
-    put: Put, outbox: Outbox, colours: Colours, hours: int, monkeypatch: pytest.MonkeyPatch
+    put: Put, outbox: Outbox, mode: RelayMode, hours: int, monkeypatch: pytest.MonkeyPatch
 ):
     put("1", key="k")
     clock = time.time_ns
@@ -139,7 +139,7 @@ def test_a_workers_clock_changes_neither_order_nor_delivery(
     put("3", key="k")
     assert outbox.depth().oldest_age >= 0
     broker = Broker()
-    assert colours.relay(broker).drain() == 3
+    assert mode.relay(broker).drain() == 3
     assert broker.bodies == ["1", "2", "3"]
 
 
@@ -159,7 +159,7 @@ def test_a_newer_schema_is_refused(url: str, outbox: Outbox, caller: Caller):
 # --- relaying --------------------------------------------------------------------------------------
 
 
-def test_a_relay_goes_on_when_its_store_was_gone(url: str, colours: Colours, put: Put):
+def test_a_relay_goes_on_when_its_store_was_gone(url: str, mode: RelayMode, put: Put):
     """Gone after publishing, before the mark: the same ids come again, and nothing is lost."""
     failed = threading.Event()
 
@@ -181,7 +181,7 @@ def test_a_relay_goes_on_when_its_store_was_gone(url: str, colours: Colours, put
     broker = Cutting()
     ids = [*put(*"123", key="a"), *put(*"456", key="b")]
     hasty = f"{url}?timeout=0.05" if url.startswith("sqlite") else url
-    relay = colours.relay(broker, hasty, lease=3, batch=2, observers=[observe]).start()
+    relay = mode.relay(broker, hasty, lease=3, batch=2, observers=[observe]).start()
     broker.wait_for(6)
     until = time.monotonic() + 60
     while broker.cuts:  # the last one cuts us off, too
@@ -201,12 +201,12 @@ def test_a_relay_goes_on_when_its_store_was_gone(url: str, colours: Colours, put
 
 
 def test_who_stops_gives_its_store_time_to_come_back(
-    colours: Colours, put: Put, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    mode: RelayMode, put: Put, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ):
     """What was published is settled before the end, so nobody publishes it again."""
     failed, back = threading.Event(), threading.Event()
     broker = Broker()
-    relay = colours.relay(broker)
+    relay = mode.relay(broker)
     perform = relay.own._port.perform
 
     def away(request: Any) -> Any:
@@ -276,7 +276,7 @@ def lock_out(url: str, failed: threading.Event) -> None:
 
 
 def test_a_clock_that_is_set_hands_slots_over_early_and_loses_nothing(
-    url: str, colours: Colours, put: Put, outbox: Outbox, caller: Caller
+    url: str, mode: RelayMode, put: Put, outbox: Outbox, caller: Caller
 ):
     """The store's clock goes on by an hour in mid-work: another relay has the slots at once."""
     connection = caller()
@@ -295,7 +295,7 @@ def test_a_clock_that_is_set_hands_slots_over_early_and_loses_nothing(
 
     late = Late()
     (id_,) = put("1", key="k")
-    relay = colours.relay(late, lease=60).start()
+    relay = mode.relay(late, lease=60).start()
     late.wait_for(1)
     relay.stop()
     assert {message.id for message in (*late.got, *other.got)} == {id_}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.outbox.stage import Broker, Colours, begin
+from tests.outbox.stage import Broker, RelayMode, begin
 from tests.patience import until
 from twicesafe import Backoff
 from twicesafe._core.outbox_requests import Fetch, Hold, Setback, Settle, lane_of, slot_of
@@ -88,7 +88,7 @@ def numbers(connection: Any, table: str) -> int:
 
 
 def test_a_resting_lane_with_a_large_backlog_is_out_of_the_way(
-    colours: Colours,
+    mode: RelayMode,
     outbox: Outbox,
     put: Put,
     broker: Broker,
@@ -102,7 +102,7 @@ def test_a_resting_lane_with_a_large_backlog_is_out_of_the_way(
     backlog = [f"{n}" for n in range(450)]
     broker.refuses = {"0"}
     put(*backlog, key="k")
-    colours.relay(broker, batch=50, backoff=Backoff(first=3600)).start()
+    mode.relay(broker, batch=50, backoff=Backoff(first=3600)).start()
     until(lambda: numbers(connection, "twicesafe_outbox") == 1)
     assert numbers(connection, "twicesafe_outbox_parked") == 449
     depth = outbox.depth()
@@ -124,13 +124,13 @@ def test_a_resting_lane_with_a_large_backlog_is_out_of_the_way(
 
 
 def test_a_lane_that_comes_back_in_parts_may_be_refused_again(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(OutboxPrograms, "part", 4)
     bodies = [f"{n}" for n in range(20)]
     broker.refuses = {"0", "6", "13"}
     put(*bodies, key="k")
-    relay = colours.relay(broker, max_attempts=1, batch=3)
+    relay = mode.relay(broker, max_attempts=1, batch=3)
     for stop in ("0", "6", "13"):
         relay.drain()
         while not (parked := outbox.parked()):
@@ -145,7 +145,7 @@ def test_a_lane_that_comes_back_in_parts_may_be_refused_again(
 
 
 def test_what_another_relay_published_keeps_no_lane_waiting(
-    outbox: Outbox, put: Put, colours: Colours, broker: Broker
+    outbox: Outbox, put: Put, mode: RelayMode, broker: Broker
 ):
     """It had fetched the message before it was refused: it deletes the row, and knows of no trouble."""
     put("1", "2", "3", key="k")
@@ -160,5 +160,5 @@ def test_what_another_relay_published_keeps_no_lane_waiting(
     perform(Settle(b"other", [rows[0].n], {}, [], {}))
     assert outbox.depth().pending == 2
     perform(Hold(b"me", 0, leave=True))
-    assert colours.relay(broker).drain() == 2
+    assert mode.relay(broker).drain() == 2
     assert broker.bodies == ["2", "3"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.outbox.stage import AsyncBroker, Broker, Colours
+from tests.outbox.stage import AsyncBroker, Broker, RelayMode
 from tests.patience import until
 from twicesafe import Backoff, BrokerUnavailableError
 from twicesafe._core.outbox_requests import Fetch, Fetched, Message, Pending, Settle
@@ -48,12 +48,12 @@ class Checked(Choking):
 
 
 def test_a_message_that_the_broker_hangs_up_on_parks_its_lane(
-    colours: Colours, outbox: Outbox, put: Put
+    mode: RelayMode, outbox: Outbox, put: Put
 ):
     broker = Choking()
     for number in range(6):
         put("bad" if number == 3 else f"{number}", key=f"k{number}")
-    relay = colours.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
+    relay = mode.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
     number = 6
 
     def parked() -> Any:
@@ -70,35 +70,35 @@ def test_a_message_that_the_broker_hangs_up_on_parks_its_lane(
     assert others == [f"{n}" for n in range(6, number)]
 
 
-def test_alone_it_is_found_out_by_a_check(colours: Colours, outbox: Outbox, put: Put):
+def test_alone_it_is_found_out_by_a_check(mode: RelayMode, outbox: Outbox, put: Put):
     broker = Checked()
     put("bad", key="k")
-    relay = colours.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
+    relay = mode.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
     until(outbox.parked, 60)
     relay.stop()
     assert broker.checks
 
 
-def test_draining_finds_it_out_and_goes_on(colours: Colours, outbox: Outbox, put: Put):
+def test_draining_finds_it_out_and_goes_on(mode: RelayMode, outbox: Outbox, put: Put):
     """From cron, the same message would end every run before the others are sent."""
     broker = Checked()
     put("bad", key="k1")
     put("2", "3", key="k2")
-    relay = colours.relay(broker, max_attempts=1)
+    relay = mode.relay(broker, max_attempts=1)
     assert relay.drain() == 2
     assert [lane.key for lane in outbox.parked()] == ["k1"]
 
 
 @pytest.mark.parametrize("kind", [Choking, Checked])
 def test_an_outage_is_never_blamed_on_a_message(
-    kind: type[Broker], colours: Colours, outbox: Outbox, put: Put
+    kind: type[Broker], mode: RelayMode, outbox: Outbox, put: Put
 ):
     broker = kind()
     broker.away = BrokerUnavailableError("busy", blames="none")
     failures: list[Event] = []
     put("1", key="k1")
     put("2", key="k2")
-    relay = colours.relay(broker, max_attempts=1, observers=[failures.append]).start()
+    relay = mode.relay(broker, max_attempts=1, observers=[failures.append]).start()
     until(lambda: sum(isinstance(event, BrokerFailed) for event in failures) > 3, 60)
     assert outbox.parked() == []
     broker.away = None
@@ -108,12 +108,12 @@ def test_an_outage_is_never_blamed_on_a_message(
 
 
 def test_what_is_missing_over_there_is_no_messages_fault(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     broker.refuses, broker.why = {"bad"}, NotNow("no stream listens to orders: create it")
     put("bad", "behind", key="k1")
     put("other", key="k2")
-    relay = colours.relay(broker, max_attempts=1, backoff=Backoff(first=3600))
+    relay = mode.relay(broker, max_attempts=1, backoff=Backoff(first=3600))
     with pytest.raises(BrokerUnavailableError, match="create it"):
         relay.drain()  # when all that can go has gone
     assert broker.bodies == ["other"]
@@ -121,11 +121,11 @@ def test_what_is_missing_over_there_is_no_messages_fault(
     assert (depth.pending, depth.resting_lanes, depth.parked) == (2, 1, 0)
 
 
-# --- the carrier, by hand ----------------------------------------------------------------------------
+# --- the flow, by hand ----------------------------------------------------------------------------
 
 
-class Carrier:
-    """One relay's carrier with these rows, and nothing behind it but this test."""
+class PublishingFlow:
+    """One relay's flow with these rows, and nothing behind it but this test."""
 
     def __init__(
         self,
@@ -169,20 +169,20 @@ def outage(blames: Any = "compared") -> BrokerUnavailableError:
 
 def test_a_call_has_one_message_of_a_key():
     """A broker may take any part of a call: what is behind a message must not be on its way."""
-    carrier = Carrier(("k", "a"), ("k", "a"), ("k", "a"), ("other", "a"), ("other", "a"))
-    first = carrier.until(Publish, Fetched(carrier.rows))
+    flow = PublishingFlow(("k", "a"), ("k", "a"), ("k", "a"), ("other", "a"), ("other", "a"))
+    first = flow.until(Publish, Fetched(flow.rows))
     assert [message.id for message in first.messages] == ["m1", "m4"]
-    carrier.until(Collect)
-    second = carrier.until(Publish, [(first.ticket, [ValueError("no"), None])])
+    flow.until(Collect)
+    second = flow.until(Publish, [(first.ticket, [ValueError("no"), None])])
     assert [message.id for message in second.messages] == ["m5"]
 
 
 def test_a_call_has_many_messages_of_a_key_if_the_publisher_keeps_order():
-    carrier = Carrier(("k", "a"), ("k", "a"), ("other", "a"), ("other", "a"), keeps_order=True)
-    first = carrier.until(Publish, Fetched(carrier.rows))
+    flow = PublishingFlow(("k", "a"), ("k", "a"), ("other", "a"), ("other", "a"), keeps_order=True)
+    first = flow.until(Publish, Fetched(flow.rows))
     assert [message.id for message in first.messages] == ["m1", "m2", "m3", "m4"]
-    carrier.until(Collect)
-    settled = carrier.until(Settle, [(first.ticket, [ValueError("no"), None, None, None])])
+    flow.until(Collect)
+    settled = flow.until(Settle, [(first.ticket, [ValueError("no"), None, None, None])])
     assert [row.n for row in settled.setbacks] == [1]
     assert settled.done == [3, 4]
 
@@ -190,23 +190,23 @@ def test_a_call_has_many_messages_of_a_key_if_the_publisher_keeps_order():
 def test_a_call_has_one_topic_of_a_key():
     """EXEC takes a message although one before it failed, if they are of two streams."""
     rows = (("k", "a"), ("k", "a"), ("k", "b"), ("k", "a"), ("other", "b"))
-    carrier = Carrier(*rows, keeps_order=True)
-    first = carrier.until(Publish, Fetched(carrier.rows))
+    flow = PublishingFlow(*rows, keeps_order=True)
+    first = flow.until(Publish, Fetched(flow.rows))
     assert [message.id for message in first.messages] == ["m1", "m2", "m5"]
-    carrier.until(Collect)
-    second = carrier.until(Publish, [(first.ticket, [None] * 3)])
+    flow.until(Collect)
+    second = flow.until(Publish, [(first.ticket, [None] * 3)])
     assert [message.id for message in second.messages] == ["m3"]
 
 
 def test_one_outage_is_not_enough_to_blame_a_message():
-    carrier = Carrier(("k", "a"), checks=True)
-    first = carrier.until(Publish, Fetched(carrier.rows))
-    carrier.until(Collect)
-    check = carrier.until(Check, [(first.ticket, outage("alone"))])
-    carrier.until(Collect)
-    again = carrier.until(Publish, [(check.ticket, None)])
-    carrier.until(Collect)
-    settled = carrier.until(Settle, [(again.ticket, outage("alone"))])
+    flow = PublishingFlow(("k", "a"), checks=True)
+    first = flow.until(Publish, Fetched(flow.rows))
+    flow.until(Collect)
+    check = flow.until(Check, [(first.ticket, outage("alone"))])
+    flow.until(Collect)
+    again = flow.until(Publish, [(check.ticket, None)])
+    flow.until(Collect)
+    settled = flow.until(Settle, [(again.ticket, outage("alone"))])
     assert [setback.attempts for setback in settled.setbacks] == [1]
 
 
@@ -223,79 +223,79 @@ def test_one_outage_is_not_enough_to_blame_a_message():
 def test_what_fails_alone_again_while_others_are_taken_is_to_blame(
     before: Any, then: Any, counted: list[int]
 ):
-    carrier = Carrier(("k", "a"), ("other", "a"), group=1)
-    first = carrier.until(Publish, Fetched(carrier.rows))
-    carrier.until(Collect)
-    second = carrier.until(Publish, [(first.ticket, outage(before))])
+    flow = PublishingFlow(("k", "a"), ("other", "a"), group=1)
+    first = flow.until(Publish, Fetched(flow.rows))
+    flow.until(Collect)
+    second = flow.until(Publish, [(first.ticket, outage(before))])
     assert second.messages[0].id == "m2"
-    carrier.until(Collect)
-    third = carrier.until(Publish, [(second.ticket, [None])])
+    flow.until(Collect)
+    third = flow.until(Publish, [(second.ticket, [None])])
     assert third.messages[0].id == "m1"
-    carrier.until(Collect)
-    carrier.until(Fetch if counted else Publish, [(third.ticket, outage(then))])
-    assert [setback.attempts for setback in carrier.setbacks] == counted
+    flow.until(Collect)
+    flow.until(Fetch if counted else Publish, [(third.ticket, outage(then))])
+    assert [setback.attempts for setback in flow.setbacks] == counted
 
 
 def test_the_first_outage_of_a_message_is_not_its_fault_though_others_were_taken():
-    carrier = Carrier(("other", "a"), ("k", "a"), group=1)
-    first = carrier.until(Publish, Fetched(carrier.rows))
-    carrier.until(Collect)
-    second = carrier.until(Publish, [(first.ticket, [None])])
-    carrier.until(Collect)
-    carrier.until(Publish, [(second.ticket, outage("alone"))])
-    assert carrier.setbacks == []
+    flow = PublishingFlow(("other", "a"), ("k", "a"), group=1)
+    first = flow.until(Publish, Fetched(flow.rows))
+    flow.until(Collect)
+    second = flow.until(Publish, [(first.ticket, [None])])
+    flow.until(Collect)
+    flow.until(Publish, [(second.ticket, outage("alone"))])
+    assert flow.setbacks == []
 
 
-def test_a_broker_that_answers_a_check_but_no_message_is_slow_and_nobody_is_to_blame():
-    carrier = Carrier(("k", "a"), checks=True)
-    command = carrier.until(Publish, Fetched(carrier.rows))
+def test_a_broker_that_answers_a_check_but_no_message_is_slow_and_no_message_is_blamed():
+    flow = PublishingFlow(("k", "a"), checks=True)
+    command = flow.until(Publish, Fetched(flow.rows))
     for _ in range(5):
-        carrier.until(Collect)
-        check = carrier.until(Check, [(command.ticket, outage("compared"))])
-        carrier.until(Collect)
-        command = carrier.until(Publish, [(check.ticket, None)])
-    assert carrier.state.outage is not None
+        flow.until(Collect)
+        check = flow.until(Check, [(command.ticket, outage("compared"))])
+        flow.until(Collect)
+        command = flow.until(Publish, [(check.ticket, None)])
+    assert flow.state.outage is not None
 
 
 def test_a_check_that_fails_is_an_outage():
-    carrier = Carrier(("k", "a"), checks=True)
-    first = carrier.until(Publish, Fetched(carrier.rows))
-    carrier.until(Collect)
-    check = carrier.until(Check, [(first.ticket, outage("alone"))])
-    carrier.until(Collect)
-    assert carrier.state.outage is None
-    carrier.until(Check, [(check.ticket, OSError("no route"))])
-    assert "cannot be checked: OSError" in str(carrier.state.outage)
+    flow = PublishingFlow(("k", "a"), checks=True)
+    first = flow.until(Publish, Fetched(flow.rows))
+    flow.until(Collect)
+    check = flow.until(Check, [(first.ticket, outage("alone"))])
+    flow.until(Collect)
+    assert flow.state.outage is None
+    flow.until(Check, [(check.ticket, OSError("no route"))])
+    assert "cannot be checked: OSError" in str(flow.state.outage)
 
 
 @pytest.mark.parametrize("counts", [{}, {"others": None}], ids=["lists", "one"])
 def test_a_call_that_sent_nothing_is_an_outage_of_all_its_messages(counts: Any):
     """Then all of them are sent one by one: any of them may be the one that the broker chokes on."""
-    carrier = Carrier(("k", "a"), ("k", "a"), ("j", "a"), keeps_order=True)
-    call = carrier.until(Publish, Fetched(carrier.rows))
+    flow = PublishingFlow(("k", "a"), ("k", "a"), ("j", "a"), keeps_order=True)
+    call = flow.until(Publish, Fetched(flow.rows))
     for _ in range(2):
         assert len(call.messages) == 3
-        carrier.until(Collect)
+        flow.until(Collect)
         said = [outage(), NOT_TRIED, outage()] if not counts else outage()
-        call = carrier.until(Publish, [(call.ticket, said)])
+        call = flow.until(Publish, [(call.ticket, said)])
     for id_ in ("m1", "m3", "m2"):
         assert [message.id for message in call.messages] == [id_]
-        carrier.until(Collect)
-        call = carrier.until(Publish if id_ != "m2" else Settle, [(call.ticket, [None])])
-    assert carrier.setbacks == []
+        flow.until(Collect)
+        call = flow.until(Publish if id_ != "m2" else Settle, [(call.ticket, [None])])
+    assert flow.setbacks == []
 
 
 def test_a_publisher_that_never_tries_is_asked_again_after_a_rest():
-    carrier = Carrier(("k", "a"))
-    call = carrier.until(Publish, Fetched(carrier.rows))
-    carrier.until(Collect)
-    before = carrier.now
-    carrier.until(Publish, [(call.ticket, [NOT_TRIED])])
-    assert carrier.now > before
-    assert carrier.setbacks == []
+    flow = PublishingFlow(("k", "a"))
+    call = flow.until(Publish, Fetched(flow.rows))
+    flow.until(Collect)
+    before = flow.now
+    flow.until(Publish, [(call.ticket, [NOT_TRIED])])
+    assert flow.now > before
+    assert flow.setbacks == []
 
 
-def test_an_async_publisher_is_checked_by_both_relays(colours: Colours, outbox: Outbox, put: Put):
+def test_an_async_publisher_is_checked_by_both_relays(mode: RelayMode, outbox: Outbox, put: Put):
     class AsyncChecked(AsyncBroker):
         checks = 0
 
@@ -306,7 +306,7 @@ def test_an_async_publisher_is_checked_by_both_relays(colours: Colours, outbox: 
     broker = AsyncChecked()
     broker.away = BrokerUnavailableError("gone")
     put("1", key="k")
-    relay = colours.relay(broker).start()
+    relay = mode.relay(broker).start()
     broker.wait_for(1, 60)
     relay.stop()
     assert broker.checks

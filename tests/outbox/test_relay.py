@@ -1,4 +1,4 @@
-"""The relay on real engines, in both colours: nothing lost, nothing skipped, order kept per key."""
+"""The relay on real engines, in both mode: nothing lost, nothing skipped, order kept per key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.outbox.stage import AsyncBroker, Broker, Colours, begin
+from tests.outbox.stage import AsyncBroker, Broker, RelayMode, begin
 from tests.patience import until
 from twicesafe import (
     Backoff,
@@ -29,13 +29,13 @@ Put = Callable[..., list[str]]
 
 
 def test_everything_once_in_order_per_key(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     for turn in range(30):
         put(f"a{turn}", key="a")
         put(f"b{turn}", key="b")
         put(f"-{turn}")
-    relay = colours.relay(broker, batch=7)
+    relay = mode.relay(broker, batch=7)
     assert relay.drain() == 90
     for key in "ab":
         assert [b for b in broker.bodies if b[0] == key] == [f"{key}{n}" for n in range(30)]
@@ -44,14 +44,14 @@ def test_everything_once_in_order_per_key(
     assert relay.drain() == 0
 
 
-def test_a_publisher_of_the_other_colour(colours: Colours, put: Put):
-    broker = AsyncBroker() if colours.colour == "sync" else Broker()
+def test_a_publisher_of_the_other_mode(mode: RelayMode, put: Put):
+    broker = AsyncBroker() if mode.name == "sync" else Broker()
     put("1", "2", key="k")
-    assert colours.relay(broker).drain() == 2
+    assert mode.relay(broker).drain() == 2
     assert broker.bodies == ["1", "2"]
 
 
-def test_a_function_gets_nothing_behind_its_failure(colours: Colours, outbox: Outbox, put: Put):
+def test_a_function_gets_nothing_behind_its_failure(mode: RelayMode, outbox: Outbox, put: Put):
     seen: list[str] = []
 
     def send(message: Message) -> None:
@@ -61,12 +61,12 @@ def test_a_function_gets_nothing_behind_its_failure(colours: Colours, outbox: Ou
 
     put("1", "bad", "behind", key="k1")
     put("other", key="k2")
-    assert colours.relay(send, backoff=Backoff(first=3600)).drain() == 2
+    assert mode.relay(send, backoff=Backoff(first=3600)).drain() == 2
     assert sorted(seen) == ["1", "bad", "other"]
     assert outbox.depth().pending == 2
 
 
-def test_a_function_as_publisher(colours: Colours, put: Put):
+def test_a_function_as_publisher(mode: RelayMode, put: Put):
     got: list[str] = []
 
     def send(message: Message) -> None:
@@ -76,12 +76,12 @@ def test_a_function_as_publisher(colours: Colours, put: Put):
         got.append(message.body.decode())
 
     put("1", "2", key="k")
-    assert colours.relay(send if colours.colour == "sync" else send_async).drain() == 2
+    assert mode.relay(send if mode.name == "sync" else send_async).drain() == 2
     assert got == ["1", "2"]
 
 
 def test_what_commits_late_is_not_skipped(
-    url: str, colours: Colours, outbox: Outbox, caller: Callable[[], Any], put: Put, broker: Broker
+    url: str, mode: RelayMode, outbox: Outbox, caller: Callable[[], Any], put: Put, broker: Broker
 ):
     """A "> last id" poller would lose it: its number is lower than what was published."""
     if url.startswith("sqlite"):
@@ -90,24 +90,24 @@ def test_what_commits_late_is_not_skipped(
     outbox.add(long, topic="orders", body="late", key="slow")
     outbox.add(long, topic="orders", body="late too")
     put(*[f"{n}" for n in range(20)])
-    relay = colours.relay(broker)
+    relay = mode.relay(broker)
     assert relay.drain() == 20
     long.commit()
     assert relay.drain() == 2
     assert {"late", "late too"} <= set(broker.bodies)
 
 
-def test_a_running_relay_takes_what_comes(colours: Colours, put: Put, broker: Broker):
-    colours.relay(broker).start()
+def test_a_running_relay_takes_what_comes(mode: RelayMode, put: Put, broker: Broker):
+    mode.relay(broker).start()
     for turn in range(5):
         put(f"{turn}", key="k")
         broker.wait_for(turn + 1)
     assert broker.bodies == [f"{turn}" for turn in range(5)]
 
 
-def test_two_relays_divide_the_lanes(colours: Colours, outbox: Outbox, put: Put, broker: Broker):
+def test_two_relays_divide_the_lanes(mode: RelayMode, outbox: Outbox, put: Put, broker: Broker):
     """Nobody dies, so nothing is repeated; and both have something to do."""
-    relays = [colours.relay(broker, lease=3, batch=5).start() for _ in range(2)]
+    relays = [mode.relay(broker, lease=3, batch=5).start() for _ in range(2)]
     turn = 0
     until = time.monotonic() + 30
     while not all(relay.published for relay in relays):
@@ -123,13 +123,13 @@ def test_two_relays_divide_the_lanes(colours: Colours, outbox: Outbox, put: Put,
 
 
 def test_a_dead_relays_share_goes_on_after_its_lease(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     began = time.monotonic()
     held = outbox.store.outbox.perform(Hold(b"dead", 400))
     assert len(held.slots) == 64
     put("1")
-    relay = colours.relay(broker, lease=3)
+    relay = mode.relay(broker, lease=3)
     relay.start()
     broker.wait_for(1)
     assert time.monotonic() - began > 0.3
@@ -139,12 +139,12 @@ def test_a_dead_relays_share_goes_on_after_its_lease(
 
 
 def test_a_poison_message_parks_its_own_lane(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     broker.refuses = {"bad"}
     seen: list[Event] = []
     put("good", "bad", "behind", key="k")
-    relay = colours.relay(broker, max_attempts=3, backoff=AT_ONCE, observers=[seen.append])
+    relay = mode.relay(broker, max_attempts=3, backoff=AT_ONCE, observers=[seen.append])
     while not outbox.parked():
         relay.drain()
     put("other", key="k2")
@@ -177,30 +177,30 @@ class UnprintableError(Exception):
     ids=["surrogate", "nul", "unprintable"],
 )
 def test_whatever_a_refusal_says_it_is_kept_and_the_others_go(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker, error: Exception, says: str
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker, error: Exception, says: str
 ):
     broker.refuses, broker.why = {"bad"}, error
     for body in ("1", "bad", "2"):
         put(body, key=body)
-    colours.relay(broker, max_attempts=1).drain()
+    mode.relay(broker, max_attempts=1).drain()
     assert broker.bodies == ["1", "2"]
     assert [lane.error for lane in outbox.parked()] == [says]
     assert outbox.depth().pending == 0
 
 
-def parked(colours: Colours, outbox: Outbox, put: Put, broker: Broker, **more: Any) -> Any:
+def parked(mode: RelayMode, outbox: Outbox, put: Put, broker: Broker, **more: Any) -> Any:
     broker.refuses = {"bad"}
     put("bad", "behind", key="k")
-    relay = colours.relay(broker, max_attempts=1, **more)
+    relay = mode.relay(broker, max_attempts=1, **more)
     relay.drain()
     assert len(outbox.parked()) == 1
     return relay
 
 
 def test_retry_goes_on_from_the_refused_message(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
-    relay = parked(colours, outbox, put, broker)
+    relay = parked(mode, outbox, put, broker)
     put("later", key="k")
     broker.refuses.clear()
     outbox.retry(outbox.parked()[0].lane, by="ana", why="fixed")
@@ -210,9 +210,9 @@ def test_retry_goes_on_from_the_refused_message(
 
 
 def test_skip_goes_on_behind_it_and_keeps_it(
-    url: str, colours: Colours, outbox: Outbox, put: Put, broker: Broker, caller: Callable[[], Any]
+    url: str, mode: RelayMode, outbox: Outbox, put: Put, broker: Broker, caller: Callable[[], Any]
 ):
-    relay = parked(colours, outbox, put, broker)
+    relay = parked(mode, outbox, put, broker)
     outbox.skip(outbox.parked()[0].lane, by="ana", why="never")
     assert relay.drain() == 1
     assert broker.bodies == ["behind"]
@@ -222,7 +222,7 @@ def test_skip_goes_on_behind_it_and_keeps_it(
     assert [(bytes(b), by, why) for b, by, why in cursor.fetchall()] == [(b"bad", "ana", "never")]
 
 
-def test_an_operators_mistakes_are_told(outbox: Outbox):
+def test_an_operators_mistakes_are_reported(outbox: Outbox):
     with pytest.raises(UsageError, match="is not parked"):
         outbox.retry("00" * 16, by="ana")
     with pytest.raises(UsageError, match="hex"):
@@ -233,10 +233,10 @@ def test_an_operators_mistakes_are_told(outbox: Outbox):
         outbox.parked(0)
 
 
-def test_a_lane_rests_between_attempts(colours: Colours, outbox: Outbox, put: Put, broker: Broker):
+def test_a_lane_rests_between_attempts(mode: RelayMode, outbox: Outbox, put: Put, broker: Broker):
     broker.refuses = {"bad"}
     put("bad", "behind", key="k")
-    relay = colours.relay(broker, backoff=Backoff(first=60))
+    relay = mode.relay(broker, backoff=Backoff(first=60))
     relay.drain()
     put("other", key="k2")
     relay.drain()
@@ -246,7 +246,7 @@ def test_a_lane_rests_between_attempts(colours: Colours, outbox: Outbox, put: Pu
 
 
 def test_what_was_refused_and_then_taken_is_no_trouble_any_more(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     class Moody(Broker):
         def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
@@ -255,7 +255,7 @@ def test_what_was_refused_and_then_taken_is_no_trouble_any_more(
 
     moody = Moody()
     put("bad", key="k")
-    colours.relay(moody, backoff=AT_ONCE).drain()
+    mode.relay(moody, backoff=AT_ONCE).drain()
     assert moody.tried == ["bad", "bad"]
     assert moody.bodies == ["bad"]
     assert outbox.depth().resting_lanes == 0
@@ -265,7 +265,7 @@ def test_what_was_refused_and_then_taken_is_no_trouble_any_more(
 
 
 def test_while_the_broker_is_away_no_attempt_is_counted(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     broker.away = BrokerUnavailableError("no broker")
     failed = threading.Event()
@@ -275,7 +275,7 @@ def test_while_the_broker_is_away_no_attempt_is_counted(
             failed.set()
 
     put("1", "2", key="k")
-    relay = colours.relay(broker, max_attempts=1, observers=[observe]).start()
+    relay = mode.relay(broker, max_attempts=1, observers=[observe]).start()
     assert failed.wait(20)
     assert outbox.depth().resting_lanes == 0
     broker.away = None
@@ -286,11 +286,11 @@ def test_while_the_broker_is_away_no_attempt_is_counted(
 
 
 def test_draining_ends_when_the_broker_is_away(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     put("1", "2", key="k")
     broker.away = BrokerUnavailableError("no broker")
-    relay = colours.relay(broker, max_attempts=1)
+    relay = mode.relay(broker, max_attempts=1)
     with pytest.raises(BrokerUnavailableError, match="no broker"):
         relay.drain()
     assert (outbox.depth().pending, outbox.depth().relays, outbox.parked()) == (2, 0, [])
@@ -300,10 +300,10 @@ def test_draining_ends_when_the_broker_is_away(
 
 @pytest.mark.parametrize("op", ["outbox_hold", "outbox_fetch"])
 def test_draining_ends_when_the_store_is_away(
-    colours: Colours, put: Put, broker: Broker, monkeypatch: pytest.MonkeyPatch, op: str
+    mode: RelayMode, put: Put, broker: Broker, monkeypatch: pytest.MonkeyPatch, op: str
 ):
     put("1", key="k")
-    relay = colours.relay(broker)
+    relay = mode.relay(broker)
     perform = relay.own._port.perform
 
     def performed(request: Any) -> Any:
@@ -325,7 +325,7 @@ class Departure(BaseException):
 @pytest.mark.parametrize("kind", [Broker, AsyncBroker])
 @pytest.mark.parametrize("error", [asyncio.CancelledError, Departure])
 def test_a_publish_that_was_broken_off_is_tried_again(
-    colours: Colours,
+    mode: RelayMode,
     outbox: Outbox,
     put: Put,
     kind: type[Broker],
@@ -341,7 +341,7 @@ def test_a_publish_that_was_broken_off_is_tried_again(
             broker.away = None
 
     put("1", key="k")
-    relay = colours.relay(broker, concurrency=2, max_attempts=1, observers=[observe]).start()
+    relay = mode.relay(broker, concurrency=2, max_attempts=1, observers=[observe]).start()
     broker.wait_for(1)
     relay.stop()
     assert broker.bodies == ["1"]
@@ -358,11 +358,11 @@ class Fragile(Broker):
         return super().publish(messages)
 
 
-def test_one_bad_message_in_a_batch_is_found(colours: Colours, outbox: Outbox, put: Put):
+def test_one_bad_message_in_a_batch_is_found(mode: RelayMode, outbox: Outbox, put: Put):
     broker = Fragile()
     for key in range(6):
         put("bad" if key == 3 else f"{key}", key=f"k{key}")
-    relay = colours.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
+    relay = mode.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
     broker.wait_for(5)
     until(outbox.parked)
     relay.stop()
@@ -371,7 +371,7 @@ def test_one_bad_message_in_a_batch_is_found(colours: Colours, outbox: Outbox, p
 
 
 def test_stop_ends_what_is_under_way_first(
-    colours: Colours, outbox: Outbox, put: Put, broker: Broker
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     entered, go_on = threading.Event(), threading.Event()
 
@@ -383,7 +383,7 @@ def test_stop_ends_what_is_under_way_first(
 
     slow = Slow()
     put("1")
-    relay = colours.relay(slow, lease=3).start()
+    relay = mode.relay(slow, lease=3).start()
     assert entered.wait(20)
     stopping = threading.Thread(target=relay.stop)
     stopping.start()
@@ -394,8 +394,8 @@ def test_stop_ends_what_is_under_way_first(
     assert outbox.depth() == type(outbox.depth())(0, 0.0, 0, 0, 0, 0)
 
 
-def test_a_relay_that_lost_its_slots_notes_nothing(
-    url: str, colours: Colours, outbox: Outbox, put: Put, caller: Callable[[], Any]
+def test_a_relay_that_lost_its_slots_records_nothing(
+    url: str, mode: RelayMode, outbox: Outbox, put: Put, caller: Callable[[], Any]
 ):
     """It was stopped for longer than its lease: what it learned is another's to decide."""
     connection = caller()
@@ -418,7 +418,7 @@ def test_a_relay_that_lost_its_slots_notes_nothing(
     thief.refuses = {"bad"}
     put("bad", key="k")
     put("good", key="k2")
-    relay = colours.relay(thief, max_attempts=1).start()
+    relay = mode.relay(thief, max_attempts=1).start()
     thief.wait_for(1)
     relay.stop()
     assert thief.tried.count("bad") == 1
@@ -430,7 +430,7 @@ def test_a_relay_that_lost_its_slots_notes_nothing(
 # --- push ------------------------------------------------------------------------------------------
 
 
-def test_whoever_sleeps_is_woken_by_an_add(postgres_url: str):
+def test_a_sleeping_relay_is_woken_by_an_add(postgres_url: str):
     with Outbox.open(postgres_url) as outbox:
         port = outbox.store.outbox
         port.perform(Hold(b"sleeper", 60_000))
@@ -455,7 +455,7 @@ def test_whoever_sleeps_is_woken_by_an_add(postgres_url: str):
         sleeper.join()
 
 
-def test_whoever_would_sleep_over_a_message_does_not(postgres_url: str):
+def test_a_relay_does_not_sleep_while_a_message_is_pending(postgres_url: str):
     with Outbox.open(postgres_url) as outbox:
         import psycopg
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.receiver.colours import Bench
+from tests.receiver.bench import Bench
 
 
 @pytest.fixture(params=["memory-sync", "memory-async", "sqlite-sync", "sqlite-async"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    kind, colour = request.param.split("-")
-    bench = Bench(kind, colour, tmp_path)
+    kind, mode = request.param.split("-")
+    bench = Bench(kind, mode, tmp_path)
     yield bench
     bench.end()

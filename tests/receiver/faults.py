@@ -92,10 +92,10 @@ class AsyncFaultyStore(_Log, AsyncStore):
         return answers
 
     def blocking_store(self) -> Store:
-        beside = FaultyStore(self.inner.blocking_store())
-        beside.log = self.log
-        beside.before = lambda request: self.before(request)  # noqa: PLW0108 - it may change
-        return beside
+        blocking = FaultyStore(self.inner.blocking_store())
+        blocking.log = self.log
+        blocking.before = lambda request: self.before(request)  # noqa: PLW0108 - it may change
+        return blocking
 
     async def close(self) -> None:
         await self.inner.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import (
     ConfigurationError,
@@ -41,7 +41,7 @@ def double(message: dict[str, Any]) -> str:
 
 @pytest.mark.usefixtures("ends_go_together")
 @pytest.mark.parametrize("concurrency", [1, 3, 50])
-def test_answers_come_in_order_in_two_trips(bench: Bench, concurrency: int) -> None:
+def test_answers_come_in_order_in_two_round_trips(bench: Bench, concurrency: int) -> None:
     batch = messages(*"abcdefghij")
     outcomes = bench.process_many(batch, double, key=by_id, concurrency=concurrency)
     assert [outcome.value for outcome in outcomes] == [m["id"] * 2 for m in batch]
@@ -84,7 +84,7 @@ def test_one_poison_item_never_sinks_the_rest(bench: Bench, concurrency: int) ->
     assert isinstance(again[1].error, ValueError)
 
 
-def test_what_a_failed_item_left_running_is_told_to_stop(bench: Bench) -> None:
+def test_work_that_a_failed_item_left_running_has_lost_its_claim(bench: Bench) -> None:
     claims: dict[str, Any] = {}
 
     def handle(item: str) -> None:
@@ -151,7 +151,7 @@ def test_nonsense_concurrency(bench: Bench, concurrency: Any) -> None:
 def test_items_in_flight_elsewhere_are_waited_for(bench: Bench) -> None:
     counter = Counter("theirs")
     other = bench.new_receiver()
-    first = bench.start(bench.call, other.process, "b", bench.coloured(counter.slow))
+    first = bench.start(bench.call, other.process, "b", bench.in_mode(counter.slow))
     assert counter.entered.wait(10)
     batch = bench.start(bench.process_many, messages("a", "b", "c"), double, key=by_id)
     until(lambda: bench.store.ops().count("claim") >= 4)
@@ -165,7 +165,7 @@ def test_items_in_flight_elsewhere_are_waited_for(bench: Bench) -> None:
 def test_items_in_flight_elsewhere_are_refused_if_the_policy_says_so(bench: Bench) -> None:
     counter = Counter()
     other = bench.new_receiver()
-    first = bench.start(bench.call, other.process, "b", bench.coloured(counter.slow))
+    first = bench.start(bench.call, other.process, "b", bench.in_mode(counter.slow))
     assert counter.entered.wait(10)
     bench.policy(in_flight="reject")
     answers = bench.process_many(messages("a", "b"), double, key=by_id)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.receiver.colours import AT_ONCE, Bench
+from tests.receiver.bench import AT_ONCE, Bench
 from twicesafe import Policy
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import FingerprintMismatchError, Key, RememberedFailureError, StoreUnavailableError
 from twicesafe import events as ev
@@ -36,7 +36,7 @@ def test_answers_are_copies(cached: Bench) -> None:
 
 def test_a_replay_from_the_store_fills_it(cached: Bench) -> None:
     other = cached.new_receiver()
-    cached.call(other.process, "k", cached.coloured(Counter(5).quick))
+    cached.call(other.process, "k", cached.in_mode(Counter(5).quick))
     cached.process("k", Counter().quick)
     trips = cached.store.trips
     assert cached.process("k", Counter().quick).value == 5
@@ -65,7 +65,7 @@ def test_a_replay_late_in_retention_is_kept_for_the_rest_only(cached: Bench) -> 
     cached.policy(retention=100)
     counter = Counter()
     other = cached.new_receiver(policy=cached.receiver.policy)
-    cached.call(other.process, "k", cached.coloured(counter.quick))
+    cached.call(other.process, "k", cached.in_mode(counter.quick))
     cached.clock.advance(90)
     assert cached.process("k", counter.quick).replayed
     cached.clock.advance(10)
@@ -113,9 +113,9 @@ def test_a_mismatch_is_still_a_mismatch(cached: Bench) -> None:
 def test_an_answer_without_fingerprint_is_not_for_who_has_one(cached: Bench) -> None:
     """Whoever finished the work had none, but the record keeps that of its first request."""
     plain, checked = cached.receiver, cached.receiver.options(fingerprint=True)
-    work = cached.coloured(Counter("for 1").quick)
+    work = cached.in_mode(Counter("for 1").quick)
     with pytest.raises(ValueError, match="no luck"):
-        cached.call(checked.process, "k", cached.coloured(Counter().failing), 1)
+        cached.call(checked.process, "k", cached.in_mode(Counter().failing), 1)
     cached.call(plain.process, "k", work, 1)
     with pytest.raises(FingerprintMismatchError):
         cached.call(checked.process, "k", work, 2)

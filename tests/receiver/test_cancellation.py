@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench
+from tests.receiver.bench import Bench
 from tests.receiver.test_waiting import riders
 from twicesafe import AsyncReceiver, HeldError, Policy, State
 from twicesafe._engines.sqlite import AsyncSqliteStore
@@ -316,7 +316,7 @@ def test_one_receiver_on_two_loops_at_once(bench: Bench) -> None:
     asyncio.run(receiver.close())
 
 
-def test_a_loop_that_died_in_mid_work_leaves_nobody_stuck(bench: Bench) -> None:
+def test_a_loop_that_died_in_mid_work_leaves_no_caller_stuck(bench: Bench) -> None:
     """asyncio.run cancels what is left over: the claim goes back and a new loop takes it."""
     receiver = fresh(bench)()
 

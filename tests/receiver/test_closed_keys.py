@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import LEAVE, Bench, Counter
+from tests.receiver.bench import LEAVE, Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import HeldError, Key, ParkedError
 from twicesafe import events as ev
@@ -98,7 +98,7 @@ def test_a_claim_that_is_held_by_hand(bench: Bench) -> None:
     assert closed(bench) == [ev.Held(Key("k"), "the bank did not answer")]
 
 
-def test_a_key_is_not_called_parked_if_the_store_was_never_told(bench: Bench) -> None:
+def test_a_key_is_not_called_parked_if_the_store_never_recorded_it(bench: Bench) -> None:
     bench.policy(max_attempts=1)
     bench.store.before = Outage("fail")
     with pytest.raises(ValueError, match="no luck"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from twicesafe import (
     AsyncReceiver,
     ConfigurationError,
@@ -162,7 +162,7 @@ def test_partials_count_what_they_carry(bench: Bench) -> None:
         runs.append((currency, amount))
         return f"{amount} {currency}"
 
-    inner = bench.coloured(pay)
+    inner = bench.in_mode(pay)
     euro = bench.idempotent(functools.partial(inner, "EUR"))
     dollar = bench.idempotent(functools.partial(inner, "USD"))
     yen = bench.idempotent(functools.partial(inner, currency="JPY"))
@@ -331,7 +331,7 @@ def test_the_receivers_own_scope_stays_in_front(bench: Bench) -> None:
 
     tenants = [bench.receiver.options(scope=(name,)) for name in ("a", "b")]
     functions = [
-        tenant.idempotent(key="id", scope=("charge",))(bench.coloured(charge)) for tenant in tenants
+        tenant.idempotent(key="id", scope=("charge",))(bench.in_mode(charge)) for tenant in tenants
     ]
     assert [bench.call(function, "1") for function in functions] == [1, 2]
     assert [bench.call(function, "1") for function in functions] == [1, 2]

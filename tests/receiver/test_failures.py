@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from twicesafe import (
     Backoff,
     CorruptRecordError,
@@ -227,7 +227,7 @@ def test_a_codec_that_breaks_is_a_result_not_kept(bench: Bench) -> None:
     assert counter.runs == 1
 
 
-def test_waiters_of_an_unstorable_result_are_told_too(bench: Bench) -> None:
+def test_waiters_of_an_unstorable_result_get_the_error_too(bench: Bench) -> None:
     counter = Counter(object())
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
@@ -248,7 +248,7 @@ def test_a_zombie_cannot_record_and_the_newer_result_stays(bench: Bench) -> None
     first = bench.start(bench.process, "k", zombie.slow)
     assert zombie.entered.wait(10)
     bench.clock.advance(31)  # its lease is over, and the keeper has not renewed
-    newer = bench.call(other.process, "k", bench.coloured(Counter("newer").quick))
+    newer = bench.call(other.process, "k", bench.in_mode(Counter("newer").quick))
     assert (newer.value, newer.attempt) == ("newer", 2)
     zombie.go_on.set()
     with pytest.raises(LeaseLostError, match="took it over"):
@@ -269,7 +269,7 @@ def test_a_zombie_that_fails_does_not_free_the_new_owner(bench: Bench) -> None:
     first = bench.start(bench.process, "k", fail)
     assert zombie.entered.wait(10)
     bench.clock.advance(31)
-    second = bench.start(bench.call, other.process, "k", bench.coloured(owner.slow))
+    second = bench.start(bench.call, other.process, "k", bench.in_mode(owner.slow))
     assert owner.entered.wait(10)
     zombie.go_on.set()
     with pytest.raises(ValueError, match="zombie"):
@@ -279,7 +279,7 @@ def test_a_zombie_that_fails_does_not_free_the_new_owner(bench: Bench) -> None:
     assert second.result(10).value == "owner"
 
 
-def test_completing_late_is_accepted_if_nobody_took_over(bench: Bench) -> None:
+def test_completing_late_is_accepted_if_there_was_no_takeover(bench: Bench) -> None:
     counter = Counter("late")
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
@@ -309,7 +309,7 @@ def test_hold_keeps_the_key_for_an_operator_after_a_crash(bench: Bench) -> None:
     bench.clock.advance(31)
     other = bench.new_receiver(policy=bench.receiver.policy)
     with pytest.raises(HeldError, match="resolve or release"):
-        bench.call(other.process, "k", bench.coloured(zombie.quick))
+        bench.call(other.process, "k", bench.in_mode(zombie.quick))
     assert bench.record("k").state is State.HELD
     zombie.go_on.set()  # the owner alone knows how it ended: its word counts
     assert first.result(10).value == "done"
@@ -342,11 +342,11 @@ def test_lost_turns_true_before_the_store_lets_go(bench: Bench) -> None:
         with pytest.raises(LeaseLostError):
             claim.check()
 
-    bench.call(receiver.process, "k", bench.coloured(handle))
+    bench.call(receiver.process, "k", bench.in_mode(handle))
     assert seen == [False, True]
 
 
-def test_what_a_failed_attempt_left_running_is_told_to_stop(bench: Bench) -> None:
+def test_work_that_a_failed_attempt_left_running_has_lost_its_claim(bench: Bench) -> None:
     """A thread or task of its own, that the handler did not wait for, still has the first claim."""
     claims: list[Any] = []
     seen: list[Any] = []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from tests.receiver.test_waiting import riders
 from twicesafe import AsyncInbox, FingerprintMismatchError, Inbox, UsageError
 from twicesafe import events as ev
@@ -84,7 +84,7 @@ def test_a_callable_chooses_what_counts(bench: Bench) -> None:
 def test_bytes_are_the_fingerprint(bench: Bench, length: int) -> None:
     blobs = [last.rjust(length, b"0") for last in (b"1", b"2")]
     one, two = (bench.receiver.options(fingerprint=blob) for blob in blobs)
-    handler = bench.coloured(charge)
+    handler = bench.in_mode(charge)
     bench.call(one.process, "k", handler, {})
     assert bench.call(one.process, "k", handler, {"other": 1}).replayed
     with pytest.raises(FingerprintMismatchError) as caught:
@@ -97,7 +97,7 @@ def test_long_bytes_are_one_fingerprint_however_they_are_given(bench: Bench) -> 
     long = b"f" * 300
     bench.manual("k", lambda claim: "done", fingerprint=long)
     assert bench.call(
-        bench.receiver.options(fingerprint=long).process, "k", bench.coloured(charge), {}
+        bench.receiver.options(fingerprint=long).process, "k", bench.in_mode(charge), {}
     ).replayed
     with pytest.raises(FingerprintMismatchError):
         bench.manual("k", lambda claim: "done", fingerprint=long + b"f")
@@ -120,7 +120,7 @@ def test_refused_while_the_first_is_still_running(bench: Bench, elsewhere: bool)
     assert counter.entered.wait(10)
     second = bench.new_receiver(fingerprint=True) if elsewhere else bench.receiver
     with pytest.raises(FingerprintMismatchError):
-        bench.call(second.process, "k", bench.coloured(counter.slow), {"amount": 2})
+        bench.call(second.process, "k", bench.in_mode(counter.slow), {"amount": 2})
     counter.go_on.set()
     assert first.result(10).value == "done"
     assert counter.runs == 1
@@ -158,11 +158,11 @@ def test_who_waits_for_a_delivery_without_fingerprint_is_checked(bench: Bench) -
         return counter.slow()
 
     with pytest.raises(ValueError, match="no luck"):
-        bench.call(checked.process, "k", bench.coloured(fail), {"amount": 1})
-    first = bench.start(bench.call, plain.process, "k", bench.coloured(work), {"amount": 1})
+        bench.call(checked.process, "k", bench.in_mode(fail), {"amount": 1})
+    first = bench.start(bench.call, plain.process, "k", bench.in_mode(work), {"amount": 1})
     assert counter.entered.wait(10)
     duplicates = [
-        bench.start(bench.call, checked.process, "k", bench.coloured(charge), {"amount": amount})
+        bench.start(bench.call, checked.process, "k", bench.in_mode(charge), {"amount": amount})
         for amount in (1, 2, 1, 2)
     ]
     until(lambda: riders(bench) == 4)
@@ -192,11 +192,11 @@ def test_a_wrong_request_on_its_way_does_not_refuse_the_right_one(bench: Bench) 
 def test_who_waits_for_a_replay_to_another_is_checked(bench: Bench) -> None:
     """Who asked without a fingerprint got the answer to the first request: it is not for all."""
     plain, checked = bench.receiver, bench.receiver.options(fingerprint=True)
-    bench.call(checked.process, "k", bench.coloured(charge), {"amount": 1})
+    bench.call(checked.process, "k", bench.in_mode(charge), {"amount": 1})
     asked, go_on = held_claim(bench)
-    first = bench.start(bench.call, plain.process, "k", bench.coloured(charge), {"amount": 2})
+    first = bench.start(bench.call, plain.process, "k", bench.in_mode(charge), {"amount": 2})
     assert asked.wait(10)
-    handler = bench.coloured(charge)
+    handler = bench.in_mode(charge)
     other = bench.start(bench.call, checked.process, "k", handler, {"amount": 2})
     same = bench.start(bench.call, checked.process, "k", handler, {"amount": 1})
     until(lambda: riders(bench) == 2)
@@ -212,9 +212,9 @@ def test_who_waits_for_a_replay_to_another_is_checked(bench: Bench) -> None:
 
 def is_checked(bench: Bench, receiver: Any, key: str) -> bool:
     process = receiver.process
-    bench.call(process, key, bench.coloured(charge), {"amount": 1})
+    bench.call(process, key, bench.in_mode(charge), {"amount": 1})
     try:
-        bench.call(process, key, bench.coloured(charge), {"amount": 2})
+        bench.call(process, key, bench.in_mode(charge), {"amount": 2})
     except FingerprintMismatchError:
         return True
     return False

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from tests.receiver.test_cancellation import Pause
 from twicesafe import State, StoreUnavailableError
@@ -155,7 +155,7 @@ def cancelled(bench: Bench, handler: Handler, keys: str, reached: Callable[[], A
     async def run() -> None:
         here = reached()
         task = asyncio.ensure_future(
-            bench.receiver.process_many(keys, bench.coloured(handler), key=str)
+            bench.receiver.process_many(keys, bench.in_mode(handler), key=str)
         )
         await here.wait()
         task.cancel()
@@ -229,7 +229,7 @@ def test_a_single_claim_is_given_back_from_the_pause_too(
 
     async def run() -> None:
         here = paused()
-        work = bench.coloured(Counter().quick)
+        work = bench.in_mode(Counter().quick)
         task = asyncio.ensure_future(bench.receiver.process("k", work))
         await here.wait()
         task.cancel()

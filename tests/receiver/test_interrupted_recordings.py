@@ -1,6 +1,6 @@
 """An interrupt that meets a recording: it waits until the record is written, once.
 
-Ctrl-C and exits of the blocking colour, cancellations of the awaited one. What they meet in the
+Ctrl-C and exits of the blocking mode, cancellations of the awaited one. What they meet in the
 middle of a decision is in `test_interrupts` and `test_cancellation`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from tests.receiver.test_cancellation import Pause
 from twicesafe import LeaseLostError, State
@@ -267,7 +267,7 @@ def test_the_cancellation_comes_before_what_else_there_is_to_say(bench: Bench) -
 
         async def overtaken() -> None:
             bench.clock.advance(3600)
-            await other.process("k", bench.coloured(Counter().quick))
+            await other.process("k", bench.in_mode(Counter().quick))
             bench.store.after = pause
 
         task = asyncio.ensure_future(bench.receiver.process("k", overtaken))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from twicesafe import HeldError, Policy, Receiver, State, StillInProgressError
 from twicesafe._runtime.flow_run import FlowRun
 from twicesafe.stores import ClaimRequest

@@ -85,7 +85,7 @@ def test_a_round_that_fails_is_logged_and_not_the_last(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
-async def test_nor_in_the_awaited_twin(trouble: Exception) -> None:
+async def test_nor_in_the_async_version(trouble: Exception) -> None:
     store = Sick()
     async with AsyncReceiver(AsyncMemoryStore(store)) as receiver:
         upkeep = receiver.maintain(every=86_400 * 365)
@@ -105,12 +105,12 @@ def test_fingerprints_are_for_deliveries_and_not_for_rounds(setting: Any) -> Non
 
 
 @pytest.mark.parametrize("setting", FINGERPRINTS.values(), ids=FINGERPRINTS)
-async def test_nor_for_awaited_ones(setting: Any) -> None:
+async def test_nor_for_async_ones(setting: Any) -> None:
     async with AsyncReceiver(AsyncMemoryStore(), fingerprint=setting) as receiver:
         assert await receiver.maintain(every=86_400 * 365).round() is True
 
 
-def test_a_receiver_that_nobody_keeps_maintains_for_those_that_share_its_runtime() -> None:
+def test_a_receiver_without_references_maintains_for_those_that_share_its_runtime() -> None:
     receiver = Receiver(MemoryStore())
     upkeep = receiver.options(policy=Policy(retention=5)).maintain(every=86_400 * 365)
     gc.collect()
@@ -122,7 +122,7 @@ def test_a_receiver_that_nobody_keeps_maintains_for_those_that_share_its_runtime
     assert not upkeep._thread.is_alive(), "a timer without a receiver goes on"
 
 
-async def test_nor_does_the_awaited_twin_outlive_its_receivers() -> None:
+async def test_nor_does_the_async_version_outlive_its_receivers() -> None:
     receiver = AsyncReceiver(AsyncMemoryStore())
     upkeep = receiver.options(policy=Policy(retention=5)).maintain(every=0.05)
     once = receiver.options().maintain(every=86_400 * 365)
@@ -168,7 +168,7 @@ def test_the_rest_of_a_limit_makes_no_small_bites() -> None:
     assert asked == [(500, 39), (500, 2), (500, 1), (500, 1)]
 
 
-async def test_the_awaited_twin() -> None:
+async def test_the_async_version() -> None:
     clock, swept = FakeClock(), asyncio.Event()
 
     def observe(event: ev.Event) -> None:
@@ -205,7 +205,7 @@ def stuck(receiver: Receiver, key: str) -> None:
 
 
 @pytest.mark.parametrize("takeover, state", [("retry", State.PARKED), ("hold", State.HELD)])
-def test_work_that_nobody_finished_waits_for_somebody_to_look(takeover: Any, state: State) -> None:
+def test_unfinished_work_waits_for_an_operator(takeover: Any, state: State) -> None:
     receiver = Receiver(MemoryStore(), policy=Policy(lease=0.05, takeover=takeover))
     stuck(receiver, "old")
     assert receiver.park_stuck(older_than=3600) == []  # not long enough
@@ -227,7 +227,7 @@ def test_an_owner_that_was_wrongly_parked_may_still_complete() -> None:
     assert receiver.process("slow", lambda: "again").value == "done after all"
 
 
-async def test_parking_in_the_awaited_twin() -> None:
+async def test_parking_in_the_async_version() -> None:
     store = MemoryStore()
     stuck(Receiver(store, policy=Policy(lease=0.05)), "old")
     seen: list[ev.Event] = []

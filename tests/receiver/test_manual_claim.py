@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import LEAVE, Bench, Counter
+from tests.receiver.bench import LEAVE, Bench, Counter
 from tests.receiver.faults import FaultyStore, Outage
 from twicesafe import (
     AsyncReceiver,
@@ -96,12 +96,12 @@ def test_failures_count_and_park(bench: Bench) -> None:
         bench.manual("k", lambda claim: 5)
 
 
-def test_a_lost_lease_is_told_and_records_nothing(bench: Bench) -> None:
+def test_a_lost_lease_is_reported_and_records_nothing(bench: Bench) -> None:
     other = bench.new_receiver()
 
     def body(claim: Any) -> str:
         bench.clock.advance(31)
-        bench.call(other.process, "k", bench.coloured(Counter("newer").quick))
+        bench.call(other.process, "k", bench.in_mode(Counter("newer").quick))
         return "zombie"
 
     with pytest.raises(LeaseLostError):
@@ -304,7 +304,7 @@ async def test_a_task_of_the_block_may_give_the_claim_up(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["complete", "hold"])
 @pytest.mark.parametrize("swallowed", [True, False])
-def test_an_end_that_nobody_confirmed_gives_nothing_back(way: str, swallowed: bool) -> None:
+def test_an_unconfirmed_end_gives_nothing_back(way: str, swallowed: bool) -> None:
     store = FaultyStore(MemoryStore())
     receiver = Receiver(store, policy=Policy(takeover="hold", lease=0.1, in_flight="reject"))
     store.before = outage = Outage("complete", "fail")

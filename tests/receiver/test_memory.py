@@ -52,7 +52,7 @@ def test_errors_are_let_go(seen: list[weakref.ref[Any]]):
         assert gone(seen)
 
 
-async def test_errors_of_awaited_handlers_are_let_go(seen: list[weakref.ref[Any]]):
+async def test_errors_of_async_handlers_are_let_go(seen: list[weakref.ref[Any]]):
     async def fail(_: object = None) -> None:
         error = OrderError("no")
         seen.append(weakref.ref(error))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench
+from tests.receiver.bench import Bench
 from twicesafe import (
     AsyncMessageHandler,
     FingerprintMismatchError,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench
+from tests.receiver.bench import Bench
 from twicesafe import AsyncInbox, Inbox, Policy, Receiver, UsageError
 from twicesafe.stores.memory import MemoryStore
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from twicesafe import Key, LeaseLostError, ParkedError, ResultUnavailableError, State, UsageError
 from twicesafe import events as ev
 from twicesafe._core.protocol import Browse
@@ -15,7 +15,7 @@ from twicesafe._core.protocol import Browse
 def park(bench: Bench, key: str = "k") -> None:
     parked = bench.receiver.options(policy=bench.receiver.policy.replace(max_attempts=1))
     with pytest.raises(ValueError, match="no luck"):
-        bench.call(parked.process, key, bench.coloured(Counter().failing))
+        bench.call(parked.process, key, bench.in_mode(Counter().failing))
     assert bench.record(key).state is State.PARKED
 
 
@@ -47,7 +47,7 @@ def test_release_fences_off_an_owner_that_still_runs(bench: Bench) -> None:
     first = bench.start(bench.process, "k", zombie.slow)
     assert zombie.entered.wait(10)
     bench.release("k", by="ann")
-    assert bench.call(other.process, "k", bench.coloured(Counter("new").quick)).value == "new"
+    assert bench.call(other.process, "k", bench.in_mode(Counter("new").quick)).value == "new"
     zombie.go_on.set()
     with pytest.raises(LeaseLostError):
         first.result(10)
@@ -206,7 +206,7 @@ def test_records_ask_for_nothing_until_they_are_read(bench: Bench) -> None:
     bench.receiver.records()
 
 
-def test_a_parked_key_stays_parked_until_somebody_acts(bench: Bench) -> None:
+def test_a_parked_key_stays_parked_until_an_operator_acts(bench: Bench) -> None:
     park(bench)
     bench.clock.advance(365 * 86400)
     bench.sweep()

@@ -18,7 +18,7 @@ import pytest
 
 import twicesafe
 from tests.patience import until
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from tests.receiver.test_waiting import riders
 from twicesafe import (
@@ -107,7 +107,7 @@ def test_05_a_late_owner_cannot_touch_the_winners_record(bench: Bench, ending: s
     first = bench.start(bench.process, "k", late)
     assert zombie.entered.wait(10)
     bench.clock.advance(31)
-    bench.call(other.process, "k", bench.coloured(winner.quick))
+    bench.call(other.process, "k", bench.in_mode(winner.quick))
     zombie.go_on.set()
     assert isinstance(first.exception(10), LeaseLostError if ending == "returns" else ValueError)
     assert bench.process("k", winner.quick).value == "winner"
@@ -131,7 +131,7 @@ def test_06_bare_names_do_not_collide(bench: Bench) -> None:
 def test_08_retention_is_the_records_own_and_it_ends(bench: Bench) -> None:
     # idemkit: the sweeper ignored it; exactly-once: never expired; asgi-idempotency-header: 409 for ever
     short = bench.receiver.options(policy=bench.receiver.policy.replace(retention=10))
-    bench.call(short.process, "short", bench.coloured(Counter().quick))
+    bench.call(short.process, "short", bench.in_mode(Counter().quick))
     bench.process("long", Counter().quick)
     bench.clock.advance(11)
     assert bench.sweep().removed == 1
@@ -175,7 +175,7 @@ def test_11_concurrent_duplicates_run_once(bench: Bench) -> None:
 
     def deliver(receiver: Any) -> Any:
         gate.wait(10)
-        return bench.call(receiver.process, "k", bench.coloured(counter.quick))
+        return bench.call(receiver.process, "k", bench.in_mode(counter.quick))
 
     calls = [bench.start(deliver, receivers[n % 3]) for n in range(15)]
     assert {call.result(20).value for call in calls} == {"done"}

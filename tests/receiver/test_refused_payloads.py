@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from twicesafe import (
     ConfigurationError,
     Key,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from twicesafe import (
     ConfigurationError,
     Key,
@@ -114,7 +114,7 @@ def test_another_process_gets_the_same_answer(bench: Bench) -> None:
     counter = Counter([1, 2])
     bench.process("k", counter.quick)
     other = bench.new_receiver()
-    outcome = bench.call(other.process, "k", bench.coloured(counter.quick))
+    outcome = bench.call(other.process, "k", bench.in_mode(counter.quick))
     assert (outcome.value, outcome.replayed, counter.runs) == ([1, 2], True, 1)
 
 
@@ -135,7 +135,7 @@ def test_scopes_keep_tenants_apart(bench: Bench) -> None:
     counter = Counter()
     for scope in (("a",), ("b",), ("a", "x"), ()):
         tenant = bench.receiver.options(scope=scope)
-        assert not bench.call(tenant.process, "k", bench.coloured(counter.quick)).replayed
+        assert not bench.call(tenant.process, "k", bench.in_mode(counter.quick)).replayed
     assert counter.runs == 4
     assert bench.process(Key("k", scope=("a",)), counter.quick).replayed
 
@@ -155,7 +155,7 @@ def test_the_keys_that_come_out_go_in_again(bench: Bench) -> None:
     """What an outcome, a record or an error names is the whole key, whatever the receiver's scope."""
     tenant = bench.receiver.options(scope=("tenant",))
     inside: list[Any] = []
-    handler = bench.coloured(lambda: inside.append(current_key()))
+    handler = bench.in_mode(lambda: inside.append(current_key()))
     outcome = bench.call(tenant.process, Key("k", ("op",)), handler)
     assert outcome.key.scope == ("tenant", "op")
     record = bench.call(tenant.record, outcome.key)
@@ -214,7 +214,7 @@ def test_an_observer_that_raises_is_survived(
         raise RuntimeError("observer")
 
     receiver = bench.new_receiver(observers=[broken, bench.seen.append])
-    outcome = bench.call(receiver.process, "k", bench.coloured(Counter(3).quick))
+    outcome = bench.call(receiver.process, "k", bench.in_mode(Counter(3).quick))
     assert outcome.value == 3
     assert len(bench.seen) == 2
     assert "an observer failed on Started" in caplog.text

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import Key, State, StoreUnavailableError
 from twicesafe import events as ev

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from tests.receiver.colours import Bench, Counter
+from tests.receiver.bench import Bench, Counter
 from twicesafe import StillInProgressError, TooManyWaitersError, current_key
 from twicesafe import events as ev
 
@@ -37,7 +37,7 @@ def test_a_duplicate_in_another_process_waits_and_replays(bench: Bench) -> None:
     other = bench.new_receiver()
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(10)
-    second = bench.start(bench.call, other.process, "k", bench.coloured(counter.slow))
+    second = bench.start(bench.call, other.process, "k", bench.in_mode(counter.slow))
     until(lambda: other.store.log)
     counter.go_on.set()
     assert (first.result(10).value, second.result(10).value) == (5, 5)
@@ -55,7 +55,7 @@ def test_a_waiter_takes_over_when_the_owner_fails(bench: Bench, elsewhere: bool)
     waiter = bench.new_receiver() if elsewhere else bench.receiver
     owner = bench.start(bench.process, "k", first)
     assert counter.entered.wait(10)
-    second = bench.start(bench.call, waiter.process, "k", bench.coloured(counter.quick))
+    second = bench.start(bench.call, waiter.process, "k", bench.in_mode(counter.quick))
     until(lambda: waiter.store.log if elsewhere else riders(bench))
     counter.go_on.set()
     with pytest.raises(ValueError, match="owner failed"):
@@ -103,7 +103,7 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     second = second.options(policy=second.policy.replace(in_flight="reject"))
     began = time.monotonic()
     with pytest.raises(StillInProgressError) as caught:
-        bench.call(second.process, "k", bench.coloured(counter.slow))
+        bench.call(second.process, "k", bench.in_mode(counter.slow))
     assert time.monotonic() - began < 4  # less than its patience: it did not wait
     assert caught.value.retry_after is not None
     assert 0 < caught.value.retry_after <= 1
@@ -118,7 +118,7 @@ def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -
     """The waiter waits for another process, and may for long; the answer is known already."""
     counter = Counter()
     elsewhere = bench.new_receiver()
-    first = bench.start(bench.call, elsewhere.process, "k", bench.coloured(counter.slow))
+    first = bench.start(bench.call, elsewhere.process, "k", bench.in_mode(counter.slow))
     assert counter.entered.wait(10)
     waiter = bench.start(bench.process, "k", counter.quick)
     flights = bench.receiver._runtime.flights
@@ -128,7 +128,7 @@ def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -
     ask = flights.ask
     flights.ask = lambda *args: riding.append(ask(*args)) or riding[-1]
     with pytest.raises(StillInProgressError):
-        bench.call(impatient.process, "k", bench.coloured(counter.quick))
+        bench.call(impatient.process, "k", bench.in_mode(counter.quick))
     assert riding == []  # it went to the store by itself
     counter.go_on.set()
     assert first.result(10).value == waiter.result(10).value == "done"
@@ -144,7 +144,7 @@ def test_the_wait_has_a_deadline(bench: Bench, elsewhere: bool) -> None:
     second = second.options(policy=second.policy.replace(wait=0.1))
     began = time.monotonic()
     with pytest.raises(StillInProgressError, match=r"wait=0.1") as caught:
-        bench.call(second.process, "k", bench.coloured(counter.slow))
+        bench.call(second.process, "k", bench.in_mode(counter.slow))
     assert 0.09 <= time.monotonic() - began < 4
     assert caught.value.retry_after is not None
     counter.go_on.set()
@@ -168,7 +168,7 @@ def test_a_waiter_that_gave_up_makes_room(bench: Bench) -> None:
     counter = Counter()
     patient = bench.receiver
     bench.policy(max_waiters=1, wait=0.05)
-    first = bench.start(bench.call, patient.process, "k", bench.coloured(counter.slow))
+    first = bench.start(bench.call, patient.process, "k", bench.in_mode(counter.slow))
     assert counter.entered.wait(10)
     for _ in range(3):
         with pytest.raises(StillInProgressError):
@@ -186,7 +186,7 @@ def test_different_keys_do_not_wait_for_each_other(bench: Bench) -> None:
     first.result(10)
 
 
-def test_a_handler_that_waits_for_itself_is_told_so(bench: Bench) -> None:
+def test_a_handler_that_waits_for_itself_gets_an_error(bench: Bench) -> None:
     receiver = bench.receiver
 
     def outer() -> Any:

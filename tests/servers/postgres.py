@@ -36,7 +36,7 @@ def programs(major: int) -> Path:
     return folder
 
 
-def as_somebody() -> list[str]:
+def as_another_user() -> list[str]:
     if os.geteuid() != 0:
         return []
     unshare = find_program("unshare", remedy="PostgreSQL refuses to run as root without it")
@@ -58,7 +58,7 @@ class Postgres(Server):
     def prepare(self) -> None:
         run(
             [
-                *as_somebody(),
+                *as_another_user(),
                 str(self._programs / "initdb"),
                 *("-D", str(self.folder / "data"), "-U", "postgres", "--auth=trust"),
                 *("--no-sync", "--encoding=UTF8", "--locale=C"),
@@ -69,7 +69,7 @@ class Postgres(Server):
     def command(self) -> Sequence[str]:
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
         return [
-            *as_somebody(),
+            *as_another_user(),
             str(self._programs / "postgres"),
             *("-D", str(self.folder / "data"), "-h", "127.0.0.1", "-p", str(self.port), "-k", ""),
             *settings,

@@ -1,4 +1,4 @@
-"""Joined calls when their flight itself is ended: nobody is left waiting for ever."""
+"""Batched calls when the task that sends them is ended: no caller is left waiting for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twicesafe.stores._batching import AsyncBatcher
 
 
 class AsyncConnection:
-    """A store that answers when it is told to."""
+    """A store that answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -33,43 +33,43 @@ class AsyncConnection:
         return [await self.one(request) for request in requests]
 
 
-async def test_a_closing_loop_cancels_the_flight_and_its_caller_is_told():
-    wire = AsyncConnection()
-    lane = AsyncBatcher(wire.one, wire.all)
-    answer = lane.submit("a")
-    await wire.sent.wait()
-    assert lane._pump is not None
-    lane._pump.cancel()
+async def test_a_closing_loop_cancels_the_batch_and_its_caller_gets_an_error():
+    connection = AsyncConnection()
+    batcher = AsyncBatcher(connection.one, connection.all)
+    answer = batcher.submit("a")
+    await connection.sent.wait()
+    assert batcher._pump is not None
+    batcher._pump.cancel()
     with pytest.raises(StoreUnavailableError, match="the event loop ended"):
         await answer
 
 
 async def test_what_gathered_meanwhile_flies_all_the_same():
-    wire = AsyncConnection()
-    lane = AsyncBatcher(wire.one, wire.all)
-    first = lane.submit("a")
-    await wire.sent.wait()
-    second = lane.submit("b")
-    assert lane._pump is not None
-    lane._pump.cancel()
-    wire.answered.set()
+    connection = AsyncConnection()
+    batcher = AsyncBatcher(connection.one, connection.all)
+    first = batcher.submit("a")
+    await connection.sent.wait()
+    second = batcher.submit("b")
+    assert batcher._pump is not None
+    batcher._pump.cancel()
+    connection.answered.set()
     with pytest.raises(StoreUnavailableError):
         await first
     assert await second == "b!"
 
 
-async def test_the_end_of_the_process_reaches_whoever_waits():
+async def test_the_end_of_the_process_reaches_the_waiting_callers():
     class End(BaseException):
         pass
 
-    wire = AsyncConnection()
-    wire.broken = End()
-    wire.answered.set()
-    lane = AsyncBatcher(wire.one, wire.all)
+    connection = AsyncConnection()
+    connection.broken = End()
+    connection.answered.set()
+    batcher = AsyncBatcher(connection.one, connection.all)
     with pytest.raises(End):
-        await lane.submit("a")
-    wire.broken = None
-    assert await lane.submit("b") == "b!"  # and the lane goes on
+        await batcher.submit("a")
+    connection.broken = None
+    assert await batcher.submit("b") == "b!"  # and the batcher goes on
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

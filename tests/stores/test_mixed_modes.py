@@ -106,7 +106,7 @@ def test_a_key_that_a_transaction_holds_is_in_progress(url: str, held: Held, pol
 
 
 @pytest.mark.parametrize("policy", [HASTY, BRIEF, UNPROTECTED], ids=["reject", "wait", "run"])
-def test_the_same_awaited(url: str, held: Held, policy: Policy):
+def test_the_same_with_asyncio(url: str, held: Held, policy: Policy):
     heard = Heard()
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def taken_over(url: str) -> Iterator[str]:
     door.close()
 
 
-def test_an_operator_is_told_that_a_transaction_holds_the_record(url: str, taken_over: str):
+def test_an_operator_learns_that_a_transaction_holds_the_record(url: str, taken_over: str):
     with Receiver.open(url) as receiver:
         acts = [
             lambda: receiver.release(taken_over, by="ann"),
@@ -245,7 +245,7 @@ def test_an_operator_is_told_that_a_transaction_holds_the_record(url: str, taken
         assert receiver.audit(taken_over) == []
 
 
-def test_an_awaiting_operator_is_told_too(url: str, taken_over: str):
+def test_an_async_operator_gets_the_same_error(url: str, taken_over: str):
     async def main() -> None:
         async with AsyncReceiver.open(url) as receiver:
             with pytest.raises(StillInProgressError, match="nothing was changed"):

@@ -34,7 +34,7 @@ def connection_of(store: MysqlStore) -> Any:
     return place.connection.connection
 
 
-class Trips:
+class RoundTrips:
     """Statements that the server counted on the store's connection."""
 
     def __init__(self, store: MysqlStore) -> None:
@@ -47,7 +47,7 @@ class Trips:
         return int(cursor.fetchone()[1])
 
     @contextmanager
-    def counted(self) -> Iterator[Trips]:
+    def counted(self) -> Iterator[RoundTrips]:
         before = self._questions()
         yield self
         self.count = self._questions() - before - 1  # the one that asks
@@ -62,11 +62,11 @@ def test_round_trips(store: MysqlStore, mariadb_url: str, returning: bool, late:
     store.programs = MysqlPrograms("twicesafe", returning)
     other = MysqlStore.open(f"{mariadb_url}?pool=1")
     other.programs = MysqlPrograms("twicesafe", returning)
-    trips, elsewhere = Trips(store), Trips(other)
+    round_trips, elsewhere = RoundTrips(store), RoundTrips(other)
     with Receiver(store) as receiver, Receiver(other) as duplicates:
-        with trips.counted():
+        with round_trips.counted():
             receiver.process("k", lambda: "v")
-        assert trips.count == 2
+        assert round_trips.count == 2
         with elsewhere.counted():
             assert duplicates.process("k", lambda: "other").replayed
         assert elsewhere.count == late
@@ -75,32 +75,32 @@ def test_round_trips(store: MysqlStore, mariadb_url: str, returning: bool, late:
         assert elsewhere.count == 1
 
         messages = [f"m{number}" for number in range(300)]
-        with trips.counted():
+        with round_trips.counted():
             receiver.process_many(messages, str.upper, key=str)
-        assert trips.count == 1 + late
+        assert round_trips.count == 1 + late
         with elsewhere.counted():
             outcomes = duplicates.process_many(messages, str.upper, key=str)
         assert elsewhere.count == late
         assert all(outcome.replayed for outcome in outcomes)
 
-        with trips.counted(), pytest.raises(ZeroDivisionError):
+        with round_trips.counted(), pytest.raises(ZeroDivisionError):
             receiver.process("fails", lambda: 1 / 0)
-        assert trips.count == 2
+        assert round_trips.count == 2
 
 
-async def test_round_trips_of_the_async_form(mariadb_url: str):
+async def test_round_trips_of_the_async_store(mariadb_url: str):
     async def handle() -> str:
         return "v"
 
     async with AsyncReceiver.open(f"{mariadb_url}?pool=1") as receiver:
         await receiver.process("first", handle)
-        trips = Trips(receiver.store.blocking_store())
-        with trips.counted():
+        round_trips = RoundTrips(receiver.store.blocking_store())
+        with round_trips.counted():
             await receiver.process("k", handle)
-        assert trips.count == 2
-        with trips.counted():
+        assert round_trips.count == 2
+        with round_trips.counted():
             assert (await receiver.process("k", handle)).replayed
-        assert trips.count == 1
+        assert round_trips.count == 1
 
 
 def test_a_known_duplicate_locks_nothing(store: MysqlStore, mariadb_url: str):

@@ -69,7 +69,7 @@ def test_a_user_without_privileges(mariadb: Any, mariadb_url: str):
     assert "privilege" in refused(url, ConfigurationError)
 
 
-def test_nobody_listens():
+def test_no_server_listens():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"mysql://u:{WRITTEN}@127.0.0.1:{probe.getsockname()[1]}/shop"

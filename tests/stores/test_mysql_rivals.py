@@ -45,7 +45,7 @@ def store(mariadb_url: str) -> Iterator[MysqlStore]:
 
 
 @contextmanager
-def somebody_else(store: MysqlStore) -> Iterator[Any]:
+def another_connection(store: MysqlStore) -> Iterator[Any]:
     """A session with an open transaction; what it leaves open is rolled back."""
     session = store._connect()
     cursor = session.connection.cursor()
@@ -79,7 +79,7 @@ def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]
     with (
         pytest.MonkeyPatch.context() as patch,
         ThreadPoolExecutor(1) as pool,
-        somebody_else(store) as watcher,
+        another_connection(store) as watcher,
     ):
         patch.setattr("twicesafe._engines.mysql.store.PATIENCE", 60)
         future = pool.submit(act)
@@ -119,7 +119,7 @@ def claim_during_a_sweep(store: MysqlStore) -> tuple[int, Claimed]:
     """The sweep has raised the floor and deleted the record, and not yet committed either."""
     key = Key("k")
     last = expired(store, key)
-    with somebody_else(store) as sweeper:
+    with another_connection(store) as sweeper:
         sweeper.execute(f"UPDATE {META} SET floor = {last} WHERE one = 1")
         sweeper.execute(f"DELETE FROM {RECORDS} WHERE id = %s", (key.id,))
         with meanwhile(store, lambda: store.perform(ClaimRequest(key, B, HOUR))) as claiming:
@@ -147,7 +147,7 @@ def test_without_the_shared_lock_the_fence_would_restart(store: MysqlStore):
 def test_a_sweep_deletes_nothing_while_a_claim_knows_the_old_floor(store: MysqlStore):
     key = Key("k")
     expired(store, key)
-    with somebody_else(store) as claimer:  # the store's own statement, kept open after its end
+    with another_connection(store) as claimer:  # the store's own statement, kept open after its end
         other = ClaimRequest(Key("other"), B, HOUR)
         program = store.programs.perform(other)
         command = program.send(None)
@@ -180,11 +180,11 @@ def test_a_sweep_that_meets_an_open_inbox_holds_up_no_claim(store: MysqlStore, m
     assert store.perform(Sweep(100))[0].removed == 1
 
 
-def test_a_sweep_waits_for_nobody_who_works_on_a_record(store: MysqlStore):
+def test_a_sweep_does_not_wait_for_locked_records(store: MysqlStore):
     key, other = Key("k"), Key("other")
     expired(store, key)
     expired(store, other)
-    with somebody_else(store) as worker:
+    with another_connection(store) as worker:
         worker.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (key.id,))
         report, _ = store.perform(Sweep(100))
     assert report.removed == 1
@@ -229,7 +229,7 @@ def test_a_batch_does_not_wait_for_a_row_that_is_none_of_its_own(store: MysqlSto
         "renew": lambda key, fence: Renew(key.id, A, fence, HOUR),
     }
     asks = [ends[change](key, one.fence) for key, one in zip(keys, won, strict=True)]
-    with somebody_else(store) as worker:
+    with another_connection(store) as worker:
         worker.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (keys[3].id,))
         asked: list[str] = []
         store._tap = lambda when, command: asked.append(command.sql) if when == "before" else None
@@ -291,7 +291,7 @@ def two_claims(store: MysqlStore) -> list[Complete]:
 
 
 def deadlocks(store: MysqlStore) -> int:
-    with somebody_else(store) as cursor:
+    with another_connection(store) as cursor:
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
         return int(cursor.fetchone()[1])
 
@@ -300,7 +300,7 @@ def test_a_deadlock_is_run_again(store: MysqlStore):
     first, second = two_claims(store)
     before = deadlocks(store)
     lock = f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE"
-    with somebody_else(store) as rival:
+    with another_connection(store) as rival:
         # The server gives up whoever has written less: that must be us.
         rival.execute("CREATE TEMPORARY TABLE weight (n INT) ENGINE=InnoDB")
         rival.execute("START TRANSACTION")
@@ -316,10 +316,10 @@ def test_a_deadlock_is_run_again(store: MysqlStore):
     assert deadlocks(store) > before
 
 
-def test_a_row_that_stays_locked_harms_nobody_else(mariadb_url: str):
+def test_a_row_that_stays_locked_fails_no_other_key(mariadb_url: str):
     store = MysqlStore.open(f"{mariadb_url}?timeout=1")
     first, second = two_claims(store)
-    with somebody_else(store) as rival:
+    with another_connection(store) as rival:
         rival.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (first.id,))
         locked, free = store.perform_many([first, second])
     assert isinstance(locked, StoreUnavailableError)
@@ -332,7 +332,7 @@ def test_a_row_that_stays_locked_harms_nobody_else(mariadb_url: str):
 def test_a_claim_that_waits_for_a_row_holds_up_no_other(store: MysqlStore):
     """MariaDB would lock the table's counter for an INSERT … SELECT, as long as it waits."""
     store.perform(ClaimRequest(Key("k"), A, HOUR))
-    with somebody_else(store) as rival:
+    with another_connection(store) as rival:
         rival.execute(f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (Key("k").id,))
         with meanwhile(store, lambda: store.perform(ClaimRequest(Key("k"), B, HOUR))) as waiting:
             won = store.perform_many([ClaimRequest(Key(f"new{n}"), B, HOUR) for n in range(3)])

@@ -127,7 +127,7 @@ def test_an_open_inbox_transaction_stops_no_renewal(small: str, renewals: Renewa
     assert not renewals.lost
 
 
-def test_an_open_inbox_transaction_stops_no_awaited_renewal(small: str, renewals: Renewals):
+def test_an_open_inbox_transaction_stops_no_async_renewal(small: str, renewals: Renewals):
     end = threading.Event()
 
     async def work(_: str) -> None:

@@ -37,7 +37,7 @@ def test_the_last_one_back_is_the_first_one_out():
     assert use(pool) is use(pool) is first
 
 
-def test_whoever_waits_too_long_is_told():
+def test_a_caller_that_waits_too_long_gets_an_error():
     pool = Pool(Connection, 2, 0.1)
     with (
         pool.connection(),
@@ -47,7 +47,7 @@ def test_whoever_waits_too_long_is_told():
         use(pool)
 
 
-def test_whoever_waits_gets_what_comes_back_at_once(monkeypatch: pytest.MonkeyPatch):
+def test_a_waiter_gets_a_returned_connection_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "LOOK", 60)
     pool = Pool(Connection, 1, 60)
     with pool.connection() as only:

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.patience import until
-from tests.stores.doors import KINDS, Door, url_for
+from tests.stores.drivers import KINDS, DriverReceiver, url_for
 from tests.stores.turns import Turns
 from twicesafe import AsyncReceiver, Key, Receiver
 from twicesafe._core.protocol import ClaimRequest
@@ -35,8 +35,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def door(kind: str, postgres_url: str) -> Iterator[Door]:
-    with Door(kind, postgres_url) as opened:
+def client(kind: str, postgres_url: str) -> Iterator[DriverReceiver]:
+    with DriverReceiver(kind, postgres_url) as opened:
         opened.process("warm", str, 1)
         opened.process_many(["warm too", "and this"], str, key=str)
         yield opened
@@ -45,14 +45,14 @@ def door(kind: str, postgres_url: str) -> Iterator[Door]:
 # --- round trips -----------------------------------------------------------------------------
 
 
-def spent(count: Callable[[], int], door: Door) -> list[int]:
+def spent(count: Callable[[], int], client: DriverReceiver) -> list[int]:
     """Trips of: a first call, a duplicate, a batch, the batch again."""
     trips: list[int] = []
     for act in (
-        lambda: door.process("k", str, 1),
-        lambda: door.process("k", str, 1),
-        lambda: door.process_many(MESSAGES, str, key=str),
-        lambda: door.process_many(MESSAGES, str, key=str),
+        lambda: client.process("k", str, 1),
+        lambda: client.process("k", str, 1),
+        lambda: client.process_many(MESSAGES, str, key=str),
+        lambda: client.process_many(MESSAGES, str, key=str),
     ):
         before = count()
         act()
@@ -61,42 +61,44 @@ def spent(count: Callable[[], int], door: Door) -> list[int]:
 
 
 @pytest.mark.usefixtures("ends_go_together")
-def test_statements_two_for_a_first_call_one_for_a_duplicate_two_for_a_batch(door: Door):
+def test_statements_two_for_a_first_call_one_for_a_duplicate_two_for_a_batch(
+    client: DriverReceiver,
+):
     statements: list[str] = []
-    door.store._tap = lambda when, _: statements.append(when)
-    assert spent(lambda: statements.count("before"), door) == [2, 1, 2, 1]
+    client.store._tap = lambda when, _: statements.append(when)
+    assert spent(lambda: statements.count("before"), client) == [2, 1, 2, 1]
 
 
 @pytest.mark.usefixtures("ends_go_together")
 def test_the_same_counted_on_the_wire(kind: str, postgres: Any, postgres_url: str):
     with Turns(postgres.port) as proxy:
         url = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
-        with Door(kind, url) as door:
-            door.process("warm", str, 1)  # connections stand, statements are prepared
-            door.process_many(["warm too", "and this"], str, key=str)
-            assert spent(lambda: proxy.count, door) == [2, 1, 2, 1]
+        with DriverReceiver(kind, url) as client:
+            client.process("warm", str, 1)  # connections stand, statements are prepared
+            client.process_many(["warm too", "and this"], str, key=str)
+            assert spent(lambda: proxy.count, client) == [2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "asyncpg"])
 def test_the_same_on_the_older_server(kind: str, postgres16_url: str):
-    with Door(kind, postgres16_url) as door:
+    with DriverReceiver(kind, postgres16_url) as client:
         statements: list[str] = []
-        door.store._tap = lambda when, _: statements.append(when)
-        door.process("warm", str, 1)
-        assert spent(lambda: statements.count("before"), door)[:2] == [2, 1]
+        client.store._tap = lambda when, _: statements.append(when)
+        client.process("warm", str, 1)
+        assert spent(lambda: statements.count("before"), client)[:2] == [2, 1]
 
 
-def test_a_take_over_is_one_statement_too(door: Door, postgres_url: str):
+def test_a_take_over_is_one_statement_too(client: DriverReceiver, postgres_url: str):
     """By the version of the row that was seen; if that never held, each would be decided apart."""
     statements: list[str] = []
     over = "UPDATE twicesafe_records SET lease_until = 1, expires_at = {end} RETURNING 1"
     for end, keys in ((0, ["left"]), (1, ["late"]), (0, ["a", "b"]), (1, ["c", "d"])):
-        door.process_many(keys, str, key=str)
+        client.process_many(keys, str, key=str)
         ask(postgres_url, f"UPDATE twicesafe_records SET state = {1 if end else 0} RETURNING 1")
         ask(postgres_url, over.format(end=end))
-        door.store._tap = lambda when, _: statements.append(when)
-        outcomes = door.process_many(keys, str, key=str)
-        door.store._tap = None
+        client.store._tap = lambda when, _: statements.append(when)
+        outcomes = client.process_many(keys, str, key=str)
+        client.store._tap = None
         assert [outcome.fence for outcome in outcomes] == [2] * len(keys)
         assert statements.count("before") == 2
         statements.clear()
@@ -118,22 +120,22 @@ def test_a_plan_made_for_an_empty_table_goes_by_the_index(op: str, postgres_url:
 # --- what is written -------------------------------------------------------------------------
 
 
-def test_a_duplicate_writes_no_wal(door: Door, postgres_url: str):
-    door.process("k", str, 1)
-    door.process("k", str, 1)  # the first reader may leave hints on the page
+def test_a_duplicate_writes_no_wal(client: DriverReceiver, postgres_url: str):
+    client.process("k", str, 1)
+    client.process("k", str, 1)  # the first reader may leave hints on the page
     written = []
     for _ in range(5):  # other databases of the server write too: once quiet is enough
         before = ask(postgres_url, "SELECT pg_current_wal_insert_lsn()::text")
         for _ in range(20):
-            assert door.process("k", str, 1).replayed
+            assert client.process("k", str, 1).replayed
         written.append(ask(postgres_url, f"SELECT pg_current_wal_insert_lsn() - '{before}'"))
     assert 0 in written
 
 
 def test_completions_are_heap_only(kind: str, postgres_url: str):
-    with Door(kind, postgres_url) as door:
+    with DriverReceiver(kind, postgres_url) as client:
         for number in range(200):
-            door.process(f"key-{number}", "x".join, "ab" * 50)
+            client.process(f"key-{number}", "x".join, "ab" * 50)
     sql = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'twicesafe_records'"
     until = time.monotonic() + 10
     while (found := ask(postgres_url, sql))[0] < 200:
@@ -200,8 +202,8 @@ def test_a_waiter_elsewhere_is_woken(kind: str, postgres_url: str):
     rival = Rival(postgres_url, "k")
     helper = threading.Thread(target=rival.end_when_awaited, args=(postgres_url,))
     helper.start()
-    with Door(kind, postgres_url) as door:
-        outcome = door.process("k", str, "mine")
+    with DriverReceiver(kind, postgres_url) as client:
+        outcome = client.process("k", str, "mine")
         woken = time.monotonic()
     helper.join()
     assert outcome.value == "the rival's"
@@ -229,19 +231,19 @@ def test_a_lost_listener_wakes_everyone_and_is_replaced(kind: str, postgres_url:
 
     helper = threading.Thread(target=cut_then_end)
     helper.start()
-    with Door(kind, postgres_url) as door:
-        assert door.process("k", str, "mine").value == "the rival's"
+    with DriverReceiver(kind, postgres_url) as client:
+        assert client.process("k", str, "mine").value == "the rival's"
         woken = time.monotonic()
     helper.join()  # whoever is woken may be faster than the rival, who still has to note its end
     assert woken - rival.ended < 5.0
 
 
-def test_without_wake_waiters_poll_and_nobody_listens(kind: str, postgres_url: str):
+def test_without_wake_waiters_poll_and_no_connection_listens(kind: str, postgres_url: str):
     rival = Rival(postgres_url, "k")
     helper = threading.Timer(0.2, rival.end)
     helper.start()
-    with Door(kind, f"{postgres_url}?wake=false") as door:
-        assert door.process("k", str, "mine").value == "the rival's"
+    with DriverReceiver(kind, f"{postgres_url}?wake=false") as client:
+        assert client.process("k", str, "mine").value == "the rival's"
         listening = ask(
             postgres_url,
             "SELECT count(*) FROM pg_stat_activity"
@@ -252,20 +254,20 @@ def test_without_wake_waiters_poll_and_nobody_listens(kind: str, postgres_url: s
     assert not ask(postgres_url, "SELECT bool_or(awaited) FROM twicesafe_records")
 
 
-def test_a_dead_workers_claim_is_taken_over_by_whoever_waits(kind: str, postgres_url: str):
-    with Door(kind, postgres_url) as door, Receiver.open(postgres_url) as dead:
+def test_a_dead_workers_claim_is_taken_over_by_a_waiting_caller(kind: str, postgres_url: str):
+    with DriverReceiver(kind, postgres_url) as client, Receiver.open(postgres_url) as dead:
         dead.store.perform(ClaimRequest(Key("k"), b"the dead worker.", 300))
-        outcome = door.process("k", str, "mine")
+        outcome = client.process("k", str, "mine")
     assert (outcome.value, outcome.attempt) == ("mine", 2)
 
 
 # --- URLs ------------------------------------------------------------------------------------
 
 
-def test_both_colours_and_both_drivers_share_one_table(postgres_url: str):
+def test_both_modes_and_both_drivers_share_one_table(postgres_url: str):
     for kind in KINDS:
-        with Door(kind, f"{postgres_url}?table=mine&schema=app") as door:
-            door.process(kind, str, kind)
+        with DriverReceiver(kind, f"{postgres_url}?table=mine&schema=app") as client:
+            client.process(kind, str, kind)
     with Receiver.open(f"{postgres_url}?table=mine&schema=app") as receiver:
         assert [receiver.process(kind, str, "again").value for kind in KINDS] == list(KINDS)
     assert ask(postgres_url, "SELECT count(*) FROM app.mine_records") == 3

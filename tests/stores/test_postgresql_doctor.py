@@ -30,7 +30,7 @@ def made_older(url: str, hours: float) -> None:
         )
 
 
-def test_a_generation_that_nobody_turns_is_a_warning_until_somebody_sweeps(postgres_url: str):
+def test_a_generation_that_is_not_turned_is_a_warning_until_a_sweep(postgres_url: str):
     store = PostgresStore(replace(Settings.of(postgres_url), generations=float(HOUR)))
     store.perform(Sweep(100))
     assert of_generations(store.doctor()).level == "ok"
@@ -59,7 +59,7 @@ def test_one_that_was_never_swept_is_as_old_as_its_records(postgres_url: str):
 
 
 @pytest.mark.parametrize("cls", [AsyncPostgresStore, AsyncpgStore])
-async def test_the_awaited_store_says_the_same(postgres_url: str, cls: Any):
+async def test_the_async_store_says_the_same(postgres_url: str, cls: Any):
     store = cls(replace(Settings.of(postgres_url), generations=float(HOUR)))
     await store.perform(Sweep(100))
     assert of_generations(await store.doctor()).level == "ok"

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.kill.gathering import crowd, runs
-from tests.stores.doors import KINDS, Door, url_for
+from tests.stores.drivers import KINDS, DriverReceiver, url_for
 from tests.stores.load import RESTARTS, Tasks, Threads, survive
 from twicesafe import AsyncReceiver, Policy, Receiver, StoreUnavailableError
 
@@ -69,19 +69,19 @@ def test_a_thousand_callers_of_one_key_by_asyncpg(postgres_url: str, tmp_path: P
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds backends by /proc")
 def test_a_frozen_server_is_not_waited_for_for_ever(kind: str, own_server: Callable[..., Any]):
     server = own_server("postgres")
-    with Door(kind, f"{server.url}?timeout=1") as door:
-        door.process("before", str, 1)
+    with DriverReceiver(kind, f"{server.url}?timeout=1") as client:
+        client.process("before", str, 1)
         began = time.monotonic()
         server.pause()
         try:
             with pytest.raises(StoreUnavailableError):
-                door.process("k", str, 1)
+                client.process("k", str, 1)
         finally:
             server.resume()
         assert time.monotonic() - began < 8
-        assert door.process("before", str, "again").value == "1"
+        assert client.process("before", str, "again").value == "1"
         # What was asked in vain may be done by the awakened server; then it is ours for a lease.
-        assert door.process("other", str, "after").value == "after"
+        assert client.process("other", str, "after").value == "after"
 
 
 # --- pools, threads, loops, cancellation -----------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.patience import until
-from tests.stores.doors import KINDS, Door
+from tests.stores.drivers import KINDS, DriverReceiver
 from twicesafe import Key
 from twicesafe._core.driving import drive
 from twicesafe._core.protocol import (
@@ -230,7 +230,7 @@ def test_where_snapshots_outlive_statements_nothing_is_written(url: str, store: 
 # --- what every write does to a record of an older generation --------------------------------
 
 
-def test_whoever_waits_for_a_record_that_is_brought_along_gets_it(store: PostgresStore):
+def test_a_waiter_for_a_record_that_is_brought_along_gets_it(store: PostgresStore):
     """An owner completes while a sweep has the record in hand; the driver would see an error."""
     mine = store.perform(ClaimRequest(KEY, A, HOUR))
     assert turn(store)
@@ -309,13 +309,15 @@ def test_fences_go_on_after_a_drop(store: PostgresStore):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_node_that_was_not_told_hears_of_generations_and_not_of_migrate(kind: str, url: str):
+def test_a_node_without_generations_gets_an_error_that_names_them_and_not_migrate(
+    kind: str, url: str
+):
     """It is at work when the others begin to keep generations: its table is gone."""
-    with Door(kind, url) as door:
-        assert door.process("k", str, 1).value == "1"
+    with DriverReceiver(kind, url) as client:
+        assert client.process("k", str, 1).value == "1"
         PostgresStore.open(f"{url}?generations=6h").close()
         with pytest.raises(ConfigurationError, match="generations="):
-            door.process("k", str, 1)
+            client.process("k", str, 1)
 
 
 def test_the_floor_of_a_drop_is_as_high_as_its_highest_fence(store: PostgresStore):
@@ -354,7 +356,7 @@ def test_what_is_claimed_after_the_look_is_not_dropped(store: PostgresStore):
     assert "twicesafe_g1" not in parts(store)
 
 
-def test_a_record_that_somebody_works_on_keeps_its_generation(store: PostgresStore):
+def test_a_locked_record_keeps_its_generation(store: PostgresStore):
     store.perform(ClaimRequest(KEY, A, HOUR))
     with a_node(store) as (connection, _):
         connection.execute("BEGIN")
@@ -367,7 +369,7 @@ def test_a_record_that_somebody_works_on_keeps_its_generation(store: PostgresSto
     assert store.perform(Read(KEY.id)).owner == A
 
 
-def test_whoever_reads_for_long_delays_a_drop_and_nothing_else(store: PostgresStore):
+def test_a_long_reader_delays_a_drop_and_nothing_else(store: PostgresStore):
     completed(store, "over", 0)
     with a_node(store) as (connection, _):
         connection.execute("BEGIN")

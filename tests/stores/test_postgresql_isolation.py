@@ -16,7 +16,7 @@ import pytest
 from tests.conformance.test_postgresql import Postgres
 from tests.servers import NoServerError
 from tests.servers.pgbouncer import PgBouncer
-from tests.stores.doors import KINDS, Door
+from tests.stores.drivers import KINDS, DriverReceiver
 from twicesafe import ConfigurationError, Receiver
 from twicesafe._engines.postgresql.settings import Settings
 from twicesafe.testing import Place
@@ -48,11 +48,11 @@ def test_workers_that_open_at_once_all_work(postgres_url: str, level: str, optio
     def work(number: int) -> None:
         try:
             start.wait()
-            with Door(KINDS[number % len(KINDS)], postgres_url + options) as door:
+            with DriverReceiver(KINDS[number % len(KINDS)], postgres_url + options) as client:
                 for key in range(5):
-                    values.add((f"k{key}", door.process(f"k{key}", str, number).value))
-                door.process_many([f"m{key}" for key in range(20)], str, key=str)
-                door.do("sweep")
+                    values.add((f"k{key}", client.process(f"k{key}", str, number).value))
+                client.process_many([f"m{key}" for key in range(20)], str, key=str)
+                client.do("sweep")
         except BaseException as error:
             errors.append(error)
 
@@ -106,6 +106,6 @@ def test_what_a_pooler_cannot_give_is_refused_at_open(
     url = pooler.url_of(postgres_url.rpartition("/")[2])
     with (
         pytest.raises(ConfigurationError, match=told),
-        Door(kind, f"{url}?prepare=false&wake=false") as door,
+        DriverReceiver(kind, f"{url}?prepare=false&wake=false") as client,
     ):
-        door.process("k", str, 1)
+        client.process("k", str, 1)

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from tests.servers import free_port
-from tests.servers.postgres import as_somebody
+from tests.servers.postgres import as_another_user
 from tests.servers.process import run
-from tests.stores.doors import KINDS, Door, url_for
+from tests.stores.drivers import KINDS, DriverReceiver, url_for
 from twicesafe import (
     AsyncReceiver,
     ConfigurationError,
@@ -37,8 +37,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 def met(kind: str, url: str) -> BaseException:
     """What the first call meets, within the time-out of 5 s and a little."""
     began = time.monotonic()
-    with pytest.raises(Exception) as caught, Door(kind, url) as door:  # noqa: PT011
-        door.process("k", str, 1)
+    with pytest.raises(Exception) as caught, DriverReceiver(kind, url) as client:  # noqa: PT011
+        client.process("k", str, 1)
     assert time.monotonic() - began < 8
     return caught.value
 
@@ -54,7 +54,7 @@ def every_word(error: BaseException | None) -> str:
 # --- whose move is it? -----------------------------------------------------------------------
 
 
-def test_nobody_listens(kind: str):
+def test_no_server_listens(kind: str):
     error = met(kind, f"postgresql://me:{SECRET}@127.0.0.1:{free_port()}/db")
     assert isinstance(error, StoreUnavailableError)
     assert "did not answer" in str(error)
@@ -108,9 +108,9 @@ def test_a_wrong_password(
 ):
     caplog.set_level(logging.DEBUG)
     right = f"postgresql://postgres:{SECRET}@127.0.0.1:{guarded.port}/postgres"
-    with Door(kind, right) as door:
-        assert door.process("k", str, 1).value == "1"
-        assert not any(secret in repr(door.store) + repr(door.receiver) for secret in SHOWN)
+    with DriverReceiver(kind, right) as client:
+        assert client.process("k", str, 1).value == "1"
+        assert not any(secret in repr(client.store) + repr(client.receiver) for secret in SHOWN)
     error = met(kind, right.replace("hunter2", "hunter3"))
     assert isinstance(error, ConfigurationError)
     assert "refuses the user or password" in str(error)
@@ -165,8 +165,8 @@ def test_a_standby_is_refused_and_a_promoted_one_serves(own_server: Callable[...
     primary.kill()
     standby.execute("SELECT pg_promote()")
     for kind in KINDS:
-        with Door(kind, standby.url) as door:
-            assert door.process("k", str, "again").value == "recorded"
+        with DriverReceiver(kind, standby.url) as client:
+            assert client.process("k", str, "again").value == "recorded"
 
 
 def _copy(primary: Any, standby: Any) -> None:
@@ -176,7 +176,7 @@ def _copy(primary: Any, standby: Any) -> None:
     program = str(primary._programs / "pg_basebackup")
     source = f"host=127.0.0.1 port={primary.port} user=postgres"
     settings = ["-R", "-X", "stream", "-c", "fast", "--no-sync"]
-    run([*as_somebody(), program, "-D", str(data), "-d", source, *settings], standby.folder)
+    run([*as_another_user(), program, "-D", str(data), "-d", source, *settings], standby.folder)
 
 
 # --- schema ----------------------------------------------------------------------------------
@@ -199,11 +199,11 @@ def test_not_migrating_is_the_operators_choice(kind: str, postgres_url: str):
 
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(script_of(f"{postgres_url}?schema=app"))  # type: ignore[arg-type]
-    with Door(kind, f"{postgres_url}?migrate=false&schema=app") as door:
-        assert door.process("k", str, 1).value == "1"
+    with DriverReceiver(kind, f"{postgres_url}?migrate=false&schema=app") as client:
+        assert client.process("k", str, 1).value == "1"
 
 
-async def test_an_awaited_receiver_opens_without_a_server():
+async def test_an_async_receiver_opens_without_a_server():
     receiver = AsyncReceiver.open(url_for("asyncpg", f"postgresql://127.0.0.1:{free_port()}/db"))
     await receiver.close()
 
@@ -212,8 +212,8 @@ async def test_an_awaited_receiver_opens_without_a_server():
 def test_what_is_not_ours_goes_to_the_driver(scheme: str, postgres_url: str):
     url = f"{scheme}:{postgres_url.partition(':')[2]}?application_name=shop"
     kind = "asyncpg" if "asyncpg" in scheme else "psycopg-async"
-    with Door(kind, url) as door:
-        door.process("k", str, 1)
+    with DriverReceiver(kind, url) as client:
+        client.process("k", str, 1)
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'shop'"
             found = connection.execute(sql).fetchone()

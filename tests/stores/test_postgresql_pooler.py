@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers import NoServerError
 from tests.servers.pgbouncer import PgBouncer
-from tests.stores.doors import KINDS, Door
+from tests.stores.drivers import KINDS, DriverReceiver
 from twicesafe import ConfigurationError, Receiver
 
 TOLD = "prepare=false&wake=false"
@@ -41,12 +41,12 @@ def crowd(kind: str, url: str) -> tuple[list[Any], list[BaseException]]:
 
     def call(number: int) -> None:
         try:
-            with Door(kind, url) as door:
+            with DriverReceiver(kind, url) as client:
                 start.wait()
                 for key in range(10):
                     own = f"{number // 2}-{key}"
-                    values.append((own, door.process(own, str, number).value))
-                door.process_many([f"{number}-m{each}" for each in range(20)], str, key=str)
+                    values.append((own, client.process(own, str, number).value))
+                client.process_many([f"{number}-m{each}" for each in range(20)], str, key=str)
         except BaseException as error:
             errors.append(error)
 
@@ -59,7 +59,9 @@ def crowd(kind: str, url: str) -> tuple[list[Any], list[BaseException]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_works_when_told(kind: str, pooled_url: str, postgres_url: str):
+def test_everything_works_when_the_pooler_is_declared(
+    kind: str, pooled_url: str, postgres_url: str
+):
     values, errors = crowd(kind, f"{pooled_url}?{TOLD}")
     assert errors == []
     assert len(values) == CALLERS * 10
@@ -69,31 +71,31 @@ def test_everything_works_when_told(kind: str, pooled_url: str, postgres_url: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pooler_that_nobody_spoke_of_is_refused(kind: str, pooled_url: str):
+def test_an_undeclared_pooler_is_refused(kind: str, pooled_url: str):
     """Its clients share prepared names: a statement could be another client's."""
     with (
         pytest.raises(
             ConfigurationError, match=r"connection pooler detected.*prepare=false&wake=false"
         ),
-        Door(kind, pooled_url) as door,
+        DriverReceiver(kind, pooled_url) as client,
     ):
-        door.process("k", str, 1)
+        client.process("k", str, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pooler_by_transaction_is_refused_although_told_to_prepare(kind: str, pooled_url: str):
+def test_a_transaction_pooler_is_refused_although_prepare_is_on(kind: str, pooled_url: str):
     """``prepare=true`` is for poolers that keep what a client prepared: this one does not."""
     with (
         pytest.raises(
             ConfigurationError, match=r"connection pooler detected.*prepare=false&wake=false"
         ),
-        Door(kind, f"{pooled_url}?prepare=true") as door,
+        DriverReceiver(kind, f"{pooled_url}?prepare=true") as client,
     ):
-        door.process("k", str, 1)
+        client.process("k", str, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pooler_by_session_is_let_in_when_told_to_prepare(
+def test_a_session_pooler_is_accepted_when_prepare_is_on(
     kind: str, postgres: Any, postgres_url: str
 ):
     try:
@@ -103,9 +105,9 @@ def test_a_pooler_by_session_is_let_in_when_told_to_prepare(
         pytest.skip(f"pgbouncer: {reason}")
     try:
         url = server.url_of(postgres_url.rpartition("/")[2])
-        with Door(kind, f"{url}?prepare=true") as door:
-            assert door.process("k", str, 1).value == "1"
-            assert door.process("k", str, 1).replayed
+        with DriverReceiver(kind, f"{url}?prepare=true") as client:
+            assert client.process("k", str, 1).value == "1"
+            assert client.process("k", str, 1).replayed
     finally:
         server.remove()
 

@@ -61,7 +61,7 @@ def test_bites_are_bounded_and_leave_what_is_in_progress(
     assert stats.by_state == {State.IN_PROGRESS: 1, State.COMPLETED: 1}
 
 
-def test_what_somebody_holds_is_passed_over(receiver: Receiver, connection: psycopg.Connection):
+def test_locked_records_are_passed_over(receiver: Receiver, connection: psycopg.Connection):
     fill(receiver, connection, 50)
     with connection.transaction():
         connection.execute(

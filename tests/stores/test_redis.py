@@ -54,7 +54,7 @@ def through(proxy: Turns, url: str) -> str:
 # --- round trips, counted on the wire ---------------------------------------------------------
 
 
-def test_first_two_trips_duplicate_one_batch_two(proxy: Turns, valkey_url: str):
+def test_round_trips_first_two_duplicate_one_batch_two(proxy: Turns, valkey_url: str):
     with Receiver.open(through(proxy, valkey_url)) as receiver:
         receiver.process("warm", str, 1)  # scripts are loaded, the connection stands
         trips: list[int] = []
@@ -72,7 +72,7 @@ def test_first_two_trips_duplicate_one_batch_two(proxy: Turns, valkey_url: str):
     assert trips == [2, 1, 2, 1]
 
 
-async def test_the_same_awaited(proxy: Turns, valkey_url: str):
+async def test_the_same_with_asyncio(proxy: Turns, valkey_url: str):
     async def handle(text: str) -> str:
         return text
 
@@ -206,7 +206,7 @@ def test_watch_returns_when_the_claim_ends(any_url: str, late: bool):
     other.close()
 
 
-async def test_watch_awaited_returns_when_the_claim_ends(any_url: str):
+async def test_async_watch_returns_when_the_claim_ends(any_url: str):
     store, other = AsyncRedisStore.open(any_url), AsyncRedisStore.open(any_url)
     for number in range(10):
         key = Key(f"k{number}")
@@ -220,7 +220,7 @@ async def test_watch_awaited_returns_when_the_claim_ends(any_url: str):
     await other.close()
 
 
-def test_who_leaves_after_the_end_starts_no_ear(valkey_url: str):
+def test_a_waiter_that_leaves_after_the_end_starts_no_listener(valkey_url: str):
     store = RedisStore.open(valkey_url)
     ready = threading.Event()
     waiter = Waiter(b"channel", ready.set, int)
@@ -242,7 +242,7 @@ def test_without_wake_the_waiter_polls(valkey_url: str):
     store.close()
 
 
-def test_nobody_stays_subscribed(valkey: Any, valkey_url: str):
+def test_no_subscription_stays(valkey: Any, valkey_url: str):
     store = RedisStore.open(valkey_url)
     store.perform(ClaimRequest(Key("k"), OWNER, 60_000))
     prefix = store.settings.prefix
@@ -379,7 +379,7 @@ def test_fences_go_on_when_the_record_is_gone(valkey: Any, valkey_url: str):
 @pytest.mark.parametrize(
     "damage", [b"", b"\x10", b"\x2f" * 40, b"\x11" + b"\0" * 22, b"\x1funk" * 20]
 )
-def test_damage_is_told_and_never_run_over(valkey: Any, valkey_url: str, damage: bytes):
+def test_damage_is_reported_and_never_run_over(valkey: Any, valkey_url: str, damage: bytes):
     ran: list[int] = []
     with Receiver.open(valkey_url) as receiver:
         name = receiver._runtime.store.programs.key(Key("a").id)
@@ -390,7 +390,7 @@ def test_damage_is_told_and_never_run_over(valkey: Any, valkey_url: str, damage:
     assert valkey.client().get(name) == damage
 
 
-def test_a_key_of_another_type_is_told(valkey: Any, valkey_url: str):
+def test_a_key_of_another_type_is_reported(valkey: Any, valkey_url: str):
     with Receiver.open(valkey_url) as receiver:
         valkey.client().rpush(receiver._runtime.store.programs.key(Key("a").id), "x")
         with pytest.raises(CorruptRecordError):
@@ -433,12 +433,12 @@ def test_a_record_and_its_companions_share_a_slot():
         ("redis+sentinel://host:26379", "names the primary"),
     ],
 )
-def test_a_url_that_makes_no_sense_is_told(url: str, says: str):
+def test_a_url_that_cannot_be_used_is_reported(url: str, says: str):
     with pytest.raises(ConfigurationError, match=says):
         Settings.of(url)
 
 
-def test_nobody_there_is_told_at_once_and_without_the_password():
+def test_an_absent_server_is_reported_at_once_and_without_the_password():
     began = time.monotonic()
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1\b") as caught:
         open_store("redis://me:hush@127.0.0.1:1/0")
@@ -489,7 +489,7 @@ def test_users_and_passwords(own_server: Callable[..., Any]):
         receiver.process("b", str, 2)
 
 
-async def test_errors_of_the_awaited_store(own_server: Callable[..., Any]):
+async def test_errors_of_the_async_store(own_server: Callable[..., Any]):
     server = own_server("valkey", requirepass="s3cret")
     store = AsyncRedisStore.open(f"redis://:hush@127.0.0.1:{server.port}")
     with pytest.raises(ConfigurationError, match="password"):
@@ -611,7 +611,7 @@ def test_the_doctor_on_a_replica(valkey_sentinel: Any):
     store.close()
 
 
-async def test_the_doctor_awaited_on_a_cluster(valkey_cluster_url: str):
+async def test_the_async_doctor_on_a_cluster(valkey_cluster_url: str):
     store = AsyncRedisStore.open(valkey_cluster_url)
     findings = await store.doctor()
     assert sum("node" in finding.what and "a primary" in finding.what for finding in findings) == 3

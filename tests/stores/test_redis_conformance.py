@@ -1,4 +1,4 @@
-"""Valkey and Redis keep every rule: alone, as a Cluster, behind a Sentinel; both colours.
+"""Valkey and Redis keep every rule: alone, as a Cluster, behind a Sentinel; both modes.
 
 The scripts' clock is replaced by one that the test moves, so that nothing here waits.
 """

@@ -26,7 +26,7 @@ PATIENCE = 90.0
 OWNER, OTHER = b"o" * 16, b"p" * 16
 
 
-class Blocking:
+class BlockingClient:
     def __init__(self, url: str) -> None:
         self.store: Any = RedisStore.open(url)
 
@@ -40,7 +40,7 @@ class Blocking:
         self.store.close()
 
 
-class Awaited:
+class AsyncClient:
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
         self.store: Any = AsyncRedisStore.open(url)
@@ -58,7 +58,7 @@ class Awaited:
             self.store = None
 
 
-@pytest.fixture(params=[Blocking, Awaited])
+@pytest.fixture(params=[BlockingClient, AsyncClient])
 def worker(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     opened: list[Any] = []
 

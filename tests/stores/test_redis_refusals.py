@@ -143,7 +143,7 @@ def on_its_way(cluster: Any, slot: int) -> Iterator[tuple[Any, Any]]:
                 client.execute_command("CLUSTER SETSLOT", slot, "STABLE")
 
 
-class Awaited:
+class AsyncInBlockingForm:
     """The async store, called as the blocking one."""
 
     def __init__(self, url: str) -> None:
@@ -162,7 +162,7 @@ class Awaited:
         self._runner.close()
 
 
-@pytest.fixture(params=[RedisStore.open, Awaited])
+@pytest.fixture(params=[RedisStore.open, AsyncInBlockingForm])
 def store(request: pytest.FixtureRequest, cluster: Any) -> Iterator[Any]:
     with cluster.fresh() as url:
         store = request.param(url)
@@ -198,7 +198,7 @@ def test_an_operator_acts_while_the_slot_moves(cluster: Any, store: Any, arrived
     assert trail[0].why == "why not"
 
 
-def test_a_slot_that_nobody_served_is_found_when_it_is_served(cluster: Any, store: Any):
+def test_an_unserved_slot_is_found_when_it_is_served(cluster: Any, store: Any):
     key = Key("k")
     slot = slot_of(store.programs.key(key.id))
     clients = [node.client() for node in cluster.nodes]

@@ -175,7 +175,7 @@ def test_a_lean_answer_counts_only_while_the_word_is_good(net: Network):
     assert not router.is_plain(A, 7)
 
 
-def test_a_refused_write_is_sent_to_the_new_primary_in_the_same_trip(net: Network):
+def test_a_refused_write_is_sent_to_the_new_primary_in_the_same_round_trip(net: Network):
     router = watched(net)
     net.answers = {S1: sentinel(A), A: lambda _: 7, B: lambda _: 8}
     ask(router, net)
@@ -334,7 +334,7 @@ def test_a_hole_in_the_map_is_learnt_again(net: Network):
     assert ask(router, net) == [7]
 
 
-def test_a_hole_is_asked_about_once_per_trip(net: Network):
+def test_a_hole_is_asked_about_once_per_round_trip(net: Network):
     router = clustered(net, (0, SLOT - 1, A), (SLOT + 1, 16383, A))
     ask(router, net)
     net.asked.clear()

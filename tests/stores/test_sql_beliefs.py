@@ -106,7 +106,7 @@ def _fails(act: Callable[[], Any]) -> bool:
 
 
 @pytest.mark.parametrize("engine", ["postgres", "mariadb"])
-def test_tables_that_are_gone_are_told_and_found_again(own_server: Callable[..., Any], engine: str):
+def test_missing_tables_are_reported_and_found_again(own_server: Callable[..., Any], engine: str):
     """The version was read at `open`; each statement meets the tables that are there now."""
     server = own_server(engine)
     with server.fresh() as url:

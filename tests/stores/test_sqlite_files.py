@@ -90,7 +90,7 @@ def test_the_same_on_an_event_loop(tmp_path: Path, change: Any):
     assert runs == ["ran"]
 
 
-def test_a_handler_that_runs_meanwhile_is_told_that_nothing_was_recorded(tmp_path: Path):
+def test_a_handler_that_runs_meanwhile_learns_that_nothing_was_recorded(tmp_path: Path):
     path = tmp_path / "keys.db"
     with (
         Receiver.open(f"sqlite:///{path}") as receiver,

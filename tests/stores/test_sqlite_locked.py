@@ -45,7 +45,7 @@ def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
     ],
     ids=["record", "stats", "sweep", "doctor", "migrate"],
 )
-def test_whoever_asks_hears_of_an_outage(receiver: Receiver, ask: Callable[[Receiver], Any]):
+def test_every_caller_hears_of_an_outage(receiver: Receiver, ask: Callable[[Receiver], Any]):
     with pytest.raises(StoreUnavailableError, match=r"SQLITE_BUSY on .*keys\.db") as told:
         ask(receiver)
     assert isinstance(told.value.__cause__, sqlite3.OperationalError)

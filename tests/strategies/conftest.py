@@ -1,7 +1,7 @@
 """Strategies work wherever a transaction of the caller's can be joined.
 
 That every kind of connection behaves is tested in tests/transactions; here are enough of them to meet
-each dialect, each way to write values, both colours and both ways to count rows.
+each dialect, each way to write values, both modes and both ways to count rows.
 """
 
 from __future__ import annotations

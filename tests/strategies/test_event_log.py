@@ -202,7 +202,7 @@ def test_a_stream_is_shown_in_order_whatever_the_order_of_transactions(
 
 
 @pytest.mark.parametrize("which", ["twicesafe_events", "twicesafe_events_positions"])
-def test_a_log_from_another_server_is_told_until_its_ticks_are_reset(
+def test_a_log_from_another_server_is_reported_until_its_ticks_are_reset(
     open_kind: Callable[[str], Door], which: str
 ):
     """Restored from a dump: what is appended here has lower ticks, and would be skipped."""

@@ -34,7 +34,7 @@ def rows(door: Door) -> list[Any]:
         return [tuple(row) for row in door.sql("SELECT id, total, version FROM orders ORDER BY id")]
 
 
-def test_a_second_insert_is_told_and_changes_nothing(shop: Door):
+def test_a_second_insert_is_reported_and_changes_nothing(shop: Door):
     orders = table(shop)
     for total, new in [(5, True), (6, False)]:
         with shop.transaction() as connection:

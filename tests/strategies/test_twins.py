@@ -1,4 +1,4 @@
-"""Both colours have the same methods, with the same words; one of them is awaited."""
+"""Both modes have the same methods, with the same words; one of them is awaited."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twicesafe import strategies
 
 
 @pytest.mark.parametrize("name", ["Table", "HighWaterMarks", "EventLog", "Projection"])
-def test_colours_are_twins(name: str):
+def test_both_modes_have_the_same_methods(name: str):
     plain, awaited = getattr(strategies, name), getattr(strategies, f"Async{name}")
     methods = {
         each for each, value in vars(plain).items() if callable(value) and not each.startswith("_")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from tests.transactions.conftest import ENGINE_OF
 from tests.transactions.kinds import (
     Aiosqlite,
+    AsyncDoor,
     Asyncpg,
-    AwaitedDoor,
     Django,
     Door,
     SaAsync,
@@ -73,4 +73,4 @@ def _connected(engine: object, awaited: bool) -> object:
     return connect()
 
 
-__all__ = ["AwaitedDoor", "opened"]
+__all__ = ["AsyncDoor", "opened"]

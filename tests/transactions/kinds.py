@@ -59,7 +59,7 @@ class Door:
         return self.sql(text)
 
     def end(self, value: Any) -> Any:
-        """What a call of either colour comes to."""
+        """What a call of either mode comes to."""
         return value
 
     @contextlib.contextmanager
@@ -73,11 +73,11 @@ class Door:
         self.commit()
 
     def handler(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """A handler in the door's own colour; `work` gets a function that runs SQL."""
+        """A handler in the door's own mode; `work` gets a function that runs SQL."""
         return work
 
 
-class AwaitedDoor(Door):
+class AsyncDoor(Door):
     awaited = True
 
     def __init__(self, url: str) -> None:
@@ -161,7 +161,7 @@ class ImplicitSqlite(Sqlite):
     implicit = True
 
 
-class Aiosqlite(AwaitedDoor):
+class Aiosqlite(AsyncDoor):
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         import aiosqlite
@@ -218,7 +218,7 @@ class Psycopg(Door):
         self.connection.close()
 
 
-class AsyncPsycopg(AwaitedDoor):
+class AsyncPsycopg(AsyncDoor):
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         import psycopg
@@ -242,7 +242,7 @@ class AsyncPsycopg(AwaitedDoor):
         await self.connection.close()
 
 
-class Asyncpg(AwaitedDoor):
+class Asyncpg(AsyncDoor):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.connection = self.end(self._connect())
@@ -319,7 +319,7 @@ class Pymysql(Door):
         self.connection.close()
 
 
-class Asyncmy(AwaitedDoor):
+class Asyncmy(AsyncDoor):
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url)
         self._options = options
@@ -406,7 +406,7 @@ class SaSession(SaConnection):
         return Session(self._engine)
 
 
-class SaAsync(AwaitedDoor):
+class SaAsync(AsyncDoor):
     def __init__(self, driver: str, url: str, **options: Any) -> None:
         super().__init__(url)
         from sqlalchemy.ext.asyncio import create_async_engine

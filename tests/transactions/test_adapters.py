@@ -102,7 +102,7 @@ def test_autocommit_is_refused_with_the_remedy(url_of: Callable[[str], str], kin
         run(door, Change("SELECT 1"))
 
 
-def test_an_unknown_object_is_told_what_is_known():
+def test_an_unknown_object_gets_an_error_that_lists_what_is_known():
     for wrong in (object(), 7, None, {}):
         with pytest.raises(UsageError, match=r"sqlite3, psycopg, PyMySQL, SQLAlchemy.*Django"):
             of(wrong)
@@ -110,7 +110,7 @@ def test_an_unknown_object_is_told_what_is_known():
             async_of(wrong)
 
 
-def test_the_other_colour_is_told_where_to_go(door: Door):
+def test_the_other_mode_gets_an_error_that_names_the_right_class(door: Door):
     with pytest.raises(UsageError, match=r"use Inbox" if not door.awaited else "AsyncInbox"):
         (of if door.awaited else async_of)(door.connection)
 

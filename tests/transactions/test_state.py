@@ -38,7 +38,7 @@ def test_a_driver_that_does_not_tell_is_asked(open_kind: Callable[[str], Door], 
     door.rollback()
 
 
-def test_a_failed_transaction_is_told_by_such_a_driver_too(open_kind: Callable[[str], Door]):
+def test_a_failed_transaction_is_found_with_this_driver_too(open_kind: Callable[[str], Door]):
     door = open_kind("psycopg")
     with pytest.raises(Exception, match="nowhere"):
         door.sql("SELECT 1 FROM nowhere")

@@ -61,7 +61,7 @@ def test_every_event_is_in_one_of_the_two_lists() -> None:
     assert named == set(ev.Event.__subclasses__())
 
 
-def test_all_observers_are_told_in_order_and_survived(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_observers_are_notified_in_order_and_survived(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
 
     def broken(event: ev.Event) -> None:

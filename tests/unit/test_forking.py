@@ -94,12 +94,12 @@ def replay_cache(folder: Path) -> Case:
     return cache._lock.now, lambda: cache.put(b"k", Claimed(Verdict.REPLAY, expires_in=1000))
 
 
-def notes(folder: Path) -> Case:
-    kept = DeferredWrites(lambda note: None)
+def deferred_writes(folder: Path) -> Case:
+    kept = DeferredWrites(lambda deferred: None)
     return kept._changed, lambda: (kept.wait(b"k", 30), kept.close())
 
 
-def ear(folder: Path) -> Case:
+def listener(folder: Path) -> Case:
     def nowhere(_: object) -> Any:
         raise OSError
 
@@ -129,7 +129,7 @@ def numbered_calls(folder: Path) -> Case:
 @pytest.mark.parametrize(
     "case",
     [
-        async_store, async_inbox, memory_store, replay_cache, notes, ear, webhook, budget,
+        async_store, async_inbox, memory_store, replay_cache, deferred_writes, listener, webhook, budget,
         numbered_calls,
     ],
 )  # fmt: skip
@@ -147,13 +147,13 @@ def test_a_lock_without_this_would_stay_locked(monkeypatch: pytest.MonkeyPatch):
     assert while_held(lock.now, lambda: 1 / lock.now.acquire(blocking=False)) == 1
 
 
-def test_notes_of_the_parent_are_not_the_childs(tmp_path: Path):
+def test_deferred_writes_of_the_parent_are_not_the_childs(tmp_path: Path):
     """The parent writes them; a child that waited for them, or counted them, would do so for ever."""
     gate, written = threading.Event(), []
 
-    def write(note: DeferredWrite) -> None:
+    def write(deferred: DeferredWrite) -> None:
         gate.wait()
-        written.append(note)
+        written.append(deferred)
 
     kept, key, owner = DeferredWrites(write), Key("m-1"), b"o" * 16
     kept.add(
@@ -174,14 +174,14 @@ def test_notes_of_the_parent_are_not_the_childs(tmp_path: Path):
     assert len(written) == 1
 
 
-def test_an_inbox_notes_failures_in_the_child_too(tmp_path: Path):
+def test_an_inbox_records_failures_in_the_child_too(tmp_path: Path):
     with Inbox.open(a_file(tmp_path)) as inbox:
         key, owner = inbox.key("m-1"), b"o" * 16
-        note = DeferredWrite(
+        deferred = DeferredWrite(
             ClaimRequest(key, owner, 5000, 5, False, None),
             Fail(key.id, owner, 0, 0, 5, 1000_000, "no"),
         )
-        inbox._runtime.deferred.add(note)
+        inbox._runtime.deferred.add(deferred)
         inbox._runtime.deferred.wait(key.id, 60)
 
         def in_the_child() -> None:

@@ -138,7 +138,7 @@ def test_a_handler_that_cannot_go_on_after_a_crash_is_caught(shop: Shop):
     assert "RuntimeError: somebody is at it" in line
 
 
-def test_a_handler_that_takes_another_way_each_time_is_told(shop: Shop):
+def test_a_handler_that_takes_another_way_each_time_is_reported(shop: Shop):
     def handler(order: str) -> str:
         shop.balance = 7
         crash_point(names.pop())
@@ -221,13 +221,13 @@ def test_a_result_that_comes_back_as_another_type_is_caught():
         check(lambda: True, receiver=receiver)
 
 
-def test_a_handler_that_fails_is_told_as_such():
+def test_a_handler_that_fails_is_reported_as_such():
     with pytest.raises(AssertionError, match=r"clean run failed[\s\S]*ZeroDivisionError") as caught:
         check(lambda: 1 / 0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_a_used_key_is_told():
+def test_a_used_key_is_reported():
     with Receiver.open("memory://") as receiver:
         receiver.process("used", str, "before")
         with pytest.raises(AssertionError, match="did not start"):
@@ -243,10 +243,10 @@ def test_arguments_reach_the_handler():
     check(handler, 1, b=2)
 
 
-# --- both colours, real stores ---------------------------------------------------------------
+# --- both modes, real stores ---------------------------------------------------------------
 
 
-async def test_the_async_twin_catches_and_passes(shop: Shop):
+async def test_the_async_version_catches_and_passes(shop: Shop):
     async def naive(order: str) -> str:
         await asyncio.sleep(0)
         shop.charges.append(order)
@@ -269,7 +269,7 @@ async def test_the_async_twin_catches_and_passes(shop: Shop):
     await assert_idempotent_async(good, "o-1", snapshot=state, setup=shop.clear)
 
 
-async def test_a_real_store_of_either_colour(shop: Shop, tmp_path: Path):
+async def test_a_real_store_of_either_mode(shop: Shop, tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'keys.db'}"
     with Receiver.open(url) as receiver:
         check(shop.set_balance, "x", receiver=receiver, snapshot=shop.state, setup=shop.clear)

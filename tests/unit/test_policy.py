@@ -127,5 +127,5 @@ def test_back_off_grows_to_its_cap_with_jitter() -> None:
 def test_every_accepted_policy_can_be_worked_out() -> None:
     century = timedelta(days=36500)
     ResolvedPolicy(Policy(lease=century, max_lease=century, retention=century, wait=century))
-    terms = ResolvedPolicy(Policy(lease=0.05, retention=0.0001))
-    assert (terms.lease_ms, terms.retention_ms) == (50, 1)
+    policy = ResolvedPolicy(Policy(lease=0.05, retention=0.0001))
+    assert (policy.lease_ms, policy.retention_ms) == (50, 1)

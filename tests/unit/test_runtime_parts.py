@@ -66,7 +66,7 @@ def test_who_leaves_is_not_woken_and_makes_room() -> None:
     assert woken == [2]
 
 
-def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
+def test_no_waiter_is_skipped_when_the_woken_leave_at_once() -> None:
     """Riders of other event loops leave while the landing still walks along the list."""
     flights, woken = SingleFlight(), []
     flight = boarded(flights)
@@ -84,7 +84,7 @@ def test_nobody_is_skipped_when_the_woken_leave_at_once() -> None:
     assert woken == [0, 1, 2, 3, 4]
 
 
-def test_landing_after_a_fork_disturbs_nobody() -> None:
+def test_ending_a_flight_after_a_fork_disturbs_no_caller() -> None:
     flights = SingleFlight()
     flight = boarded(flights)
     flights.forget_all()
@@ -152,7 +152,7 @@ def test_renews_at_a_third_and_again(keeping: Keeping) -> None:
     assert not claim.lost
 
 
-def test_many_claims_are_renewed_in_one_trip(keeping: Keeping) -> None:
+def test_many_claims_are_renewed_in_one_round_trip(keeping: Keeping) -> None:
     for number in range(5):
         keeping.claim(str(number))
     assert keeping.pass_time(10) == 1
@@ -208,7 +208,7 @@ def test_settled_claims_are_let_go(keeping: Keeping) -> None:
     assert not keeping.keeper._live
 
 
-def test_idles_when_nobody_needs_it(keeping: Keeping) -> None:
+def test_idles_when_no_claim_needs_it(keeping: Keeping) -> None:
     claim = keeping.claim()
     assert keeping.keeper._next_round() is not None
     keeping.keeper.remove(claim)

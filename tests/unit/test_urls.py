@@ -43,17 +43,17 @@ from twicesafe.stores._urls import (
         ("sqlite:///x.db?table=", "refused"),
     ],
 )
-@pytest.mark.parametrize("colour", [open_store, lambda url: open_async_store(url).blocking_store()])
+@pytest.mark.parametrize("mode", [open_store, lambda url: open_async_store(url).blocking_store()])
 def test_bad_urls(
     url: str,
     said: str,
-    colour: Callable[[str], object],
+    mode: Callable[[str], object],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError) as caught:
-        colour(url)
+        mode(url)
     assert said in str(caught.value)
 
 

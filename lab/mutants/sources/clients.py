@@ -151,7 +151,7 @@ break_source(
     file="client/_sending.py",
     old="elif not budget.spend():",
     new="elif budget.spend() is None:",
-    tests=[f"{SENDING}::test_a_spent_budget_is_told_and_fills_again"],
+    tests=[f"{SENDING}::test_a_spent_budget_is_reported_and_fills_again"],
 )
 break_source(
     "handlers do not derive",

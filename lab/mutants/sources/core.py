@@ -102,9 +102,7 @@ break_source(
     tests=[f"{INBOX}[sqlite3-required]"],
 )
 
-INTERRUPTED = (
-    "tests/inbox/test_failures.py::test_what_an_interrupted_attempt_left_running_is_told_to_stop"
-)
+INTERRUPTED = "tests/inbox/test_failures.py::test_work_that_an_interrupted_attempt_left_running_has_lost_its_claim"
 UNDONE = "tests/receiver/test_decorator.py::test_work_that_is_still_to_be_done_is_no_answer"
 CARRIES = (
     "tests/receiver/test_decorator.py::test_what_a_function_carries_with_it_must_be_in_its_scope"
@@ -210,7 +208,7 @@ break_source(
 
 MISTAKEN = (
     "tests/inbox/test_inbox.py::"
-    "test_a_mistaken_database_is_told_also_when_its_driver_writes_the_same_placeholders"
+    "test_a_mistaken_database_is_reported_also_when_its_driver_writes_the_same_placeholders"
 )
 
 break_source(

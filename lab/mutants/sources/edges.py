@@ -155,7 +155,7 @@ break_source(
     file="wsgi/_exchange.py",
     old="                self._drain()\n",
     new="                pass\n",
-    tests=[f"{STREAMING}::test_wsgi_a_response_that_nobody_takes_is_recorded_all_the_same"],
+    tests=[f"{STREAMING}::test_wsgi_an_unread_response_is_recorded_all_the_same"],
 )
 break_source(
     "WSGI knows POST in capitals only",
@@ -163,7 +163,7 @@ break_source(
     file="wsgi/_middleware.py",
     old='environ["REQUEST_METHOD"].upper() not in rules.methods',
     new='environ["REQUEST_METHOD"] not in rules.methods',
-    tests=["tests/http/test_requests.py::test_a_method_in_other_letters_is_protected_too"],
+    tests=["tests/http/test_requests.py::test_a_method_in_another_case_is_protected_too"],
 )
 break_source(
     "a Django view that takes its cancellation is whole",

@@ -51,7 +51,7 @@ break_source(
     file="_core/http/rules.py",
     old="(bytes, bytearray, AbstractSet, Mapping)",
     new="(bytes, bytearray)",
-    tests=[f"{CORE}::test_a_scope_function_must_name_somebody"],
+    tests=[f"{CORE}::test_a_scope_function_must_return_a_name"],
 )
 break_source(
     "a scope may be too long for its key",
@@ -59,7 +59,7 @@ break_source(
     file="_core/http/rules.py",
     old="if not 1 <= size <= MAX_KEY_BYTES:",
     new="if not size:",
-    tests=[f"{CORE}::test_a_scope_function_must_name_somebody"],
+    tests=[f"{CORE}::test_a_scope_function_must_return_a_name"],
 )
 break_source(
     "names of the key may disagree",

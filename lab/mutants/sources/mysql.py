@@ -33,7 +33,7 @@ break_source(
     file="_engines/mysql/sweep.py",
     old="WHERE {still} FOR UPDATE SKIP LOCKED",
     new="WHERE {still} FOR UPDATE",
-    tests=[f"{RIVALS}::test_a_sweep_waits_for_nobody_who_works_on_a_record"],
+    tests=[f"{RIVALS}::test_a_sweep_does_not_wait_for_locked_records"],
 )
 break_source(
     "mysql: a sweep reads the table through",
@@ -59,7 +59,7 @@ break_source(
     new="{records} r ON r.id = a.id",
     tests=[
         f"{WAITS}::test_an_open_inbox_transaction_stops_no_renewal",
-        f"{WAITS}::test_an_open_inbox_transaction_stops_no_awaited_renewal",
+        f"{WAITS}::test_an_open_inbox_transaction_stops_no_async_renewal",
         f"{WAITS}::test_no_statement_that_locks_reads_a_table_through",
     ],
 )
@@ -173,7 +173,7 @@ break_source(
     file="_engines/mysql/store.py",
     old="                raise\n            return Ack.LOCKED",
     new="                raise\n            raise",
-    tests=[f"{MIXED}::test_an_operator_is_told_that_a_transaction_holds_the_record[mysql]"],
+    tests=[f"{MIXED}::test_an_operator_learns_that_a_transaction_holds_the_record[mysql]"],
 )
 break_source(
     "mysql: a batch that is run again asks everything again",

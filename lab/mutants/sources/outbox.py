@@ -58,7 +58,7 @@ break_source(
     file="_engines/sql/outbox_relay_programs.py",
     old="WHERE slot = ? AND owner = ? AND fence = ?",
     new="WHERE slot = ? AND (owner = ? OR fence <> ?)",
-    tests=[f"{RELAY}::test_a_relay_that_lost_its_slots_notes_nothing[sqlite-sync]"],
+    tests=[f"{RELAY}::test_a_relay_that_lost_its_slots_records_nothing[sqlite-sync]"],
 )
 break_source(
     "a late refusal counts again",
@@ -106,7 +106,7 @@ break_source(
     old='self.answered and error.blames == "alone"',
     new="self.answered",
     tests=[
-        f"{OUTAGES}::test_a_broker_that_answers_a_check_but_no_message_is_slow_and_nobody_is_to_blame"
+        f"{OUTAGES}::test_a_broker_that_answers_a_check_but_no_message_is_slow_and_no_message_is_blamed"
     ],
 )
 break_source(
@@ -192,7 +192,7 @@ break_source(
     file="outbox/_message.py",
     old="if name.lower() in _FRAMING:",
     new="if name in _FRAMING:",
-    tests=[f"{ADD}::test_what_cannot_be_sent_is_told_at_once"],
+    tests=[f"{ADD}::test_what_cannot_be_sent_is_reported_at_once"],
 )
 break_source(
     "header values with spaces at their ends",
@@ -200,5 +200,5 @@ break_source(
     file="outbox/_message.py",
     old="if value != value.strip():",
     new="if not value.isprintable():",
-    tests=[f"{ADD}::test_what_cannot_be_sent_is_told_at_once"],
+    tests=[f"{ADD}::test_what_cannot_be_sent_is_reported_at_once"],
 )

@@ -90,7 +90,7 @@ break_source(
     file="_engines/postgresql/programs.py",
     old='f"{self._insert} ON CONFLICT DO NOTHING"',
     new="self._insert",
-    tests=[f"{SWEPT}::test_a_note_is_written_whatever_comes_in_between[psycopg]"],
+    tests=[f"{SWEPT}::test_a_deferred_write_is_made_whatever_comes_in_between[psycopg]"],
 )
 break_source(
     "postgresql: a note forgets the floor",
@@ -98,7 +98,7 @@ break_source(
     file="_engines/postgresql/programs.py",
     old="greatest(?, (SELECT floor + 1 FROM {self.meta}))",
     new="greatest(?, 0)",
-    tests=[f"{SWEPT}::test_a_note_after_a_sweep_has_a_higher_fence[psycopg]"],
+    tests=[f"{SWEPT}::test_a_deferred_write_after_a_sweep_has_a_higher_fence[psycopg]"],
 )
 break_source(
     "postgresql: the database's isolation is kept",

@@ -106,7 +106,7 @@ break_source(
     file="_core/http/wire.py",
     old='        self.is_clean = False\n        return b"", len(data)',
     new='        return b"", len(data)',
-    tests=[f"{PROXY}::test_octets_after_a_response_are_nobodys_response",
+    tests=[f"{PROXY}::test_octets_after_a_response_belong_to_no_response",
            f"{SOCKETS}::test_an_upstream_that_speaks_first_is_not_asked"],
 )  # fmt: skip
 break_source(
@@ -217,7 +217,7 @@ break_source(
     file="_proxy/front.py",
     old="if lost.key is not None:",
     new="if True:",
-    tests=[f"{LOGS}::test_a_request_without_a_key_is_not_told_that_a_repeat_is_harmless"],
+    tests=[f"{LOGS}::test_a_request_without_a_key_is_not_called_safe_to_repeat"],
 )
 break_source(
     "an unreachable upstream is silent",
@@ -252,7 +252,7 @@ break_source(
     file="_values/settings.py",
     old="        if name not in names:\n",
     new="        if name == '':\n",
-    tests=[f"{SETTINGS}::test_nonsense_is_told_by_its_name"],
+    tests=[f"{SETTINGS}::test_a_wrong_setting_is_reported_by_its_name"],
 )
 break_source(
     "the file goes before the environment",
@@ -268,5 +268,5 @@ break_source(
     file="_proxy/settings.py",
     old='if self.store.startswith("memory:") and self.workers > 1:',
     new='if self.store.startswith("memory:") and self.workers > 2:',
-    tests=[f"{SETTINGS}::test_nonsense_is_told_by_its_name"],
+    tests=[f"{SETTINGS}::test_a_wrong_setting_is_reported_by_its_name"],
 )

@@ -254,7 +254,7 @@ break_source(
     file=f"{REDIS}/routing.py",
     old='if code == "READONLY" and not turn:',
     new='if code == "NEVER":',
-    tests=[f"{SERVERS}::test_a_refused_write_is_sent_to_the_new_primary_in_the_same_trip"],
+    tests=[f"{SERVERS}::test_a_refused_write_is_sent_to_the_new_primary_in_the_same_round_trip"],
 )
 
 # --- errors ---------------------------------------------------------------------------------------

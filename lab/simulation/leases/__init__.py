@@ -3,8 +3,8 @@
     plan        a seed becomes data: who delivers what when, and everything that goes wrong
     world       the store, the processes and their clocks; incidents, operators, the end
     network     requests that get lost, late, doubled or overtaken on their way to the store
-    process     a simulated process: its flights, its lease keeper, its trips
-    trip        performs what a flow asks for, as the two runtimes do
+    process     a simulated process: its shared flights, its lease keeper, its flow runs
+    flow_run    performs what a flow asks for, as the two runtimes do
     launching   the handlers of a batch
     running     handlers that return, fail, hang, are cancelled or kill their process
     monitor     what may never happen, seen from the store

@@ -20,7 +20,7 @@ from twicesafe._values.records import State
 from .invariants import broken
 from .monitor import Monitor
 from .plan import Behaviour, Plan
-from .terms import MAX_LEASE
+from .policies import MAX_LEASE
 
 if TYPE_CHECKING:
     from .process import Process
@@ -71,7 +71,7 @@ class Ledger:
         self._ends: dict[tuple[bytes, int], tuple[Process, Behaviour]] = {}
         """(key, fence) → where and how its handler ended."""
 
-    def start(self, claim: ActiveClaim, terms: ResolvedPolicy, worker_now: float) -> None:
+    def start(self, claim: ActiveClaim, policy: ResolvedPolicy, worker_now: float) -> None:
         past = self._monitor.past(claim.key.id)
         if past.granted.get(claim.fence) != claim.owner:
             broken("only winners start", f"fence {claim.fence} was never granted to this owner")
@@ -81,10 +81,10 @@ class Ledger:
             broken(
                 "only unstarted claims are abandoned", "started under a claim that was given back"
             )
-        if worker_now - claim.renewed >= terms.lease:
+        if worker_now - claim.renewed >= policy.lease:
             broken("late answers start nothing", f"{worker_now - claim.renewed:.2f} s after asking")
         self.started[claim.key.id, claim.fence] = claim.owner
-        if worker_now - claim.renewed >= terms.lease / 3:
+        if worker_now - claim.renewed >= policy.lease / 3:
             self._late.add((claim.key.id, claim.fence))
         self._seen["handler", "started"] += 1
         if past.fence == claim.fence and past.hold:
@@ -92,8 +92,8 @@ class Ledger:
             if past.starts > 1:
                 broken("hold means once", f"{past.starts} starts and no operator's word")
 
-    def start_unprotected(self, terms: ResolvedPolicy) -> None:
-        if not terms.outage_runs:
+    def start_unprotected(self, policy: ResolvedPolicy) -> None:
+        if not policy.outage_runs:
             broken("fail closed", "a handler started without a claim")
         self._seen["handler", "unprotected"] += 1
 

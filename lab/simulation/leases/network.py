@@ -21,7 +21,7 @@ from twicesafe._core.protocol import Ack, Claimed, Sweep, Verdict
 from twicesafe._values.records import Cause
 from twicesafe.errors import StoreError, StoreUnavailableError
 
-from .terms import MAX_LEASE
+from .policies import MAX_LEASE
 
 if TYPE_CHECKING:
     from ..plans import Fault

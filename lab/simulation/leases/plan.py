@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ..plans import Fault, Incident
-from .terms import POLICIES
+from .policies import POLICIES
 
 __all__ = [
     "FAULTS",

@@ -1,7 +1,7 @@
-"""A simulated process: its clock, its flights, its lease keeper, its trips. It can die and pause.
+"""A simulated process: its clock, its shared flights, its lease keeper, its flow runs. It can die and pause.
 
 The keeper is the shipped one without its thread: who is due, what is asked, what an answer means
-and when to look again are its own decisions. Only the trip to the store takes virtual time here.
+and when to look again are its own decisions. Only the round trip to the store takes virtual time here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from twicesafe._runtime.single_flight import SingleFlight
 from twicesafe._values.context import ActiveClaim
 
 from ..virtual import Actor
+from .flow_run import FlowRun
 from .invariants import broken
 from .network import unavailable
 from .plan import Delivery
-from .running import Errand
-from .terms import FINGERPRINTS, KEYS, POLICIES
-from .trip import Trip
+from .policies import FINGERPRINTS, KEYS, POLICIES
+from .running import PlannedHandler
 
 if TYPE_CHECKING:
     from .world import World
@@ -46,8 +46,8 @@ class Process(Actor):
         self._since = 1000.0 * (number + 1)  # no two clocks read alike
         self.flights = SingleFlight()
         self.keeper = SimulatedKeeper(self)
-        self.open: dict[Trip, None] = {}
-        """Trips under way."""
+        self.open: dict[FlowRun, None] = {}
+        """Flows under way."""
 
     def clock(self) -> float:
         return self._since + self.world.now * self.rate
@@ -59,17 +59,17 @@ class Process(Actor):
     def receive(
         self,
         delivery: Delivery,
-        terms: ResolvedPolicy | None = None,
+        policy: ResolvedPolicy | None = None,
         ended: Callable[[], None] | None = None,
     ) -> None:
         """A message arrives: one exchange, or that of a batch."""
-        terms = terms or POLICIES[delivery.policy]
+        policy = policy or POLICIES[delivery.policy]
         fingerprint = FINGERPRINTS[delivery.fingerprint]
         calls = [
             Call(
                 KEYS[key],
-                Errand(self, KEYS[key], terms, behaviour),
-                terms,
+                PlannedHandler(self, KEYS[key], policy, behaviour),
+                policy,
                 None,
                 fingerprint,
                 None,
@@ -80,17 +80,17 @@ class Process(Actor):
             for key, behaviour in zip(delivery.keys, delivery.handlers, strict=True)
         ]
         name = f"p{self.number}.{delivery.at:.3f}"
-        trip = Trip(self, name, {fault.nth: fault for fault in delivery.faults})
-        trip.on_end = partial(self._answered, calls, ended)
+        flow_run = FlowRun(self, name, {fault.nth: fault for fault in delivery.faults})
+        flow_run.on_end = partial(self._answered, calls, ended)
         for seconds in delivery.cancelled:
-            self.after(seconds, trip.cancel)
+            self.after(seconds, flow_run.cancel)
         if len(calls) == 1:
-            trip.start_flow(deliver(calls[0], trip.join(calls[0])))
+            flow_run.start_flow(deliver(calls[0], flow_run.join(calls[0])))
         else:
-            trip.start_flow(exchange_many(calls, 2))
+            flow_run.start_flow(exchange_many(calls, 2))
 
     def _answered(
-        self, calls: list[Call], ended: Callable[[], None] | None, trip: Trip, answer: Any
+        self, calls: list[Call], ended: Callable[[], None] | None, flow_run: FlowRun, answer: Any
     ) -> None:
         answers: Sequence[Any] = answer if isinstance(answer, list) else [answer] * len(calls)
         ledger = self.world.ledger

@@ -13,25 +13,25 @@ from twicesafe._values.keys import Key
 from twicesafe.errors import LeaseLostError
 
 from .plan import Behaviour
-from .terms import RefusedError
+from .policies import RefusedError
 
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["Errand", "Run"]
+__all__ = ["PlannedHandler", "Run"]
 
 
-class Errand:
+class PlannedHandler:
     """What a call is to run. The lab never calls it: it makes a `Run` of it, which takes time."""
 
-    __slots__ = ("behaviour", "key", "process", "terms")
+    __slots__ = ("behaviour", "key", "policy", "process")
 
     def __init__(
-        self, process: Process, key: Key, terms: ResolvedPolicy, behaviour: Behaviour
+        self, process: Process, key: Key, policy: ResolvedPolicy, behaviour: Behaviour
     ) -> None:
         self.process = process
         self.key = key
-        self.terms = terms
+        self.policy = policy
         self.behaviour = behaviour
 
     def __call__(self) -> Any:
@@ -41,15 +41,15 @@ class Errand:
 class Run:
     """One start of one handler."""
 
-    __slots__ = ("_done", "_ended", "_errand", "_number", "claim")
+    __slots__ = ("_done", "_ended", "_handler", "_number", "claim")
 
     def __init__(
-        self, errand: Errand, claim: ActiveClaim | None, timeout: float | None,
+        self, handler: PlannedHandler, claim: ActiveClaim | None, timeout: float | None,
         done: Callable[[Reply], None],
     ) -> None:  # fmt: skip
-        process, how = errand.process, errand.behaviour
+        process, how = handler.process, handler.behaviour
         world = process.world
-        self._errand = errand
+        self._handler = handler
         self.claim = claim
         self._done = done
         self._ended = False
@@ -58,11 +58,11 @@ class Run:
             under = "without a claim" if claim is None else f"fence {claim.fence}"
             world.say(f"▶  p{process.number}  handler {self._number} starts, {under}: {how.end}")
         if claim is None:
-            world.ledger.start_unprotected(errand.terms)
+            world.ledger.start_unprotected(handler.policy)
         else:
-            world.ledger.start(claim, errand.terms, process.clock())
+            world.ledger.start(claim, handler.policy, process.clock())
             world.ledger.running[claim.key.id, claim.fence] = process, claim
-        world.ledger.spans.append((errand.key.id, world.now, world.now + how.seconds))
+        world.ledger.spans.append((handler.key.id, world.now, world.now + how.seconds))
         world.after(how.seconds * how.effect, process, self._effect)
         world.after(how.seconds, process, self._end)
         if timeout is not None and timeout < how.seconds:
@@ -76,10 +76,10 @@ class Run:
         claim = self.claim
         if self._ended or claim is None:
             return
-        if self._errand.behaviour.careful and claim.lost:
+        if self._handler.behaviour.careful and claim.lost:
             self._finish(Raised(LeaseLostError("a careful handler stops here", key=claim.key)))
             return
-        process = self._errand.process
+        process = self._handler.process
         world = process.world
         world.ledger.effect(claim, world.store_now())
         if world.say:
@@ -90,9 +90,9 @@ class Run:
     def _end(self) -> None:
         if self._ended:
             return
-        process, key = self._errand.process, self._errand.key
+        process, key = self._handler.process, self._handler.key
         value = f"{key.value}#{self._number}"
-        how = self._errand.behaviour
+        how = self._handler.behaviour
         if self.claim is not None:
             process.world.ledger.ended(process, self.claim, how)
         match how.end:
@@ -125,6 +125,6 @@ class Run:
         if not self._ended:
             self._ended = True
             if self.claim is not None:
-                ledger = self._errand.process.world.ledger
+                ledger = self._handler.process.world.ledger
                 ledger.running.pop((self.claim.key.id, self.claim.fence), None)
             self._done(reply)

@@ -22,8 +22,8 @@ from .ledger import Ledger
 from .monitor import Monitor
 from .network import Network
 from .plan import QUIET, Behaviour, Delivery, Plan
+from .policies import KEYS, LEASE, LONGEST_REST, REFEREE
 from .process import Process
-from .terms import KEYS, LEASE, LONGEST_REST, REFEREE
 
 __all__ = ["World"]
 

@@ -1,9 +1,9 @@
-"""The outbox relay: keepers and carriers on one store and one broker, and all that goes wrong.
+"""The outbox relay: slot keepers and publishing flows on one store and one broker, and all that goes wrong.
 
     plan        a seed becomes data: which messages, which relays, and everything that goes wrong
     world       the relays and their clocks; incidents, operators
     ending      once faults stop: what must be reached, and by when
-    posting     messages in transactions, which commit late
+    writers     messages in transactions, which commit late
     table       the store
     network     requests that get lost or late on their way to it
     relay       a simulated relay: its two flows, performed as the two runtimes do

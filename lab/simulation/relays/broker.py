@@ -21,9 +21,9 @@ from .invariants import broken
 from .plan import POISON
 
 if TYPE_CHECKING:
-    from .posting import Letter
     from .relay import Relay
     from .world import World
+    from .writers import TrackedMessage
 
 __all__ = ["Broker", "Call"]
 
@@ -32,17 +32,17 @@ class Call:
     """One call of a publisher."""
 
     __slots__ = (
-        "acknowledged", "answers", "in_turn", "letters", "relay", "sent", "stopped", "ticket",
+        "acknowledged", "answers", "in_turn", "messages", "relay", "sent", "stopped", "ticket",
     )  # fmt: skip
 
     def __init__(
-        self, relay: Relay, command: Publish | Check, letters: list[Letter], sent: float
+        self, relay: Relay, command: Publish | Check, messages: list[TrackedMessage], sent: float
     ) -> None:
         self.relay = relay
         self.ticket = command.ticket
-        self.letters = letters
+        self.messages = messages
         self.sent = sent
-        self.in_turn = letters if relay.keeps_order else letters[::-1]
+        self.in_turn = messages if relay.keeps_order else messages[::-1]
         """As the broker takes them."""
         self.answers: dict[str, Any] = {}
         """By id: what the broker said."""
@@ -53,7 +53,7 @@ class Call:
 
     def said(self) -> list[Any]:
         """An answer for each message, as a publisher gives them."""
-        return [self.answers.get(letter.message.id, NOT_TRIED) for letter in self.letters]
+        return [self.answers.get(tracked.message.id, NOT_TRIED) for tracked in self.messages]
 
 
 class Broker:
@@ -68,14 +68,14 @@ class Broker:
 
     def call(self, relay: Relay, command: Publish) -> Call:
         world = self._world
-        letters = []
+        messages = []
         for message in command.messages:
-            letter = world.office.letters.get(message.id)
-            if letter is None or letter.message != message:
+            tracked = world.writers.messages.get(message.id)
+            if tracked is None or tracked.message != message:
                 broken("same message", f"{message.id} is not what was committed under this id")
                 continue
-            letters.append(letter)
-        call = Call(relay, command, letters, world.now)
+            messages.append(tracked)
+        call = Call(relay, command, messages, world.now)
         world.monitor.sending(call)
         mishap = self._mishaps.get(self._calls) if world.faulty else None
         self._calls += 1
@@ -101,52 +101,52 @@ class Broker:
 
     # -- taking and answering -------------------------------------------------------------------
 
-    def _take(self, call: Call, letters: Sequence[Letter]) -> None:
-        for letter in letters:
-            if letter.lane in call.stopped:
+    def _take(self, call: Call, messages: Sequence[TrackedMessage]) -> None:
+        for tracked in messages:
+            if tracked.lane in call.stopped:
                 continue
-            if self._refuses(letter):
-                letter.refused += 1
+            if self._refuses(tracked):
+                tracked.refused += 1
                 if call.relay.keeps_order:
-                    call.stopped.add(letter.lane)
-                call.answers[letter.message.id] = ValueError("not this one")
+                    call.stopped.add(tracked.lane)
+                call.answers[tracked.message.id] = ValueError("not this one")
             else:
-                self._publish(call, letter)
-                call.answers[letter.message.id] = None
+                self._publish(call, tracked)
+                call.answers[tracked.message.id] = None
         if self._world.say:
             told = " ".join(
-                f"{letter.message.id}{_MARKS.get(type(answer), '?')}"
-                for letter, answer in zip(call.letters, call.said(), strict=True)
+                f"{tracked.message.id}{_MARKS.get(type(answer), '?')}"
+                for tracked, answer in zip(call.messages, call.said(), strict=True)
             )
             self._world.say(f"** {call.relay.name} call {call.ticket} is taken: {told}")
 
-    def _refuses(self, letter: Letter) -> bool:
-        planned = letter.post.refused
-        return not self.mended if planned >= POISON else letter.refused < planned
+    def _refuses(self, tracked: TrackedMessage) -> bool:
+        planned = tracked.post.refused
+        return not self.mended if planned >= POISON else tracked.refused < planned
 
-    def _publish(self, call: Call, letter: Letter) -> None:
+    def _publish(self, call: Call, tracked: TrackedMessage) -> None:
         world = self._world
-        if letter.calls:
+        if tracked.calls:
             self.repeats += 1
             world.seen["outcome", "repeated"] += 1
-            world.monitor.repeated(call, letter)
+            world.monitor.repeated(call, tracked)
         else:
             world.seen["outcome", "published"] += 1
-            world.monitor.first(letter)
-        letter.calls.append(call)
+            world.monitor.first(tracked)
+        tracked.calls.append(call)
 
     def _answer(self, call: Call, answers: Any, seconds: float) -> None:
         world = self._world
         world.after(world.latency() + seconds, call.relay, call.relay.answered, call, answers)
 
     def _take_all(self, call: Call, late: float) -> None:
-        for letter in call.in_turn:
-            if letter.post.chokes and letter.lane not in call.stopped and self._refuses(letter):
-                letter.refused += 1
+        for tracked in call.in_turn:
+            if tracked.post.chokes and tracked.lane not in call.stopped and self._refuses(tracked):
+                tracked.refused += 1
                 self._world.seen["outcome", "hung up"] += 1
                 self._answer(call, BrokerUnavailableError("hung up", blames="alone"), late)
                 return
-            self._take(call, [letter])
+            self._take(call, [tracked])
         self._answer(call, call.said(), late)
 
     # -- mishaps --------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Broker:
         self._answer(call, BrokerUnavailableError("no answer"), seconds)
 
     def _torn(self, call: Call, seconds: float) -> None:
-        self._take(call, call.in_turn[: (len(call.letters) + 1) // 2])
+        self._take(call, call.in_turn[: (len(call.messages) + 1) // 2])
         self._answer(call, BrokerUnavailableError("the connection broke"), seconds)
 
     def _broken(self, call: Call, seconds: float) -> None:
@@ -170,7 +170,7 @@ class Broker:
         self._answer(call, RuntimeError("who knows"), seconds)
 
     def _part(self, call: Call, seconds: float) -> None:
-        self._take(call, call.in_turn[: (len(call.letters) + 1) // 2])
+        self._take(call, call.in_turn[: (len(call.messages) + 1) // 2])
         self._answer(call, call.said(), 0.0)
 
     def _slow(self, call: Call, seconds: float) -> None:
@@ -179,7 +179,7 @@ class Broker:
 
     def _split(self, call: Call, seconds: float) -> None:
         """One by one, and the second half only if the relay still lives and goes on by then."""
-        half = (len(call.letters) + 1) // 2
+        half = (len(call.messages) + 1) // 2
         self._take(call, call.in_turn[:half])
         self._world.delayed(seconds)
         self._world.after(seconds, call.relay, self._take_rest, call, half)

@@ -54,7 +54,7 @@ class Ending:
     def look(self) -> None:
         """Something was settled: is this part of the run over?"""
         world = self._world
-        if not self._rule or self.stopping or world.office.open:
+        if not self._rule or self.stopping or world.writers.open:
             return
         depth: Depth = world.table.perform(Backlog())
         if depth.pending:
@@ -84,8 +84,8 @@ class Ending:
         world.after(world.delay() + BOUND, None, self._check)
 
     def _unpublished(self) -> list[str]:
-        letters = self._world.office.letters.values()
-        return [one.message.id for one in letters if not one.calls and one.skipped_at is None]
+        messages = self._world.writers.messages.values()
+        return [one.message.id for one in messages if not one.calls and one.skipped_at is None]
 
     def _check(self) -> None:
         for relay in self._world.relays.values():

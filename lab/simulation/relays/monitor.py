@@ -14,9 +14,9 @@ from .invariants import broken
 
 if TYPE_CHECKING:
     from .broker import Call
-    from .posting import Letter
     from .relay import Relay
     from .world import World
+    from .writers import TrackedMessage
 
 __all__ = ["Monitor"]
 
@@ -38,51 +38,54 @@ class Monitor:
 
     def sending(self, call: Call) -> None:
         """A relay hands messages to its publisher."""
-        relay, letters = call.relay, call.letters
+        relay, messages = call.relay, call.messages
         if relay.clock() >= relay.promised:
             late = relay.clock() - relay.promised
             broken("not past its deadline", f"{relay.name} sends {late:.2f} s behind it")
-        under_way = sum(len(other.letters) for other in relay.flying.values())
-        if under_way + len(relay.unsettled) + len(letters) > self._world.plan.batch:
-            broken("one batch under way", f"{under_way}, {len(relay.unsettled)}, {len(letters)}")
-        busy = {letter.lane for other in relay.flying.values() for letter in other.letters}
+        under_way = sum(len(other.messages) for other in relay.flying.values())
+        if under_way + len(relay.unsettled) + len(messages) > self._world.plan.batch:
+            broken("one batch under way", f"{under_way}, {len(relay.unsettled)}, {len(messages)}")
+        busy = {tracked.lane for other in relay.flying.values() for tracked in other.messages}
         last: dict[bytes, int] = {}
-        for letter in letters:
-            beside = letter.lane in busy or (letter.lane in last and not relay.keeps_order)
-            if beside or letter.n <= last.get(letter.lane, 0):
-                broken("one group of a lane", f"{letter.message.id} beside or behind a later one")
-            last[letter.lane] = letter.n
+        for tracked in messages:
+            beside = tracked.lane in busy or (tracked.lane in last and not relay.keeps_order)
+            if beside or tracked.n <= last.get(tracked.lane, 0):
+                broken(
+                    "one group of a lane",
+                    f"{tracked.message.id} beside or behind a later one",
+                )
+            last[tracked.lane] = tracked.n
             if relay.misled_since is None:
-                self._sent(relay, letter)
+                self._sent(relay, tracked)
 
-    def _sent(self, relay: Relay, letter: Letter) -> None:
-        what = letter.message.id
-        if letter.slot not in relay.granted:
-            broken("only from its slots", f"{relay.name} sends {what} of slot {letter.slot}")
+    def _sent(self, relay: Relay, tracked: TrackedMessage) -> None:
+        what = tracked.message.id
+        if tracked.slot not in relay.granted:
+            broken("only from its slots", f"{relay.name} sends {what} of slot {tracked.slot}")
         elif relay.granted_until <= self._world.store_now():
             broken("only from its slots", f"{relay.name} sends {what}, and its lease is over")
-        if letter.skipped_at is not None:
+        if tracked.skipped_at is not None:
             broken(
                 "settled or skipped is never sent again",
                 f"{relay.name} sends {what}, which was skipped",
             )
-        if letter.settled_by:
+        if tracked.settled_by:
             broken(
                 "settled or skipped is never sent again",
                 f"{relay.name} sends {what}, which was settled",
             )
 
-    def first(self, letter: Letter) -> None:
+    def first(self, tracked: TrackedMessage) -> None:
         """It is published for the first time."""
-        if letter.skipped_at is not None:
+        if tracked.skipped_at is not None:
             return  # sent before the operator's word, taken behind it
-        for before in self._world.office.lanes[letter.lane][: letter.place]:
+        for before in self._world.writers.lanes[tracked.lane][: tracked.place]:
             if not before.calls and before.skipped_at is None:
-                broken("lanes are in order", f"{letter.message.id} before {before.message.id}")
+                broken("lanes are in order", f"{tracked.message.id} before {before.message.id}")
 
-    def repeated(self, call: Call, letter: Letter) -> None:
-        now, id_ = call.relay, letter.message.id
-        for earlier in letter.calls:
+    def repeated(self, call: Call, tracked: TrackedMessage) -> None:
+        now, id_ = call.relay, tracked.message.id
+        for earlier in tracked.calls:
             then = earlier.relay
             lost = then.crashed or then.lapses or now.crashed or now.lapses
             if then is not now:
@@ -99,9 +102,9 @@ class Monitor:
         """Calls that published something their relays do not know of."""
         calls = {
             id(call)
-            for letter in self._world.office.letters.values()
-            for call in letter.calls
-            if letter.message.id not in call.acknowledged
+            for tracked in self._world.writers.messages.values()
+            for call in tracked.calls
+            if tracked.message.id not in call.acknowledged
         }
         return len(calls)
 
@@ -131,8 +134,8 @@ class Monitor:
 
     def _giving(self, relay: Relay, ask: Hold) -> None:
         given = [slot for slot in relay.granted if ask.leave or slot in ask.give]
-        under_way = [letter for call in relay.flying.values() for letter in call.letters]
-        left = {letter.slot for letter in (*under_way, *relay.unsettled.values())}
+        under_way = [tracked for call in relay.flying.values() for tracked in call.messages]
+        left = {tracked.slot for tracked in (*under_way, *relay.unsettled.values())}
         for slot in given:
             if slot in left and not (ask.leave and relay.settlements_lost_in_a_row):
                 broken(
@@ -175,7 +178,7 @@ class Monitor:
                 "one relay per slot",
                 f"slot {slot} of {other.name} is taken, and its lease is not over",
             )
-        sure = other.alive and other.misled_since is None and slot in other.desk.slots
+        sure = other.alive and other.misled_since is None and slot in other.state.slots
         if sure and other.clock() < other.promised:
             broken(
                 "one relay per slot", f"slot {slot} is taken while {other.name} may publish from it"
@@ -185,7 +188,7 @@ class Monitor:
     def _settle(self, relay: Relay, ask: Settle) -> int:
         world = self._world
         for n in ask.done:
-            if not world.office.by_number[n].calls:
+            if not world.writers.by_number[n].calls:
                 broken("only published rows go", f"{relay.name} settles row {n}, unpublished")
         before = [world.table.trouble(one.lane) for one in ask.setbacks]
         there = world.table.waiting()
@@ -194,8 +197,8 @@ class Monitor:
         if gone - set(ask.done):
             broken("only published rows go", f"{sorted(gone - set(ask.done))} went without a word")
         for n in gone:
-            letter = world.office.by_number[n]
-            letter.settled_by = letter.slot in relay.granted
+            tracked = world.writers.by_number[n]
+            tracked.settled_by = tracked.slot in relay.granted
         for lane in ask.cured:
             self._rests.pop(lane, None)
         for setback, trouble in zip(ask.setbacks, before, strict=True):
@@ -205,26 +208,30 @@ class Monitor:
 
     def _set_back(self, relay: Relay, it: Setback, before: tuple[int, int, bool] | None) -> None:
         world = self._world
-        letter = world.office.by_number[it.n]
+        tracked = world.writers.by_number[it.n]
         after = world.table.trouble(it.lane)
         if after is None or after == before or after[:2] != (it.n, it.attempts):
             world.seen["outcome", "refusal not noted"] += 1
             return
         if relay.granted.get(it.slot) != it.fence:
-            broken("only the holder records refusals", f"{relay.name} noted {letter.message.id}")
+            broken(
+                "only the holder records refusals",
+                f"{relay.name} noted {tracked.message.id}",
+            )
         counted = before[1] if before is not None and before[0] == it.n else 0
         again = self._noted.get(it.n) == (relay.owner, it.attempts) and relay.settlements_lost
         if before is not None and before[2] and not again:
-            broken("refusals count once", f"{letter.message.id} was parked already")
+            broken("refusals count once", f"{tracked.message.id} was parked already")
         if it.attempts != counted + 1:
             rule = "a repeated settlement changes nothing" if again else "refusals count once"
-            broken(rule, f"{letter.message.id}: {counted}, then {it.attempts}")
-        if it.attempts > letter.refusals:
+            broken(rule, f"{tracked.message.id}: {counted}, then {it.attempts}")
+        if it.attempts > tracked.refusals:
             broken(
-                "refusals count once", f"{letter.message.id} was refused {letter.refusals} times"
+                "refusals count once",
+                f"{tracked.message.id} was refused {tracked.refusals} times",
             )
         if it.park != (it.attempts >= world.plan.max_attempts):
-            broken("refusals count once", f"{letter.message.id} at attempt {it.attempts}")
+            broken("refusals count once", f"{tracked.message.id} at attempt {it.attempts}")
         self._noted[it.n] = (relay.owner, it.attempts)
         self._rests[it.lane] = 0 if it.park else world.store_now() + it.delay
         world.seen["outcome", "parked" if it.park else "refused, and rests"] += 1

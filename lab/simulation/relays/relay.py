@@ -1,4 +1,4 @@
-"""A simulated relay: its clock, its desk, and its two flows, performed as the two runtimes do.
+"""A simulated relay: its clock, its state, and its two flows, performed as the two runtimes do.
 
 Keeper and carrier are the shipped flows. A command that takes time waits for its turn in the world;
 whatever wakes a flow early (an answer of the broker, a bell, a stop) does so here.
@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import Backoff
-from twicesafe._core import relay_lease as relaying
-from twicesafe._core import relay_publish as carrying
+from twicesafe._core import relay_lease, relay_publish
 from twicesafe._core.outbox_requests import Held, Settle
 from twicesafe._core.relay_lease import Check, Collect, Listen, Pause, Publish, RelayState
 from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
@@ -23,8 +22,8 @@ from .plan import LEASE, Seat
 
 if TYPE_CHECKING:
     from .broker import Call
-    from .posting import Letter
     from .world import World
+    from .writers import TrackedMessage
 
 __all__ = ["Relay"]
 
@@ -54,7 +53,7 @@ class Relay(Actor):
         self.ended = False
         self.cut_off_until = 0.0
         self.rate = seat.rate
-        self.desk = RelayState(
+        self.state = RelayState(
             lease=LEASE,
             batch=plan.batch,
             group=seat.group,
@@ -69,13 +68,13 @@ class Relay(Actor):
         )
         self.keeps_order = seat.keeps_order
         self._inline = seat.threads and seat.concurrency == 1
-        self._keeper = _Hand(relaying.keep_slots(self.desk))
-        self._carrier = _Hand(carrying.publish_pending(self.desk))
+        self._keeper = _Hand(relay_lease.keep_slots(self.state))
+        self._publishing = _Hand(relay_publish.publish_pending(self.state))
         self._landed: list[Call] = []
         self._answers: dict[int, Any] = {}
         # What the monitor looks at:
         self.flying: dict[int, Call] = {}
-        self.unsettled: dict[int, Letter] = {}
+        self.unsettled: dict[int, TrackedMessage] = {}
         """By number: published, and the relay knows it, but it does not know them settled."""
         self.granted: dict[int, int] = {}
         """What the store says that it holds: slots and fences."""
@@ -91,18 +90,18 @@ class Relay(Actor):
 
     @property
     def owner(self) -> bytes:
-        return self.desk.owner
+        return self.state.owner
 
     def clock(self) -> float:
         return 1000.0 * (self.number + 1) + self.world.now * self.rate
 
     def start(self) -> None:
         self._go(self._keeper, None)
-        self._go(self._carrier, None)
+        self._go(self._publishing, None)
 
     def stop(self) -> None:
-        self.desk.stopping = True
-        if self._carrier.waits in (Collect, Listen):
+        self.state.stopping = True
+        if self._publishing.waits in (Collect, Listen):
             self._collected()
 
     # -- the driver -------------------------------------------------------------------------------
@@ -146,8 +145,8 @@ class Relay(Actor):
             self._go(hand, [] if hand.waits is Collect else None)
 
     def _ends(self, hand: _Hand) -> None:
-        if hand is self._carrier:
-            self.desk.publishing_ended = True
+        if hand is self._publishing:
+            self.state.publishing_ended = True
             if self.unsettled and self.settlements_lost_in_a_row < GIVES_UP:
                 broken("stopped means settled", f"{self.name} leaves {sorted(self.unsettled)}")
             if self.flying:
@@ -172,14 +171,14 @@ class Relay(Actor):
         """A call has ended: its answers lie there until the carrier collects them."""
         self._landed.append(call)
         self._answers[call.ticket] = answers
-        waits = self._carrier.waits
+        waits = self._publishing.waits
         if waits in (Publish, Check):
-            self._go(self._carrier, None)
+            self._go(self._publishing, None)
         elif waits is Collect:
             self._collected()
 
     def _collected(self) -> None:
-        self._go(self._carrier, self._hand_over() if self._carrier.waits is Collect else None)
+        self._go(self._publishing, self._hand_over() if self._publishing.waits is Collect else None)
 
     def _hand_over(self) -> list[tuple[int, Any]]:
         ended = []
@@ -192,19 +191,19 @@ class Relay(Actor):
         return ended
 
     def _note(self, call: Call, answers: Any) -> None:
-        if not call.letters:
+        if not call.messages:
             return  # a check
         if isinstance(answers, Exception):
             said = isinstance(answers, BrokerUnavailableError) and answers.blames == "none"
-            if len(call.letters) == 1 and not said:
-                call.letters[0].refusals += 1
+            if len(call.messages) == 1 and not said:
+                call.messages[0].refusals += 1
             return
-        for letter, answer in zip(call.letters, answers, strict=True):
+        for tracked, answer in zip(call.messages, answers, strict=True):
             if answer is None:
-                call.acknowledged.add(letter.message.id)
-                self.unsettled[letter.n] = letter
+                call.acknowledged.add(tracked.message.id)
+                self.unsettled[tracked.n] = tracked
             elif isinstance(answer, ValueError):
-                letter.refusals += 1
+                tracked.refusals += 1
 
     # -- the store --------------------------------------------------------------------------------
 
@@ -252,6 +251,6 @@ class Relay(Actor):
         return True
 
     def ring(self) -> None:
-        if self._carrier.waits is Listen:
+        if self._publishing.waits is Listen:
             self.world.seen["outcome", "woken"] += 1
-            self._go(self._carrier, None)
+            self._go(self._publishing, None)

@@ -41,8 +41,8 @@ def _plainer(post: Post) -> Iterator[Post]:
 
 def written(plan: Plan) -> list[str]:
     """A plan for a reader."""
-    terms = f"batch {plan.batch}, max_attempts {plan.max_attempts}"
-    lines = [f"seed {plan.seed}: {len(plan.seats)} relays, {terms}{', wakes' * plan.wakes}"]
+    limits = f"batch {plan.batch}, max_attempts {plan.max_attempts}"
+    lines = [f"seed {plan.seed}: {len(plan.seats)} relays, {limits}{', wakes' * plan.wakes}"]
     things: list[tuple[float, str]] = []
     for number, seat in enumerate(plan.seats):
         how = f"{seat.concurrency} groups of {seat.group}{', threads' * seat.threads}"

@@ -19,9 +19,9 @@ from .invariants import broken
 from .monitor import Monitor
 from .network import Network
 from .plan import QUIET, Plan
-from .posting import Office
 from .relay import Relay
 from .table import Table
+from .writers import Writers
 
 __all__ = ["World"]
 
@@ -43,7 +43,7 @@ class World(VirtualWorld):
         self.ending = Ending(self)
         self.table = Table(self.store_now)
         self.monitor = Monitor(self)
-        self.office = Office(self)
+        self.writers = Writers(self)
         self.broker = Broker(self)
         self.network = Network(self)
         self.relays: dict[int, Relay] = {}
@@ -67,7 +67,7 @@ class World(VirtualWorld):
 
     def begin(self) -> None:
         for number, post in enumerate(self.plan.posts):
-            self.after(post.at, None, self.office.post, post, number)
+            self.after(post.at, None, self.writers.post, post, number)
         for number, seat in enumerate(self.plan.seats):
             self.after(seat.start, None, self._start, number)
         for incident in self.plan.incidents:
@@ -154,11 +154,11 @@ class World(VirtualWorld):
         """An operator looks at what is parked, and says of each lane what becomes of it."""
         for lane in self.table.perform(ParkedLanes(100)):
             kind = "skip" if skip else "retry"
-            letter = self.office.letters[lane.message_id]
+            tracked = self.writers.messages[lane.message_id]
             if self.say:
                 self.say(f"op {kind} {lane.message_id}, {lane.waiting} waiting")
             if skip:
-                letter.skipped_at = self.now
+                tracked.skipped_at = self.now
             self.table.perform(Unpark(bytes.fromhex(lane.lane), skip, "lab", "why not"))
             self.seen["incident", kind] += 1
         self.ending.look()
@@ -169,6 +169,6 @@ class World(VirtualWorld):
         self.faulty = False
         self.broker.away_until = 0.0
         self._jump(self._furthest - self.offset)  # whoever set the clock back sets it right
-        if all(relay.ended or relay.desk.stopping for relay in self.relays.values()):
+        if all(relay.ended or relay.state.stopping for relay in self.relays.values()):
             self._start(len(self.relays))
         self.ending.begin()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..plans import Fault
 from .invariants import broken
 from .plan import Behaviour, Delivery
-from .terms import CONSUMERS, KEYS
+from .policies import CONSUMERS, KEYS
 from .worker import Job
 
 if TYPE_CHECKING:

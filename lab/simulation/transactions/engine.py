@@ -21,8 +21,8 @@ from twicesafe.errors import StillInProgressError
 from twicesafe.stores._base import Capabilities, Program
 
 from .fibers import judge
+from .policies import CONSUMERS, POLICIES
 from .statements import Finish, Floor, Insert, Load, Save
-from .terms import CONSUMERS, POLICIES
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -146,7 +146,7 @@ class BlockingRuntime(TransactionRuntime):
     _transaction = VirtualTransaction
 
 
-class AwaitedRuntime(AsyncTransactionRuntime):
+class AsyncRuntime(AsyncTransactionRuntime):
     """The awaited twin. A thread of its own is here the fibre that it runs in."""
 
     _transaction = AsyncVirtualTransaction
@@ -161,7 +161,7 @@ def inbox_for(loop: bool, consumer: int, policy: int) -> Any:
     settings, results = POLICIES[policy]
     kind = AsyncInbox if loop else Inbox
     inbox: Any = kind(STORE, consumer=CONSUMERS[consumer], policy=settings, results=results)
-    inbox._runtime = AwaitedRuntime(STORE) if loop else BlockingRuntime(STORE)
+    inbox._runtime = AsyncRuntime(STORE) if loop else BlockingRuntime(STORE)
     inbox._runtime.store = STORE
     inbox._notify = _ignore
     return inbox

@@ -1,7 +1,7 @@
 """Fibres: shipped code that waits for a database, suspended and resumed by a scheduler.
 
 Both twins of the inbox call statements where they stand; a fibre is a stack of its own, so either
-colour is suspended in the midst of a statement without a thread. A *command* is what a fibre hands
+mode is suspended in the midst of a statement without a thread. A *command* is what a fibre hands
 over when it waits: it is called with whatever resumes the fibre.
 """
 

@@ -23,7 +23,7 @@ from twicesafe.errors import (
 
 from .invariants import broken
 from .monitor import Monitor, differs
-from .terms import FINGERPRINTS
+from .policies import FINGERPRINTS
 
 if TYPE_CHECKING:
     from .worker import Job, Worker

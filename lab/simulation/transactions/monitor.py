@@ -19,7 +19,7 @@ from twicesafe._core.protocol import Ack, Claimed, Verdict
 from twicesafe._values.records import Cause, Row, State
 
 from .invariants import broken
-from .terms import KEYS
+from .policies import KEYS
 
 if TYPE_CHECKING:
     from .sessions import Opened, Session

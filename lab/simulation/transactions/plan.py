@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ..plans import Fault, Incident
-from .terms import CONSUMERS, KEYS, POLICIES
+from .policies import CONSUMERS, KEYS, POLICIES
 
 __all__ = [
     "ENDS",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ..shrinking import evened, fewer, simpler, timeline, troubles
 from .plan import Behaviour, Delivery, Plan
-from .terms import CONSUMERS
+from .policies import CONSUMERS
 
 __all__ = ["smaller", "written"]
 

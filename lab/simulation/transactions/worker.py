@@ -21,8 +21,8 @@ from ..virtual import Actor
 from .connection import Connection
 from .engine import INSIDE, VirtualTransaction, inbox_for
 from .fibers import Condition, Fiber, Queue, Resume, ask, judge
+from .policies import FINGERPRINTS, KEYS, RefusedError
 from .statements import Commit, DriverError, Effect, Write, Wrong
-from .terms import FINGERPRINTS, KEYS, RefusedError
 
 if TYPE_CHECKING:
     from ..plans import Fault
@@ -41,7 +41,7 @@ class Worker(Actor):
         self.connections: dict[Connection, None] = {}
         self.fibers: dict[Fiber, None] = {}
         self.jobs: dict[Job, None] = {}
-        self.notes = VirtualNotes(self)
+        self.notes = VirtualDeferredWrites(self)
         self._inboxes: dict[tuple[int, int, int], Any] = {}
 
     def inbox(self, consumer: int, policy: int, fingerprint: int) -> Any:
@@ -66,12 +66,12 @@ class Worker(Actor):
         return fiber
 
 
-class VirtualNotes(DeferredWrites):
+class VirtualDeferredWrites(DeferredWrites):
     """The shipped writer of notes, in a fibre instead of its thread."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        super().__init__(self._apart, lambda: worker.world.now, worker.rest)
+        super().__init__(self._write, lambda: worker.world.now, worker.rest)
 
     def known(self, id: bytes) -> list[DeferredWrite]:  # noqa: A002
         """What is not in the store yet, for the ledger."""
@@ -88,12 +88,12 @@ class VirtualNotes(DeferredWrites):
     def _start(self) -> Any:
         return self._worker.start(self._run, lambda nothing: None)
 
-    def _apart(self, note: DeferredWrite) -> None:
+    def _write(self, note: DeferredWrite) -> None:
         """A transaction of our own, as stores run it."""
         worker = self._worker
         world = worker.world
         connection = Connection(
-            worker, f"w{worker.number}.notes", world.fault_of_notes, note.claim.id
+            worker, f"w{worker.number}.notes", world.fault_of_deferred, note.claim.id
         )
         transaction = VirtualTransaction(connection)
         try:

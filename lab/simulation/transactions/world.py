@@ -23,7 +23,7 @@ from .invariants import broken
 from .ledger import Ledger
 from .monitor import Monitor
 from .plan import QUIET, Behaviour, Delivery, Plan
-from .terms import KEYS, LONGEST_WAIT, POLICIES
+from .policies import KEYS, LONGEST_WAIT, POLICIES
 from .worker import Worker
 
 __all__ = ["World"]
@@ -54,8 +54,8 @@ class World(VirtualWorld):
         self.database = Database(self)
         self.broker = Broker(self)
         self.workers = [Worker(self, number) for number in range(len(plan.loops))]
-        self._of_notes = {fault.nth: fault for fault in plan.notes}
-        self._notes_sent = itertools.count()
+        self._deferred_faults = {fault.nth: fault for fault in plan.notes}
+        self._deferred_sent = itertools.count()
 
     def begin(self) -> None:
         for delivery in self.plan.deliveries:
@@ -67,8 +67,10 @@ class World(VirtualWorld):
     def endless(self, how: str) -> None:
         broken("every delivery ends", how)
 
-    def fault_of_notes(self) -> Fault | None:
-        return self._of_notes.get(next(self._notes_sent)) if self._of_notes else None
+    def fault_of_deferred(self) -> Fault | None:
+        return (
+            self._deferred_faults.get(next(self._deferred_sent)) if self._deferred_faults else None
+        )
 
     # -- what the plan says -------------------------------------------------------------------
 

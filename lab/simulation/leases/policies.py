@@ -20,7 +20,7 @@ class RefusedError(Exception):
     """The failure that handlers of the lab mean as their answer (``remember=``)."""
 
 
-def _terms(**settings: object) -> ResolvedPolicy:
+def _policy(**settings: object) -> ResolvedPolicy:
     return ResolvedPolicy(
         Policy(
             lease=LEASE,
@@ -34,7 +34,7 @@ def _terms(**settings: object) -> ResolvedPolicy:
 
 
 POLICIES: Final = [
-    _terms(
+    _policy(
         takeover=takeover,
         retention=retention,
         max_attempts=attempts,
@@ -53,8 +53,8 @@ POLICIES: Final = [
     )
 ]
 
-REFEREE: Final = _terms(retention=60.0, max_attempts=9, wait=60.0)
-"""The terms of the last delivery of each key, which must find an end."""
+REFEREE: Final = _policy(retention=60.0, max_attempts=9, wait=60.0)
+"""The policy of the last delivery of each key, which must find an end."""
 
 KEYS: Final = [Key(f"key-{number}", scope=("lab",)) for number in range(3)]
 FINGERPRINTS: Final = (None, b"1" * 32, b"2" * 32)

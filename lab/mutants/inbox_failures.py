@@ -1,4 +1,4 @@
-"""Mutants of notes: failures that are kept although the caller's transaction is rolled back."""
+"""Mutants of deferred writes: failures that are recorded although the caller's transaction is rolled back."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def note_overwrites(patch: Patch) -> None:
     patch(core, "apply_deferred", note)
 
 
-def _noting(change: Callable[[Row], Row]) -> Any:
+def _changing(change: Callable[[Row], Row]) -> Any:
     def note(row: Row | None, ask: Any, now: int, floor: int) -> Row | None:
         after = _note(row, ask, now, floor)
         counts = after is not None and isinstance(ask.end, Fail) and after.state is State.RELEASED
@@ -88,22 +88,22 @@ def _noting(change: Callable[[Row], Row]) -> Any:
 
 @mutant("a failed attempt leaves a record that says done")
 def note_says_done(patch: Patch) -> None:
-    patch(core, "apply_deferred", _noting(lambda row: replace(row, state=State.COMPLETED)))
+    patch(core, "apply_deferred", _changing(lambda row: replace(row, state=State.COMPLETED)))
 
 
 @mutant("a failed attempt is stored, but not counted")
 def note_without_count(patch: Patch) -> None:
-    patch(core, "apply_deferred", _noting(lambda row: replace(row, attempt=row.attempt - 1)))
+    patch(core, "apply_deferred", _changing(lambda row: replace(row, attempt=row.attempt - 1)))
 
 
 @mutant("a failed attempt is counted, but its cause is not stored")
 def note_without_cause(patch: Patch) -> None:
-    patch(core, "apply_deferred", _noting(lambda row: replace(row, cause=None)))
+    patch(core, "apply_deferred", _changing(lambda row: replace(row, cause=None)))
 
 
 @mutant("after the clock was set back, a failed key rests until the old time is reached")
 def note_makes_it_rest(patch: Patch) -> None:
-    patch(core, "apply_deferred", _noting(lambda row: replace(row, lease_until=row.changed_at)))
+    patch(core, "apply_deferred", _changing(lambda row: replace(row, lease_until=row.changed_at)))
 
 
 @mutant("a failure that is the recorded answer runs again")

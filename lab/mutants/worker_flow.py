@@ -18,14 +18,14 @@ from twicesafe._values.owner_token import new_owner
 from twicesafe.errors import StoreUnavailableError
 
 from ..simulation.leases import process as processes
-from ..simulation.leases.terms import POLICIES
+from ..simulation.leases.policies import POLICIES
 from .registry import Patch, mutant, tampered
 
 
 @mutant("a claim answer that is older than its lease starts the handler")
 def late_answer_runs(patch: Patch) -> None:
-    for terms in POLICIES:
-        patch(terms, "usable", float("inf"))
+    for policy in POLICIES:
+        patch(policy, "usable", float("inf"))
 
 
 def _tampering(handle: Callable[[Any, Any], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Mutants of the outbox relay's carrier: which rows go when, and what becomes of their answers."""
+"""Mutants of the relay's publishing flow: which rows it publishes when, and what their answers cause."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import relay_publish as carrying
+from twicesafe._core import relay_publish
 from twicesafe._core.outbox_requests import Settle
 from twicesafe._core.publisher import NOT_TRIED
 from twicesafe._core.relay_lease import Listen, Publish
@@ -16,12 +16,12 @@ from twicesafe._core.relay_publish import _PublishLoop
 from twicesafe.errors import StoreError, StoreUnavailableError
 
 from .registry import Patch, mutant, tampered
-from .relaying import STUDY
+from .relay_slots import STUDY
 
 
 @mutant("rows that were fetched before a slot was lost are published when it is won back", STUDY)
 def rows_of_an_earlier_holding(patch: Patch) -> None:
-    patch(carrying, "_is_ours", lambda row, usable: row.slot in usable)
+    patch(relay_publish, "_is_ours", lambda row, usable: row.slot in usable)
 
 
 @mutant("a lane's next rows are sent before the first ones are answered", STUDY)
@@ -85,11 +85,11 @@ def refused_is_passed_over(patch: Patch) -> None:
 
 @mutant("a row is settled before it is published, so a crash in between loses it", STUDY)
 def settled_before_published(patch: Patch) -> None:
-    def handle(carrier: Any, command: Any) -> Any:
+    def handle(flow: Any, command: Any) -> Any:
         if isinstance(command, Publish):
-            rows = carrier.under_way[command.ticket]
+            rows = flow.under_way[command.ticket]
             with contextlib.suppress(StoreUnavailableError):
-                yield Settle(carrier.state.owner, [row.n for row in rows], {}, [], {})
+                yield Settle(flow.state.owner, [row.n for row in rows], {}, [], {})
         return (yield command)
 
     patch(_PublishLoop, "_start_publishing", tampered(_PublishLoop._start_publishing, handle))
@@ -164,7 +164,7 @@ def stop_settles_nothing(patch: Patch) -> None:
 
 @mutant("a stopping relay does not wait for its running publish calls", STUDY)
 def stop_drops_calls(patch: Patch) -> None:
-    publish_pending = carrying.publish_pending
+    publish_pending = relay_publish.publish_pending
 
     def hasty(state: Any) -> Any:
         flow = publish_pending(state)
@@ -181,7 +181,7 @@ def stop_drops_calls(patch: Patch) -> None:
                 reply, trouble = None, error
         state.publishing_ended = True
 
-    patch(carrying, "publish_pending", hasty)
+    patch(relay_publish, "publish_pending", hasty)
 
 
 @mutant("a sleeping relay relies on wake-ups alone: when one is lost, it sleeps on", STUDY)
@@ -189,4 +189,4 @@ def trusts_its_bell(patch: Patch) -> None:
     def handle(state: Any, command: Any) -> Any:
         return (yield replace(command, seconds=1e6) if type(command) is Listen else command)
 
-    patch(carrying, "publish_pending", tampered(carrying.publish_pending, handle))
+    patch(relay_publish, "publish_pending", tampered(relay_publish.publish_pending, handle))

@@ -1,4 +1,4 @@
-"""A receiver in any colour, through any driver, used in the same blocking words."""
+"""A receiver in any mode, through any driver, used in the same blocking words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from twicesafe import AsyncReceiver, Outcome, Policy, Receiver
 
-__all__ = ["DRIVERS", "Door", "through"]
+__all__ = ["DRIVERS", "DriverReceiver", "through"]
 
 DRIVERS: Final = {
     "sqlite": ("sqlite3", "sqlite3 awaited"),
@@ -24,7 +24,7 @@ def through(url: str, port: int) -> str:
     return f"{head}127.0.0.1:{port}{tail.lstrip('0123456789')}"
 
 
-class Door:
+class DriverReceiver:
     """An awaited one runs its event loop for the length of each call, in the caller's own thread."""
 
     def __init__(self, driver: str, url: str, policy: Policy | None = None) -> None:
@@ -51,7 +51,7 @@ class Door:
         return self._end(self.receiver.store.perform(request))
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """On the event loop of this door."""
+        """On the event loop of this client."""
         assert self._runner is not None
         return self._runner.run(main)
 

@@ -21,9 +21,9 @@ from twicesafe.inbox._base import InboxBase
 
 from ..simulation.transactions.connection import Connection
 from ..simulation.transactions.database import Database
+from ..simulation.transactions.policies import CONSUMERS
 from ..simulation.transactions.sessions import Locks
 from ..simulation.transactions.statements import DriverError, Effect, Write
-from ..simulation.transactions.terms import CONSUMERS
 from ..simulation.transactions.worker import Job
 from .registry import Patch, tampered
 from .registry import mutant as any_mutant

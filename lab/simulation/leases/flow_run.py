@@ -1,6 +1,6 @@
-"""A trip: one flow under way in a simulated process, performed as the two runtimes perform it.
+"""A flow run: one flow under way in a simulated process, performed as the two runtimes perform it.
 
-The differences between the colours that matter here are kept: a thread cannot be stopped (its
+The differences between the modes that matter here are kept: a thread cannot be stopped (its
 time-out detaches it), a coroutine is cancelled where it stands; what decides may be cancelled and
 is then given back by its owner, what records runs to its end.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..plans import Fault
     from .process import Process
 
-__all__ = ["Trip"]
+__all__ = ["FlowRun"]
 
 WAIT = object()
 """The reply comes later."""
@@ -51,7 +51,7 @@ WAIT = object()
 ABANDONED_KEPT = 60_000
 
 
-class Trip:
+class FlowRun:
     __slots__ = (
         "_below", "_flow", "_jobs", "_recording", "_run", "_turn", "_unanswered", "_waits", "alive",
         "asked", "cancelled", "claims", "faults", "flight", "messages", "name", "on_end", "process",
@@ -67,7 +67,7 @@ class Trip:
         self.flight: Flight | None = None
         self.asked: list[ClaimRequest] = []
         self.cancelled: BaseException | None = None
-        self.on_end: Callable[[Trip, Any], None] = lambda trip, answer: None
+        self.on_end: Callable[[FlowRun, Any], None] = lambda flow_run, answer: None
         self._flow: Any = None
         self._below: list[Any] = []
         self._turn = 0
@@ -106,7 +106,7 @@ class Trip:
                 continue
             error = None
             try:
-                value = _ACTS.get(type(command), Trip._request)(self, command)
+                value = _ACTS.get(type(command), FlowRun._request)(self, command)
             except OverflowError as crowd:
                 error = crowd
             if value is WAIT or not self.alive:
@@ -135,7 +135,7 @@ class Trip:
             self.process.flights.end(flight, None)
 
     def _later(self, waits: str) -> Callable[..., None]:
-        """What resumes this trip, unless something else did in the meantime."""
+        """What resumes this flow, unless something else did in the meantime."""
         self._waits = waits
         return partial(self._resume, self._turn)
 
@@ -299,14 +299,14 @@ class Trip:
             self._flow = command.flow
             return None
         resume = self._later("detached")
-        rest = self.branch(command, lambda trip, answer: resume(*_as_reply(answer)))
+        rest = self.branch(command, lambda flow_run, answer: resume(*_as_reply(answer)))
         self.process.after(command.timeout, resume, None, TimeoutError("it goes on in its thread"))
         rest.go()
         return WAIT
 
-    def branch(self, command: Detach, on_end: Callable[[Trip, Any], None]) -> Trip:
+    def branch(self, command: Detach, on_end: Callable[[FlowRun, Any], None]) -> FlowRun:
         """The rest of a flow on its own, which takes flight and claim with it."""
-        rest = Trip(self.process, f"{self.name}/rest", {})
+        rest = FlowRun(self.process, f"{self.name}/rest", {})
         rest._flow = command.flow
         rest.flight, self.flight = self.flight, None
         rest.faults = {nth - self.messages: fault for nth, fault in self.faults.items()}
@@ -331,7 +331,7 @@ class Trip:
     # -- cancellation -------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """The caller is cancelled, or interrupted, wherever this trip stands."""
+        """The caller is cancelled, or interrupted, wherever this flow stands."""
         if not self.alive:
             return
         world = self.process.world
@@ -347,7 +347,7 @@ class Trip:
             self._put_off(error)
             if self._waits == "record":  # said again, in the same words
                 self._turn += 1
-                _ACTS.get(type(self._recording), Trip._request)(self, self._recording)
+                _ACTS.get(type(self._recording), FlowRun._request)(self, self._recording)
             elif self._waits == "pause":
                 self.go()
         else:
@@ -372,15 +372,15 @@ def _as_reply(answer: Any) -> tuple[Any, BaseException | None]:
     return answer, None
 
 
-_ACTS: dict[type, Callable[[Trip, Any], Any]] = {
-    JoinFlight: Trip._board,
-    AwaitFlight: Trip._ride,
-    EndFlight: Trip._land,
-    Invoke: Trip._invoke,
-    Detach: Trip._detach,
-    Launch: Trip._launch,
-    Watch: Trip._watch,
-    Sleep: Trip._sleep,
-    Within: Trip._within,
-    PerformMany: Trip._perform_many,
+_ACTS: dict[type, Callable[[FlowRun, Any], Any]] = {
+    JoinFlight: FlowRun._board,
+    AwaitFlight: FlowRun._ride,
+    EndFlight: FlowRun._land,
+    Invoke: FlowRun._invoke,
+    Detach: FlowRun._detach,
+    Launch: FlowRun._launch,
+    Watch: FlowRun._watch,
+    Sleep: FlowRun._sleep,
+    Within: FlowRun._within,
+    PerformMany: FlowRun._perform_many,
 }

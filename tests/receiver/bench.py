@@ -32,21 +32,21 @@ LEAVE = object()
 class Bench:
     """A receiver under test: its store, its clock, and what its observers saw."""
 
-    def __init__(self, kind: str, colour: str, folder: Path) -> None:
-        self.kind, self.colour = kind, colour
+    def __init__(self, kind: str, mode: str, folder: Path) -> None:
+        self.kind, self.mode = kind, mode
         self.clock = FakeClock()
         self.seen: list[Any] = []
         self._folder = folder
         self._memory = MemoryStore(now=self.clock)
         self._opened: list[Any] = []
-        self.loop = _running_loop() if colour == "async" else None
+        self.loop = _running_loop() if mode == "async" else None
         self._pool = ThreadPoolExecutor(128)
         self.store: Any = self.new_store()
         self.receiver: Any = self.new_receiver(self.store)
 
     @property
     def is_async(self) -> bool:
-        return self.colour == "async"
+        return self.mode == "async"
 
     def new_store(self) -> Any:
         """Another door to the same records, as another process would have."""
@@ -86,7 +86,7 @@ class Bench:
     # -- the receiver's words -------------------------------------------------------------------
 
     def process(self, key: Any, handler: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return self.call(self.receiver.process, key, self.coloured(handler), *args, **kwargs)
+        return self.call(self.receiver.process, key, self.in_mode(handler), *args, **kwargs)
 
     def receiver_process(
         self, receiver: Any, key: Any, handler: Any, /, *args: Any, **kw: Any
@@ -95,12 +95,12 @@ class Bench:
         return self.call(receiver.process, key, handler, *args, **kw)
 
     def process_many(self, messages: Any, handler: Any, **kwargs: Any) -> Any:
-        return self.call(self.receiver.process_many, messages, self.coloured(handler), **kwargs)
+        return self.call(self.receiver.process_many, messages, self.in_mode(handler), **kwargs)
 
     def idempotent(self, function: Any, **settings: Any) -> Callable[..., Any]:
         # The handlers of our tests are closures, over what they count.
         settings.setdefault("scope", (getattr(function, "__qualname__", "a function"),))
-        decorated = self.receiver.idempotent(**settings)(self.coloured(function))
+        decorated = self.receiver.idempotent(**settings)(self.in_mode(function))
         return functools.partial(self.call, decorated)
 
     def manual(self, key: Any, body: Callable[[Any], Any], **settings: Any) -> Any:
@@ -130,7 +130,7 @@ class Bench:
         """record, release, resolve, forget, sweep, stats, records_page, audit, doctor, close."""
         return functools.partial(self.call, getattr(self.receiver, name))
 
-    # -- colour -----------------------------------------------------------------------------------
+    # -- mode -----------------------------------------------------------------------------------
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         answer = function(*args, **kwargs)
@@ -140,7 +140,7 @@ class Bench:
         """The same in a thread, so that the test can do other things meanwhile."""
         return self._pool.submit(function, *args, **kwargs)
 
-    def coloured(self, handler: Any) -> Any:
+    def in_mode(self, handler: Any) -> Any:
         if not self.is_async or asyncio.iscoroutinefunction(handler) or not callable(handler):
             return handler
 

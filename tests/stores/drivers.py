@@ -1,6 +1,6 @@
 """Three doors to PostgreSQL, used in the same words: psycopg, psycopg awaited, asyncpg.
 
-An awaited door runs its event loop for the length of each call, in the caller's own thread.
+An awaited client runs its event loop for the length of each call, in the caller's own thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twicesafe import AsyncReceiver, Outcome, Receiver
 KINDS = ("psycopg", "psycopg-async", "asyncpg")
 
 
-class Door:
+class DriverReceiver:
     def __init__(self, kind: str, url: str, **settings: Any) -> None:
         self.kind = kind
         self._runner = None if kind == "psycopg" else asyncio.Runner()

@@ -36,7 +36,7 @@ from .trial import SERVERS, Trial, trial
 __all__ = ["crash_sweep", "hooks_for"]
 
 LEASE: Final = 30
-TERMS: Final[dict[str, Any]] = {
+SETTINGS: Final[dict[str, Any]] = {
     "lease": LEASE, "retention": 3600, "wait": 0, "backoff": Backoff(first=0),
 }  # fmt: skip
 
@@ -99,9 +99,9 @@ class Stage:
 
 
 def deliver(
-    world: World, life: Life, colour: str, terms: dict[str, Any], fails: Exception | None = None
+    world: World, life: Life, mode: str, settings: dict[str, Any], fails: Exception | None = None
 ) -> list[Any]:
-    """One process of this colour takes all keys of the world; outcomes or exceptions."""
+    """One process of this mode takes all keys of the world; outcomes or exceptions."""
 
     def charge(name: str) -> str:
         claim = current_claim()
@@ -116,8 +116,8 @@ def deliver(
     async def charge_async(name: str) -> str:
         return charge(name)
 
-    hooks, place, policy = world.stage.hooks, world.stage.place, Policy(**terms)
-    if colour == "threads":
+    hooks, place, policy = world.stage.hooks, world.stage.place, Policy(**settings)
+    if mode == "threads":
         with Receiver(life.mortal(hooks.open_store(place)), policy=policy) as receiver:
             if len(world.names) > 1:
                 return list(receiver.process_many(world.names, charge, key=str))
@@ -136,18 +136,18 @@ def deliver(
 # --- scenarios: what is done, and what must be true after a death -----------------------------
 
 
-def _again(world: World, colour: str, terms: dict[str, Any]) -> None:
-    for outcome in deliver(world, Life(), colour, terms):
+def _again(world: World, mode: str, settings: dict[str, Any]) -> None:
+    for outcome in deliver(world, Life(), mode, settings):
         world.values.add((outcome.key.value, outcome.value))
 
 
-def _first(world: World, colour: str, before: tuple[int, int] = (0, 0)) -> None:
+def _first(world: World, mode: str, before: tuple[int, int] = (0, 0)) -> None:
     """Retry: the next delivery ends it. ``before``: attempts and effects of earlier lives."""
     rows = {name: world.stage.row(name) for name in world.names}
     done = {name: world.of(name) for name in world.names}
     world.stage.lease_ends()
-    _again(world, colour, TERMS)
-    _again(world, colour, TERMS)
+    _again(world, mode, SETTINGS)
+    _again(world, mode, SETTINGS)
     for name, row in rows.items():
         effects = world.of(name)
         if row is not None and row.state is State.COMPLETED:
@@ -166,29 +166,29 @@ def _first(world: World, colour: str, before: tuple[int, int] = (0, 0)) -> None:
         assert len({value for key, value in world.values if key == name}) == 1, "two results"
 
 
-def _held(world: World, colour: str) -> None:
-    terms = {**TERMS, "takeover": "hold"}
+def _held(world: World, mode: str) -> None:
+    settings = {**SETTINGS, "takeover": "hold"}
     (name,) = world.names
     row, done = world.stage.row(name), world.of(name)
     world.stage.lease_ends()
     if row is not None and row.state is State.IN_PROGRESS:
         for _ in range(2):
             try:
-                deliver(world, Life(), colour, terms)
+                deliver(world, Life(), mode, settings)
             except HeldError:
                 continue
             raise AssertionError("a held key was answered")
         assert world.of(name) == done, "a held key ran again"
         return
-    _again(world, colour, terms)
+    _again(world, mode, settings)
     assert len(world.of(name)) == 1, f"{len(world.of(name))} effects under hold"
 
 
-def _failed(world: World, colour: str) -> None:
+def _failed(world: World, mode: str) -> None:
     (name,) = world.names
     row = world.stage.row(name)
     world.stage.lease_ends()
-    _again(world, colour, TERMS)
+    _again(world, mode, SETTINGS)
     ((_, _, attempt, cause),) = world.of(name)
     if row is None:
         assert (attempt, cause) == (1, None)
@@ -197,12 +197,12 @@ def _failed(world: World, colour: str) -> None:
         assert (attempt, cause) == (2, Cause.FAILED if released else Cause.LEASE_EXPIRED)
 
 
-def _remembered(world: World, colour: str) -> None:
-    terms = {**TERMS, "remember": (DeclinedError,)}
+def _remembered(world: World, mode: str) -> None:
+    settings = {**SETTINGS, "remember": (DeclinedError,)}
     row = world.stage.row(world.names[0])
     world.stage.lease_ends()
     try:
-        deliver(world, Life(), colour, terms, DeclinedError("no"))
+        deliver(world, Life(), mode, settings, DeclinedError("no"))
     except DeclinedError:
         assert row is None or row.state is State.IN_PROGRESS, "an answer was given anew"
     except RememberedFailureError:
@@ -212,9 +212,9 @@ def _remembered(world: World, colour: str) -> None:
         raise AssertionError("a failure became a success")
 
 
-def _run(world: World, life: Life, colour: str, terms: dict[str, Any], fails: Any = None) -> None:
+def _run(world: World, life: Life, mode: str, settings: dict[str, Any], fails: Any = None) -> None:
     try:
-        for outcome in deliver(world, life, colour, terms, fails):
+        for outcome in deliver(world, life, mode, settings, fails):
             world.values.add((outcome.key.value, outcome.value))
     except (ValueError, DeclinedError):
         return
@@ -230,14 +230,14 @@ def _taken_before(stage: Stage) -> World:
 Check = Callable[[World, str], None]
 
 SCENARIOS: Final[dict[str, tuple[Callable[[Stage], World], dict[str, Any], Any, Check]]] = {
-    "first delivery": (lambda stage: stage.world(1), TERMS, None, _first),
-    "batch of three": (lambda stage: stage.world(3), TERMS, None, _first),
-    "takeover": (_taken_before, TERMS, None, functools.partial(_first, before=(1, 0))),
-    "hold": (lambda stage: stage.world(1), {**TERMS, "takeover": "hold"}, None, _held),
-    "failing handler": (lambda stage: stage.world(1), TERMS, ValueError("again"), _failed),
+    "first delivery": (lambda stage: stage.world(1), SETTINGS, None, _first),
+    "batch of three": (lambda stage: stage.world(3), SETTINGS, None, _first),
+    "takeover": (_taken_before, SETTINGS, None, functools.partial(_first, before=(1, 0))),
+    "hold": (lambda stage: stage.world(1), {**SETTINGS, "takeover": "hold"}, None, _held),
+    "failing handler": (lambda stage: stage.world(1), SETTINGS, ValueError("again"), _failed),
     "remembered failure": (
         lambda stage: stage.world(1),
-        {**TERMS, "remember": (DeclinedError,)},
+        {**SETTINGS, "remember": (DeclinedError,)},
         DeclinedError("no"),
         _remembered,
     ),
@@ -252,18 +252,18 @@ def crash_sweep(t: Trial) -> None:
     with tempfile.TemporaryDirectory(prefix="twicesafe-lab-") as folder:
         stage = Stage(t.engine, Path(folder))
         try:
-            for colour in ("threads", "tasks"):
+            for mode in ("threads", "tasks"):
                 for name in rng.sample(list(SCENARIOS), t.size(3, len(SCENARIOS))):
-                    prepare, terms, fails, check = SCENARIOS[name]
+                    prepare, settings, fails, check = SCENARIOS[name]
                     for life, world in crash_points(
                         functools.partial(prepare, stage),
-                        lambda life, world: _run(world, life, colour, terms, fails),  # noqa: B023
+                        lambda life, world: _run(world, life, mode, settings, fails),  # noqa: B023
                     ):
                         t.tried += not life.alive
                         try:
-                            check(world, colour)
+                            check(world, mode)
                         except AssertionError as error:
                             where = life.died_at or "the end, alive"
-                            t.broke(f"{colour}, {name}, died at {where!r}: {error}")
+                            t.broke(f"{mode}, {name}, died at {where!r}: {error}")
         finally:
             stage.close()

@@ -1,4 +1,4 @@
-"""Pins what a type checker sees of `AsyncReceiver`: the same as its twin, awaited. Never run."""
+"""Pins what a type checker sees of `AsyncReceiver`: the same as of `Receiver`, with `await`. Never run."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 

@@ -1,6 +1,6 @@
 """Callers at work while a clock jumps: their own, when run as a script, or the server's.
 
-python -m lab.field.clockwork URL
+python -m lab.field.clock_load URL
 → the time; works until a line comes in; → what it met, as JSON
 """
 

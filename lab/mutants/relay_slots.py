@@ -1,4 +1,4 @@
-"""Mutants of the outbox relay: its keeper, and what the store notes about slots and lanes."""
+"""Mutants of the outbox relay: its slot keeper, and what the store records about slots and lanes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import relay_lease as relaying
+from twicesafe._core import relay_lease
 from twicesafe._core.outbox_requests import Hold
 from twicesafe._core.relay_lease import RelayState
 from twicesafe._core.relay_publish import _PublishLoop
@@ -33,13 +33,13 @@ def publishes_past_its_deadline(patch: Patch) -> None:
 @mutant("a relay's deadline counts from the answer to its renewal, not from the request", STUDY)
 def deadline_from_the_answer(patch: Patch) -> None:
     def handle(state: Any, command: Any) -> Any:
-        if type(command) is relaying.Pause and state.__dict__.pop("heard", False):
+        if type(command) is relay_lease.Pause and state.__dict__.pop("heard", False):
             state.deadline = state.clock() + state.lease * 0.9
         reply = yield command
         state.heard = type(command) is Hold
         return reply
 
-    patch(relaying, "keep_slots", tampered(relaying.keep_slots, handle))
+    patch(relay_lease, "keep_slots", tampered(relay_lease.keep_slots, handle))
 
 
 @mutant("a slot is released while a publish call with its messages is running", STUDY)

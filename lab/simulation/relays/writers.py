@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .plan import Post
     from .world import World
 
-__all__ = ["KEYS", "Letter", "Office"]
+__all__ = ["KEYS", "TrackedMessage", "Writers"]
 
 
 def _keys() -> list[str]:
@@ -32,7 +32,7 @@ def _keys() -> list[str]:
 KEYS: Final = _keys()
 
 
-class Letter:
+class TrackedMessage:
     """One message: where it stands, and what became of it."""
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Letter:
         self.skipped_at: float | None = None
 
 
-class Office:
+class Writers:
     """Where transactions add messages and commit."""
 
     def __init__(self, world: World) -> None:
@@ -69,64 +69,64 @@ class Office:
         self._drawn = 0
         self.open = len(world.plan.posts)
         """Transactions that have not ended."""
-        self._gates: dict[bytes, deque[Letter]] = {}
-        self.letters: dict[str, Letter] = {}
+        self._gates: dict[bytes, deque[TrackedMessage]] = {}
+        self.messages: dict[str, TrackedMessage] = {}
         """By id: those that were committed."""
-        self.by_number: dict[int, Letter] = {}
-        self.lanes: dict[bytes, list[Letter]] = {}
+        self.by_number: dict[int, TrackedMessage] = {}
+        self.lanes: dict[bytes, list[TrackedMessage]] = {}
         self._highest = 0
 
     def post(self, post: Post, number: int) -> None:
-        letter = Letter(post, number)
+        tracked = TrackedMessage(post, number)
         if post.key >= 0:
-            if letter.lane in self._gates:  # somebody passed and has not committed yet
-                self._gates[letter.lane].append(letter)
+            if tracked.lane in self._gates:  # somebody passed and has not committed yet
+                self._gates[tracked.lane].append(tracked)
                 return
-            self._gates[letter.lane] = deque()
-        self._add(letter)
+            self._gates[tracked.lane] = deque()
+        self._add(tracked)
 
-    def _add(self, letter: Letter) -> None:
+    def _add(self, tracked: TrackedMessage) -> None:
         self._drawn += 1
-        letter.n = self._drawn
-        if letter.post.lasts:
-            self._world.after(letter.post.lasts, None, self._end, letter)
+        tracked.n = self._drawn
+        if tracked.post.lasts:
+            self._world.after(tracked.post.lasts, None, self._end, tracked)
         else:
-            self._end(letter)
+            self._end(tracked)
 
-    def _end(self, letter: Letter) -> None:
+    def _end(self, tracked: TrackedMessage) -> None:
         world = self._world
-        if letter.post.rolled_back:
+        if tracked.post.rolled_back:
             world.seen["outcome", "rolled back"] += 1
         else:
-            self._commit(letter)
-        if letter.post.key >= 0:
-            queue = self._gates[letter.lane]
+            self._commit(tracked)
+        if tracked.post.key >= 0:
+            queue = self._gates[tracked.lane]
             if queue:
                 self._add(queue.popleft())
             else:
-                del self._gates[letter.lane]
+                del self._gates[tracked.lane]
         self.open -= 1
         world.ending.look()
 
-    def _commit(self, letter: Letter) -> None:
-        world, message = self._world, letter.message
-        if letter.n < self._highest:
+    def _commit(self, tracked: TrackedMessage) -> None:
+        world, message = self._world, tracked.message
+        if tracked.n < self._highest:
             world.seen["outcome", "committed late"] += 1
-        self._highest = max(self._highest, letter.n)
-        lane = self.lanes.setdefault(letter.lane, [])
-        letter.place = len(lane)
-        lane.append(letter)
-        self.letters[message.id] = self.by_number[letter.n] = letter
-        added = Added(message, letter.lane, "type", "{}", message.key is not None)
-        sleepers = world.table.commit(letter.n, added)
+        self._highest = max(self._highest, tracked.n)
+        lane = self.lanes.setdefault(tracked.lane, [])
+        tracked.place = len(lane)
+        lane.append(tracked)
+        self.messages[message.id] = self.by_number[tracked.n] = tracked
+        added = Added(message, tracked.lane, "type", "{}", message.key is not None)
+        sleepers = world.table.commit(tracked.n, added)
         if world.say:
-            world.say(f"+  {message.id} is row {letter.n}, lane {name_of(letter)}")
+            world.say(f"+  {message.id} is row {tracked.n}, lane {name_of(tracked)}")
         for owner in sleepers:
-            if letter.post.unheard and world.faulty:
+            if tracked.post.unheard and world.faulty:
                 world.seen["outcome", "wake-up lost"] += 1
             else:
                 world.ring(owner)
 
 
-def name_of(letter: Letter) -> str:
-    return letter.message.key or f"of {letter.message.id} alone"
+def name_of(tracked: TrackedMessage) -> str:
+    return tracked.message.key or f"of {tracked.message.id} alone"
