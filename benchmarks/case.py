@@ -1,24 +1,27 @@
 """One case of the benchmark: who takes part, how it is offered work, and what is aimed at.
 
-The first contestant of a case is the floor that ratios refer to. Targets are the project's own;
+The floor of a case is what ratios refer to. Targets are the project's own;
 `docs/explanation/performance.md` says how they are judged.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import ours, peers
 from .measure import LAP, Measured, measure
-from .workload import Absent, Contestant, Offer
+from .spread import median_interval
+from .workload import SETTLED, Absent, Contestant, Offer
 
 FLOOR, PER_STATEMENT, BATCHED = "floor", "hop per statement", "batch by hand"
+OTHER_CLOCK, TAIL = "other clock", "p50 / p99 / p99.9"
 COLUMNS = (
     FLOOR,
     ours.NAME,
+    OTHER_CLOCK,
+    TAIL,
     PER_STATEMENT,
     BATCHED,
     peers.EXACTLY_ONCE,
@@ -30,7 +33,12 @@ COLUMNS = (
     peers.FASTSTREAM_OUTBOX,
 )
 
+Maker = Callable[[Path], Contestant]
 Entrants = Sequence[Contestant | Absent]
+
+
+def nobody_else(folder: Path) -> Entrants:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -58,23 +66,33 @@ class Target:
                 return 1 / found.ratio.median >= self.limit
         return found.seconds.median <= self.limit
 
+    def is_undecided(self, seconds: Sequence[float], ratios: Sequence[float]) -> bool:
+        """The true median may be on either side of the limit."""
+        limit = 1 / self.limit if self.kind == "gain" else self.limit
+        low, high = median_interval(seconds if self.kind == "seconds" else ratios)
+        return low <= limit < high
+
 
 @dataclass(frozen=True)
 class Case:
     id: str
     section: str
     title: str
-    entrants: Callable[[Path], Entrants]
+    floor: Maker
+    ours: Maker
+    """By public names only: `against` runs it on older versions of the library too."""
+    others: Callable[[Path], Entrants] = nobody_else
     mode: str = "blocking"
     callers: int = 1
     fresh: bool = True
     batch: int = 0
     herd: bool = False
+    settled: int = SETTLED
     target: Target | None = None
     share: float = 1.0
     """Of the usual number of rounds: less for what takes long and varies little."""
     waits: bool = True
-    """Else processor time is counted: what never waits is slowed by strangers alone."""
+    """Else processor time judges it: what never waits is slowed by other programs alone."""
     gains: bool = False
     """Shown as how many times faster than the floor, not as a ratio of costs."""
     lap: float = LAP
@@ -83,17 +101,26 @@ class Case:
     engine: str = ""
     """The server it needs, as `engines` calls it; none for stores in the process."""
 
+    @property
+    def clock(self) -> str:
+        return "wall" if self.waits else "processor"
+
+    def offer(self) -> Offer:
+        return Offer(self.mode, self.callers, self.batch, self.herd)
+
     def run(self, folder: Path, rounds: int, lap: float | None = None) -> list[Measured]:
-        clock = time.perf_counter if self.waits else time.process_time
-        offer = Offer(self.mode, self.callers, self.batch, self.herd, clock)
         folder.mkdir(parents=True)
+        offer = self.offer()
         try:
             return measure(
-                self.entrants(folder),
+                [self.floor(folder), self.ours(folder), *self.others(folder)],
                 offer,
                 fresh=self.fresh,
                 rounds=max(3, round(rounds * self.share)),
                 lap=lap or self.lap,
+                clock=self.clock,
+                settled=self.settled,
+                undecided=None if self.target is None else self.target.is_undecided,
             )
         finally:
             offer.close()

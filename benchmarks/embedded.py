@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from . import floors, ours, peers
@@ -47,7 +48,9 @@ def receiving() -> Iterator[Case]:
                         f"{store}/{mode}/{what}/{callers}",
                         shown,
                         f"{mode}, {what}, {who}",
-                        _receivers(store, mode, peers_too=True),
+                        partial(floor_of, store, mode),
+                        partial(ours_of, store, mode),
+                        partial(_others, store, mode),
                         mode,
                         callers,
                         fresh=what == "first",
@@ -64,24 +67,21 @@ def _waits(store: str, mode: str, callers: int = 1) -> bool:
     return store != "memory"
 
 
-def _receivers(store: str, mode: str, peers_too: bool) -> Callable[[Path], Entrants]:
+def ours_of(store: str, mode: str, folder: Path) -> Contestant:
+    if mode == "async":
+        return ours.awaited(url_of(store, folder), async_handler)
+    return ours.blocking(url_of(store, folder), handler)
+
+
+def _others(store: str, mode: str, folder: Path) -> Entrants:
     is_async = mode == "async"
     work = async_handler if is_async else handler
-
-    def entrants(folder: Path) -> list[Contestant | Absent]:
-        found: list[Contestant | Absent] = [
-            floor_of(store, mode, folder),
-            (ours.awaited if is_async else ours.blocking)(url_of(store, folder), work),
-        ]
-        if is_async and store != "memory":
-            synchronous = store.partition("-")[2]
-            other = floors.SqliteFloor(folder / "statement.db", synchronous)
-            found.append(floors.hop_per_statement(other, work, PER_STATEMENT))
-        if peers_too:
-            found += _neighbours(store, work, is_async, folder)
-        return found
-
-    return entrants
+    found: list[Contestant | Absent] = []
+    if is_async and store != "memory":
+        synchronous = store.partition("-")[2]
+        other = floors.SqliteFloor(folder / "statement.db", synchronous)
+        found.append(floors.hop_per_statement(other, work, PER_STATEMENT))
+    return found + _neighbours(store, work, is_async, folder)
 
 
 def floor_of(store: str, mode: str, folder: Path) -> Contestant:
@@ -117,9 +117,9 @@ def questions() -> Iterator[Case]:
         "cache/blocking",
         "Single questions",
         "duplicate from the local cache (SQLite FULL behind it)",
+        lambda folder: floors.cached(FLOOR),
+        lambda folder: ours.blocking(url_of("sqlite-full", folder), handler, cache=10_000),
         lambda folder: [
-            floors.cached(FLOOR),
-            ours.blocking(url_of("sqlite-full", folder), handler, cache=10_000),
             Absent(peers.EXACTLY_ONCE, "has no local cache"),
             peers.idemkit(handler, is_async=False, cache=True),
             Absent(peers.DBOS, "has no local cache"),
@@ -132,10 +132,8 @@ def questions() -> Iterator[Case]:
         "sqlite-full/blocking/first/32",
         "Single questions",
         "SQLite FULL, 32 threads: throughput against one connection and a lock",
-        lambda folder: [
-            floor_of("sqlite-full", "blocking", folder),
-            ours.blocking(url_of("sqlite-full", folder), handler),
-        ],
+        partial(floor_of, "sqlite-full", "blocking"),
+        partial(ours_of, "sqlite-full", "blocking"),
         callers=32,
         target=Target(3.5, "gain"),
         gains=True,
@@ -144,9 +142,9 @@ def questions() -> Iterator[Case]:
         "herd/blocking",
         "Single questions",
         "100 threads, one key, a handler of 200 ms: until all are answered",
+        lambda folder: floors.single_flight(slow_handler, FLOOR),
+        lambda folder: ours.blocking(url_of("sqlite-full", folder), slow_handler),
         lambda folder: [
-            floors.single_flight(slow_handler, FLOOR),
-            ours.blocking(url_of("sqlite-full", folder), slow_handler),
             peers.exactly_once(slow_handler, folder / "once.db", waits=True),
             peers.idemkit(slow_handler, is_async=False),
             peers.dbos(slow_handler, folder),
@@ -160,9 +158,9 @@ def questions() -> Iterator[Case]:
         "herd/async",
         "Single questions",
         "100 tasks, one key, a handler of 200 ms: until all are answered",
+        lambda folder: floors.single_flight_async(slow_async_handler, FLOOR),
+        lambda folder: ours.awaited(url_of("sqlite-full", folder), slow_async_handler),
         lambda folder: [
-            floors.single_flight_async(slow_async_handler, FLOOR),
-            ours.awaited(url_of("sqlite-full", folder), slow_async_handler),
             peers.exactly_once(slow_async_handler, folder / "once.db", waits=True),
             peers.idemkit(slow_async_handler, is_async=True),
             peers.dbos(slow_async_handler, folder),
@@ -189,8 +187,9 @@ def batches() -> Iterator[Case]:
                     f"batch/{store}/{mode}/{size}",
                     "Batches: per message, against our own single calls",
                     f"{shown}, {mode}, batch of {size}",
-                    _batchers(store, mode),
-                    mode,
+                    partial(_singles, store, mode),
+                    partial(_batches, store, mode),
+                    mode=mode,
                     batch=size,
                     target=None if limit is None else Target(limit, "gain"),
                     share=0.4,
@@ -200,20 +199,18 @@ def batches() -> Iterator[Case]:
                 )
 
 
-def _batchers(store: str, mode: str) -> Callable[[Path], Entrants]:
-    def entrants(folder: Path) -> Entrants:
-        one, many = url_of(store, folder, "one"), url_of(store, folder, "many")
-        if mode == "async":
-            return [
-                ours.awaited(one, async_handler, name=FLOOR),
-                ours.batches_async(many, async_handler, ours.NAME),
-            ]
-        return [
-            ours.blocking(one, handler, name=FLOOR),
-            ours.batches(many, handler, ours.NAME),
-        ]
+def _singles(store: str, mode: str, folder: Path) -> Contestant:
+    url = url_of(store, folder, "one")
+    if mode == "async":
+        return ours.awaited(url, async_handler, name=FLOOR)
+    return ours.blocking(url, handler, name=FLOOR)
 
-    return entrants
+
+def _batches(store: str, mode: str, folder: Path) -> Contestant:
+    url = url_of(store, folder, "many")
+    if mode == "async":
+        return ours.batches_async(url, async_handler)
+    return ours.batches(url, handler)
 
 
 def embedded() -> list[Case]:

@@ -11,12 +11,25 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from tests.servers import NoServerError, launch
 
+from .delay import Delay
 from .size import place
 
-__all__ = ["ENGINES", "Engine", "NoServerError", "about", "server"]
+__all__ = [
+    "ENGINES",
+    "ROUND_TRIP",
+    "Engine",
+    "NoServerError",
+    "about",
+    "database",
+    "delayed_url",
+    "server",
+    "url",
+    "use",
+]
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,12 @@ ENGINES = {
     ),
 }
 
+ROUND_TRIP = 0.0005
+"""Seconds that a network adds to each round trip, in the cases that have one."""
+
 _running: dict[str, Any] = {}
+_urls: dict[str, str] = {}
+_delays: dict[str, Delay] = {}
 
 
 def server(name: str) -> Any:
@@ -82,6 +100,35 @@ def server(name: str) -> Any:
             started.url = started.url_of("bench")
         _running[name] = started
     return _running[name]
+
+
+def url(name: str) -> str:
+    """Where the engine of this run is: its own server, or the one that `use` named."""
+    return _urls.get(name) or str(server(name).url)
+
+
+def database(name: str, number: int) -> str:
+    """An empty database on the run's own server, for a version of the library."""
+    running = server(name)
+    if name == "valkey":
+        return f"{running.url.rpartition('/')[0]}/{3 + number}"
+    running.execute(f"CREATE DATABASE version_{number}")
+    return str(running.url_of(f"version_{number}"))
+
+
+def use(urls: dict[str, str]) -> None:
+    """Use these servers, which another process started."""
+    _urls.update(urls)
+
+
+def delayed_url(name: str) -> str:
+    """The same engine behind a network that takes `ROUND_TRIP` seconds there and back."""
+    parts = urlsplit(url(name))
+    if name not in _delays:
+        assert parts.port is not None
+        _delays[name] = Delay(parts.port, ROUND_TRIP)
+    user, at, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{_delays[name].port}"))
 
 
 def about() -> dict[str, str]:

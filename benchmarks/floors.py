@@ -96,7 +96,7 @@ class SqliteFloor:
         if row is None or row[1] <= now:
             return None
         if row[0] == DONE:
-            return row[2]
+            return bytes(row[2])
         raise BusyError
 
     def insert(self, key: str, owner: bytes, now: int) -> int:
@@ -108,7 +108,7 @@ class SqliteFloor:
         ).fetchall()
         if not rows:
             raise BusyError
-        return rows[0][0]
+        return int(rows[0][0])
 
     def update(self, key: str, owner: bytes, fence: int, payload: bytes) -> None:
         until = time.time_ns() // 1_000_000 + 86_400_000
@@ -229,9 +229,15 @@ class Worker:
             else:
                 loop.call_soon_threadsafe(future.set_result, answer)
 
-    def stop(self) -> None:
-        self._jobs.put(None)
-        self._thread.join()
+    def then(self, close: Callable[[], None]) -> Callable[[], None]:
+        """Stops the thread, then closes what it worked on."""
+
+        def stop() -> None:
+            self._jobs.put(None)
+            self._thread.join()
+            close()
+
+        return stop
 
 
 def hop_per_phase(floor: SqliteFloor, handler: Callable[[str], Any], name: str) -> Contestant:
@@ -246,7 +252,7 @@ def hop_per_phase(floor: SqliteFloor, handler: Callable[[str], Any], name: str) 
         await worker.run(floor.complete, key, owner, fence, encode(value))
         return value
 
-    return Contestant(name, call, lambda: (worker.stop(), floor.close()))
+    return Contestant(name, call, worker.then(floor.close))
 
 
 def hop_per_statement(floor: SqliteFloor, handler: Callable[[str], Any], name: str) -> Contestant:
@@ -264,7 +270,7 @@ def hop_per_statement(floor: SqliteFloor, handler: Callable[[str], Any], name: s
         await worker.run(floor.update, key, owner, fence, encode(value))
         return value
 
-    return Contestant(name, call, lambda: (worker.stop(), floor.close()))
+    return Contestant(name, call, worker.then(floor.close))
 
 
 # --- floors of single questions -----------------------------------------------------------------

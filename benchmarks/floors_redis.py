@@ -67,7 +67,7 @@ class RedisFloor:
 
     def claim(self, key: str) -> tuple[bytes, int, bytes | None]:
         owner = new_owner()
-        reply: Any = self._client.evalsha(self._claim, 1, "floor:" + key, owner, LEASE)  # type: ignore[arg-type]
+        reply: Any = self._client.evalsha(self._claim, 1, "floor:" + key, owner, LEASE)
         return verdict(reply, owner)
 
     def complete(self, key: str, owner: bytes, fence: int, payload: bytes) -> None:
@@ -80,7 +80,7 @@ class RedisFloor:
         owners = [new_owner() for _ in keys]
         with self._client.pipeline(transaction=False) as pipe:
             for key, owner in zip(keys, owners, strict=True):
-                pipe.evalsha(self._claim, 1, "floor:" + key, owner, LEASE)  # type: ignore[arg-type]
+                pipe.evalsha(self._claim, 1, "floor:" + key, owner, LEASE)
             won = pipe.execute()
             for key, owner, (_, fence), payload in zip(keys, owners, won, payloads, strict=True):
                 args: tuple[Any, ...] = ("floor:" + key, owner, fence, RETENTION, payload)

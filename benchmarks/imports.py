@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 
-from .measure import Spread, repeat
+from .measure import repeat
 from .peers import MODULES, lacks
+from .spread import Spread
 
 PROGRAM = """
 import time

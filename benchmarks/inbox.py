@@ -1,121 +1,111 @@
 """What an inbox costs: over the bare business transaction, in batches, and in bytes per key.
 
 The business transaction is BEGIN, one INSERT, one UPDATE, COMMIT on one connection of PostgreSQL, with
-fsync. The same is then done with `accept` and with `process` around it, in turns, so that a noisy
-machine is noisy for all.
+fsync. It is the floor; ours is the same with `accept` or `process` around it.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from tests.servers import launch
 from twicesafe import Inbox
 
-from .case import FLOOR
-from .report import OURS, Row, duration, number
+from . import engines
+from .case import FLOOR, Case, Target
+from .rows import OURS, Row
+from .workload import Contestant
 
 SECTION = "Inbox on PostgreSQL, in the caller's transaction"
-TARGETS = {"accept": 1.40, "process": 1.75, "repeat": None}
 
-TABLES = (
-    "CREATE TABLE payments (id text PRIMARY KEY, amount int NOT NULL)",
-    "CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL)",
-    "INSERT INTO accounts SELECT n, 0 FROM generate_series(1, 100) n",
-)
-TURN = 50
-"""Transactions of one kind before the next has its turn."""
+TABLES = """
+CREATE TABLE IF NOT EXISTS payments (id bigint PRIMARY KEY, amount int NOT NULL);
+CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, balance int NOT NULL);
+INSERT INTO accounts SELECT n, 0 FROM generate_series(1, 100) n ON CONFLICT DO NOTHING;
+"""
 
-
-def measured(seconds: float = 20.0) -> list[Row]:
-    with launch("postgres", fsync="on", synchronous_commit="on") as server:
-        connection = psycopg.connect(server.url)
-        for statement in TABLES:
-            connection.execute(statement)
-        connection.commit()
-        with Inbox.open(server.url, consumer="billing") as inbox:
-            rows = _ratios(connection, inbox, seconds)
-            rows += _batches(connection, inbox, seconds / 10)
-            rows.append(_bytes(connection, inbox))
-        connection.close()
-    return rows
+Connection = psycopg.Connection[Any]
+Pay = Callable[[], None]
 
 
-def _ratios(connection: psycopg.Connection[Any], inbox: Inbox, seconds: float) -> list[Row]:
-    numbers = itertools.count()
+def inbox_cases() -> Iterator[Case]:
+    for name, way, fresh, target in (
+        ("accept", _accept, True, Target(1.40)),
+        ("process", _process, True, Target(1.75)),
+        ("repeat", _accept, False, None),
+    ):
+        yield Case(
+            f"inbox/{name}",
+            SECTION,
+            f"`{name}` over the bare transaction"
+            if target
+            else "a repeat, over the bare transaction",
+            partial(_transactions, FLOOR, None),
+            partial(_transactions, OURS, way),
+            fresh=fresh,
+            target=target,
+            lap=0.05,
+            quick=False,
+            engine="postgresql",
+        )
 
-    def pay() -> int:
+
+def _accept(inbox: Inbox, connection: Connection, key: str, pay: Pay) -> None:
+    if inbox.accept(connection, key):
+        pay()
+
+
+def _process(inbox: Inbox, connection: Connection, key: str, pay: Pay) -> None:
+    inbox.process(connection, key, pay)
+
+
+def _transactions(
+    name: str, way: Callable[[Inbox, Connection, str, Pay], None] | None, folder: Path
+) -> Contestant:
+    """One business transaction per call, with an inbox around it or bare."""
+    url = engines.url("postgresql")
+    connection = psycopg.connect(url)
+    connection.execute(TABLES)
+    connection.commit()
+    inbox = None if way is None else Inbox.open(url, consumer="billing")
+    numbers = itertools.count(time.time_ns())  # no two contestants pay the same id
+
+    def pay() -> None:
         number = next(numbers)
-        connection.execute("INSERT INTO payments VALUES (%s, 5)", (f"p-{number}",))
+        connection.execute("INSERT INTO payments VALUES (%s, 5)", (number,))
         connection.execute(
             "UPDATE accounts SET balance = balance + 5 WHERE id = %s", (number % 100 + 1,)
         )
-        return number
 
-    def bare() -> None:
-        pay()
+    def call(key: str) -> None:
+        if way is None or inbox is None:
+            pay()
+        else:
+            way(inbox, connection, key, pay)
+        connection.commit()
 
-    def accepted() -> None:
-        assert inbox.accept(connection, f"a-{next(numbers)}")
-        pay()
+    def close() -> None:
+        connection.close()
+        if inbox is not None:
+            inbox.close()
 
-    def processed() -> None:
-        inbox.process(connection, f"b-{next(numbers)}", pay)
-
-    def repeated() -> None:
-        assert not inbox.accept(connection, "a-repeat")
-
-    inbox.accept(connection, "a-repeat")
-    connection.commit()
-    kinds: dict[str, Callable[[], None]] = {
-        "bare": bare,
-        "accept": accepted,
-        "process": processed,
-        "repeat": repeated,
-    }
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for name, work in kinds.items():
-            for _ in range(TURN):
-                began = time.perf_counter()
-                work()
-                connection.commit()
-                times[name].append(time.perf_counter() - began)
-    return [_over_bare(name, times[name], times["bare"]) for name in TARGETS]
+    return Contestant(name, call, close)
 
 
-def _over_bare(name: str, taken: list[float], bare: list[float]) -> Row:
-    """The ratio of each turn to the bare turn beside it, so that both met the same noise."""
-    ratios = [mine / base for mine, base in zip(_turns(taken), _turns(bare), strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    target = TARGETS[name]
-    return Row(
-        f"inbox/{name}",
-        SECTION,
-        f"`{name}` over the bare transaction" if target else "a repeat, over the bare transaction",
-        {
-            FLOOR: duration(statistics.median(bare)),
-            OURS: f"{number(middle)}× ({number(low)}–{number(high)}), "
-            f"{duration(statistics.median(taken))}",
-        },
-        f"≤ {target:g}×" if target else "",
-        middle <= target if target else None,
-        raw={"ratio": middle, "p99": sorted(taken)[int(len(taken) * 0.99)], "calls": len(taken)},
-    )
+def measured(seconds: float = 2.0) -> list[Row]:
+    """What is no call: batches, and bytes per key."""
+    url = engines.url("postgresql")
+    with psycopg.connect(url) as connection, Inbox.open(url, consumer="batches") as inbox:
+        return [*_batches(connection, inbox, seconds), _bytes(connection, inbox)]
 
 
-def _turns(taken: list[float]) -> list[float]:
-    return [statistics.median(taken[at : at + TURN]) for at in range(0, len(taken), TURN)]
-
-
-def _batches(connection: psycopg.Connection[Any], inbox: Inbox, seconds: float) -> list[Row]:
+def _batches(connection: Connection, inbox: Inbox, seconds: float) -> list[Row]:
     rows = []
     for size in (1, 10, 100, 1000):
         count, began = 0, time.perf_counter()
@@ -131,7 +121,7 @@ def _batches(connection: psycopg.Connection[Any], inbox: Inbox, seconds: float) 
     return rows
 
 
-def _bytes(connection: psycopg.Connection[Any], inbox: Inbox) -> Row:
+def _bytes(connection: Connection, inbox: Inbox) -> Row:
     """Heap and index of 100,000 accepted ids of 36 characters, as they lie on disk."""
     connection.execute("TRUNCATE twicesafe_records")
     connection.commit()

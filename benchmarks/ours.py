@@ -64,24 +64,24 @@ def two_receivers_async(url: str, handler: Callable[[str], Any]) -> Contestant:
     return Contestant(NAME, call, close)
 
 
-def batches(url: str, handler: Callable[[str], Any], name: str) -> Contestant:
+def batches(url: str, handler: Callable[[str], Any]) -> Contestant:
     receiver = Receiver.open(url)
 
     def many(keys: Sequence[str]) -> None:
         outcomes = receiver.process_many(keys, handler, key=_itself)
         assert all(outcome.ok for outcome in outcomes)
 
-    return Contestant(name, close=receiver.close, many=many)
+    return Contestant(NAME, close=receiver.close, many=many)
 
 
-def batches_async(url: str, handler: Callable[[str], Any], name: str) -> Contestant:
+def batches_async(url: str, handler: Callable[[str], Any]) -> Contestant:
     receiver = AsyncReceiver.open(url)
 
     async def many(keys: Sequence[str]) -> None:
         outcomes = await receiver.process_many(keys, handler, key=_itself, concurrency=10)
         assert all(outcome.ok for outcome in outcomes)
 
-    return Contestant(name, close=receiver.close, many=many)
+    return Contestant(NAME, close=receiver.close, many=many)
 
 
 def _itself(key: str) -> str:

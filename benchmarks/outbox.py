@@ -28,7 +28,7 @@ from tests.servers import NoServerError, launch
 from twicesafe import Outbox, OutboxRelay
 
 from .peers import FASTSTREAM_OUTBOX
-from .report import OURS, Row
+from .rows import OURS, Row
 
 SECTION = "Outbox relay, one process"
 DEFAULTS = {"max_workers": 4}
@@ -177,12 +177,13 @@ async def faststream(url: str, rows: int, **settings: Any) -> float:
     handled = 0
     done = asyncio.Event()
 
-    @broker.subscriber("orders", **settings)
     async def handle(body: str) -> None:
         nonlocal handled
         handled += 1
         if handled == rows:
             done.set()
+
+    broker.subscriber("orders", **settings)(handle)
 
     async with engine.begin() as connection:
         await connection.execute(text("DROP TABLE IF EXISTS neighbour CASCADE"))

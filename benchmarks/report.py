@@ -1,7 +1,6 @@
-"""The report: one row per case, as a table on the terminal, as Markdown and as JSON.
+"""The report: rows as a table on the terminal, as Markdown and as JSON.
 
-A cell is the ratio to the floor of the same round, with the middle half of what was seen. A missed
-target is marked as missed; `remarks.toml` says why, and the page prints it.
+A missed target is marked as missed; `remarks.toml` says why, and the page prints it.
 """
 
 from __future__ import annotations
@@ -14,165 +13,22 @@ import sqlite3
 import sys
 import tomllib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from .case import COLUMNS, FLOOR, Case
-from .engines import ENGINES
+from .case import COLUMNS, OTHER_CLOCK
 from .engines import about as servers
-from .measure import Measured, Spread
 from .peers import PACKAGES
-from .size_servers import AIMS
+from .rows import OURS, Row
 
-OURS = "twicesafe"
 REMARKS = Path(__file__).with_name("remarks.toml")
-
-
-@dataclass
-class Row:
-    id: str
-    section: str
-    title: str
-    cells: dict[str, str]
-    target: str = ""
-    met: bool | None = None
-    absent: dict[str, str] = field(default_factory=dict)
-    raw: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def verdict(self) -> str:
-        return {None: "", True: "met", False: "MISSED"}[self.met]
-
-
-def row_of(case: Case, found: list[Measured]) -> Row:
-    by_name = {measured.name: measured for measured in found}
-    met = None if case.target is None else case.target.is_met(by_name[OURS])
-    return Row(
-        case.id,
-        case.section,
-        case.title,
-        {name: _cell(each, case.gains) for name, each in by_name.items()},
-        "" if case.target is None else str(case.target),
-        met,
-        {name: each.absent for name, each in by_name.items() if each.absent},
-        {name: asdict(each) for name, each in by_name.items() if not each.absent},
-    )
-
-
-def _cell(found: Measured, gains: bool) -> str:
-    if found.seconds is None or found.ratio is None:
-        return "–"
-    if found.name == FLOOR:
-        return duration(found.seconds.median)
-    ratio = found.ratio
-    if gains:
-        ratio = Spread(1 / ratio.high, 1 / ratio.median, 1 / ratio.low)
-    shown = f"{number(ratio.median)}× ({number(ratio.low)}–{number(ratio.high)})"
-    return f"{shown}, {duration(found.seconds.median)}" if found.name == OURS else shown
-
-
-def number(value: float) -> str:
-    if value >= 99.5:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{number(seconds * 1e6)} µs"
-    return f"{number(seconds * 1e3)} ms"
-
-
-def size_rows(disk: dict[str, float], memory: dict[str, float], count: int) -> list[Row]:
-    section = _size_section(count)
-    per_key, sweep = disk["bytes_per_key"], disk["sweep_seconds"]
-    ratio = sweep / disk["floor_sweep_seconds"]
-    return [
-        Row(
-            "size/sqlite",
-            section,
-            "SQLite file, bytes per key",
-            {FLOOR: f"{disk['floor_bytes_per_key']:.0f} B", OURS: f"{per_key:.0f} B"},
-            "≤ 345 B",
-            per_key <= 345,
-            raw=disk,
-        ),
-        Row(
-            "size/memory",
-            section,
-            "memory store, bytes per key and peak of the process",
-            {OURS: f"{memory['bytes_per_key']:.0f} B, {memory['peak_bytes'] / 2**20:.0f} MiB"},
-            raw=memory,
-        ),
-        Row(
-            "sweep/sqlite",
-            section,
-            "SQLite sweep, per removed key",
-            {
-                FLOOR: duration(disk["floor_sweep_seconds"]),
-                OURS: f"{number(ratio)}×, {duration(sweep)}",
-            },
-            "≤ 30 µs",
-            sweep <= 30e-6,
-        ),
-    ]
-
-
-def server_size_rows(found: dict[str, dict[str, float]], count: int) -> list[Row]:
-    section = _size_section(count)
-    rows: list[Row] = []
-    for name, figures in found.items():
-        shown = ENGINES[name].shown
-        most, longest = AIMS[name]
-        per_key, sweep = figures["bytes_per_key"], figures.get("sweep_seconds")
-        rows.append(
-            Row(
-                f"size/{name}",
-                section,
-                f"{shown}, bytes per key with its index",
-                {OURS: f"{per_key:.0f} B"},
-                "" if most is None else f"≤ {most:g} B",
-                None if most is None else per_key <= most,
-                raw=figures,
-            )
-        )
-        if sweep is not None:
-            rows.append(
-                Row(
-                    f"sweep/{name}",
-                    section,
-                    f"{shown} sweep, per removed key",
-                    {OURS: duration(sweep)},
-                    "" if longest is None else f"≤ {longest * 1e6:g} µs",
-                    None if longest is None else sweep <= longest,
-                )
-            )
-    return rows
-
-
-def _size_section(count: int) -> str:
-    keys = f"{count // 1_000_000} M" if count >= 1_000_000 else f"{count:,}"
-    return f"Size and upkeep at {keys} keys, results of 200 bytes"
-
-
-def import_row(found: dict[str, Spread]) -> Row:
-    return Row(
-        "import",
-        "Import",
-        "import in a fresh interpreter",
-        {
-            name: f"{duration(s.median)} ({number(s.low * 1e3)}–{number(s.high * 1e3)})"
-            for name, s in found.items()
-        },
-        "≤ 60 ms",
-        found[OURS].median <= 0.060,
-        raw={name: asdict(spread) for name, spread in found.items()},
-    )
-
-
-# --- shapes ---------------------------------------------------------------------------------------
+UNTIL = {
+    "a network between client and server": "delayed/",
+    "several processes at once": "processes/",
+    "tables of millions of keys": "growth/",
+}
+"""What a run does not show unless it has rows whose ids begin so."""
 
 
 def print_table(rows: Iterable[Row]) -> None:
@@ -228,7 +84,10 @@ def as_json(rows: list[Row], about: dict[str, str]) -> str:
 
 def as_markdown(rows: list[Row], about: dict[str, str]) -> str:
     remarks: dict[str, str] = tomllib.loads(REMARKS.read_text("utf-8"))
-    parts = [remarks["page"].strip(), "", "Measured with " + _sentence(about), ""]
+    parts = [remarks["page"].strip(), ""]
+    if any(OTHER_CLOCK in row.cells for row in rows):
+        parts += [remarks["both_clocks"].strip(), ""]
+    parts += ["Measured with " + _sentence(about), ""]
     for section, group in itertools.groupby(rows, key=lambda row: row.section):
         listed = list(group)
         columns = _columns(listed)
@@ -245,7 +104,16 @@ def as_markdown(rows: list[Row], about: dict[str, str]) -> str:
         known = [row for row in listed if row.met is False and row.id in remarks]
         parts += [f"- **{row.title}**, missed: {_line(remarks[row.id])}" for row in known]
         parts += [""] if known else []
-    return "\n".join([*parts, remarks["closing"].strip(), ""])
+    closing = remarks["closing"].strip().format(not_measured=_not_measured(rows))
+    return "\n".join([*parts, closing, ""])
+
+
+def _not_measured(rows: list[Row]) -> str:
+    left = [
+        words for words, ids in UNTIL.items() if not any(row.id.startswith(ids) for row in rows)
+    ]
+    words = ", ".join([*left, "several servers (Cluster, replicas), and other operating systems."])
+    return words[0].upper() + words[1:]
 
 
 def _line(text: str) -> str:

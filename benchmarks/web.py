@@ -1,9 +1,9 @@
 """The cases over HTTP: a FastAPI application behind each layer, driven by wrk, one process each.
 
 The floor is the bare application. A lap is a second of wrk with 32 connections; the servers of a
-case are all up and take turns, so a ratio is that of the same round. What is counted is time per
-request; in some cases processor time of the server's process, which strangers on the machine do not
-change, and which leaves out the store's. A lap with an answer other than 2xx is no lap: the
+case are all up and take turns, so a ratio is that of the same round. What is counted is wall time per
+request, and beside it the processor time of the server's process, which other programs on the machine
+hardly change, and which leaves out the store's. A lap with an answer other than 2xx is no lap: the
 contestant has failed.
 """
 
@@ -27,7 +27,8 @@ from tests.servers import free_port
 
 from . import engines, ours, peers
 from .case import FLOOR, Target
-from .measure import Measured, Spread
+from .measure import REPEATS, Measured, Runner, summed_up, values
+from .workload import Contestant, Keys, Lap
 
 CONNECTIONS = 32
 PORT = "{port}"
@@ -50,8 +51,6 @@ class WebCase:
     """none, fresh, or one key for all."""
     target: Target | None = None
     quick: bool = True
-    waits: bool = True
-    """Else the processor time of the server's process is counted."""
     section: str = SECTION
     gains: bool = False
     engine: str = ""
@@ -69,15 +68,14 @@ class WebCase:
             for name, words in self._words(folder, [n for n in names if n not in absent]):
                 running.append(Server(name, words(running)))
             contestants = [server for server in running if server.name in names]
-            laps = _laps(contestants, self.keys, self.waits, max(3, round(rounds / 3)))
+            laps = _laps(contestants, self.keys, max(3, round(rounds / 3)), self.target)
         finally:
             for server in running:
                 server.stop()
-        base = laps[FLOOR].seconds
         return [
-            Measured(name, absent=absent.get(name) or laps[name].failed)
-            if name in absent or laps[name].failed
-            else _summed_up(name, laps[name].seconds, base)
+            Measured(name, absent=absent[name])
+            if name in absent
+            else summed_up(laps[name], laps[FLOOR], "wall")
             for name in names
         ]
 
@@ -125,7 +123,7 @@ class Server:
         words = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
-    def lap(self, key: str, waits: bool = True) -> float:
+    def lap(self, key: str) -> Lap:
         """Seconds per request."""
         before = self.spent()
         done = subprocess.run(
@@ -143,7 +141,7 @@ class Server:
             raise RuntimeError(
                 f"{self.name}: {refused} of {requests} not answered with 2xx, {lost} lost"
             )
-        return (microseconds / 1e6 if waits else self.spent() - before) / requests
+        return Lap(microseconds / 1e6, self.spent() - before).per(requests)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -163,33 +161,38 @@ def _proxy(url: str, before: list[Server]) -> list[str]:
     return ["twicesafe", "proxy", "--upstream", before[0].url, "--listen", listen, "--store", url]
 
 
-@dataclass
-class _Laps:
-    seconds: dict[int, float]
-    failed: str = ""
-
-
-def _laps(running: list[Server], keys: str, waits: bool, rounds: int) -> dict[str, _Laps]:
-    laps = {server.name: _Laps({}) for server in running}
+def _laps(
+    running: list[Server], keys: str, rounds: int, target: Target | None = None
+) -> dict[str, Runner]:
+    runners = {server.name: Runner(Contestant(server.name), Keys(fresh=True)) for server in running}
     run = uuid.uuid4().hex
     for server in running:
-        _warm_up(server, f"{run}-again", laps[server.name])
-    for turn in range(rounds):
-        start = turn % len(running)
-        for server in running[start:] + running[:start]:  # nobody is always first
-            if laps[server.name].failed:
-                continue
+        _warm_up(server, f"{run}-again", runners[server.name])
+    for again in range(REPEATS):
+        for turn in range(again * rounds, (again + 1) * rounds):
             key = {"none": "none", "fresh": f"fresh:{run}-{turn}"}.get(keys, f"{run}-again")
-            try:
-                laps[server.name].seconds[turn] = server.lap(key, waits)
-            except Exception as error:
-                if server.name in (FLOOR, ours.NAME):
-                    raise
-                laps[server.name].failed = f"failed here ({error})"
-    return laps
+            _one_round(running, runners, turn, key)
+        ours_and_floor = runners[ours.NAME], runners[FLOOR]
+        if target is None or not target.is_undecided(*values(*ours_and_floor, "wall")):
+            break
+    return runners
 
 
-def _warm_up(server: Server, key: str, laps: _Laps) -> None:
+def _one_round(running: list[Server], runners: dict[str, Runner], turn: int, key: str) -> None:
+    start = turn % len(running)
+    for server in running[start:] + running[:start]:  # each is first in turn
+        runner = runners[server.name]
+        if runner.failed:
+            continue
+        try:
+            runner.laps[turn] = server.lap(key)
+        except Exception as error:
+            if server.name in (FLOOR, ours.NAME):
+                raise
+            runner.failed = f"failed here ({error})"
+
+
+def _warm_up(server: Server, key: str, runner: Runner) -> None:
     """Every path of the code once or more; `key` is known after it, and its repeats are marked."""
     import httpx
 
@@ -199,20 +202,18 @@ def _warm_up(server: Server, key: str, laps: _Laps) -> None:
         for number in range(50):
             client.post("/charges", content=order)
             client.post("/charges", content=order, headers={"Idempotency-Key": f"{key}-{number}"})
-        for _ in range(50):
-            last = client.post("/charges", content=order, headers={"Idempotency-Key": key})
+        repeats = [
+            client.post("/charges", content=order, headers={"Idempotency-Key": key})
+            for _ in range(50)
+        ]
+    last = repeats[-1]
     if last.status_code != 201 or (server.name != FLOOR and not _is_marked(last.headers)):
-        laps.failed = f"does not replay: {last.status_code}"
-        assert server.name not in (FLOOR, ours.NAME), laps.failed
+        runner.failed = f"does not replay: {last.status_code}"
+        assert server.name not in (FLOOR, ours.NAME), runner.failed
 
 
 def _is_marked(headers: Mapping[str, str]) -> bool:
     return any("replayed" in name.lower() for name in headers)
-
-
-def _summed_up(name: str, seconds: dict[int, float], base: dict[int, float]) -> Measured:
-    ratios = [value / base[turn] for turn, value in seconds.items()]
-    return Measured(name, Spread.of(list(seconds.values())), Spread.of(ratios), laps=len(seconds))
 
 
 def _missing(case: WebCase) -> dict[str, str]:
@@ -236,9 +237,6 @@ def web() -> Iterator[WebCase]:
     )
     yield WebCase("http/valkey/first", "Valkey, first", "valkey", "fresh", Target(1.5), engine="valkey")  # fmt: skip
     yield WebCase("http/valkey/replay", "Valkey, replay", "valkey", "again", Target(0.85), engine="valkey")  # fmt: skip
-    for what, keys in (("no-key", "none"), ("first", "fresh"), ("replay", "again")):
-        shown = f"Valkey, {what.replace('-', ' ')}: the server's processor time"
-        yield WebCase(f"http/cpu/{what}", shown, "valkey", keys, waits=False, engine="valkey")
     for what, keys in (("no-key", "none"), ("first", "fresh"), ("replay", "again")):
         shown = f"our proxy of the bare proxy, Valkey, {what.replace('-', ' ')}"
         yield WebCase(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -73,7 +73,14 @@ class Absent:
     reason: str
 
 
+KEYS_OF_A_PROCESS = 2**24
 _numbers = itertools.count()
+
+
+def number_process(number: int) -> None:
+    """Gives this process its own range of keys, for stores that it shares with other processes."""
+    global _numbers
+    _numbers = itertools.count(number * KEYS_OF_A_PROCESS)
 
 
 def key_of(number: int) -> str:
@@ -82,37 +89,49 @@ def key_of(number: int) -> str:
 
 
 def new_keys(count: int) -> list[str]:
-    """Keys that nobody had before, in any case: some contestants keep one store for all."""
+    """Keys that no case has used before: some contestants keep one store for all cases."""
     return [key_of(number) for number in itertools.islice(_numbers, count)]
+
+
+SETTLED = 100
+"""Keys that duplicates are made of."""
 
 
 class Keys:
     """Fresh keys for first deliveries; a settled set, again and again, for duplicates."""
 
-    SETTLED = 100
-
-    def __init__(self, *, fresh: bool, callers: int = 1) -> None:
+    def __init__(self, *, fresh: bool, callers: int = 1, settled: int = SETTLED) -> None:
         self.fresh = fresh
-        # One for each caller at least: nobody meets a key that is still being settled.
-        self.settled = [] if fresh else new_keys(max(self.SETTLED, callers))
+        # At least one for each caller, so that no caller meets a key that is still being settled.
+        self.settled = [] if fresh else new_keys(max(settled, callers))
         self._again = itertools.cycle(self.settled)
 
     def take(self, count: int) -> list[str]:
         return new_keys(count) if self.fresh else list(itertools.islice(self._again, count))
 
 
-class Offer:
-    """Offers keys to a contestant and says how many seconds passed until all were answered."""
+class Lap(NamedTuple):
+    """What passed between two looks at both clocks: on the wall, and in all threads of the process."""
 
-    def __init__(
-        self,
-        mode: str,
-        callers: int = 1,
-        batch: int = 0,
-        herd: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.callers, self.batch, self.herd, self._clock = callers, batch, herd, clock
+    wall: float
+    processor: float
+
+    @classmethod
+    def now(cls) -> Lap:
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, start: Lap) -> Lap:
+        return Lap(self.wall - start.wall, self.processor - start.processor)
+
+    def per(self, count: int) -> Lap:
+        return Lap(self.wall / count, self.processor / count)
+
+
+class Offer:
+    """Offers keys to a contestant and measures the time until all are answered."""
+
+    def __init__(self, mode: str, callers: int = 1, batch: int = 0, herd: bool = False) -> None:
+        self.callers, self.batch, self.herd = callers, batch, herd
         self.is_async = mode == "async"
         self._pool = ThreadPoolExecutor(callers) if callers > 1 and not self.is_async else None
         self._loop = asyncio.Runner() if self.is_async else None
@@ -120,40 +139,45 @@ class Offer:
             list(self._pool.map(lambda _: time.sleep(0.002), range(callers)))
 
     def least(self, contestant: Contestant) -> int:
-        """The smallest number of keys that makes sense: a batch is for who takes batches."""
+        """The smallest useful number of keys: one batch, or one key for each caller."""
         return self.batch if contestant.many is not None else self.callers
 
-    def seconds(self, contestant: Contestant, keys: list[str]) -> float:
-        if self.herd:  # everybody asks for the same key at once
+    def lap(self, contestant: Contestant, keys: list[str], times: list[float] | None = None) -> Lap:
+        """``times`` collects the seconds of every call. That costs time too: use such laps for nothing else."""
+        if self.herd:  # every caller asks for the same key at once
             shares = [keys[:1]] * self.callers
         else:
             shares = [keys[n :: self.callers] for n in range(self.callers)]
-        work = _ask_many if contestant.many is not None else _ask
         if self._loop is not None:
-            awork = _ask_many_async if contestant.many is not None else _ask_async
-            return self._loop.run(self._tasks(awork, contestant, shares))
-        start = self._clock()
+            return self._loop.run(self._tasks(contestant, shares, times))
+        work = _ask_many if contestant.many is not None else _ask
+        start = Lap.now()
         if self._pool is None:
-            work(contestant, shares[0], self.batch)
+            work(contestant, shares[0], self.batch, times)
         else:
-            jobs = [self._pool.submit(work, contestant, share, self.batch) for share in shares]
+            jobs = [
+                self._pool.submit(work, contestant, share, self.batch, times) for share in shares
+            ]
             for job in jobs:
                 job.result()
-        return self._clock() - start
+        return Lap.now().since(start)
 
-    async def _tasks(self, work: Any, contestant: Contestant, shares: list[list[str]]) -> float:
-        start = self._clock()
+    async def _tasks(
+        self, contestant: Contestant, shares: list[list[str]], times: list[float] | None
+    ) -> Lap:
+        work = _ask_many_async if contestant.many is not None else _ask_async
+        start = Lap.now()
         if self.callers == 1:
-            await work(contestant, shares[0], self.batch)
+            await work(contestant, shares[0], self.batch, times)
         else:
-            await asyncio.gather(*[work(contestant, share, self.batch) for share in shares])
-        return self._clock() - start
+            await asyncio.gather(*[work(contestant, share, self.batch, times) for share in shares])
+        return Lap.now().since(start)
 
     def alone(self, contestant: Contestant) -> None:
         """One call before all others: some open a connection for each who comes before the first."""
         (key,) = new_keys(1)
-        work = contestant.call if contestant.many is None else contestant.many
-        given = key if contestant.many is None else [key]
+        work: Callable[[Any], Any] = contestant.many or contestant.call
+        given: Any = [key] if contestant.many is not None else key
         if self._loop is not None:
             self._loop.run(_awaited(work, given))
         else:
@@ -177,25 +201,42 @@ async def _awaited(work: Any, given: Any) -> None:
     await work(given)
 
 
-def _ask(contestant: Contestant, keys: list[str], batch: int) -> None:
+Times = list[float] | None
+
+
+def _ask(contestant: Contestant, keys: list[str], batch: int, times: Times) -> None:
     call = contestant.call
+    if times is None:
+        for key in keys:
+            call(key)
+        return
     for key in keys:
+        began = time.perf_counter()
         call(key)
+        times.append(time.perf_counter() - began)
 
 
-async def _ask_async(contestant: Contestant, keys: list[str], batch: int) -> None:
+async def _ask_async(contestant: Contestant, keys: list[str], batch: int, times: Times) -> None:
     call = contestant.call
+    if times is None:
+        for key in keys:
+            await call(key)
+        return
     for key in keys:
+        began = time.perf_counter()
         await call(key)
+        times.append(time.perf_counter() - began)
 
 
-def _ask_many(contestant: Contestant, keys: list[str], batch: int) -> None:
+def _ask_many(contestant: Contestant, keys: list[str], batch: int, times: Times) -> None:
     assert contestant.many is not None
     for start in range(0, len(keys), batch):
         contestant.many(keys[start : start + batch])
 
 
-async def _ask_many_async(contestant: Contestant, keys: list[str], batch: int) -> None:
+async def _ask_many_async(
+    contestant: Contestant, keys: list[str], batch: int, times: Times
+) -> None:
     assert contestant.many is not None
     for start in range(0, len(keys), batch):
         await contestant.many(keys[start : start + batch])

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import floors, measure, size
+from benchmarks import floors, publishing, size
 from benchmarks.cases import all_cases
-from benchmarks.report import as_json, as_markdown, machine, row_of
+from benchmarks.report import as_json, as_markdown, machine
+from benchmarks.rows import row_of
+from benchmarks.spread import Spread
 from benchmarks.workload import RESULT, handler, key_of
 from twicesafe import Receiver
 from twicesafe.stores.memory import MemoryStore
@@ -35,9 +37,10 @@ def test_a_case_goes_from_contestants_to_report(tmp_path: Path):
     assert f"| {case.title} |" in as_markdown([row], about)
 
 
-def test_the_page_shows_the_published_numbers():
-    page = program.PAGE.read_text("utf-8")
-    assert page == program.published_page(), "run python -m benchmarks --page"
+@pytest.mark.parametrize("path", publishing.made(), ids=lambda path: path.name)
+def test_page_and_pictures_show_the_published_numbers(path: Path):
+    committed = path.read_text("utf-8")
+    assert committed == publishing.made()[path], "run python -m benchmarks --page"
 
 
 def test_the_floor_keeps_the_protocol(tmp_path: Path):
@@ -65,7 +68,7 @@ def test_stores_are_filled_with_records_that_replay():
 
 
 def test_a_spread_is_the_middle_half():
-    assert measure.Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == measure.Spread(2.0, 3.0, 4.0)
+    assert Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Spread(2.0, 3.0, 4.0)
 
 
 def test_a_partial_run_is_not_published(capsys: pytest.CaptureFixture[str]):

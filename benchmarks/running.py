@@ -1,0 +1,105 @@
+"""The ordinary run: which rows there are, and how each of them is measured.
+
+Most rows are cases, which all run in the same way. What measures itself (sizes, imports, processes, the relay) is a
+function that returns rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import engines, growth, imports, inbox, outbox, processes, size, size_servers
+from .cases import Case, WebCase, all_cases
+from .rows import Row, row_of
+from .size_rows import import_row, server_size_rows, size_rows
+
+Measurement = Callable[["Run"], list[Row]]
+
+
+def selected(only: list[str], huge: bool = False) -> dict[str, Measurement]:
+    """What is measured, by its id, in the order of the report."""
+    sizes = growth.SIZES + growth.HUGE if huge else growth.SIZES
+    cases = [*all_cases(), *growth.growth(sizes)]
+    found: dict[str, Measurement] = {case.id: functools.partial(_case, case) for case in cases}
+    found |= {name: functools.partial(_processes, name) for name in processes.names()}
+    found |= {"inbox": _inbox, "outbox": _outbox, "import": _import, "size": _size}
+    found |= {f"size/{name}": functools.partial(_server_size, name) for name in engines.ENGINES}
+    return {
+        name: work for name, work in found.items() if not only or any(text in name for text in only)
+    }
+
+
+@dataclass
+class Run:
+    rounds: int
+    keys: int
+    """How many keys are weighed in each store."""
+    quick: bool = False
+    named: bool = False
+    """Its cases were named one by one, so it leaves none out."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """What could not be measured here, and why."""
+
+    def rows(self, chosen: dict[str, Measurement]) -> list[Row]:
+        rows: list[Row] = []
+        for number, (name, work) in enumerate(chosen.items()):
+            _say(f"{number + 1}/{len(chosen)} {name}")
+            try:
+                rows += work(self)
+            except engines.NoServerError as reason:
+                self.missing.setdefault(_server_of(name), str(reason))
+        _say("")
+        # One table per section, also where the rows of a section are measured apart.
+        sections = {row.section: number for number, row in reversed(list(enumerate(rows)))}
+        return sorted(rows, key=lambda row: sections[row.section])
+
+    def passes_over(self, is_quick: bool) -> bool:
+        return self.quick and not self.named and not is_quick
+
+
+def _case(case: Case | WebCase, run: Run) -> list[Row]:
+    if run.passes_over(case.quick):
+        return []
+    if case.engine:
+        engines.server(case.engine)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=size.place()) as folder:
+        return [row_of(case, case.run(Path(folder) / "case", run.rounds))]
+
+
+def _processes(name: str, run: Run) -> list[Row]:
+    return [] if run.passes_over(False) else processes.measured(name, run.rounds)
+
+
+def _inbox(run: Run) -> list[Row]:
+    return [] if run.passes_over(False) else inbox.measured()
+
+
+def _outbox(run: Run) -> list[Row]:
+    return [] if run.passes_over(False) else outbox.measured()
+
+
+def _import(run: Run) -> list[Row]:
+    return [import_row(imports.measured(3 if run.quick else 9))]
+
+
+def _size(run: Run) -> list[Row]:
+    return size_rows(*size.both(run.keys), run.keys)
+
+
+def _server_size(name: str, run: Run) -> list[Row]:
+    found = size_servers.measured(run.keys, {name: engines.server(name).url})
+    return server_size_rows(found, run.keys)
+
+
+def _server_of(name: str) -> str:
+    return next((engine for engine in engines.ENGINES if engine in name), name)
+
+
+def _say(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
