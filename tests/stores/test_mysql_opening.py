@@ -73,7 +73,7 @@ def test_no_server_listens():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"mysql://u:{WRITTEN}@127.0.0.1:{probe.getsockname()[1]}/shop"
-        assert "is the server up" in refused(url, StoreUnavailableError)
+        assert "check that the server is up" in refused(url, StoreUnavailableError)
 
 
 def test_a_server_that_says_nothing():

@@ -224,10 +224,10 @@ def test_a_waiter_that_leaves_after_the_end_starts_no_listener(valkey_url: str):
     store = RedisStore.open(valkey_url)
     ready = threading.Event()
     waiter = Waiter(b"channel", ready.set, int)
-    store.wakeups.attend(waiter)
+    store.wakeups.watch(waiter)
     assert ready.wait(20)
     store.close()
-    store.wakeups.leave(waiter)
+    store.wakeups.unwatch(waiter)
     assert "twicesafe-redis-wakeups" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -289,7 +289,7 @@ async def test_a_cancelled_call_leaves_no_reply_to_the_next(valkey_url: str):
 async def test_a_cancelled_claim_is_not_overtaken_by_what_gives_it_back(valkey_url: str, way: str):
     store = AsyncRedisStore.open(valkey_url)
     await store.perform(ClaimRequest(Key("warm"), OWNER, 60_000))
-    async with store._lanes.here()._claims._turn:
+    async with store._loops.here()._claims._turn:
         first = asyncio.ensure_future(store.perform(ClaimRequest(Key("first"), OWNER, 60_000)))
         claim = asyncio.ensure_future(store.perform(ClaimRequest(Key("k"), OWNER, 60_000)))
         await asyncio.sleep(0)  # it has gathered behind the first

@@ -299,24 +299,24 @@ def test_a_change_of_primary_is_announced(net: Network):
 def test_a_replica_is_refused_at_the_door(net: Network):
     servers = watched(net).servers
     with pytest.raises(NotPrimaryError):
-        servers.greet(A, b"run_id:1\r\nrole:slave\r\n")
+        servers.check_server(A, b"run_id:1\r\nrole:slave\r\n")
     with pytest.raises(NotPrimaryError):
-        servers.greet(A, b"")
+        servers.check_server(A, b"")
 
 
 def test_another_process_at_the_address_ends_the_word(net: Network):
     router = watched(net)
     net.answers = {S1: sentinel(A), A: lambda _: 7}
     ask(router, net)
-    router.servers.greet(A, b"run_id:1\r\nrole:master\r\n")
-    router.servers.greet(A, b"run_id:1\r\nrole:master\r\n")
+    router.servers.check_server(A, b"run_id:1\r\nrole:master\r\n")
+    router.servers.check_server(A, b"run_id:1\r\nrole:master\r\n")
     assert router.direct == A
-    router.servers.greet(B, b"run_id:9\r\nrole:master\r\n")
+    router.servers.check_server(B, b"run_id:9\r\nrole:master\r\n")
     assert router.direct == A, "that is not about the primary"
-    router.servers.greet(A, b"run_id:2\r\nrole:master\r\n")
+    router.servers.check_server(A, b"run_id:2\r\nrole:master\r\n")
     assert router.direct is None
     ask(router, net)
-    router.servers.greet(A, b"run_id:2\r\nrole:master\r\n")
+    router.servers.check_server(A, b"run_id:2\r\nrole:master\r\n")
     assert router.direct == A, "it was asked about, and is known now"
 
 

@@ -107,7 +107,7 @@ def listener(folder: Path) -> Case:
     waiter = Waiter(b"k", bool, bool)
     return listening._lock, lambda: (
         listening.restart(),
-        listening.leave(waiter),
+        listening.unwatch(waiter),
         listening.close(),
     )
 

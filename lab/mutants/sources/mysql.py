@@ -91,16 +91,16 @@ break_source(
     "mysql: a held key is an outage",
     bug="a claim of a key that a transaction holds fails",
     file="_engines/mysql/store.py",
-    old="            if code_of(error.__cause__) != LOCK_WAIT:\n                raise\n            held",
-    new="            if code_of(error.__cause__) == LOCK_WAIT:\n                raise\n            held",
+    old="            if code_of(error.__cause__) != LOCK_WAIT:\n                raise\n            locked",
+    new="            if code_of(error.__cause__) == LOCK_WAIT:\n                raise\n            locked",
     tests=[f"{MIXED}::test_a_key_that_a_transaction_holds_is_in_progress[mysql-reject]"],
 )
 break_source(
     "mysql: a held key does not say so",
     bug="a held key looks like one with a lease",
     file="_engines/mysql/store.py",
-    old="wait=COME_BACK, locked=True)",
-    new="wait=COME_BACK)",
+    old="wait=RETRY_WHEN_LOCKED, locked=True)",
+    new="wait=RETRY_WHEN_LOCKED)",
     tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[mysql]"],
 )
 break_source(
@@ -179,7 +179,7 @@ break_source(
     "mysql: a batch that is run again asks everything again",
     bug="a claim that was decided is decided a second time when another of its batch met a lock",
     file="_engines/mysql/store.py",
-    old="programs.perform_all(asks, told)",
+    old="programs.perform_all(asks, known)",
     new="programs.perform_all(asks)",
     tests=[
         "tests/stores/test_mysql_rivals.py::test_a_batch_that_is_run_again_decides_no_claim_twice"

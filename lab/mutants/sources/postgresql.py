@@ -16,8 +16,8 @@ break_source(
     "postgresql: a sweep does not wait for old snapshots",
     bug="a record goes while a statement that knows a lower floor is running",
     file="_engines/postgresql/heap_walks.py",
-    old="SELECT place FROM bite, m WHERE over AND m.seen AND fence <= m.floor))",
-    new="SELECT place FROM bite, m WHERE over AND fence <= m.floor))",
+    old="SELECT place FROM part, m WHERE over AND m.seen AND fence <= m.floor))",
+    new="SELECT place FROM part, m WHERE over AND fence <= m.floor))",
     tests=[f"{SWEEP}::test_no_fence_is_given_out_twice_while_a_backend_stands_still"],
 )
 break_source(
@@ -72,8 +72,8 @@ break_source(
     "postgresql: a held key does not say so",
     bug="a waiter waits for an announcement that no transaction of a caller makes",
     file="_engines/postgresql/programs.py",
-    old="wait=_COME_BACK, locked=True)",
-    new="wait=_COME_BACK)",
+    old="wait=_RETRY_WHEN_LOCKED, locked=True)",
+    new="wait=_RETRY_WHEN_LOCKED)",
     tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[postgresql]"],
 )
 break_source(
@@ -192,7 +192,7 @@ break_source(
     "postgresql: a locked table is a busy key",
     bug="while the table is locked, a claim is told that its key is being worked on",
     file="_engines/postgresql/programs.py",
-    old="if (claims or ask.op in ACTS) and (yield from self._table_is_free()):",
-    new="if claims or ask.op in ACTS:",
+    old="if (is_claim or ask.op in ACTS) and (yield from self._table_is_free()):",
+    new="if is_claim or ask.op in ACTS:",
     tests=[f"{MIXED}::test_a_locked_table_is_an_outage_and_not_a_busy_key"],
 )

@@ -113,7 +113,7 @@ break_source(
     "redis: work in progress expires",
     bug="every record gets a time to live, so that Redis removes live claims",
     file=f"{LUA}/record.lua",
-    old="  if mortal(row.state) then\n    redis.call('SET'",
+    old="  if ends(row.state) then\n    redis.call('SET'",
     new="  if true then\n    redis.call('SET'",
     tests=[f"{STORE}::test_only_what_is_over_has_a_ttl"],
 )
@@ -164,7 +164,7 @@ break_source(
     "redis: a time-out is forgotten",
     bug="a time-out does not end the word of a sentinel",
     file=f"{REDIS}/routing.py",
-    old="        if isinstance(reply, Exception):\n            self.servers.doubt()\n",
+    old="        if isinstance(reply, Exception):\n            self.servers.distrust()\n",
     new="        if isinstance(reply, Exception):\n",
     tests=[f"{SERVERS}::test_a_time_out_on_the_lean_way_ends_a_word"],
 )
@@ -172,8 +172,8 @@ break_source(
     "redis: a word is good for ever",
     bug="the sentinels are asked once",
     file=f"{REDIS}/servers.py",
-    old="word is not None and self.clock() < word.until else None",
-    new="word is not None else None",
+    old="named is not None and self.clock() < named.until else None",
+    new="named is not None else None",
     tests=[f"{SERVERS}::test_a_word_is_asked_for_once_and_again_when_it_is_old"],
 )
 break_source(
@@ -204,15 +204,15 @@ break_source(
     "redis: a restart goes unnoticed",
     bug="another run id at the address changes nothing",
     file=f"{REDIS}/servers.py",
-    old='until = word.until if word.run in ("", run) else 0.0',
-    new="until = word.until",
+    old='until = named.until if named.run in ("", run) else 0.0',
+    new="until = named.until",
     tests=[f"{SERVERS}::test_another_process_at_the_address_ends_the_word"],
 )
 break_source(
     "redis: old sentinels are believed",
     bug="a sentinel that missed a failover leads back to the replaced primary",
     file=f"{REDIS}/servers.py",
-    old="if known is None or word.epoch >= known.epoch:",
+    old="if known is None or named.epoch >= known.epoch:",
     new="if True:",
     tests=[f"{SERVERS}::test_a_sentinel_that_missed_a_failover_is_not_believed"],
 )
@@ -220,15 +220,15 @@ break_source(
     "redis: a silent sentinel is asked first, always",
     bug="each question waits for the time-out of a sentinel that is down",
     file=f"{REDIS}/servers.py",
-    old="best, self._order = word, _first(sentinel, self._order)",
-    new="best = word",
+    old="best, self._order = named, _first(sentinel, self._order)",
+    new="best = named",
     tests=[f"{SERVERS}::test_a_silent_sentinel_is_met_once"],
 )
 break_source(
     "redis: a hole stays a hole",
     bug="a slot without a node is not looked up again",
     file=f"{REDIS}/servers.py",
-    old="if not self._slots or (self._slots[slot] is None and self._learnt < since):",
+    old="if not self._slots or (self._slots[slot] is None and self._refreshed_at < since):",
     new="if not self._slots:",
     tests=[f"{SERVERS}::test_a_hole_in_the_map_is_learnt_again"],
 )
@@ -244,8 +244,8 @@ break_source(
     "redis: a slow node is asked about itself",
     bug="a Cluster node that was silent vouches for itself",
     file=f"{REDIS}/servers.py",
-    old="            yield from self.learn(address)\n",
-    new="            yield from self.learn()\n",
+    old="            yield from self.refresh(address)\n",
+    new="            yield from self.refresh()\n",
     tests=[f"{SERVERS}::test_a_node_that_was_silent_and_replaced_does_not_count"],
 )
 break_source(

@@ -1,17 +1,23 @@
-"""MariaDB and MySQL, by PyMySQL, on the server's own clock.
+"""MariaDB and MySQL, with PyMySQL, on the server's clock.
 
     mysql://user:password@host:3306/database      or mariadb://…
     ?table=twicesafe&pool=10&timeout=5&migrate=false
     &ssl=prefer|off|require|verify&ssl_ca=/path/ca.pem&socket=/run/mysqld/mysqld.sock
 
-    programs    what is asked of the server, as data: one statement per phase
-    settings    the URL, and the driver's errors in our words
-    connecting  one connection: how it is made, and what it does with a command
-    storing     the stores: a pool for threads, one worker thread for event loops
+    programs        the requests: one statement each, for one request or for many
+    owner_updates   the SQL of complete, fail and renew
+    schema          the migration
+    sweep           how expired records are deleted, and why fences never restart
+    row_lookup      how rows are locked by number without waiting for other rows
+    settings        the URL, and the meaning of the driver's errors
+    connection      one connection: how it is opened, and how it runs a command
+    store           the stores: a pool for threads, one worker thread for event loops
+    in_transaction  the record in the caller's transaction
+    outbox_programs the outbox in the caller's database
 
-On MariaDB a claim is one statement that inserts the record or returns the present one
-(``INSERT … ON DUPLICATE KEY UPDATE … RETURNING``). MySQL has no RETURNING: there the loser of a
-claim needs one more statement.
+On MariaDB a claim is one statement that inserts the record or returns the existing one
+(``INSERT … ON DUPLICATE KEY UPDATE … RETURNING``). MySQL has no RETURNING, so a claim that does not
+win needs one more statement.
 """
 
 from .store import AsyncMysqlStore, MysqlStore

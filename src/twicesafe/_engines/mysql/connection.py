@@ -1,8 +1,8 @@
-"""One connection to MariaDB or MySQL: how it is made, and what it does with a command.
+"""One connection to MariaDB or MySQL: how it is opened, and how it runs a command.
 
-Every session is set to what the programs rely on, whatever the server's defaults are: READ
-COMMITTED, strict types (a value that does not fit is an error, never cut), UTC, and lock waits that
-end before our own patience does. A server that takes no writes is refused at the door.
+Every session gets the settings that the programs rely on, not the server's defaults: READ COMMITTED,
+strict types (a value that does not fit is an error, never truncated), UTC, and lock waits that end
+before our own time-out. A read-only server is refused when connecting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUT
 
 
 class Session:
-    """A connection and what the server said of itself."""
+    """A connection, with the version and the limits of its server."""
 
     def __init__(self, connection: Any, version: str, most_bytes: int) -> None:
         self.connection = connection
@@ -32,7 +32,7 @@ class Session:
 
     @property
     def returning(self) -> bool:
-        """Does INSERT … RETURNING exist here?"""
+        """Whether the server has INSERT … RETURNING."""
         number = tuple(int(part) for part in self.version.split("-")[0].split(".")[:2])
         return "MariaDB" in self.version and number >= (10, 5)
 
@@ -41,7 +41,7 @@ class Session:
 
         def execute(command: Any) -> Any:
             if not connection.open and command.sql == "ROLLBACK":
-                return 0  # it went with the connection
+                return 0  # the server rolled back when the connection ended
             if tap is not None:
                 tap("before", command)
             cursor = connection.cursor()
@@ -84,7 +84,7 @@ def connect(settings: Settings) -> Session:
             if connection.open:
                 connection.close()
             raise
-    except (pymysql.Error, RuntimeError) as error:  # RuntimeError: a sign-in needs `cryptography`
+    except (pymysql.Error, RuntimeError) as error:  # RuntimeError: the login needs `cryptography`
         raise explain(error, settings.url) from error
 
 
@@ -105,10 +105,10 @@ def _prepare(connection: Any, settings: Settings) -> Session:
         cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
         if not cursor.fetchone()[1]:
             raise ConfigurationError(
-                f"{settings.url} does not offer TLS, which ssl={settings.ssl} demands"
+                f"{settings.url} does not offer TLS, but ssl={settings.ssl} requires it"
             )
     session = Session(connection, version, most_bytes)
-    if session.returning:  # MariaDB: a worker that stalls in a transaction does not keep its locks
+    if session.returning:  # MariaDB: a worker that hangs in a transaction must not keep its locks
         cursor.execute(
             f"SET SESSION idle_transaction_timeout = {max(1, round(settings.timeout)):d}"
         )
@@ -116,7 +116,7 @@ def _prepare(connection: Any, settings: Settings) -> Session:
 
 
 def _patience(settings: Settings) -> int:
-    """Whole seconds that the server waits for a lock: it must tell us before we hang up."""
+    """Seconds that the server waits for a lock: it must answer before our own time-out."""
     return max(1, int(settings.timeout / 2))
 
 

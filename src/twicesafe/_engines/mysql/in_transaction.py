@@ -1,13 +1,13 @@
-"""MariaDB and MySQL inside the caller's transaction.
+"""Transaction mode on MariaDB and MySQL: the record is written in the caller's transaction.
 
-The insert returns the new or the present record, and waits for whoever holds the key. What tells
-that the handler ended the transaction (also by a change of the schema, which commits) is a savepoint
-of ours: it goes with the transaction, and a new one does not have it. MariaDB takes savepoint and
-insert, and release and update, as one statement each; MySQL takes them one by one, has no
-``RETURNING``, and waits as long as the session's `innodb_lock_wait_timeout` says.
+The insert returns the new or the existing record, and waits for a transaction that locks the key. A
+savepoint of ours shows whether the handler ended the transaction (a change of the schema also
+commits): it ends with its transaction, and a new transaction does not have it. On MariaDB, savepoint
+and insert are one statement, and so are release and update. MySQL needs one statement for each, has no
+``RETURNING``, and waits for the session's `innodb_lock_wait_timeout`.
 
-The caller's session is not set up by us: texts travel as bytes, whatever its character set, and the
-time is taken from UTC, whatever its zone.
+The caller's session is not set up by us. So texts are sent as bytes, for any character set, and times
+are computed from UTC, for any time zone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["UTC_NOW", "MysqlInTransaction"]
 UTC_NOW: Final = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)"
 
 LARGE: Final = 256 * 1024
-"""Bytes of a statement from which on the server is asked whether it takes so many."""
+"""Size of a statement in bytes above which we ask the server for its limit."""
 
 _ANSWER: Final = (
     "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
@@ -45,10 +45,12 @@ class _Programs(MysqlPrograms):
 
 
 class MysqlInTransaction(InTransaction):
+    """The programs for the caller's transaction."""
+
     programs: MysqlPrograms
 
     def __init__(self, table: str, mariadb: bool, now: str = UTC_NOW, gates: bool = False) -> None:
-        """`gates`: floors of their own for transactions are there (`sweeping`)."""
+        """`gates`: the floors for transactions exist (see `sweep`)."""
         programs = self.programs = _Programs(table, mariadb, now, GATE if gates else "1")
         self._mariadb = mariadb
         self._into = (
@@ -61,15 +63,15 @@ class MysqlInTransaction(InTransaction):
         )
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {programs.records}.n"
         self._answered = _ANSWER.format(now=now)
-        # By its number: at REPEATABLE READ a look-up by the identity also locks the gap below it, and
-        # keys that belong there could not be claimed until the caller commits.
+        # By its number: at REPEATABLE READ a lookup by id also locks the gap below it, and the keys in
+        # that gap could not be claimed until the caller commits.
         self._leave = (
             f"UPDATE {programs.records} SET state = 1, result = %s, lease_until = 0, changed_at = {now},"
             f" expires_at = {now} + %s WHERE n = %s AND owner = %s AND fence = %s AND state = 0"
         )
 
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
-        ordered = sorted(asks, key=lambda ask: ask.id)  # two batches never wait in a circle
+        ordered = sorted(asks, key=lambda ask: ask.id)  # sorted, so that two batches never deadlock
         marks = {ask.id: None if ask.done else savepoint(ask.owner) for ask in ordered}
         sql = self._into + ", ".join([self._values] * len(ordered)) + self._or_look
         values = tuple(value for ask in ordered for value in _values_of(ask))
@@ -87,7 +89,7 @@ class MysqlInTransaction(InTransaction):
                 yield Change(f"SAVEPOINT {name}")
             yield Change(sql, values)
             places = ", ".join(["%s"] * len(ordered))
-            rows = yield Query(  # FOR UPDATE: not what an old snapshot shows; the lock is ours
+            rows = yield Query(  # FOR UPDATE reads the newest version; we hold the lock anyway
                 f"SELECT {self._answered} FROM {self.programs.records} WHERE id IN ({places}) FOR UPDATE",
                 tuple(ask.id for ask in ordered),
             )
@@ -102,7 +104,7 @@ class MysqlInTransaction(InTransaction):
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
         point, number = ask.mark
-        yield from _fitting(end.result)
+        yield from _check_size(end.result)
         values = (end.result, end.retention, number, end.owner, end.fence)
         release = f"RELEASE SAVEPOINT {point}"
         try:
@@ -115,12 +117,12 @@ class MysqlInTransaction(InTransaction):
         return bool((yield Change(self._leave, values)))
 
 
-def _fitting(result: bytes | None) -> Program[None]:
-    """Raise `TooLargeError` before the server hangs up: that would look like an outage.
+def _check_size(result: bytes | None) -> Program[None]:
+    """Raise `TooLargeError` before the server closes the connection, which would look like an outage.
 
-    The limit is that of the caller's connection, so it is asked there, and only for what is large.
+    The limit belongs to the caller's connection, so it is read there, and only for a large result.
     """
-    longest = 2 * len(result or b"") + 4096  # as drivers write bytes: escaped, or in hex
+    longest = 2 * len(result or b"") + 4096  # drivers send bytes escaped or as hex
     if longest > LARGE and longest > (most := (yield Query("SELECT @@max_allowed_packet"))[0][0]):
         raise TooLargeError(
             f"the work is done and recorded, but its result has {len(result or b'')} bytes and "
@@ -137,7 +139,7 @@ def _values_of(ask: Enter) -> tuple[Any, ...]:
 
 
 def _answer(ask: Enter, columns: Any) -> Claimed | None:
-    """What the record says; None: it must be decided under a lock."""
+    """The answer from the record; None: decide under a lock."""
     _, numbers, owner, fingerprint, result, _ = columns
     state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
     if owner == ask.owner:

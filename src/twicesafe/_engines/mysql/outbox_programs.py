@@ -1,10 +1,7 @@
-"""The outbox of MariaDB and MySQL. A lane's gate is a row, locked until the transaction commits.
+"""The outbox programs of MariaDB and MySQL. A lane's gate is a row, locked until the transaction commits.
 
-That is a statement of its own for messages with a key: a number drawn in the same statement could
-be drawn before the gate is passed.
-
-Where rows are locked or deleted by their numbers, the numbers lead and the table follows
-(`row_lookup`).
+Messages with a key need one statement more, which locks the gate: in a single statement, the row's
+number could be taken before the gate is locked. Rows are locked and deleted by number (`row_lookup`).
 """
 
 from __future__ import annotations
@@ -25,11 +22,11 @@ __all__ = ["MysqlOutbox", "MysqlOutboxPort"]
 
 T = TypeVar("T")
 
-TOGETHER: Final = 200
-"""Rows in one statement."""
+ROWS: Final = 200
+"""In one INSERT."""
 
 HEAVY: Final = 1 << 20
-"""Bytes of bodies in one statement, or little more."""
+"""Bytes of bodies after which an INSERT is sent."""
 
 
 class MysqlOutbox(OutboxPrograms):
@@ -43,7 +40,7 @@ class MysqlOutbox(OutboxPrograms):
         self._now = now
 
     def with_placeholders(self, style: str) -> MysqlOutbox:
-        return self  # all its drivers write %s
+        return self  # all its drivers use %s
 
     def now(self) -> str:
         return self._now
@@ -74,7 +71,7 @@ class MysqlOutbox(OutboxPrograms):
         return (yield from self.schema.migrate(patience=4))
 
     def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        """`created_at` is not used: the server tells the time."""
+        """`created_at` is not used: the server sets the time."""
         gates = gates_of(added)
         if gates:
             rows = numbered(f"{self.t}_gates", "g", "gate", gates)
@@ -113,7 +110,7 @@ def _parts(added: Sequence[Added]) -> list[list[Added]]:
     parts: list[list[Added]] = [[]]
     weight = 0
     for one in added:
-        if len(parts[-1]) == TOGETHER or weight > HEAVY:
+        if len(parts[-1]) == ROWS or weight > HEAVY:
             parts.append([])
             weight = 0
         parts[-1].append(one)

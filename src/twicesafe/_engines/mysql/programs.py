@@ -1,12 +1,11 @@
-"""The programs of MariaDB and MySQL: one statement per phase, for one request or for many.
+"""The programs of MariaDB and MySQL: one statement per kind of request, for one request or for many.
 
-A claim inserts the record or, where there is one, returns it in the same statement; what
-`lifecycle.look` cannot answer from it (a take-over, a hold) is decided under a row lock by the
-programs that all SQL stores share. Asks of a batch are in the order of identities, so that two
-batches never wait for each other in a circle.
+A claim inserts the record or returns the existing one, in the same statement. If `lifecycle.look`
+cannot answer from it (a takeover, a hold), the claim is decided under a row lock by the programs that
+all SQL stores share. The requests of a batch are sorted by key, so that two batches never deadlock.
 
 A new record's fence is one above the floor, which is read under a shared lock that is held to the end
-of the claim; `sweeping` says why.
+of the claim; `sweep` explains why.
 """
 
 from __future__ import annotations
@@ -44,37 +43,39 @@ from .sweep import Sweeper
 __all__ = ["NOW", "MysqlPrograms"]
 
 NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
-"""Milliseconds of the server's clock at the start of the statement. Sessions speak UTC, so that
-no hour is there twice."""
+"""Milliseconds of the server's clock at the start of the statement. Sessions use UTC, so that no hour
+occurs twice."""
 
 _ANSWER: Final = (
     "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
     " owner, fingerprint, result"
 )
-"""Numbers as one text: PyMySQL takes longer for a column than the server for the whole row."""
+"""The numbers are one text, because PyMySQL takes longer for a column than the server for a row."""
 
-_AT_ONCE: Final = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
-"""MariaDB: a claim does not wait inside the server for a row that another session holds. Whether to try
-again is decided by `storing`, where others do not wait behind it."""
+_NO_WAIT: Final = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
+"""MariaDB: a claim does not wait in the server for a row that another session locks. The store decides
+whether to try again, where other calls do not wait behind it."""
 
 _KNOWN: Final = 4096
-"""Identities of which we remember that they have a record."""
+"""How many keys we remember as having a record."""
 
 # The columns of a batch, in the order of their values.
 _CLAIM: Final = ("id", "owner", "lease", "hold", "fingerprint", "scope", "val")
 
 
 class MysqlPrograms(SqlPrograms):
+    """The programs of one store. `returning`: the server has RETURNING (MariaDB)."""
+
     begin: ClassVar[str] = BEGIN
 
     def __init__(self, table: str, returning: bool = True, now: str = NOW, gate: str = "1") -> None:
-        """`gate`: which of the floors is read (`sweeping`)."""
+        """`gate`: which of the floors is read (see `sweep`)."""
         super().__init__(table)
         self.returning = returning
         self.now = now
         self.gate = gate
         self._floor = 0
-        """What we last saw of it: without RETURNING, the winner must know its fence beforehand."""
+        """The floor as last read: without RETURNING, a claim must know its fence in advance."""
         self._known: dict[bytes, None] = {}
         self._load = self.mark(f"SELECT {self.columns}, {now} FROM {self.records} WHERE id = ?")
         self._answered = _ANSWER.format(now=now)
@@ -83,12 +84,12 @@ class MysqlPrograms(SqlPrograms):
             f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
             " fence, state, attempt, created_at, changed_at, expires_at, cause, error) "
         )
-        # Where there is a record it is left as it is, and locked for no longer than the statement.
+        # An existing record is not changed, and is locked only for the duration of the statement.
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {self.records}.n"
         if returning:
             self._or_look += f" RETURNING {self._answered}"
             self._start = (
-                f"{_AT_ONCE}{self._into} VALUES {self._fresh(self.next_fence)}{self._or_look}"
+                f"{_NO_WAIT}{self._into} VALUES {self._fresh(self.next_fence)}{self._or_look}"
             )
         else:
             self._start = (
@@ -110,10 +111,10 @@ class MysqlPrograms(SqlPrograms):
 
     def _start_all(self, count: int) -> str:
         if self.returning:
-            # VALUES, not SELECT: MariaDB locks the table's counter for as long as a SELECT runs.
+            # VALUES, not SELECT: MariaDB locks the auto-increment counter while a SELECT runs.
             first = self._fresh(f"@twicesafe_fence := {self.next_fence}")
             others = f", {self._fresh('@twicesafe_fence')}" * (count - 1)
-            return f"{_AT_ONCE}{self._into} VALUES {first}{others}{self._or_look}"
+            return f"{_NO_WAIT}{self._into} VALUES {first}{others}{self._or_look}"
         return (
             f"{self._into} SELECT a.id, a.owner, {self.now} + a.lease, a.hold, a.fingerprint, a.scope,"
             f" a.val, floor + 1, {self._rest} FROM {self.meta} JOIN ({table_of_values(_CLAIM, count)}) AS a"
@@ -139,9 +140,9 @@ class MysqlPrograms(SqlPrograms):
         return None, (yield from self.clock())
 
     def lock_for(self, ask: Any) -> str:
-        """Those who are told that a transaction holds the row do not wait for it inside the server."""
-        at_once = self.returning and (type(ask) is ClaimRequest or ask.op in ACTS)
-        return f"{self.lock} NOWAIT" if at_once else self.lock
+        """Requests that are answered if the row is locked do not wait for it in the server."""
+        no_wait = self.returning and (type(ask) is ClaimRequest or ask.op in ACTS)
+        return f"{self.lock} NOWAIT" if no_wait else self.lock
 
     def floor(self) -> Program[int]:
         query = f"SELECT floor FROM {self.meta} WHERE one = {self.gate} LOCK IN SHARE MODE"
@@ -150,7 +151,7 @@ class MysqlPrograms(SqlPrograms):
     # -- requests -----------------------------------------------------------------------------
 
     def perform(self, ask: Request) -> Program[Any]:
-        """One request alone."""
+        """One request."""
         op = ask.op
         if op in READING or op == "sweep":
             return (yield from getattr(self, op)(ask))
@@ -168,10 +169,10 @@ class MysqlPrograms(SqlPrograms):
     def perform_all(
         self, requests: Sequence[Any], answers: list[Any] | None = None
     ) -> Program[list[Any]]:
-        """Many requests that write: one statement per kind, then one by one what is left.
+        """Many requests that write: one statement per kind; what is left is decided one by one.
 
-        `answers`: those of an earlier run that ended early. What is answered is committed, and is
-        not asked again: a claim must be decided only once.
+        `answers`: the answers of an earlier run that ended early. Answered requests are committed and
+        not repeated: a claim must be decided only once.
         """
         if answers is None:
             answers = [None] * len(requests)
@@ -200,9 +201,11 @@ class MysqlPrograms(SqlPrograms):
     # -- claims -------------------------------------------------------------------------------
 
     def _claim_one(self, ask: ClaimRequest) -> Program[Any]:
-        """The answer; None: it must be decided under a lock."""
+        """The answer; None: decide under a lock."""
         known = ask.id in self._known
-        if known:  # a waiter or a late duplicate: look, without locking what the owner will write
+        if (
+            known
+        ):  # a waiter or a late duplicate: read, and do not lock the row that the owner will write
             rows = yield Query(self._look + "(%s)", (ask.id,))
             answer = self._answer(ask, rows[0]) if rows else None
             if answer is not None:
@@ -219,7 +222,7 @@ class MysqlPrograms(SqlPrograms):
                 (ask.id,),
             )
             self._floor = rows[0][-1]
-            if rows[0][0] is None:  # it was the floor that had changed
+            if rows[0][0] is None:  # no record: the insert failed because the floor had changed
                 return None
         return self._answer(ask, rows[0])
 
@@ -235,7 +238,7 @@ class MysqlPrograms(SqlPrograms):
         return [self._answer(ask, by_id[ask.id]) if ask.id in by_id else None for ask in asks]
 
     def _answer(self, ask: ClaimRequest, columns: Any) -> Any:
-        """What the record says to this claim; None: it must be decided under a lock."""
+        """The answer to this claim from its record; None: decide under a lock."""
         _, numbers, owner, fingerprint, result, *_ = columns
         state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
         try:
@@ -252,7 +255,7 @@ class MysqlPrograms(SqlPrograms):
                 self._known.pop(next(iter(self._known)), None)
         return answer
 
-    # -- what an owner says -------------------------------------------------------------------
+    # -- what an owner writes -----------------------------------------------------------------
 
     def _acks(self, op: str, asks: list[Any]) -> Program[list[Any]]:
         changed = yield self._updates[op].many([owner_values(ask) for ask in asks])
@@ -269,11 +272,11 @@ class MysqlPrograms(SqlPrograms):
     # -- upkeep -------------------------------------------------------------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        return Sweeper(self).bite(ask)
+        return Sweeper(self).step(ask)
 
 
 def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
-    """`index`: a text would be taken for the number it begins with."""
+    """`index` refuses text: the server would take the number that it begins with."""
     key = ask.key
     return (
         *(key.id, ask.owner, index(ask.lease), ask.hold, ask.fingerprint),
@@ -283,6 +286,6 @@ def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
 
 def _corrupt() -> CorruptRecordError:
     return CorruptRecordError(
-        "a stored record cannot be understood; an operator must look at its row; the work is not "
-        "run again because of it"
+        "a stored record cannot be read; a newer version wrote it, or it is damaged; the handler does "
+        "not run; look at its row in the database"
     )

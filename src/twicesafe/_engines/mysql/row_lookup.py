@@ -1,11 +1,10 @@
-"""Rows by their numbers on MariaDB and MySQL, without waiting for any other row.
+"""Find rows by their numbers on MariaDB and MySQL, without waiting for any other row.
 
-Left to itself the server reads a small table through rather than look up each number, and waits at
-every row on the way that another session has locked. Where rows are locked, changed or deleted, the
-numbers are therefore a table of their own that leads the join (``STRAIGHT_JOIN``), and the table of
-rows follows by an index that the server may not pass over (``FORCE INDEX``). The order of the join is
-not enough: a table of a few rows, or one that had a few when the server last counted, is read through
-for each number. What is looked up by a unique index is the only thing that is locked.
+By default the server scans a small table instead of looking up each number, and waits for every row
+on the way that another session locks. So where rows are locked, changed or deleted, the numbers are a
+table that leads the join (``STRAIGHT_JOIN``), and the rows are found by an index that the server must
+use (``FORCE INDEX``). The order of the join is not enough: a table that is small, or was small at the
+last statistics, would be scanned once per number. A lookup by a unique index locks only the rows found.
 """
 
 from __future__ import annotations

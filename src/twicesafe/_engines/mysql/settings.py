@@ -1,4 +1,4 @@
-"""A MariaDB or MySQL URL taken apart, and what the driver's errors mean for whoever reads them."""
+"""The URL of a MariaDB or MySQL store, and the meaning of the driver's errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._urls import identifier, mask, options_of
 
-__all__ = ["LOCK_WAIT", "RIVALRY", "Settings", "code_of", "explain", "is_demoted", "is_lost"]
+__all__ = ["CONFLICTS", "LOCK_WAIT", "Settings", "code_of", "explain", "is_demoted", "is_lost"]
 
 OPTIONS: Final = {
     "table": "twicesafe",
@@ -27,10 +27,10 @@ DUPLICATE: Final = 1062
 LOCK_WAIT: Final = 1205
 DEADLOCK: Final = 1213
 NO_NUMBER: Final = 1467
-"""The next auto-increment value could not be read: the wait for it was given up."""
+"""The wait for the next auto-increment value timed out."""
 
-RIVALRY: Final = frozenset({DUPLICATE, LOCK_WAIT, DEADLOCK, NO_NUMBER})
-"""Another session was in the way and nothing was written: ask again."""
+CONFLICTS: Final = frozenset({DUPLICATE, LOCK_WAIT, DEADLOCK, NO_NUMBER})
+"""Conflicts with another session. Nothing was written: try again."""
 
 _LOST: Final = frozenset(
     {
@@ -44,7 +44,7 @@ _LOST: Final = frozenset(
         1159,
         1160,
         1161,
-        1927,  # MariaDB: somebody killed this connection
+        1927,  # MariaDB: the connection was killed
         2006,
         2013,
         2014,
@@ -56,23 +56,23 @@ _REFUSED: Final = frozenset(
     {
         1048,
         1118,  # the row is too large for a page
-        1153,  # larger than max_allowed_packet; then the server hangs up
+        1153,  # larger than max_allowed_packet; the server closes the connection
         1162,
         1197,  # larger than max_binlog_cache_size
         1264,
         1301,
         1366,
         1406,  # too long for its column
-        1644,  # a trigger of the owner's says no (SIGNAL)
+        1644,  # a trigger refused it (SIGNAL)
         1690,
         1705,
         4025,  # MariaDB: a CHECK constraint
         3819,  # MySQL: the same
     }
 )
-"""The server understood the statement and says no to what is in it: asking again does not help."""
+"""The server understood the statement and refuses a value in it: a retry does not help."""
 _READ_ONLY: Final = frozenset({1290, 1792, 1836, 3100})
-_NO_ENTRY: Final = frozenset({1045, 1698, 1862, 1820, 1130, 1251, 2059})
+_NO_LOGIN: Final = frozenset({1045, 1698, 1862, 1820, 1130, 1251, 2059})
 _NO_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 
 
@@ -128,28 +128,28 @@ class Settings:
 
 
 def code_of(error: BaseException | None) -> int:
-    """The number that the server or the driver gave; -1: none."""
+    """The error number of the server or the driver; -1: none."""
     args = getattr(error, "args", ())
     return args[0] if args and isinstance(args[0], int) else -1
 
 
 def is_lost(error: BaseException | None) -> bool:
-    """The connection is gone, and what was asked may or may not have been done."""
+    """The connection was lost. The statement may or may not have been executed."""
     return code_of(error) in _LOST
 
 
 def is_demoted(error: BaseException | None) -> bool:
-    """The server takes no writes any more: its other connections are of no use either."""
+    """The server became read-only, so its other connections are of no use either."""
     return code_of(error) in _READ_ONLY
 
 
 def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
-    """A driver's error as ours: what happened, and whose move it is. Never shows a password."""
+    """Our error for a driver's error: what happened, and what to do. Never shows a password."""
     code = code_of(error)
     text = " ".join(str(error.args[-1] if error.args else error).split())[:300]
-    if code in _NO_ENTRY or "cryptography" in text:
+    if code in _NO_LOGIN or "cryptography" in text:
         return ConfigurationError(
-            f"{where} lets us not in: {text}; check user and password, and for MySQL's "
+            f"{where} refuses the login: {text}; check user and password, and for MySQL's "
             "caching_sha2_password use ssl=require or install PyMySQL[rsa]"
         )
     if code == 1049:
@@ -169,16 +169,16 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
         )
     if code in (2003, 2002, 2005):
         return StoreUnavailableError(
-            f"{where} cannot be reached: {text}; is the server up, and host and port right?"
+            f"{where} cannot be reached: {text}; check that the server is up, and its host and port"
         )
     if code == 1040:
         return StoreUnavailableError(
-            f"{where} has no connection left; lower pool= or raise max_connections"
+            f"{where} has no free connection; lower pool= or raise max_connections"
         )
     if code == 2026:
-        return ConfigurationError(f"{where}: no TLS as ssl= and ssl_ca= demand it: {text}")
+        return ConfigurationError(f"{where}: no TLS connection with these ssl= and ssl_ca=: {text}")
     if code in _REFUSED:
         return StoreError(f"{where} refuses a value ({code}): {text}")
-    if code in RIVALRY:
+    if code in CONFLICTS:
         return StoreUnavailableError(f"{where}: another session held the row too long ({text})")
     return StoreUnavailableError(f"{where} did not answer ({code}): {text}")

@@ -1,9 +1,9 @@
 """The MariaDB and MySQL stores: a pool of connections for threads, one worker for event loops.
 
-Requests bear repeating, so a connection that died is replaced and asked again at once, and a
-deadlock is run again until the time-out is over. Callers never see either. A row that another session
-holds is asked for again for a while; then a claim is answered that its key is being worked on, for
-most likely an open transaction of an inbox holds it.
+Requests can be repeated, so one whose connection was lost is retried at once on a new connection, and
+a deadlock is retried until the time-out. Callers see neither. A row that another session locks is
+tried again for a while. Then a claim gets the answer that its key is in progress, because most likely
+an open transaction of an inbox locks it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .connection import Session, connect
 from .outbox_programs import MysqlOutbox, MysqlOutboxPort
 from .programs import NOW, MysqlPrograms
 from .schema import MysqlSchema
-from .settings import LOCK_WAIT, RIVALRY, Settings, code_of, explain, is_demoted, is_lost
+from .settings import CONFLICTS, LOCK_WAIT, Settings, code_of, explain, is_demoted, is_lost
 from .sweep import make_gates
 
 __all__ = ["AsyncMysqlStore", "MysqlStore"]
@@ -36,36 +36,38 @@ __all__ = ["AsyncMysqlStore", "MysqlStore"]
 T = TypeVar("T")
 
 BATCH: Final = 500
-"""Requests in one statement at most."""
+"""The most requests in one statement."""
 
-ALONE: Final = 16 * 1024
-"""Values above this many bytes travel alone. In a table of values, MariaDB cuts what is longer than
-64 KiB without a word; and a large value gains nothing from company."""
+BATCHED: Final = 16 * 1024
+"""Requests with larger values are not batched: in a table of values, MariaDB silently truncates values
+above 64 KiB, and a batch saves little for a large value."""
 
 HEAVY: Final = 1024 * 1024
-"""Bytes of values in one statement, or little more."""
+"""Bytes of values after which a statement is sent."""
 
-_JOINED: Final = frozenset({"claim", "complete", "fail", "renew", "abandon"})
+_BATCHED_OPS: Final = frozenset({"claim", "complete", "fail", "renew", "abandon"})
 PATIENCE: Final = 0.05
-"""Seconds for which a claim tries to get a row that another session holds. Other calls of this process
-may wait behind it; and a transaction that stays open for longer is not about to end."""
+"""Seconds for which a claim tries to lock a row that another session locks. Other calls of this process
+may wait behind it, and a transaction that is open for longer will not end soon."""
 
-COME_BACK: Final = 500
-"""Milliseconds after which to ask again for a key that an open transaction holds."""
+RETRY_WHEN_LOCKED: Final = 500
+"""Milliseconds after which to claim again a key that an open transaction locks."""
 
-_HELD: Final = 1024
-"""Keys of which we remember that a transaction holds them: they are asked for alone."""
+_LOCKED: Final = 1024
+"""How many keys we remember as locked by a transaction. They are not batched."""
 
 OPERATOR_PATIENCE: Final = 1.0
-"""Seconds for which an operator's act tries to get such a row: longer than any write of an owner takes."""
+"""Seconds for which an operator's request tries to lock such a row: longer than an owner's write takes."""
 
 
 class MysqlStore(Store):
+    """The blocking store, for threads."""
+
     capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
     dialect = "mysql"
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
-        """``now``: tests only; SQL for the milliseconds of the store's clock."""
+        """``now``: tests only; SQL for the store's clock in milliseconds."""
         self.settings = settings
         self.url = settings.url
         self._schema = MysqlSchema("mysql", settings.table)
@@ -74,7 +76,7 @@ class MysqlStore(Store):
         outbox = MysqlOutbox(settings.table, now, settings.migrate)
         self._outbox = MysqlOutboxPort(outbox, self._run)
         self._most_bytes = 1 << 20
-        self._held: dict[bytes, None] = {}
+        self._locked: dict[bytes, None] = {}
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
@@ -111,10 +113,10 @@ class MysqlStore(Store):
 
     def perform(self, request: Request) -> Any:
         programs = self.programs
-        if 2 * _size(request) + 4096 > self._most_bytes:  # bytes are written in hex
+        if 2 * _size(request) + 4096 > self._most_bytes:  # PyMySQL sends bytes as hex
             raise StoreError(
-                f"a result of {_size(request)} bytes is more than {self.url} takes in one statement;"
-                " raise max_allowed_packet there, or lower max_result_bytes"
+                f"a result of {_size(request)} bytes is more than {self.url} accepts in one statement;"
+                " raise max_allowed_packet on the server, or lower max_result_bytes"
             )
         if type(request) is ClaimRequest:
             return self._claim(request)
@@ -123,7 +125,7 @@ class MysqlStore(Store):
         return self._run(lambda: programs.perform(request))
 
     def _act(self, ask: Request) -> Any:
-        """What an operator does. It is noted each time, so a lost connection does not repeat it."""
+        """An operator's request. It writes an audit entry, so it is not retried after a lost connection."""
         act = self.programs.perform
         try:
             return self._run(lambda: act(ask), again=False, patience=OPERATOR_PATIENCE)
@@ -133,18 +135,18 @@ class MysqlStore(Store):
             return Ack.LOCKED
 
     def _claim(self, ask: ClaimRequest) -> Any:
-        held = self._held
+        locked = self._locked
         try:
             answer = self._run(lambda: self.programs.perform(ask), patience=PATIENCE)
         except StoreUnavailableError as error:
             if code_of(error.__cause__) != LOCK_WAIT:
                 raise
-            held[ask.id] = None
-            if len(held) > _HELD:
-                held.pop(next(iter(held)), None)
-            return Claimed(Verdict.BUSY, wait=COME_BACK, locked=True)
-        if held:
-            held.pop(ask.id, None)
+            locked[ask.id] = None
+            if len(locked) > _LOCKED:
+                locked.pop(next(iter(locked)), None)
+            return Claimed(Verdict.BUSY, wait=RETRY_WHEN_LOCKED, locked=True)
+        if locked:
+            locked.pop(ask.id, None)
         return answer
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
@@ -153,7 +155,7 @@ class MysqlStore(Store):
         weight = 0
         for index, request in enumerate(requests):
             size = _size(request)
-            if request.op not in _JOINED or size > ALONE or self._is_held(request):
+            if request.op not in _BATCHED_OPS or size > BATCHED or self._is_locked(request):
                 answers[index] = self._try(request)
                 continue
             together.append(index)
@@ -173,25 +175,25 @@ class MysqlStore(Store):
         if len(asks) == 1:
             answers[places[0]] = self._try(asks[0])
             return
-        told: list[Any] = [None] * len(asks)
+        known: list[Any] = [None] * len(asks)
         try:
             claims = any(type(ask) is ClaimRequest for ask in asks)
             found = self._run(
-                lambda: programs.perform_all(asks, told), patience=PATIENCE if claims else None
+                lambda: programs.perform_all(asks, known), patience=PATIENCE if claims else None
             )
         except (StoreError, TypeError) as error:
-            if isinstance(error, StoreError) and not _one_is_to_blame(error):
-                found = [error.again() if answer is None else answer for answer in told]
-            else:  # not the others' fault
+            if isinstance(error, StoreError) and not _one_was_refused(error):
+                found = [error.again() if answer is None else answer for answer in known]
+            else:  # one request failed the whole statement: try each alone
                 found = [
                     self._try(ask) if answer is None else answer
-                    for ask, answer in zip(asks, told, strict=True)
+                    for ask, answer in zip(asks, known, strict=True)
                 ]
         for place, answer in zip(places, found, strict=True):
             answers[place] = answer
 
-    def _is_held(self, request: Any) -> bool:
-        return bool(self._held) and request.id in self._held
+    def _is_locked(self, request: Any) -> bool:
+        return bool(self._locked) and request.id in self._locked
 
     def _try(self, request: Request) -> Any:
         try:
@@ -204,7 +206,7 @@ class MysqlStore(Store):
     def _run(
         self, program: Callable[[], Program[T]], again: bool = True, patience: float | None = None
     ) -> T:
-        """`patience`: seconds for which a row that another session holds is asked for again."""
+        """`patience`: seconds for which a row that another session locks is tried again."""
         import pymysql
 
         began = time.monotonic()
@@ -217,7 +219,7 @@ class MysqlStore(Store):
                 if is_demoted(error):
                     self._pool.close()
                 if is_lost(error):
-                    self._pool.close()  # the others are as old, and as dead
+                    self._pool.close()  # the idle connections are most likely lost too
                     if again and time.monotonic() < (began + until) / 2:
                         again = False
                         continue
@@ -239,7 +241,7 @@ class MysqlStore(Store):
                 return drive(program(), execute)
             except pymysql.Error as error:
                 code = code_of(error)
-                if code not in RIVALRY or time.monotonic() >= (
+                if code not in CONFLICTS or time.monotonic() >= (
                     enough if code == LOCK_WAIT else until
                 ):
                     raise
@@ -266,18 +268,18 @@ class MysqlStore(Store):
 
 
 def _size(request: Request) -> int:
-    """Of the values whose length only their sender knows."""
+    """Bytes of the values that have no fixed size."""
     values = (getattr(request, name, None) for name in ("result", "fingerprint", "error"))
     return sum(len(value) for value in values if value)
 
 
-def _one_is_to_blame(error: StoreError) -> bool:
-    """Did the server refuse a value or a row of the batch, rather than fail altogether?"""
+def _one_was_refused(error: StoreError) -> bool:
+    """Whether the server refused one value or row of the batch; otherwise it failed altogether."""
     return code_of(error.__cause__) > 0 and not is_lost(error.__cause__)
 
 
 class AsyncMysqlStore(ThreadedStore):
-    """One worker thread runs whole requests; what gathers while it works shares statements."""
+    """The async version: one worker thread; requests that wait for it share statements."""
 
     capabilities: ClassVar[Capabilities] = MysqlStore.capabilities
 
@@ -288,7 +290,7 @@ class AsyncMysqlStore(ThreadedStore):
         return cls(lambda: MysqlStore(settings), settings.url)
 
 
-# --- what a doctor looks at ------------------------------------------------------------------
+# --- what `doctor` checks --------------------------------------------------------------------
 
 _VARIABLES: Final = (
     "version",
@@ -323,7 +325,7 @@ def findings(settings: dict[str, str], schema: int) -> list[Finding]:
     binlog = settings["log_bin"] == "ON"
     packet = int(settings["max_allowed_packet"])
     found = [
-        Finding("ok", "a primary that takes writes")
+        Finding("ok", "a primary that accepts writes")
         if settings["read_only"] in ("OFF", "0")
         else Finding("refuse", "this server is read-only", "connect to the primary"),
         Finding("ok", "tables are InnoDB")
@@ -342,13 +344,16 @@ def findings(settings: dict[str, str], schema: int) -> list[Finding]:
         ),
         Finding("ok", "sessions are READ COMMITTED")
         if settings["isolation"] == "READ-COMMITTED"
-        else Finding("refuse", f"sessions are {settings['isolation']}: something resets them"),
+        else Finding(
+            "refuse",
+            f"sessions are {settings['isolation']}, although twicesafe sets READ COMMITTED: something resets them",
+        ),
     ]
     if binlog and settings["sync_binlog"] != "1":
         found.append(
             Finding(
                 "warn",
-                f"sync_binlog={settings['sync_binlog']}: replicas can miss what this server kept",
+                f"sync_binlog={settings['sync_binlog']}: after a crash, replicas can miss commits of this server",
                 "SET GLOBAL sync_binlog = 1",
             )
         )
@@ -356,19 +361,19 @@ def findings(settings: dict[str, str], schema: int) -> list[Finding]:
         found.append(
             Finding(
                 "refuse",
-                "binlog_format=STATEMENT does not go with READ COMMITTED",
+                "binlog_format=STATEMENT cannot be used with READ COMMITTED",
                 "set binlog_format to ROW or MIXED",
             )
         )
     if packet < 1 << 20:
         found.append(
-            Finding("warn", f"max_allowed_packet={packet}: results near it cannot be stored")
+            Finding("warn", f"max_allowed_packet={packet}: results near this size cannot be stored")
         )
     if "MariaDB" not in settings["version"] and settings["innodb_autoinc_lock_mode"] != "2":
         found.append(
             Finding(
                 "warn",
-                "innodb_autoinc_lock_mode is not 2: new keys wait for each other",
+                "innodb_autoinc_lock_mode is not 2: claims of new keys wait for each other",
                 "set innodb_autoinc_lock_mode = 2, the default of MySQL 8",
             )
         )

@@ -1,16 +1,15 @@
-"""Sweeping on MariaDB and MySQL: first the floor, then what lies under it.
+"""The sweep of MariaDB and MySQL: raise the floor first, then delete the records under it.
 
-Fences never restart (P3), although READ COMMITTED lets a claim and a sweep pass each other. The
-floor is read under a shared lock that is held to the end of the claim, and a sweep has raised and
-committed it before it deletes anything. So a claim that read the old floor is over before the first
-record goes, and has met that record; any other claim reads the new floor. A sweep does not queue for
-the floor, for every later claim would queue behind it: while somebody reads it, what lies above stays.
+Fences never restart (P3), although at READ COMMITTED a claim and a sweep may overlap. A claim reads the
+floor under a shared lock and holds it to its end. A sweep raises the floor and commits before it
+deletes anything. So a claim that read the old floor has ended before the first record is deleted, and
+has seen that record; any other claim reads the new floor. A sweep does not wait for the floor, because
+all later claims would wait behind it: while the floor is locked, the records above it stay.
 
-A claim of lease mode reads the floor for a moment; an inbox for as long as its transaction is open, and
-such transactions may overlap without end. So there are many floors, and any one of them is as good as
-another: lease mode reads the first, a transaction the one whose second it is. Each of those is left
-alone for a minute after its second, and can be raised then. A record goes when the *lowest* floor is
-at or above its fence.
+A claim of lease mode locks the floor for a moment, but an inbox locks it until its transaction ends,
+and such transactions may overlap without end. So there are many floors (gates), all equivalent. Lease
+mode reads the first. A transaction reads the one of the current second; that one is not read again for
+a minute, and can be raised then. A record is deleted when the *lowest* floor is at or above its fence.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["GATE", "Sweeper", "make_gates"]
 
 _FIRST, _GATES = 2, 64
-"""Rows of the table ``…_meta``: 1 is for lease mode, these are for transactions."""
+"""Rows of the table ``…_meta``: row 1 is for lease mode, these are for transactions."""
 
 GATE: Final = f"({_FIRST:d} + UNIX_TIMESTAMP() MOD {_GATES:d})"
 """The floor of this second."""
 
 
 def make_gates(meta: str, may_write: bool) -> Program[bool]:
-    """The floors for transactions, where they are missing; are they there?
+    """Create the floors for transactions if they are missing; False: they are, and we may not write.
 
-    They are rows, no change of the schema: older versions read the first floor, and need no other.
+    They are rows, not a change of the schema: older versions read the first floor only.
     """
     if (yield Query(f"SELECT COUNT(*) FROM {meta}"))[0][0] > _GATES:
         return True
@@ -47,11 +46,11 @@ def make_gates(meta: str, may_write: bool) -> Program[bool]:
         return False
 
     def make() -> Program[None]:
-        # Not raised while we copy it: a sweep that does not know the new ones yet comes after us.
+        # Locked while we copy it, so that a sweep that does not know the new rows comes after us.
         rows = yield Query(f"SELECT `schema`, floor FROM {meta} WHERE one = 1 LOCK IN SHARE MODE")
         schema, floor = rows[0]
-        rows_ = ", ".join(f"({_FIRST + gate:d}, {schema:d}, {floor:d})" for gate in range(_GATES))
-        yield Change(f"INSERT IGNORE INTO {meta} (one, `schema`, floor) VALUES {rows_}")
+        values = ", ".join(f"({_FIRST + gate:d}, {schema:d}, {floor:d})" for gate in range(_GATES))
+        yield Change(f"INSERT IGNORE INTO {meta} (one, `schema`, floor) VALUES {values}")
 
     yield from atomically(make(), "START TRANSACTION")
     return True
@@ -59,16 +58,18 @@ def make_gates(meta: str, may_write: bool) -> Program[bool]:
 
 _TRIES: Final = 5
 _PAUSE: Final = 0.02
-"""So often, and so many seconds apart, a bite looks whether nobody reads a floor."""
+"""How often, and after how many seconds, one step tries to raise floors that were locked."""
 
 
 class Sweeper:
+    """The sweep of one store."""
+
     def __init__(self, programs: MysqlPrograms) -> None:
         self._records, self._audit, self._meta = programs.records, programs.audit, programs.meta
         self._now, self._begin = programs.now, programs.begin
 
-    def bite(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite in the order of arrival; the floor is not locked while records are removed."""
+    def step(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
+        """One step, in the order of insertion. No floor is locked while records are deleted."""
         rows = yield Query(
             f"SELECT n, fence, expires_at, {self._now} FROM {self._records} WHERE n > %s"
             " ORDER BY n LIMIT %s",
@@ -82,13 +83,13 @@ class Sweeper:
         removed = 0
         if due:
             floor = yield from self._raise(max(fence for _, fence in due))
-            # From here on no claim knows a lower floor.
+            # From here on no claim reads a lower floor.
             still = f"expires_at BETWEEN 1 AND {rows[0][3]:d} AND fence <= {floor:d}"
             removed = yield from atomically(self._remove([n for n, _ in due], still), self._begin)
         return SweepReport(removed=removed, examined=len(rows), more=bool(after)), after
 
     def _raise(self, to: int) -> Program[int]:
-        """Raise the floors that nobody reads; the lowest of all, as it is now."""
+        """Raise the floors that are not locked; returns the lowest of all floors."""
         lowest = yield from self._lowest()
         for turn in range(_TRIES):
             if lowest >= to:
@@ -96,7 +97,7 @@ class Sweeper:
             if turn:
                 yield Query(f"SELECT SLEEP({_PAUSE})")
             yield from atomically(self._raise_unread(to), self._begin)
-            # Asked for again, not worked out: others raise them too, or have just made new ones.
+            # Read again: other processes raise floors too, or have just created new ones.
             lowest = yield from self._lowest()
         return lowest
 
@@ -112,10 +113,10 @@ class Sweeper:
             yield Change(f"UPDATE {rows} SET m.floor = {to:d}")
 
     def _remove(self, numbers: list[int], still: str) -> Program[int]:
-        """What was claimed since we looked stays; what a session works on is not waited for.
+        """Delete those that are still expired. Rows that another session locks are skipped.
 
-        Rows are reached by their numbers alone, and what belongs to them by those of the rows that
-        we have locked: a scan would wait at the rows that were stepped over.
+        Rows are found by their numbers, and audit entries by the ids of the rows that we locked: a scan
+        would wait for the rows that were skipped.
         """
         rows = yield Query(
             f"SELECT r.n, r.id FROM {numbered(self._records, 'r', 'n', numbers)}"
@@ -124,11 +125,11 @@ class Sweeper:
         if not rows:
             return 0
         places = ", ".join(["%s"] * len(rows))
-        noted = yield Query(
+        entries = yield Query(
             f"SELECT n FROM {self._audit} WHERE id IN ({places})", tuple(id_ for _, id_ in rows)
         )
-        if noted:
-            yield self._delete(self._audit, noted)
+        if entries:
+            yield self._delete(self._audit, entries)
         return (yield self._delete(self._records, rows))  # type: ignore[no-any-return]
 
     def _delete(self, table: str, rows: Iterable[tuple[int, Any]]) -> Change:

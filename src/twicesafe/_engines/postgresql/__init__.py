@@ -1,20 +1,25 @@
-"""PostgreSQL, by psycopg 3 or asyncpg, on the server's own clock.
+"""PostgreSQL, with psycopg 3 or asyncpg, on the server's clock.
 
-    postgresql://user@host/db             psycopg 3 in both colours
-    postgresql+asyncpg://user@host/db     asyncpg for the async form
+    postgresql://user@host/db             psycopg 3, blocking and async
+    postgresql+asyncpg://user@host/db     asyncpg for the async store
     ?table=twicesafe&schema=app&pool=10&timeout=5&prepare=false&wake=false&migrate=false
-    whatever else stands in the query goes to the driver (sslmode, application_name …)
+    all other options go to the driver (sslmode, application_name …)
 
-    programs    what is asked of the server, as data: one statement per phase
-    statements  their SQL
-    blocking    threads: a pool of connections
-    awaited     event loops: a few lanes, in which concurrent calls share statements
-    wires       one awaited connection of either driver
-    generations what changes with ?generations=6h: a day of records goes by one DROP
+    programs          the requests: one statement each, for one request or for many
+    statements        their SQL
+    heap_walks        sweep and browse
+    session           what a new connection checks and sets; how a pooler is detected
+    store             the blocking store: a pool of connections
+    async_store       the async stores
+    loop_connections  the connections of one event loop; concurrent calls share statements
+    connections       one async connection of either driver
+    listener          wake-ups by NOTIFY
+    in_transaction    the record in the caller's transaction
+    generations       with ?generations=6h: partitions by time, so that one DROP removes many records
+    outbox_programs   the outbox in the caller's database
 
-Waiters are woken by NOTIFY, which only contended keys pay for: whoever waits marks the row, and
-only a marked row announces its end. Behind a pooler in transaction mode say
-``prepare=false&wake=false``; waiters poll then.
+Only contended keys pay for NOTIFY: a waiter marks the row, and only a marked row announces its end.
+Behind a pooler in transaction mode use ``prepare=false&wake=false``; then waiters poll.
 """
 
 from typing import Any
@@ -26,7 +31,7 @@ __all__ = ["AsyncPostgresStore", "AsyncpgStore", "PostgresStore"]
 
 def __getattr__(name: str) -> Any:
     if name in ("AsyncPostgresStore", "AsyncpgStore"):
-        from . import async_store as awaited
+        from . import async_store
 
-        return getattr(awaited, name)
+        return getattr(async_store, name)
     raise AttributeError(name)

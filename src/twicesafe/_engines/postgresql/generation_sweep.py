@@ -1,12 +1,12 @@
-"""Dropping: how generations end. What a sweep does where records are kept in generations.
+"""The sweep of a store with generations: open the next one, empty the old ones, drop them.
 
-    turn    open the next generation, when the current one is old enough
-    look    through a closed one, page by page; what is still needed is brought forward
-    drop    it, once a look came to its end
+    turn    open the next generation when the current one is old enough
+    look    go through a closed one page by page, and move the records that are still needed forward
+    drop    it, when the look has reached its end
 
-Nothing is written to a closed generation any more, so what a look has seen to be over stays over:
-no page is looked at twice, and the lock of the drop is held for the DROP alone. Locks are asked for
-with little patience: who waits for one makes claims wait. What does not succeed is done next time.
+Nothing is written to a closed generation, so a record that is expired stays expired: no page is
+read twice, and the exclusive lock is held for the DROP only. Lock time-outs are short, because claims
+wait behind us. A step that gets no lock is left to the next sweep.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from ..sql.commands import Change, Query, atomically
 from .programs import PostgresPrograms
 from .settings import NOT_FREE, code_of
 
-__all__ = ["MOVED", "Dropping"]
+__all__ = ["MOVED", "GenerationSweep"]
 
 T = TypeVar("T")
 
 PATIENCE: Final = 50
-"""Milliseconds to wait for a lock, in which claims queue up behind us."""
+"""Milliseconds to wait for a lock; claims queue up behind us."""
 
 PAGES: Final = 2048
-"""Pages (16 MB) looked through in one transaction, and in one bite of a sweep."""
+"""Pages (16 MB) that one transaction, and one step of a sweep, goes through."""
 
 SAMPLE: Final = 128
-"""Pages that tell whether a look is worth while."""
+"""Pages read to estimate whether a look is worth its cost."""
 
 FEW, SHARE = 1000, 0.05
-"""So many records, or this share of a generation, are brought forward rather than waited for."""
+"""If no more records than this, or this share, are still needed, they are moved forward."""
 
 LATE: Final = 2
 """Periods after which a generation should have been followed by the next one."""
 
 MOVED: Final = "40001"
-"""SQLSTATE: another one brought the row into the current generation while we waited for it."""
+"""SQLSTATE: another transaction moved the row to the current generation while we waited for it."""
 
 _STORAGE: Final = (
     "fillfactor = 100, autovacuum_vacuum_scale_factor = 0.05,"
@@ -50,24 +50,28 @@ _STORAGE: Final = (
 
 
 class Closed(NamedTuple):
+    """A generation that is not written to, and how far a look has come."""
+
     generation: int
     due_at: int
     file: int | None
-    """Its file, as it was when the look began: a table that was rewritten is looked at again."""
+    """Its file when the look began: if the table was rewritten since, the look starts again."""
     pages: int
     records: int
-    """Seen to be over, in so many pages."""
+    """Expired records in these pages."""
     fence: int
 
 
-class Dropping(PostgresPrograms):
+class GenerationSweep(PostgresPrograms):
+    """A base class of `GenerationPrograms`."""
+
     current: str
     period: int
     """Milliseconds that a generation is current."""
     table: str
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One bite: at most `limit` records brought forward, some pages looked at, some DROPs."""
+        """One step: move at most `limit` records forward, go through some pages, drop what is empty."""
         removed = examined = 0
         more = False
         yield from self._when_free(self.turn())
@@ -81,12 +85,14 @@ class Dropping(PostgresPrograms):
                 more = True
                 break
             which = closed.generation
-            if not closed.pages and not (yield from self._when_free(self._ripe(which), which)):
+            if not closed.pages and not (
+                yield from self._when_free(self._is_worth_a_look(which), which)
+            ):
                 continue
             while True:
                 found = yield from self._when_free(self._look(which, ask.limit), which)
                 if found is None:
-                    break  # another node is at it, or somebody works on a record in it
+                    break  # another node does it, or a record in it is locked
                 seen, pages, ended = found
                 examined += seen
                 budget -= max(1, pages)
@@ -99,15 +105,15 @@ class Dropping(PostgresPrograms):
         return SweepReport(removed=removed, examined=examined, more=more), "more" if more else ""
 
     def _when_free(self, program: Program[T], closed: int | None = None) -> Program[T | None]:
-        """In a transaction, by one node at a time; None: not now, or `closed` is gone."""
+        """Run this in a transaction, by one node at a time; None: not now, or `closed` was dropped."""
         try:
-            return (yield from atomically(self._alone_at_it(program, closed), self.begin))
+            return (yield from atomically(self._one_node_at_a_time(program, closed), self.begin))
         except StoreUnavailableError as error:
             if code_of(error) not in (NOT_FREE, MOVED):
                 raise
             return None
 
-    def _alone_at_it(self, program: Program[T], closed: int | None) -> Program[T | None]:
+    def _one_node_at_a_time(self, program: Program[T], closed: int | None) -> Program[T | None]:
         yield Change(f"SET LOCAL lock_timeout = {PATIENCE}")
         lock = f"hashtext('twicesafe generations {self.table}')"
         mine = (yield Query(f"SELECT pg_try_advisory_xact_lock({lock})"))[0][0]
@@ -119,9 +125,9 @@ class Dropping(PostgresPrograms):
         return (yield from program)
 
     def upkeep(self) -> Program[list[Finding]]:
-        """Do generations still turn? If not, nothing is ever dropped, and nobody else would tell.
+        """Warn if no sweep opens new generations: then nothing is ever dropped.
 
-        One that was never opened by a turn is as old as the first record that a look meets in it.
+        The age of the first generation is that of some record in it: no turn recorded its start.
         """
         opened, now, first, closed = (
             yield Query(
@@ -131,17 +137,17 @@ class Dropping(PostgresPrograms):
         )[0]
         age = now - (opened or first or now)
         late = age > LATE * self.period
-        told = f"the current generation is {age / self.period:.1f} periods old, {closed} wait to go"
+        what = f"the current generation is {age / self.period:.1f} periods old, {closed} wait to be dropped"
         remedy = (
-            "let a node sweep: receiver.maintain(), or `twicesafe sweep --every`; if one does, look "
-            "for a transaction that has been open for long (pg_stat_activity)"
+            "run a sweep: receiver.maintain(), or `twicesafe sweep --every`; if one runs, look for a "
+            "transaction that has been open for a long time (pg_stat_activity)"
         )
-        return [Finding("warn", told, remedy) if late else Finding("ok", told)]
+        return [Finding("warn", what, remedy) if late else Finding("ok", what)]
 
     # -- turn ---------------------------------------------------------------------------------
 
     def turn(self) -> Program[bool]:
-        """The next generation, if it is time for one. The lock is the gate (rule 2)."""
+        """Open the next generation if it is time. The lock is the gate (rule 2)."""
         old, opened, now = (
             yield Query(f"SELECT generation, opened_at, {self._now} FROM {self.meta}")
         )[0]
@@ -162,8 +168,8 @@ class Dropping(PostgresPrograms):
 
     # -- look ---------------------------------------------------------------------------------
 
-    def _ripe(self, generation: int) -> Program[bool]:
-        """By a sample: is there little enough left in it? If not, it says when to ask again."""
+    def _is_worth_a_look(self, generation: int) -> Program[bool]:
+        """Whether few enough records are needed, by a sample. If not, set the time of the next sample."""
         part = self._part(generation)
         pages, now = (yield Query(f"SELECT {_pages(part)}, {self._now}"))[0]
         share = min(100.0, 100.0 * SAMPLE / max(1, pages))
@@ -176,7 +182,7 @@ class Dropping(PostgresPrograms):
         )[0]
         if needed * 100 / share <= max(FEW, SHARE * total * 100 / share):
             return True
-        # Records without an end in sight may be the reason: look again soon enough all the same.
+        # Records that never expire may be the reason, so the next sample is at most a period away.
         soon, late = now + self.period // 20, now + self.period
         due = min(late, max(soon, late if over_at is None else over_at))
         yield Change(
@@ -185,7 +191,7 @@ class Dropping(PostgresPrograms):
         return False
 
     def _look(self, generation: int, limit: int) -> Program[tuple[int, int, bool] | None]:
-        """The next pages: how many records and pages were seen, and whether that was all."""
+        """Go through the next pages; returns records and pages seen, and whether that was all."""
         part = self._part(generation)
         first, same, last, now = (
             yield Query(
@@ -208,18 +214,18 @@ class Dropping(PostgresPrograms):
                 coalesce(max(fence), 0) FROM {part} WHERE {where}"""
             )
         )[0]
-        brought = 0
+        moved = 0
         if needed:
-            brought = yield Change(
+            moved = yield Change(
                 f"""WITH n AS MATERIALIZED (
                     SELECT id FROM {part} WHERE {where} AND {_needed(now)}
                     LIMIT {limit:d} FOR UPDATE SKIP LOCKED)
                 UPDATE {self.records} r SET generation = {self.current}
                 FROM n WHERE r.id = n.id AND r.generation = {generation:d}"""
             )
-        if brought < needed:
-            # A full bite: go on. Otherwise somebody works on one of them: not now.
-            return (brought, 1, False) if brought == limit else None
+        if moved < needed:
+            # The limit is reached: continue. Otherwise one of them is locked: not now.
+            return (moved, 1, False) if moved == limit else None
         yield Change(
             f"""UPDATE {self.table}_closed SET pages = {until:d},
             records = records + {total - needed:d}, fence = greatest(fence, {fence:d})
@@ -230,15 +236,15 @@ class Dropping(PostgresPrograms):
     # -- drop ---------------------------------------------------------------------------------
 
     def _drop(self, generation: int) -> Program[int]:
-        """How many records went with it; none, if it could not be locked now."""
-        trail = yield from self._when_free(self._trail(generation), generation)
+        """Drop it; returns how many records were in it, or 0 if it could not be locked now."""
+        trail = yield from self._when_free(self._find_audit_entries(generation), generation)
         if trail is None:
             return 0
-        gone = yield from self._when_free(self._gone(generation, trail), generation)
+        gone = yield from self._when_free(self._drop_locked(generation, trail), generation)
         return gone or 0
 
-    def _trail(self, generation: int) -> Program[list[int] | None]:
-        """The audit entries that go with it, found before anybody has to wait for us."""
+    def _find_audit_entries(self, generation: int) -> Program[list[int] | None]:
+        """The audit entries of its records. Found first, because claims wait during the drop."""
         part = self._part(generation)
         busy = yield Query(
             f"""SELECT count(*) FROM pg_locks WHERE relation = '{part}'::regclass
@@ -246,13 +252,13 @@ class Dropping(PostgresPrograms):
             AND mode = 'ShareUpdateExclusiveLock'"""
         )
         if busy[0][0]:
-            return None  # being vacuumed: waiting for that would make claims wait
+            return None  # it is being vacuumed: if we waited for that, claims would wait too
         rows = yield Query(
             f"SELECT n FROM {self.audit} t WHERE EXISTS (SELECT FROM {part} r WHERE r.id = t.id)"
         )
         return [row[0] for row in rows]
 
-    def _gone(self, generation: int, trail: list[int]) -> Program[int | None]:
+    def _drop_locked(self, generation: int, trail: list[int]) -> Program[int | None]:
         part = self._part(generation)
         yield Change(f"LOCK TABLE ONLY {self.records} IN ACCESS EXCLUSIVE MODE")
         yield Change(f"LOCK TABLE {part} IN ACCESS EXCLUSIVE MODE")
@@ -262,7 +268,7 @@ class Dropping(PostgresPrograms):
             RETURNING records, fence"""
         )
         if not rows:
-            return None  # somebody has rewritten it: it is looked at again
+            return None  # the table was rewritten: the look starts again
         records, fence = rows[0]
         yield Change(f"UPDATE {self.meta} SET floor = {fence:d} WHERE floor < {fence:d}")
         if trail:

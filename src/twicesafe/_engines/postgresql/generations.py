@@ -1,18 +1,18 @@
-"""Generations: records in partitions by time, so that a day of them goes by one DROP.
+"""Generations: records in partitions by time, so that one DROP removes many expired records.
 
     postgresql://…/shop?generations=6h
 
-One generation is *current*; the row in ``…_meta`` says which. Two rules carry everything:
+One generation is *current*; the row in ``…_meta`` says which. There are two rules:
 
     1  Only the current generation is written to. A claim inserts there; any other write of a
-       record that is in an older one brings it along. An older generation only loses rows.
-    2  The current generation changes behind a gate: a lock on the table that no writer's
-       transaction overlaps. So whoever writes to a generation has seen all rows of those before.
+       record in an older generation moves it there. An older generation only loses rows.
+    2  The current generation changes under a lock on the table that no writer's transaction
+       overlaps (the gate). So a transaction that writes to a generation sees all rows of older ones.
 
-From 2 follows that identity stays unique, although each partition has an index of its own: two
-writers in one generation meet in its index, two in different ones have seen each other. From 1
-follows that what was once seen to be over in an older generation stays over, so it can be looked
-through at leisure and dropped in a moment (`dropping`). No clock and no time-out is part of it.
+Rule 2 keeps keys unique, although each partition has its own index: two writers in one generation
+conflict in its index, and of two in different generations, the later sees the row of the earlier.
+Rule 1 means that a record of an older generation that is expired stays expired, so the generation can
+be checked slowly and dropped quickly (`generation_sweep`). No clock and no time-out is part of this.
 The proof is in docs/decisions/0007-generations.md.
 """
 
@@ -26,7 +26,7 @@ from ..._core.protocol import ClaimRequest
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ..sql.migrations import Schema, files_of
-from .generation_sweep import MOVED, Dropping
+from .generation_sweep import MOVED, GenerationSweep
 from .programs import AGAIN, PostgresPrograms
 from .schema import GENERATIONS, PostgresSchema
 from .settings import code_of
@@ -40,22 +40,22 @@ _TRIES: Final = 5
 def layout(
     table: str, schema: str, period: float, mark: Callable[[str], str], now: str = NOW
 ) -> tuple[PostgresSchema, PostgresPrograms]:
-    """The schema and the programs of a store; `period` in seconds, 0: one table for all time."""
+    """The schema and the programs of a store; `period` in seconds, 0: without generations."""
     if not period:
         plain = PostgresSchema(table, schema, mark)
         return plain, PostgresPrograms(plain.table, mark, now)
-    parted = GenerationSchema(table, schema, mark)
-    return parted, GenerationPrograms(parted.table, mark, round(period * 1000), now)
+    partitioned = GenerationSchema(table, schema, mark)
+    return partitioned, GenerationPrograms(partitioned.table, mark, round(period * 1000), now)
 
 
 class GenerationSchema(PostgresSchema):
-    """The tables that all have, and then those of generations; counted in thousands."""
+    """The common tables, and then those of generations, whose versions count in thousands."""
 
     def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
         super().__init__(table, schema, mark)
         self._common = self.newest
-        self._parted = files_of("postgresql_generations")
-        self.newest += GENERATIONS * len(self._parted)
+        self._partition_files = files_of("postgresql_generations")
+        self.newest += GENERATIONS * len(self._partition_files)
 
     def version(self) -> Program[int]:
         return (yield from Schema.version(self))
@@ -63,17 +63,17 @@ class GenerationSchema(PostgresSchema):
     def file(self, version: int) -> Traversable:
         if version < GENERATIONS:
             return super().file(version)
-        return self._parted[version // GENERATIONS - 1]
+        return self._partition_files[version // GENERATIONS - 1]
 
     def after(self, version: int) -> int:
         return version + (1 if version % GENERATIONS < self._common else GENERATIONS)
 
 
 class _Statements(Statements):
-    """Every write brings its row into the current generation, so it may leave its partition.
+    """Every write moves its row into the current generation, so the row may change its partition.
 
-    An upsert cannot do that, and a place is one among those of all partitions: what is written is
-    found by identity, and a take-over repeats its whole condition on the row that it locks.
+    An upsert cannot do that, and a `ctid` is unique only within one partition. So rows are found by
+    id, and a takeover repeats its whole condition on the row that it locks.
     """
 
     def __init__(
@@ -105,21 +105,23 @@ class _Statements(Statements):
         return super()._update(f"generation = {self._current}, {values}")
 
 
-class GenerationPrograms(Dropping, PostgresPrograms):
+class GenerationPrograms(GenerationSweep, PostgresPrograms):
+    """The programs of a store with generations."""
+
     holder: ClassVar[str] = "generations"
 
     def __init__(self, table: str, mark: Callable[[str], str], period: int, now: str = NOW) -> None:
-        # Where a snapshot outlives its statement the gate would not hold: then there is no
-        # current generation, and the write is refused.
+        # The gate does not work if a snapshot outlives its statement. Then this finds no current
+        # generation, and the write is refused.
         current = (
             f"(SELECT generation FROM {table}_meta"
             " WHERE current_setting('transaction_isolation') = 'read committed')"
         )
         self.current, self.period, self.table = current, period, table
         super().__init__(table, mark, now)
-        bring = f" SET generation = {current}, "
-        self._save = self._save.replace(" SET ", bring, 1)
-        self._await = self._await.replace(" SET ", bring, 1)
+        move = f" SET generation = {current}, "
+        self._save = self._save.replace(" SET ", move, 1)
+        self._await = self._await.replace(" SET ", move, 1)
         self._insert = self._insert.replace("(", "(generation, ", 1).replace(
             "VALUES (", f"VALUES ({current}, ", 1
         )
@@ -127,7 +129,7 @@ class GenerationPrograms(Dropping, PostgresPrograms):
     def statements(self) -> Statements:
         return _Statements(self.records, self.meta, self._mark, self._now, self.current)
 
-    # Whoever waits for a row that is being brought along gets an error instead of the row.
+    # A statement that waited for a row gets an error if that row was moved meanwhile.
 
     def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
         try:

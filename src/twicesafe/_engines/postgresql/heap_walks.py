@@ -18,7 +18,7 @@ __all__ = ["HeapWalks"]
 
 _TURNS: Final = 6
 _PAUSE: Final = 0.02
-"""How often, and after how many seconds, one pass checks whether all snapshots see the new floor."""
+"""How often, and after how many seconds, one step checks whether all snapshots see the new floor."""
 
 _END: Final = "(4294967294,65535)"
 """The last possible `ctid` of a table."""
@@ -35,7 +35,7 @@ class HeapWalks(SqlPrograms):
     def _sweep_statement(self) -> str:
         now = self._now
         return f"""
-            WITH bite AS MATERIALIZED (
+            WITH part AS MATERIALIZED (
                 SELECT ctid AS place, fence, expires_at BETWEEN 1 AND {now} AS over
                 FROM {self.records} WHERE ctid > ?::text::tid AND ctid <= ?::text::tid LIMIT ?),
             m AS MATERIALIZED (
@@ -48,20 +48,20 @@ class HeapWalks(SqlPrograms):
             due AS MATERIALIZED (
                 SELECT r.ctid AS place, r.id FROM {self.records} r
                 WHERE r.ctid = ANY (ARRAY(
-                        SELECT place FROM bite, m WHERE over AND m.seen AND fence <= m.floor))
+                        SELECT place FROM part, m WHERE over AND m.seen AND fence <= m.floor))
                     AND r.expires_at BETWEEN 1 AND {now} AND r.fence <= (SELECT floor FROM m)
                 LIMIT ? FOR UPDATE SKIP LOCKED),
             trail AS (DELETE FROM {self.audit} WHERE id IN (SELECT id FROM due)),
             gone AS (
                 DELETE FROM {self.records} WHERE ctid = ANY (ARRAY(SELECT place FROM due))
                 RETURNING 1)
-            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM bite),
-                (SELECT max(place)::text FROM bite),
-                (SELECT max(fence) FROM bite, m WHERE over AND NOT (m.seen AND fence <= m.floor)),
+            SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM part),
+                (SELECT max(place)::text FROM part),
+                (SELECT max(fence) FROM part, m WHERE over AND NOT (m.seen AND fence <= m.floor)),
                 (SELECT seen FROM m)"""
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        """One pass in the order of the heap. Rows that another transaction has locked are skipped.
+        """One step, in the order of the heap. Rows that another transaction has locked are skipped.
 
         A claim reads the floor and inserts in one statement, but its server process may pause in
         between, while other workers claim the key, complete it and have it swept. So a record is
@@ -83,7 +83,7 @@ class HeapWalks(SqlPrograms):
                 examined, end = looked, last or start
                 after = last if looked == ask.limit else ""
             if left <= 0:
-                after = start  # there may be more among the rows of this pass
+                after = start  # there may be more among the rows of this step
                 break
             if above is None:
                 break

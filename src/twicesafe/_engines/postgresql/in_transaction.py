@@ -1,13 +1,13 @@
-"""PostgreSQL inside the caller's transaction: one statement to enter, one to leave.
+"""Transaction mode on PostgreSQL: one statement to enter, one to leave, in the caller's transaction.
 
-A caught unique violation would abort the caller's transaction, so the insert does nothing on a
-conflict; it waits for whoever inserted the same key, up to a lock time-out that is set for this
-statement alone. A transaction is told from the next one by its number: the record is only completed
-where `txid_current` is what it was.
+A unique violation would abort the caller's transaction, so the insert does nothing on a conflict. It
+waits for a transaction that inserted the same key, up to a lock time-out that is set for this
+statement only. The record is completed only in the transaction that entered it, which is recognised
+by its number (`txid_current`).
 
-A record that goes between two of our statements is not missed: whatever is inserted is inserted by a
-statement that does nothing on a conflict. The floor needs no lock at any isolation level: a sweep
-removes nothing before every open snapshot sees the floor above it (`PostgresPrograms.sweep`).
+A record may be swept between two of our statements. That is safe: every insert does nothing on a
+conflict. The floor needs no lock at any isolation level, because a sweep deletes nothing before every
+open snapshot sees the higher floor (`HeapWalks.sweep`).
 """
 
 from __future__ import annotations
@@ -49,25 +49,27 @@ _SEEN: Final = (
 _PATIENCE: Final = """patience AS MATERIALIZED (
             SELECT current_setting('lock_timeout') AS before,
                 set_config('lock_timeout', ?::text, true) AS during)"""
-"""For this statement only: what was before is put back at its end."""
+"""For this statement only: the previous value is restored at its end."""
 
 
 class PostgresInTransaction(InTransaction):
+    """The programs for the caller's transaction."""
+
     programs: PostgresPrograms
 
     def __init__(self, programs: PostgresPrograms, now: str) -> None:
         self.programs, self._now = programs, now
         current = getattr(programs, "current", "")  # only tables that keep generations have one
-        self._place, self._here = ("generation, ", f"{current}, ") if current else ("", "")
-        self._bring = f"generation = {current}, " if current else ""
-        # A record that is swept after our snapshot took its fence with it, past the floor that we
-        # see; and an index of one generation does not know the keys of the others.
+        self._column, self._current = ("generation, ", f"{current}, ") if current else ("", "")
+        self._move = f"generation = {current}, " if current else ""
+        # A record that is swept after our snapshot may have a fence above the floor that we see; and
+        # the index of one generation does not contain the keys of the others.
         self._unless_seen = f"WHERE NOT EXISTS (SELECT FROM {programs.records} r WHERE r.id = a.id)"
         mark = programs.mark
         self._enter_one, self._enter_many = mark(self._one()), mark(self._many())
         self._patience = mark("SELECT set_config('lock_timeout', ?::text, true)")
         self._leave = mark(f"""
-        UPDATE {programs.records} r SET {self._bring}state = 1, result = ?::bytea, lease_until = 0,
+        UPDATE {programs.records} r SET {self._move}state = 1, result = ?::bytea, lease_until = 0,
             changed_at = {now}, expires_at = {now} + ?::bigint
         WHERE id = ?::bytea AND owner = ?::bytea AND fence = ?::bigint AND state = 0
             AND txid_current_if_assigned() = ?::bigint
@@ -78,7 +80,7 @@ class PostgresInTransaction(InTransaction):
             return [(yield from self._enter_alone(asks[0], wait))]
         patience = f"{max(1, round(wait * 1000))}ms"
         answers: dict[bytes, Entered] = {}
-        left = sorted(asks, key=lambda ask: ask.id)  # two batches never wait in a circle
+        left = sorted(asks, key=lambda ask: ask.id)  # sorted, so that two batches never deadlock
         for _ in range(_RACES):
             columns = zip(*(_values_of(ask) for ask in left), strict=True)
             rows = yield Query(self._enter_many, (*(list(column) for column in columns), patience))
@@ -90,13 +92,13 @@ class PostgresInTransaction(InTransaction):
                 if fence is not None:
                     answer = Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
                 if answer is None:
-                    again.append(ask)  # somebody was faster: now there is something to see
+                    again.append(ask)  # another transaction was faster: its row can be read now
                 else:
                     answers[ask.id] = Entered(answer, mark)
             left = again
             if not left:
                 return [answers[ask.id] for ask in asks]
-        raise _overtaken(left[0])
+        raise _lost_every_race(left[0])
 
     def enter_one(self, ask: Enter) -> Program[Entered]:
         return self._enter_alone(ask, ask.wait)
@@ -107,16 +109,18 @@ class PostgresInTransaction(InTransaction):
             rows = yield Query(self._enter_one, (patience, *_values_of(ask), ask.id))
             now, mark, fresh, *seen, before = rows[0]
             answer = _answer(ask, now, fresh, seen)
-            if answer is None and seen[0] is not None:  # it may be taken over: under its lock
+            if (
+                answer is None and seen[0] is not None
+            ):  # it may be taken over: decide under its lock
                 yield Query(self._patience, (patience,))
                 answer = yield from self._take(ask)
                 yield Query(self._patience, (before,))
             if answer is not None:
                 return Entered(answer, mark)
-        raise _overtaken(ask)
+        raise _lost_every_race(ask)
 
     def _take(self, ask: Enter) -> Program[Claimed | None]:
-        """Decide under the lock of the row; None: a sweep has removed it, so insert after all."""
+        """Decide under the lock of the row; None: a sweep has deleted it, so insert after all."""
         row, now = yield from self.programs.load(ask.id, self.programs.lock)
         if row is None:
             return None
@@ -137,7 +141,9 @@ class PostgresInTransaction(InTransaction):
                 return
             if (yield from programs.insert(after)):
                 return
-        raise StoreUnavailableError("this record comes and goes faster than it can be noted")
+        raise StoreUnavailableError(
+            "other workers changed this record at every attempt to update it; try again"
+        )
 
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
@@ -145,7 +151,7 @@ class PostgresInTransaction(InTransaction):
         return bool((yield Query(self._leave, values)))
 
     def _one(self) -> str:
-        """New, or what is there. It may wait, and sees nothing then of what it waited for."""
+        """Insert, or return the record. If it waited for a row, it does not see that row."""
         p, now = self.programs, self._now
         values = ", ".join(f"?::{kind} AS {name}" for name, kind in _ENTER)
         return f"""
@@ -162,16 +168,16 @@ class PostgresInTransaction(InTransaction):
 
     def _insert(self) -> str:
         return f"""
-            INSERT INTO {self.programs.records} ({self._place}id, owner, fingerprint, scope, value,
+            INSERT INTO {self.programs.records} ({self._column}id, owner, fingerprint, scope, value,
                 fence, attempt, state, cause, created_at, changed_at, hold, error, lease_until,
                 expires_at)
-            SELECT {self._here}a.id, a.owner, a.fingerprint, a.scope, a.value, m.floor + 1, 1,
+            SELECT {self._current}a.id, a.owner, a.fingerprint, a.scope, a.value, m.floor + 1, 1,
                 a.done::integer, 0, a.now, a.now, true, '',
                 CASE WHEN a.done THEN 0 ELSE a.now END,
                 CASE WHEN a.done THEN a.now + a.retention ELSE 0 END"""
 
     def _many(self) -> str:
-        """The same for many, with those that may be taken over."""
+        """The same for many; it also takes over records that may be taken over."""
         p = self.programs
         names = ", ".join(name for name, _ in _ENTER)
         arrays = ", ".join(f"?::{kind}[]" for _, kind in _ENTER)
@@ -186,7 +192,7 @@ class PostgresInTransaction(InTransaction):
             WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
             ON CONFLICT DO NOTHING RETURNING id, fence)
         , taken AS (
-            UPDATE {p.records} r SET {self._bring}
+            UPDATE {p.records} r SET {self._move}
                 state = a.done::integer, fence = r.fence + 1, owner = a.owner, hold = true, awaited = false,
                 lease_until = CASE WHEN a.done THEN 0 ELSE a.now END,
                 expires_at = CASE WHEN a.done THEN a.now + a.retention ELSE 0 END,
@@ -217,7 +223,7 @@ def _values_of(ask: Enter) -> tuple[Any, ...]:
 
 
 def _answer(ask: Enter, now: int, fresh: int | None, seen: Sequence[Any]) -> Claimed | None:
-    """The verdict from what a statement returned; None: nothing was seen, or it may be taken."""
+    """The verdict from a returned row; None: there was none, or it may be taken over."""
     if fresh is not None:
         return Claimed(Verdict.WON, fresh, 1)
     state, fence, attempt, owner, lease, changed, expires, hold, cause, print_, result = seen
@@ -227,10 +233,10 @@ def _answer(ask: Enter, now: int, fresh: int | None, seen: Sequence[Any]) -> Cla
     return look(row_from((ask.id, "", "", *known, result, "")), ask, now)
 
 
-def _overtaken(ask: Enter) -> StillInProgressError:
+def _lost_every_race(ask: Enter) -> StillInProgressError:
     return StillInProgressError(
-        "others changed this key again and again while we looked; roll back, and let the message "
-        "come again",
+        "other transactions changed this key at every attempt; roll back, and let the message be "
+        "delivered again",
         key=ask.key,
         retry_after=0.5,
     )

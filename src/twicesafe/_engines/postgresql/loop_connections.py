@@ -178,8 +178,8 @@ class LoopConnections:
         return batcher.submit(request)
 
     def _is_locked(self, request: Any) -> bool:
-        held = self._store.programs.held
-        return bool(held) and request.op in ("claim", "abandon") and request.id in held
+        locked = self._store.programs.locked
+        return bool(locked) and request.op in ("claim", "abandon") and request.id in locked
 
     def run_other(self, program: Program[T]) -> Coroutine[Any, Any, T]:
         return self.other.run(program)

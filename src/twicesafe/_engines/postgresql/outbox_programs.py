@@ -1,7 +1,7 @@
 """The outbox of PostgreSQL: one statement adds a message, keeps the order, and wakes relays.
 
-The gate of a lane is an advisory lock of the transaction, so it needs no row and no round trip of
-its own. A transaction holds at most as many as there are gates, however many messages it adds. Gates
+The gate of a lane is an advisory lock of the transaction, so it needs no row and no extra round
+trip. A transaction holds at most as many as there are gates, however many messages it adds. Gates
 are numbered by the table's oid, so it does not matter whether the table is found by its schema or by
 the search path.
 
@@ -30,7 +30,7 @@ __all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "bell
 T = TypeVar("T")
 
 _OURS: Final = 0x7C5AF << 42
-"""Advisory locks are shared with all users of the database: ours begin here."""
+"""The first of our advisory locks: all users of the database share their numbers."""
 
 _BELL: Final = hashlib.sha256(b"twicesafe.outbox.bell.1").digest()[:16]
 """Prefix of what is announced to a sleeping relay; its owner token follows."""
@@ -102,7 +102,7 @@ class PostgresOutbox(OutboxPrograms):
         )
 
     def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        """`created_at` is not used: the server tells the time."""
+        """`created_at` is not used: the server sets the time."""
         columns = zip(*map(values_of, added), strict=True)
         yield Query(self._add, (gates_of(added), *map(list, columns)))
 

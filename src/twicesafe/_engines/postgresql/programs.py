@@ -1,9 +1,9 @@
-"""The programs of PostgreSQL: one statement per phase, for one request or for many.
+"""The programs of PostgreSQL: one statement per kind of request, for one request or for many.
 
-What a claim's statement returns of a present record, `lifecycle.look` answers from. Every write
-repeats its condition on the row it locks, so READ COMMITTED is enough; a lost race finds nothing
-and asks again. What is rare (hold, park, operators) is decided under a row lock by the programs
-that all SQL stores share. The statements themselves are in `statements`.
+If a claim finds a record, `lifecycle.look` answers from the columns that its statement returned. Every
+write repeats its condition on the row that it locks, so READ COMMITTED is enough: a lost race writes
+nothing, and the request is tried again. Rare cases (hold, park, operators) are decided under a row
+lock by the programs that all SQL stores share. The SQL is in `statements`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ from .statements import CHANNEL, NOW, PATIENCE, Statements
 __all__ = ["AGAIN", "PostgresPrograms"]
 
 _RACES: Final = 5
-"""How often a lost race is run again before it is decided under a lock."""
+"""How often a lost race is repeated before the request is decided under a lock."""
 
-_HELD: Final = 1024
-"""Keys of which we remember that an open transaction holds them."""
+_LOCKED: Final = 1024
+"""How many keys we remember as locked by an open transaction."""
 
-_COME_BACK: Final = 500
-"""Milliseconds after which to ask again for a key that an open transaction holds."""
+_RETRY_WHEN_LOCKED: Final = 500
+"""Milliseconds after which to claim again a key that an open transaction locks."""
 
 
 class PostgresPrograms(HeapWalks):
+    """For one table that holds all records; `GenerationPrograms` is for partitions."""
+
     begin: ClassVar[str] = "BEGIN"
 
     def __init__(self, table: str, mark: Callable[[str], str], now: str = NOW) -> None:
@@ -60,15 +62,15 @@ class PostgresPrograms(HeapWalks):
         self._now = now
         super().__init__(table)
         self._statements = self.statements()
-        # The floor is read by the statement that writes: see `sweep`.
+        # The statement that writes also reads the floor: see `HeapWalks.sweep`.
         self._insert = self._insert.replace(
             "VALUES (?, ?,".replace("?", mark("?")),
             f"VALUES (?, greatest(?, (SELECT floor + 1 FROM {self.meta})),".replace("?", mark("?")),
         )
-        self.held: dict[bytes, None] = {}
-        """Keys that an open transaction was found to hold: nobody else should wait behind them."""
+        self.locked: dict[bytes, None] = {}
+        """Keys that an open transaction locks. No other request may wait behind them."""
         self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE id = ? AND state = 0")
-        self._tell = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
+        self._announce = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
         self._sweep = mark(self._sweep_statement())
 
     def statements(self) -> Statements:
@@ -77,7 +79,7 @@ class PostgresPrograms(HeapWalks):
     def mark(self, sql: str) -> str:
         return self._mark(sql)
 
-    # -- rows: key text is bytes here -----------------------------------------------------------
+    # -- rows: texts are stored as bytes ----------------------------------------------------------
 
     def row(self, columns: Any) -> Row:
         row = row_from(columns)
@@ -96,10 +98,10 @@ class PostgresPrograms(HeapWalks):
     # -- requests -----------------------------------------------------------------------------
 
     def perform(self, request: Request) -> Program[Any]:
-        """One request alone: most are answered by their statement at once."""
+        """One request. Most are answered by one statement."""
         answer: Any = AGAIN
         if hasattr(self, f"_{request.op}_all"):
-            (answer,) = yield from self._tried(request.op, [request])
+            (answer,) = yield from self._run_statement(request.op, [request])
         if answer is AGAIN:
             answer = (yield from self.perform_all([request]))[0]
         elif answer is None:
@@ -109,7 +111,7 @@ class PostgresPrograms(HeapWalks):
         return answer
 
     def perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
-        """Many requests: one statement per kind, then one by one what is left."""
+        """Many requests: one statement per kind; what is left is decided one by one."""
         answers: list[Any] = [None] * len(requests)
         left = list(range(len(requests)))
         for _ in range(_RACES):
@@ -129,7 +131,7 @@ class PostgresPrograms(HeapWalks):
         return answers
 
     def _group(self, op: str, asks: list[Any]) -> Program[list[Any]]:
-        """Requests of one kind on different keys. One that is refused does not sink the others."""
+        """Requests of one kind on different keys. One that fails does not affect the others."""
         if op in READING or op == "sweep":
             answers: list[Any] = []
             for ask in asks:
@@ -137,11 +139,11 @@ class PostgresPrograms(HeapWalks):
             return answers
         found: list[Any] = [None] * len(asks)
         if hasattr(self, f"_{op}_all"):
-            held = [ask for ask in asks if ask.id in self.held]
-            if held and len(asks) > 1:  # they would sink the others again
-                return (yield from self._one_by_one(op, asks, held))
+            locked = [ask for ask in asks if ask.id in self.locked]
+            if locked and len(asks) > 1:  # they would fail the whole statement again
+                return (yield from self._one_by_one(op, asks, locked))
             try:
-                found = yield from self._tried(op, asks)
+                found = yield from self._run_statement(op, asks)
             except StoreUnavailableError as error:
                 if code_of(error) != NOT_FREE:
                     raise
@@ -155,42 +157,44 @@ class PostgresPrograms(HeapWalks):
                 found[index] = yield from self._alone(ask)
         return found
 
-    def _one_by_one(self, op: str, asks: list[Any], apart: list[Any]) -> Program[list[Any]]:
-        """Those `apart` each by itself, the others together; the answers in the order of `asks`."""
-        alone = {id(ask) for ask in apart}
+    def _one_by_one(self, op: str, asks: list[Any], single: list[Any]) -> Program[list[Any]]:
+        """Each of `single` alone, the others together; the answers in the order of `asks`."""
+        alone = {id(ask) for ask in single}
         others = [ask for ask in asks if id(ask) not in alone]
         answers: dict[int, Any] = {}
-        for group in (*([others] if others else []), *([ask] for ask in apart)):
+        for group in (*([others] if others else []), *([ask] for ask in single)):
             found = yield from self._group(op, group)
             answers.update((id(ask), each) for ask, each in zip(group, found, strict=True))
         return [answers[id(ask)] for ask in asks]
 
-    def _tried(self, op: str, asks: list[Any]) -> Program[list[Any]]:
-        """The statement of this kind. One ask whose row is held is answered, or gets its error."""
+    def _run_statement(self, op: str, asks: list[Any]) -> Program[list[Any]]:
+        """Run the statement of this kind. A single request whose row is locked gets its own answer."""
         try:
             found: list[Any] = yield from getattr(self, f"_{op}_all")(asks)
         except StoreUnavailableError as error:
             if code_of(error) != NOT_FREE or len(asks) > 1:
                 raise
-            return [(yield from self._not_free(asks[0], error))]
-        if self.held:
+            return [(yield from self._answer_locked(asks[0], error))]
+        if self.locked:
             for ask in asks:
-                self.held.pop(ask.id, None)
+                self.locked.pop(ask.id, None)
         return found
 
-    def _not_free(self, ask: Any, error: StoreUnavailableError) -> Program[Any]:
-        """Another transaction holds the row: a claim is told that the key is being worked on, and so
-        is an operator. What an owner writes is asked again by its caller.
+    def _answer_locked(self, ask: Any, error: StoreUnavailableError) -> Program[Any]:
+        """The answer when another transaction locks the row: the key counts as in progress.
 
-        If it is the table that is locked (a change of the schema, VACUUM FULL), nothing is known of
+        Claims and operators get that answer. An owner's request gets the error, and its caller
+        retries. If the whole table is locked (by a migration or VACUUM FULL), nothing is known about
         the key: that is an outage.
         """
-        self.held[ask.id] = None
-        if len(self.held) > _HELD:
-            self.held.pop(next(iter(self.held)), None)
-        claims = type(ask) is ClaimRequest
-        if (claims or ask.op in ACTS) and (yield from self._table_is_free()):
-            return Claimed(Verdict.BUSY, wait=_COME_BACK, locked=True) if claims else Ack.LOCKED
+        self.locked[ask.id] = None
+        if len(self.locked) > _LOCKED:
+            self.locked.pop(next(iter(self.locked)), None)
+        is_claim = type(ask) is ClaimRequest
+        if (is_claim or ask.op in ACTS) and (yield from self._table_is_free()):
+            if is_claim:
+                return Claimed(Verdict.BUSY, wait=_RETRY_WHEN_LOCKED, locked=True)
+            return Ack.LOCKED
         return error
 
     def _table_is_free(self) -> Program[bool]:
@@ -217,24 +221,24 @@ class PostgresPrograms(HeapWalks):
 
     def _decide_alone(self, ask: Any) -> Program[Any]:
         try:
-            answer = yield from atomically(self._patiently(ask), self.begin)
+            answer = yield from atomically(self._decide_with_timeout(ask), self.begin)
         except StoreUnavailableError as error:
             if code_of(error) != NOT_FREE:
                 raise
-            return (yield from self._not_free(ask, error))
+            return (yield from self._answer_locked(ask, error))
         if answer is Ack.OK and ask.op in ("release", "resolve", "forget", "abandon"):
-            yield Query(self._tell, (ask.id,))
+            yield Query(self._announce, (ask.id,))
         return answer
 
-    def _patiently(self, ask: Any) -> Program[Any]:
+    def _decide_with_timeout(self, ask: Any) -> Program[Any]:
         yield Change(f"SET LOCAL lock_timeout = {PATIENCE[type(ask) is ClaimRequest]:d}")
         return (yield from self.decide(ask))
 
     def decide(self, ask: Any) -> Program[Any]:
-        """A missing row cannot be locked: the claim's own statement inserts it, or lost a race.
+        """Decide under a row lock. A missing row cannot be locked: the claim's statement inserts it.
 
-        That one statement also reads the floor. Between two, another claim could live its whole
-        life, be swept, and its fence be given out again.
+        That statement also reads the floor. If two statements did so, another claim could run, end and
+        be swept between them, and its fence would be given out again.
         """
         if type(ask) is not ClaimRequest:
             return (yield from super().decide(ask))
@@ -248,19 +252,21 @@ class PostgresPrograms(HeapWalks):
             (found,) = yield from PostgresPrograms._claim_all(self, [ask])
             if found is not AGAIN and found is not None:
                 return found
-        raise StoreUnavailableError("this record comes and goes faster than it can be claimed")
+        raise StoreUnavailableError(
+            "other workers changed this record at every attempt to claim it; try again"
+        )
 
     def awaits(self, id: bytes) -> Program[bool]:  # noqa: A002
-        """Mark the row, so that its end is announced. False: it is not in progress any more."""
+        """Mark the row, so that its end is announced. False: it is no longer in progress."""
         try:
             return bool((yield Change(self._await, (id,))))
         except StoreUnavailableError as error:
             if code_of(error) != NOT_FREE:
                 raise
-            return False  # ask again: the claim says what holds it
+            return False  # the next claim will answer that it is locked
 
     def insert(self, row: Row) -> Program[bool]:
-        """A new record, with a fence above the floor; False: another transaction was faster."""
+        """Insert a record with a fence above the floor; False: another transaction did."""
         return bool((yield Change(f"{self._insert} ON CONFLICT DO NOTHING", self.values(row))))
 
     # -- one statement per kind ---------------------------------------------------------------
@@ -313,19 +319,19 @@ class PostgresPrograms(HeapWalks):
     def _query(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Query:
         if len(values) == 1:
             return Query(sql[0], values[0])
-        # In the order of identities, so that two batches never wait for each other in a circle.
+        # Sorted by key, so that two batches never deadlock.
         values = sorted(values, key=lambda value: value[0])
         return Query(sql[1], tuple(list(column) for column in zip(*values, strict=True)))
 
 
 AGAIN: Final = object()
-"""Not decided: the race was lost, ask again."""
+"""In place of an answer: the race was lost, so run the statement again."""
 
 
 def _one_of_each_key(
     requests: Sequence[Any], left: list[int]
 ) -> tuple[dict[str, list[int]], list[int]]:
-    """One statement may see a key once: by kind, the first request of each; and the others."""
+    """The first request of each key, by kind, and all others: one statement must not see a key twice."""
     turn: dict[str, list[int]] = {}
     waiting: list[int] = []
     seen: set[bytes] = set()
@@ -344,18 +350,18 @@ def _one_of_each_key(
 def _answered(ask: ClaimRequest, row: Any) -> Any:
     try:
         return _answer(ask, row)
-    except StoreError as error:  # a damaged row: an error of its own, not of its neighbours
+    except StoreError as error:  # a damaged row: only its own request fails
         return error.about(ask.key)
 
 
 def _answer(ask: ClaimRequest, row: Any) -> Any:
-    """The verdict from what the claim statement returned; None: it must be decided under a lock."""
+    """The verdict from a row of the claim statement; None: decide under a lock."""
     _, now, won, state, fence, attempt, cause, owner, lease, changed, expires, hold, *rest = row
     if won:
         return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
     if state is None:
-        return AGAIN  # another one inserted it after we looked
+        return AGAIN  # another claim inserted it after we looked
     if 0 < expires <= now:
-        return AGAIN  # somebody else took it in the same moment
+        return AGAIN  # another claim took it at the same moment
     known = (state, fence, attempt, owner, lease, changed, expires, hold, cause, *rest)
     return lifecycle.look(present_from(ask.key.id, known), ask, now)

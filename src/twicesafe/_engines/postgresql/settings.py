@@ -1,4 +1,4 @@
-"""A PostgreSQL URL taken apart: our options, and what the driver gets."""
+"""The URL of a PostgreSQL store: our options, the driver's options, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...stores._urls import identifier, mask, options_of
 __all__ = ["NOT_FREE", "Settings", "code_of", "explain", "percents", "pooler_met"]
 
 NOT_FREE: Final = "55P03"
-"""SQLSTATE: a lock was not to be had within our patience."""
+"""SQLSTATE: a lock was not free within our time-out."""
 
 
 def code_of(error: Exception) -> str:
@@ -36,9 +36,9 @@ OPTIONS: Final = {
 @dataclass(frozen=True, slots=True)
 class Settings:
     url: str
-    """For people: no password."""
+    """To show: without the password."""
     dsn: str
-    """For the driver: no option of ours."""
+    """For the driver: without our options."""
     table: str
     schema: str
     pool: int
@@ -47,19 +47,19 @@ class Settings:
     wake: bool
     migrate: bool
     generations: float = 0.0
-    """Seconds that one generation of records is written to; 0: all are in one table."""
+    """Seconds for which a generation of records is the current one; 0: all records are in one table."""
     prepare_given: bool = False
-    """The URL itself says whether to prepare statements: whoever wrote it knows of the pooler."""
+    """The URL has ``prepare=``, so its author knows about the pooler."""
 
     @classmethod
     def of(cls, url: str) -> Settings:
         parts = urlsplit(url)
-        if parts.netloc.count("@") > 1:  # libpq would take the rest of a password for a host
+        if parts.netloc.count("@") > 1:  # libpq would take the rest of the password as a host
             raise ConfigurationError(f"{mask(url)}: percent-encode @ in a user or password (%40)")
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         ours = urlencode([(name, value) for name, value in pairs if name in OPTIONS])
         rest = [(name, value) for name, value in pairs if name not in OPTIONS]
-        theirs = urlencode(rest, quote_via=quote)  # libpq takes "+" for a plus
+        theirs = urlencode(rest, quote_via=quote)  # libpq does not read "+" as a space
         options: dict[str, Any] = options_of(f"postgresql:?{ours}", OPTIONS)
         identifier(options["table"])
         if options["schema"]:
@@ -73,11 +73,11 @@ class Settings:
 
 
 SHORTEST: Final = 60.0
-"""Seconds. Each new generation makes claims wait for a moment and plan anew."""
+"""Seconds. With each new generation, claims wait for a moment and are planned again."""
 
 
 def period(text: str) -> float:
-    """``6h`` in seconds; nothing, or ``off``: 0."""
+    """``6h`` in seconds; 0 if empty or ``off``."""
     if text in ("", "0", "off", "false", "no"):
         return 0.0
     found = seconds(text, "option generations")
@@ -91,7 +91,7 @@ def period(text: str) -> float:
 
 
 def percents(sql: str) -> str:
-    """``?`` as psycopg writes it: values travel in binary form, arrays as text take ten times as long."""
+    """``?`` as psycopg expects it. Binary, because arrays as text take ten times as long."""
     return sql.replace("?", "%b")
 
 
@@ -102,11 +102,11 @@ _BAD_OPTION: Final = (
 
 
 def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
-    """A driver's error as ours: what happened, and whose move it is. Never shows a password."""
+    """Our error for a driver's error: what happened, and what to do. Never shows a password."""
     if getattr(error, "_pgconn", None) is not None:
-        error._pgconn = None  # type: ignore[attr-defined]  # psycopg keeps the password in there
+        error._pgconn = None  # type: ignore[attr-defined]  # psycopg keeps the password in it
     code = getattr(error, "sqlstate", None) or ""
-    # What PostgreSQL adds as DETAIL may hold the row: a result must not end up in a log.
+    # DETAIL may contain the row, and a result must not end up in a log.
     text = " ".join(str(error).split()).partition(" DETAIL:")[0][:300]
     if code[:2] == "28" or "password authentication failed" in text:
         return ConfigurationError(f"{where} refuses the user or password: {text}")
@@ -139,9 +139,9 @@ def pooler_met(where: str) -> ConfigurationError:
 
 
 def _is_our_fault(error: Exception, code: str) -> bool:
-    """The server, or the driver before it, understood the statement and refuses what is in it.
+    """Whether the server or the driver understood the statement and refuses a value in it.
 
-    54: a limit of the server's. 44 and P0: a view or a trigger of the owner's says no.
+    Class 54 is a limit of the server; 44 and P0 come from a view or a trigger of the database's owner.
     """
     return code[:2] in ("22", "23", "42", "44", "54", "P0") or (
         not code and type(error).__name__ in ("DataError", "ProgrammingError", "NotSupportedError")

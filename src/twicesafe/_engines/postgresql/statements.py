@@ -1,13 +1,13 @@
-"""The statements of the requests that every delivery makes, each for one ask and for many.
+"""The SQL of claim, complete, fail and renew, each for one request and for many.
 
-A claim is one statement that reads before it writes: a duplicate writes nothing (no WAL, no row
-lock). What it found missing it inserts, what it found takeable it takes over, and both are one
-upsert whose take-over holds only for the very version of the row that was seen (its `ctid`): if
-anything happened to the row since, nothing is written and the claim is asked again.
+A claim is one statement that reads before it writes, so a duplicate writes nothing (no WAL, no row
+lock). It inserts a missing record and takes over one that may be taken over. Both are one upsert, and
+the takeover applies only to the version of the row that was read (its `ctid`): if the row changed
+since, nothing is written, and the claim is tried again.
 
-An index of identities is the way to every row, also in a plan that was made when the table was
-empty and is kept while it grows: asks look rows up one by one (`LATERAL … OFFSET 0`), and many
-endings go to the place where their row was seen.
+Every row is found by the index of ids, also in a plan that was made for an empty table and is kept
+while the table grows: rows are looked up one by one (`LATERAL … OFFSET 0`), and an UPDATE of many
+finds its rows by `ctid`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Final
 __all__ = ["CHANNEL", "NOW", "START", "TAKEABLE", "Statements"]
 
 CHANNEL: Final = "twicesafe"
-"""NOTIFY goes here, with the hex of the key's identity."""
+"""The channel of all notifications; the payload is the hex of the key's id."""
 
 NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
-"""Milliseconds of the server's clock; `now()` would stand still inside a transaction."""
+"""Milliseconds of the server's clock; `now()` does not advance within a transaction."""
 
 PATIENCE: Final = {True: 50, False: 1000}
-"""Milliseconds to wait for a row that another transaction holds: of a claim, and of any other request.
-Others of this process may wait behind it. A claim is soon answered that the key is being worked on;
-what an owner or an operator says is worth a longer wait."""
+"""Milliseconds to wait for a row that another transaction locks. True: for a claim, False: for others.
+Other calls of this process may wait behind it. So a claim soon gets the answer that the key is in
+progress; the writes of owners and operators are worth a longer wait."""
 
-# One ask is a row of values, many are columns of arrays: (name, type) in the order of the args.
+# One request is a row of values, many are arrays of columns: (name, type) in the order of the args.
 _CLAIM: Final = (
     ("ask", "bytea"), ("me", "bytea"), ("lease", "bigint"), ("most", "bigint"),
     ("holds", "boolean"), ("print", "bytea"), ("in_scope", "bytea"), ("named", "bytea"),
@@ -43,8 +43,8 @@ _FAIL: Final = (
 )  # fmt: skip
 _RENEW: Final = (("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("lease", "bigint"))
 
-# What was asked and what was seen stand side by side in `s`; {r} is the record: as it was seen, or
-# as it is when it is locked.
+# `s` joins each request with the record that was read. {r} is the record: as it was read, or as it is
+# when it is locked.
 
 _SEEN: Final = """r.ctid AS place, r.id, r.state, r.fence, r.attempt, r.owner, r.lease_until,
                 r.created_at, r.changed_at, r.expires_at, r.hold, r.cause, r.fingerprint, r.result,
@@ -78,11 +78,11 @@ START: Final = {
     "cause": f"CASE WHEN {{r}}.state IS NULL THEN 0 WHEN {{r}}.state = 3 THEN {{r}}.cause"
     f" WHEN {_EXPIRED} THEN 3 ELSE 2 END",
 }
-"""The record of a claim that is won; all but its fence."""
+"""The columns of a record whose claim is won, all but its fence."""
 
 
 class Statements:
-    """For one table. Each is a pair: for one ask, and for many."""
+    """The statements of one table. Each is a pair: for one request, and for many."""
 
     def __init__(self, records: str, meta: str, mark: Callable[[str], str], now: str) -> None:
         self.records, self.meta, self._now = records, meta, now
@@ -92,9 +92,10 @@ class Statements:
         self.renew = mark(self._renew(False)), mark(self._renew(True))
 
     def _asks(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
-        """What is asked, with the time of the server, as a table.
+        """The requests as a table, with the server's time.
 
-        The patience is set in the statement and for it alone: behind a pooler no session is ours.
+        The lock time-out is set in the statement, for its transaction only: behind a pooler the
+        session is not ours.
         """
         names = ", ".join(name for name, _ in columns)
         patience = f"set_config('lock_timeout', '{PATIENCE[columns is _CLAIM]:d}ms', true)"
@@ -105,7 +106,7 @@ class Statements:
         values = ", ".join(f"?::{kind} AS {name}" for name, kind in columns)
         return f"(SELECT {values}, {self._now} AS now, {patience} AS patience)"
 
-    # -- claim: who runs? ---------------------------------------------------------------------
+    # -- claim --------------------------------------------------------------------------------
 
     def _claim(self, many: bool) -> str:
         found = f"LATERAL (SELECT r.ctid, r.* FROM {self.records} r WHERE r.id = a.ask OFFSET 0) r"
@@ -133,10 +134,10 @@ class Statements:
             ON CONFLICT (id) DO UPDATE SET {taken} WHERE r.ctid {seen}
             RETURNING r.id, r.fence, r.attempt, r.cause)"""
 
-    # -- what an owner says -------------------------------------------------------------------
+    # -- what an owner writes -----------------------------------------------------------------
 
     def _mine(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
-        """The asks and the rows that they own: the end of an UPDATE of ``r``."""
+        """The requests joined with the rows that they own: the end of an UPDATE of ``r``."""
         asks = f"{self._asks(columns, many)} a"
         owned = "r.owner = a.owner AND r.fence = a.fence"
         if not many:

@@ -1,6 +1,6 @@
 """The blocking PostgreSQL store: psycopg 3 and a pool of connections.
 
-No call waits for ever: not for a connection, not for the pool, not for an answer.
+Every wait is bounded: for a connection, for the pool, and for an answer.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ T = TypeVar("T")
 CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True)
 
 BATCH = 1000
-"""Requests in one statement at most."""
+"""The most requests in one statement."""
 
 POLL = 0.05
-"""Seconds between two looks of a waiter that nobody wakes."""
+"""Seconds between two polls of a waiter, where wake-ups are off."""
 
 
 class PostgresStore(Store):
+    """The blocking store, for threads."""
+
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     dialect = "postgresql"
 
@@ -119,14 +121,14 @@ class PostgresStore(Store):
         self._wait(id, seconds, lambda: self.programs.awaits(id))
 
     def _wait(self, id: bytes, seconds: float, awaits: Callable[[], Program[bool]]) -> None:  # noqa: A002
-        """Until this id is announced. `awaits` asks for that; False: it has happened already."""
+        """Wait until this id is announced. `awaits` requests that; it returns False if it is too late."""
         if not self.settings.wake:
             time.sleep(min(seconds, POLL))
             return
-        if self._listener.pid != os.getpid():  # forked: the thread stayed with the parent
+        if self._listener.pid != os.getpid():  # forked: the listening thread is in the parent only
             self._listener = Listener(self._connect_listener)
         with self._listener.listening(id) as bell:
-            # Marked after we listen and before we wait: an end in between is not missed.
+            # Mark the row after we listen and before we wait, so that no end is missed.
             if self._run(awaits()):
                 bell.wait(seconds)
 
@@ -149,7 +151,7 @@ class PostgresStore(Store):
             with self._pool.connection() as connection:
                 return drive(program, self._executor(connection))
         except SchemaVersionError:
-            with self._pool.connection() as connection:  # or do they keep generations by now?
+            with self._pool.connection() as connection:  # raises if the tables now keep generations
                 drive(self._schema.version(), self._executor(connection))
             raise
 
@@ -161,7 +163,7 @@ class PostgresStore(Store):
         def execute(command: Any) -> Any:
             if tap is not None:
                 tap("before", command)
-            cursor = connection.cursor_at_hand
+            cursor = connection.shared_cursor
             try:
                 cursor.execute(command.sql, command.args or None, prepare=prepare)
                 if type(command) is Query:
@@ -195,9 +197,9 @@ class PostgresStore(Store):
         return connection
 
     def _try_prepared(self, connection: psycopg.Connection[Any]) -> None:
-        """Is what we prepared still known while another client is at work? Tried once.
+        """Raise if our prepared statements are lost while another client works. Tried once per store.
 
-        A pooler by transaction gives that one the session that we have just used, and us another.
+        A pooler by transaction gives that client the session that we have just used, and us another.
         """
         if self._prepares:
             return
@@ -232,9 +234,9 @@ class PostgresStore(Store):
 
 @functools.cache
 def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
-    """A connection on which no statement waits longer than this for the server.
+    """A connection class on which no statement waits longer than this for the server.
 
-    The server may be stopped, or unreachable without a word: TCP alone would wait for ever.
+    The server may be stopped, or unreachable without an error: TCP alone would wait forever.
     """
     import psycopg
 
@@ -251,8 +253,8 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
                 raise psycopg.OperationalError(f"no answer within {patience:g} s")
 
     class Impatient(psycopg.Connection[Any]):
-        cursor_at_hand: psycopg.Cursor[Any]
-        """Used for one statement after the other: a new one costs a third of a statement."""
+        shared_cursor: psycopg.Cursor[Any]
+        """Used for all statements: a new cursor costs a third of a statement."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -260,8 +262,8 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
             self.forget_answer()
 
         def forget_answer(self) -> None:
-            """A cursor keeps the last answer; what is large must not stay with an idle connection."""
-            self.cursor_at_hand = self.cursor(binary=True)
+            """A cursor keeps its last answer. A large one must not stay with an idle connection."""
+            self.shared_cursor = self.cursor(binary=True)
 
         def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
             return super().wait(bounded(gen), *args, **kwargs)
@@ -270,14 +272,14 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
 
 
 def binary_integers(connection: Any) -> None:
-    """All of one type: by their size psycopg would choose one of three, and prepare anew for each."""
+    """Send all integers as one type. psycopg would choose among three by size, and prepare each time."""
     from psycopg.types.numeric import Int8BinaryDumper
 
     connection.adapters.register_dumper(int, Int8BinaryDumper)
 
 
 def connection_options(timeout: float) -> dict[str, Any]:
-    """A server that is gone is noticed within the time-out; a replica is refused."""
+    """Detect a dead server within the time-out, and refuse a replica."""
     return {
         "connect_timeout": max(2, round(timeout)),
         "tcp_user_timeout": round(timeout * 1000),
@@ -306,11 +308,11 @@ def settings_program() -> Program[dict[str, str]]:
 
 def findings(settings: dict[str, str], schema: int) -> list[Finding]:
     replica = settings["in_recovery"] == "true" or settings["transaction_read_only"] == "on"
-    lazy = settings["synchronous_commit"] in ("off", "local")
+    may_lose_commits = settings["synchronous_commit"] in ("off", "local")
     return [
         Finding("refuse", "this server is a replica or read-only", "connect to the primary")
         if replica
-        else Finding("ok", "a primary that takes writes"),
+        else Finding("ok", "a primary that accepts writes"),
         Finding("refuse", "fsync is off: a crash of the server loses records", "set fsync = on")
         if settings["fsync"] == "off"
         else Finding("ok", "fsync is on"),
@@ -319,7 +321,7 @@ def findings(settings: dict[str, str], schema: int) -> list[Finding]:
             f"synchronous_commit={settings['synchronous_commit']}: the last commits can be lost",
             "set synchronous_commit = on, and a synchronous standby for failover",
         )
-        if lazy
+        if may_lose_commits
         else Finding("ok", f"synchronous_commit={settings['synchronous_commit']}"),
         Finding("ok", f"PostgreSQL {settings['server_version']}, schema {schema}"),
     ]

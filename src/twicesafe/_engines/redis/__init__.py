@@ -1,17 +1,20 @@
-"""Redis and Valkey: one string per key, one Lua script per operation, on the server's own clock.
+"""Redis and Valkey: one string per key, one Lua script per operation, on the server's clock.
 
     redis://user:password@host:6379/0          one server; rediss:// for TLS
     redis+sentinel://host1:26379,host2/main    the primary that the sentinels name
     redis+cluster://host1:6379,host2           a Cluster; every operation is one slot
     ?prefix=ts&timeout=5&pool=50&wait_replicas=1&wait_timeout=1&wake=false …
 
-    settings    a URL taken apart                  rows        the record's layout, read
-    scripts     lua/*.lua, ready to be sent     programs    what is asked, as data
-    routing     which server, and what if not      wake        one ear per process
-    blocking    threads: pools of connections      awaited     event loops: shared round trips
+    settings       the URL                             scripts           lua/*.lua as scripts
+    programs       the requests: one script call each  key_scans         browse, survey and sweep
+    record_layout  reads the bytes of a record         error_messages    what an error means
+    routing        sends commands to their servers     servers           which server, for how long
+    store          threads: pools of connections       wakeups           wakes waiters by PUBLISH
+    async_store    event loops: shared round trips     async_connection  one async connection
+    doctor         checks the server's settings
 
-Leases are fields; a key's TTL is for records that are over, and only for them. What a failover can
-lose is in docs/how-to/redis.md.
+The lease is a field of the record. Only ended records have a TTL. What a failover can lose is in
+docs/how-to/redis.md.
 """
 
 from typing import Any

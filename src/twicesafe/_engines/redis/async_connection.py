@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .servers import GREETING, Servers
+from .servers import WHO_ARE_YOU, Servers
 from .settings import Address, Settings
 from .store import packer
 
@@ -20,7 +20,7 @@ _NOTHING = object()
 
 
 class Link(asyncio.Protocol):
-    """Sends one batch at a time and collects its replies. After a cut, the next use reconnects."""
+    """Sends one batch at a time and collects its replies. If it was lost, its next use reconnects."""
 
     def __init__(self, settings: Settings, address: Address, servers: Servers) -> None:
         from redis.asyncio.connection import Connection, SSLConnection
@@ -30,7 +30,7 @@ class Link(asyncio.Protocol):
         self._timeout = settings.patience(address)
         self._error = ResponseError
         self._address = address
-        self._servers = servers if servers.asks_first and not address.sentinel else None
+        self._servers = servers if servers.checks_new_connections and not address.sentinel else None
         kind = SSLConnection if settings.tls else Connection
         self._connection: Any = kind(**settings.connection(address))
         self._pack = packer(self._connection)
@@ -38,7 +38,7 @@ class Link(asyncio.Protocol):
         self._reader: Any = None
         self._replies: list[Any] = []
         self._expected = 0
-        self._landing: asyncio.Future[list[Any]] | None = None
+        self._pending: asyncio.Future[list[Any]] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
@@ -51,10 +51,10 @@ class Link(asyncio.Protocol):
         self._transport.set_protocol(self)
         if self._servers is not None:  # check which server this is before sending any request
             try:
-                (said,) = await self.send([GREETING])
-                if isinstance(said, Exception):
-                    raise said
-                self._servers.greet(self._address, said)
+                (info,) = await self.send([WHO_ARE_YOU])
+                if isinstance(info, Exception):
+                    raise info
+                self._servers.check_server(self._address, info)
             except BaseException:
                 await self.close()
                 raise
@@ -65,13 +65,13 @@ class Link(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._replies = []
         self._expected = len(lines)
-        self._landing = landing = loop.create_future()
-        self._timer = loop.call_later(self._timeout, self._late)
+        self._pending = pending = loop.create_future()
+        self._timer = loop.call_later(self._timeout, self._timed_out)
         pack = self._pack
         self._transport.write(
             pack(lines[0]) if len(lines) == 1 else b"".join([pack(line) for line in lines])
         )
-        return landing
+        return pending
 
     async def close(self) -> None:
         self._end(ConnectionError("closed"))
@@ -84,25 +84,25 @@ class Link(asyncio.Protocol):
         reader.feed(data)
         while (reply := reader.gets(False)) is not _NOTHING:
             replies.append(reply)
-        if len(replies) >= self._expected and self._landing is not None:
-            landing, self._landing = self._landing, None
+        if len(replies) >= self._expected and self._pending is not None:
+            pending, self._pending = self._pending, None
             if self._timer is not None:
                 self._timer.cancel()
-            if not landing.done():
-                landing.set_result(replies)
+            if not pending.done():
+                pending.set_result(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc or ConnectionError(f"{self._address} closed the connection"))
 
-    def _late(self) -> None:
+    def _timed_out(self) -> None:
         self._end(TimeoutError(f"{self._address} did not answer within {self._timeout:g} s"))
 
     def _end(self, why: Exception) -> None:
         self.up = False
         if self._timer is not None:
             self._timer.cancel()
-        landing, self._landing = self._landing, None
-        if landing is not None and not landing.done():
-            landing.set_exception(why)
+        pending, self._pending = self._pending, None
+        if pending is not None and not pending.done():
+            pending.set_exception(why)
         if self._transport is not None:
             self._transport.abort()

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 
 class AsyncRedisStore(AsyncStore):
+    """The async store, for event loops."""
+
     capabilities: ClassVar[Capabilities] = CAPABILITIES
 
     def __init__(self, settings: Settings, scripts: Scripts | None = None) -> None:
@@ -42,7 +44,7 @@ class AsyncRedisStore(AsyncStore):
         self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
         self.router = Router(settings)
         self._tap: Callable[[str, Any], None] | None = None
-        self._lanes = PerLoop(lambda: _LoopConnections(self))
+        self._loops = PerLoop(lambda: _LoopConnections(self))
         self._blocking: RedisStore | None = None
 
     @classmethod
@@ -56,76 +58,76 @@ class AsyncRedisStore(AsyncStore):
         return self._blocking
 
     async def ready(self) -> None:
-        await self._lanes.here().connect()
+        await self._loops.here().connect()
 
     async def perform(self, request: Request) -> Any:
-        return await self._lanes.here().perform(request)
+        return await self._loops.here().perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
-        return self._lanes.here().submit(request)
+        return self._loops.here().submit(request)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        return await self._lanes.here().perform_many(requests)
+        return await self._loops.here().perform_many(requests)
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        lanes = self._lanes.here()
+        connections = self._loops.here()
         try:
             async with asyncio.timeout(seconds):
-                if not self.settings.wake or not await self._heard(lanes, id):
+                if not self.settings.wake or not await self._wait_for_wakeup(connections, id):
                     for pause in pauses():
-                        if not await lanes.run(self.programs.awaits(id)):
+                        if not await connections.run(self.programs.awaits(id)):
                             return
                         await asyncio.sleep(pause)
         except TimeoutError:
             return
 
-    async def _heard(self, lanes: _LoopConnections, id_: bytes) -> bool:
+    async def _wait_for_wakeup(self, connections: _LoopConnections, id_: bytes) -> bool:
         """Wait for a wake-up; False: none can come."""
         blocking = self._blocking
         if blocking is None:
             blocking = await asyncio.to_thread(self.blocking_store)
-        ready, news = _Bell(), _Bell()
-        waiter = Waiter(self.programs.key(id_), ready.ring, news.ring)
-        blocking.wakeups.attend(waiter)
+        ready, changed = _Signal(), _Signal()
+        waiter = Waiter(self.programs.key(id_), ready.set, changed.set)
+        blocking.wakeups.watch(waiter)
         try:
-            await ready.rung
-            if news.rung.done():
+            await ready.future
+            if changed.future.done():
                 return False  # listening failed
-            # Ask after listening has begun: an end before that is seen, a later one is heard.
-            if await lanes.run(self.programs.awaits(id_)):
-                await news.rung
+            # Ask after listening has begun: an earlier end is seen now, a later one is announced.
+            if await connections.run(self.programs.awaits(id_)):
+                await changed.future
             return True
         finally:
-            blocking.wakeups.leave(waiter)
+            blocking.wakeups.unwatch(waiter)
 
     async def doctor(self) -> list[Finding]:
-        return await self._lanes.here().run(examine(self.settings))
+        return await self._loops.here().run(examine(self.settings))
 
     async def close(self) -> None:
-        lanes = self._lanes.forget()
-        if lanes is not None:
-            await lanes.close()
+        connections = self._loops.forget()
+        if connections is not None:
+            await connections.close()
         blocking, self._blocking = self._blocking, None
         if blocking is not None:
             await asyncio.to_thread(blocking.close)
 
 
-class _Bell:
-    """Rung from another thread."""
+class _Signal:
+    """A future that another thread may complete."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.rung: asyncio.Future[None] = self._loop.create_future()
+        self.future: asyncio.Future[None] = self._loop.create_future()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrive)
         except RuntimeError:
             return  # its loop is closed: there is no waiter left
 
     def _arrive(self) -> None:
-        if not self.rung.done():
-            self.rung.set_result(None)
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class _LoopConnections:
@@ -133,34 +135,36 @@ class _LoopConnections:
 
     def __init__(self, store: AsyncRedisStore) -> None:
         self._store = store
-        self._claims, self._ends, self._rest = (
-            _Connection(store),
-            _Connection(store),
-            _Connection(store),
-        )
-        claims = self._join(self._claims)
-        self._joined = dict.fromkeys(QUICK, self._join(self._ends))
-        self._joined |= {"claim": claims, "abandon": claims}
+        self._claims = _Connection(store)
+        self._ends = _Connection(store)
+        self._other = _Connection(store)
+        claims = self._batcher(self._claims)
+        self._batchers = dict.fromkeys(QUICK, self._batcher(self._ends))
+        self._batchers |= {"claim": claims, "abandon": claims}
 
-    def _join(self, lane: _Connection) -> AsyncBatcher:
+    def _batcher(self, connection: _Connection) -> AsyncBatcher:
         programs = self._store.programs
         return AsyncBatcher(
-            lane.perform, lambda requests: lane.run(programs.perform_all(requests)), BATCH
+            connection.perform,
+            lambda requests: connection.run(programs.perform_all(requests)),
+            BATCH,
         )
 
     async def connect(self) -> None:
-        for lane in (self._claims, self._ends):
-            await lane.connect()
+        for connection in (self._claims, self._ends):
+            await connection.connect()
 
     def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
-        joined = self._joined.get(request.op)
-        if joined is not None:
-            return joined.perform(request)
+        batcher = self._batchers.get(request.op)
+        if batcher is not None:
+            return batcher.perform(request)
         return self.run(self._store.programs.perform(request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
-        joined = self._joined.get(request.op)
-        return uncancellable(self.perform(request)) if joined is None else joined.submit(request)
+        batcher = self._batchers.get(request.op)
+        if batcher is None:
+            return uncancellable(self.perform(request))
+        return batcher.submit(request)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
@@ -170,11 +174,11 @@ class _LoopConnections:
         return answers
 
     def run(self, program: Program[T]) -> Coroutine[Any, Any, T]:
-        return self._rest.run(program)
+        return self._other.run(program)
 
     async def close(self) -> None:
-        for lane in (self._claims, self._ends, self._rest):
-            await lane.close()
+        for connection in (self._claims, self._ends, self._other):
+            await connection.close()
 
 
 class _Connection:
@@ -233,7 +237,7 @@ class _Connection:
         return replies
 
     async def _exchange(self, batch: RoundTrip) -> dict[Address, Any]:
-        landed: dict[Address, Any] = {}
+        received: dict[Address, Any] = {}
         waiting: dict[Address, asyncio.Future[list[Any]]] = {}
         try:
             for address, lines in batch.lines.items():
@@ -245,18 +249,18 @@ class _Connection:
                         await link.connect()
                     waiting[address] = link.send(lines)
                 except Exception as error:
-                    landed[address] = error
+                    received[address] = error
             for address, replies in waiting.items():
                 try:
-                    landed[address] = await replies
+                    received[address] = await replies
                 except Exception as error:
-                    landed[address] = error
+                    received[address] = error
         except BaseException:
             # Cancelled: the replies are still to come, and no later call may read them.
             for address in waiting:
                 await self._links.pop(address).close()
             raise
-        return landed
+        return received
 
     def _link(self, address: Address) -> Link:
         link = self._links[address] = Link(

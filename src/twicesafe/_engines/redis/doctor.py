@@ -1,4 +1,4 @@
-"""The settings that the guarantee stands on, as Redis tells them."""
+"""Checks the server settings that the guarantees depend on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY_SECOND: Final = "a crash while the disk is slow, or a power cut, can lose 
 
 
 def examine(settings: Settings) -> Program[list[Finding]]:
-    """What every primary says about itself."""
+    """The findings for every primary."""
     findings: list[Finding] = []
     node = 0
     while True:
@@ -54,7 +54,7 @@ def _judge(
     if info.get("role") == "master":
         yield Finding("ok", "a primary")
     else:
-        yield Finding("refuse", "a replica: what it knows may be old", "connect to the primary")
+        yield Finding("refuse", "a replica: its data may be outdated", "connect to the primary")
     policy = info.get("maxmemory_policy", "")
     if policy == "noeviction" or info.get("maxmemory") == "0":
         yield Finding("ok", f"maxmemory-policy {policy}: nothing is evicted")
@@ -72,7 +72,7 @@ def _persistence(info: dict[str, str], append: str, fsync: str) -> Finding:
             "warn", "no append-only file: a crash of the server loses records", "set appendonly yes"
         )
     if info.get("aof_last_write_status", "ok") != "ok":
-        return Finding("refuse", "the append-only file cannot be written", "look at its disk")
+        return Finding("refuse", "the append-only file cannot be written", "check its disk")
     if fsync == "no":
         return Finding(
             "warn", "appendfsync no: a power cut loses records", "set always, or everysec"
@@ -87,7 +87,7 @@ def _replicas(count: int, settings: Settings) -> Finding:
         return Finding(
             "refuse",
             f"wait_replicas={settings.wait_replicas}, but {count} replicas are connected: no claim "
-            "would be believed",
+            "would count as done",
             "connect replicas, or lower wait_replicas",
         )
     if count and not settings.wait_replicas:
@@ -100,16 +100,16 @@ def _replicas(count: int, settings: Settings) -> Finding:
 
 
 def _replaced(least: int, settings: Settings) -> Finding:
-    """Does a primary that was replaced without being told stop taking writes?"""
+    """Whether a primary that was replaced, and does not know it, stops accepting writes."""
     if least or settings.wait_replicas:
         return Finding(
             "ok",
             f"min-replicas-to-write {least}, wait_replicas={settings.wait_replicas}: a primary that "
-            "was replaced and does not know it decides nothing",
+            "was replaced and does not know it cannot decide a claim",
         )
     return Finding(
         "warn",
-        "min-replicas-to-write 0: a primary that was replaced and does not know it takes writes",
+        "min-replicas-to-write 0: a primary that was replaced and does not know it accepts writes",
         "set min-replicas-to-write 1 on primary and replicas, or wait_replicas=1",
     )
 
@@ -118,7 +118,7 @@ def _cluster(reply: Any) -> Finding:
     state = "unknown" if isinstance(reply, Exception) else _fields(reply).get("cluster_state", "?")
     if state == "ok":
         return Finding("ok", "cluster_state ok")
-    return Finding("refuse", f"cluster_state {state}", "look at CLUSTER INFO on its nodes")
+    return Finding("refuse", f"cluster_state {state}", "check CLUSTER INFO on its nodes")
 
 
 def _fields(text: bytes) -> dict[str, str]:
@@ -127,5 +127,5 @@ def _fields(text: bytes) -> dict[str, str]:
 
 
 def _value(reply: Any) -> str:
-    """Of CONFIG GET; empty where a managed server does not tell."""
+    """The value in a reply to CONFIG GET; empty if a managed server refuses it."""
     return reply[1].decode() if isinstance(reply, list) and len(reply) == 2 else ""

@@ -1,8 +1,8 @@
-"""The server's and the driver's errors in our words: what happened, and whose move it is.
+"""Our errors for those of the server and the driver: what happened, and what to do.
 
-Most of a server's errors begin with a code, also when a command of a script is refused. What Lua
-itself stumbles over begins with a place in the script: that is about the record's bytes. What is
-neither is an outage, which may be tried again: no record is called corrupt for it.
+Most errors of a server begin with a code, also when a command in a script is refused. An error of Lua
+itself begins with a position in the script: then the bytes of the record are wrong. All other errors
+are outages, which may be retried; they never make a record corrupt.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _CODES: Final = {
 
 
 def code_of(error: BaseException) -> str:
-    """What the server said first; newer drivers make it a class and cut it off the text."""
+    """The error code of the server; newer drivers turn it into a class and remove it from the text."""
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
 class MigratingError(StoreUnavailableError):
-    """A slot is on its way to another node, and what is asked for has arrived only in part."""
+    """A slot is moving to another node, and only some of the keys have arrived."""
 
 
 _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] = {
     "VERSION": (
         SchemaVersionError,
-        "a record on {where} was written by a newer twicesafe; it is not run again; update this one",
+        "a newer twicesafe wrote a record on {where}; the handler does not run; update this one",
     ),
     "CORRUPT": (
         CorruptRecordError,
         (
-            "a record on {where} cannot be understood ({text}); it is not run again; look at it with an "
-            "operator's eyes"
+            "a record on {where} cannot be read ({text}); the handler does not run; look at its key on "
+            "the server"
         ),
     ),
     "PASSWORD": (
@@ -61,17 +61,17 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
     "NOPERM": (
         ConfigurationError,
         (
-            "{where}: this user may not do that ({text}); it needs the commands and keys that "
-            "docs/how-to/redis.md names"
+            "{where}: the user lacks a permission ({text}); it needs the commands and keys that "
+            "docs/how-to/redis.md lists"
         ),
     ),
     "OLD": (ConfigurationError, "{where} is too old: Redis 7 or Valkey is needed"),
-    "DATABASE": (ConfigurationError, "{where} has no database of that number"),
+    "DATABASE": (ConfigurationError, "{where} has no database with that number"),
     "SIZE": (
         StoreError,
         (
-            "{where} refuses a value of this size ({text}); raise proto-max-bulk-len there, or lower "
-            "max_result_bytes"
+            "{where} refuses a value of this size ({text}); raise proto-max-bulk-len on the server, or "
+            "lower max_result_bytes"
         ),
     ),
     "READONLY": (
@@ -81,14 +81,14 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
     "NOREPLICAS": (
         StoreUnavailableError,
         (
-            "{where} takes no writes: it has fewer replicas than min-replicas-to-write; nothing was "
+            "{where} accepts no writes: it has fewer replicas than min-replicas-to-write; nothing was "
             "written"
         ),
     ),
     "LOADING": (StoreUnavailableError, "{where} is loading its data; nothing was written"),
     "OOM": (
         StoreUnavailableError,
-        "{where} is out of memory (maxmemory); nothing was written; make room or raise the limit",
+        "{where} is out of memory (maxmemory); nothing was written; free memory or raise the limit",
     ),
     "TRYAGAIN": (
         MigratingError,
@@ -96,13 +96,13 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
     ),
     "": (
         StoreUnavailableError,
-        "{where} did not answer ({name}: {text}); is it up, and is the address right?",
+        "{where} did not answer ({name}: {text}); check that it is up, and its address",
     ),
 }
 
 
 def explain(error: BaseException, where: str) -> StoreError | ConfigurationError:
-    """The driver's or the server's error as ours: what happened, and whose move it is."""
+    """Our error for an error of the driver or the server."""
     if isinstance(error, (StoreError, ConfigurationError)):
         return error
     text = " ".join(str(error).split())[:300]
@@ -113,7 +113,7 @@ def explain(error: BaseException, where: str) -> StoreError | ConfigurationError
 
 
 def _reason(error: BaseException, text: str) -> str:
-    """Which row of the table. A server's own code comes first: a script repeats it in its words."""
+    """The key in `_EXPLAINED`. A code of the server comes first: scripts repeat it in their texts."""
     code = code_of(error)
     if code in _EXPLAINED:
         return code
@@ -126,7 +126,7 @@ def _reason(error: BaseException, text: str) -> str:
     if "compiling script" in text:
         return "OLD"
     if code == "WRONGTYPE" or text.removeprefix("ERR ").startswith("user_script:"):
-        return "CORRUPT"  # Lua itself stopped: the bytes are not what they should be
+        return "CORRUPT"  # Lua itself failed: the bytes of the record are wrong
     if "invalid bulk length" in text or "query buffer" in text:
         return "SIZE"
     if "out of range" in text and "DB" in text:

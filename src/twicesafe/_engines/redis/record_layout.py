@@ -1,4 +1,4 @@
-"""The record's layout, read. It is written by the scripts alone: see lua/record.lua for the picture."""
+"""Reads the binary layout of a record. Only the scripts write it; lua/record.lua describes it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ AFTER_HEAD: Final = 23
 
 HOLD, RESULT, FINGERPRINT, SCOPE, ERROR = 8, 16, 32, 64, 128
 LEASED: Final = {State.IN_PROGRESS, State.RELEASED}
-MORTAL: Final = {State.COMPLETED, State.FAILED, State.RELEASED, State.FORGOTTEN}
+ENDED: Final = {State.COMPLETED, State.FAILED, State.RELEASED, State.FORGOTTEN}
 
 _number = int.from_bytes
 
 
 def row_of(id: bytes, data: bytes) -> Row:  # noqa: A002
-    """The row in this string; what cannot be understood is an error, never an empty row."""
+    """The row in this string. A string that cannot be read is an error, never an empty row."""
     try:
         return _parse(id, data)
     except (struct.error, IndexError, ValueError, msgspec.MsgspecError) as error:
         raise CorruptRecordError(
-            f"the record {id[:4].hex()} cannot be understood ({error}); it is not run again; look at "
-            "it with an operator's eyes"
+            f"the record {id[:4].hex()} cannot be read ({error}); the handler does not run; look at its "
+            "key on the server"
         ) from error
 
 
@@ -39,8 +39,8 @@ def _parse(id_: bytes, data: bytes) -> Row:
     head, flags, attempt = HEAD.unpack_from(data)
     if head >> 4 != VERSION:
         raise SchemaVersionError(
-            f"the record {id_[:4].hex()} has layout {head >> 4}, this twicesafe knows {VERSION}; it is "
-            "not run again; update twicesafe"
+            f"the record {id_[:4].hex()} has layout {head >> 4}, this twicesafe knows {VERSION}; the "
+            "handler does not run; update twicesafe"
         )
     state = STATES[head & 15]
     at = AFTER_HEAD
@@ -48,7 +48,7 @@ def _parse(id_: bytes, data: bytes) -> Row:
     if state in LEASED:
         lease = _number(data[at : at + 6], "little")
         at += 6
-    if state in MORTAL:
+    if state in ENDED:
         expires = _number(data[at : at + 6], "little")
         at += 6
     end = at + 1 + data[at]

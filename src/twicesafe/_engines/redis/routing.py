@@ -1,11 +1,11 @@
-"""A trip: from commands to their replies, whichever server they are on.
+"""The router: send each command to its server, and get all replies.
 
-A *trip* takes commands and gives their replies, an error in the place of what failed. It is a
-generator that yields flights (lines per server) as data, so the blocking and the async store share
-its answers to a script that is not loaded, a slot that moved, a primary that changed and a
-connection that was cut. Which server is asked, and whether its answer counts, `servers` knows.
+`Router.run` takes commands and returns their replies; a failed command's error is in its place. It is
+a generator that yields round trips as data, so the blocking and the async store share how it reacts to
+a script that is not loaded, a slot that moved, a primary that changed and a lost connection. `servers`
+decides which server is asked, and whether its answer counts.
 
-Everything but an operator's act may be sent twice: requests are idempotent by their owner token.
+Everything except an operator's request may be sent twice: requests are idempotent by their owner token.
 """
 
 from __future__ import annotations
@@ -18,16 +18,24 @@ import msgspec
 from ...errors import StoreUnavailableError, TwicesafeError
 from .error_messages import code_of, explain
 from .scripts import Script
-from .servers import FlowRun, RoundTrip, Servers, servers_of, slot_of
+from .servers import RoundTrip, RoundTrips, Servers, servers_of, slot_of
 from .settings import Address, Settings
 
-__all__ = ["FlowRun", "PlainCommand", "RoundTrip", "Router", "ScriptCall", "may_repeat", "slot_of"]
+__all__ = [
+    "PlainCommand",
+    "RoundTrip",
+    "RoundTrips",
+    "Router",
+    "ScriptCall",
+    "may_repeat",
+    "slot_of",
+]
 
 ROUNDS: Final = 6
-"""Flights of one trip at most: load, redirect, reconnect and so on, none of them without end."""
+"""The most round trips for one list of commands: load a script, follow a redirect, reconnect …"""
 
 NOT_HERE: Final = frozenset({"READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN"})
-"""A server says that it does not take this now: another one may have its place."""
+"""Errors of a server that cannot serve the command now: another one may be the primary."""
 
 
 class ScriptCall(msgspec.Struct, gc=False):
@@ -37,7 +45,7 @@ class ScriptCall(msgspec.Struct, gc=False):
     keys: tuple[bytes, ...]
     args: tuple[Any, ...]
     durable: bool = False
-    """If it wrote, replicas must have it before we believe it (``wait_replicas``)."""
+    """A write that counts only when replicas have it (``wait_replicas``)."""
     repeatable: bool = True
 
     def line(self) -> tuple[Any, ...]:
@@ -45,7 +53,7 @@ class ScriptCall(msgspec.Struct, gc=False):
 
 
 class PlainCommand(msgspec.Struct, gc=False):
-    """A plain command, to the server of a key or to the n-th primary (None: there is no such)."""
+    """A plain command for the server of a key, or for the n-th primary (reply None: there is none)."""
 
     args: tuple[Any, ...]
     key: bytes = b""
@@ -53,6 +61,8 @@ class PlainCommand(msgspec.Struct, gc=False):
 
 
 class Router:
+    """For one store. Shared by its threads or event loops."""
+
     def __init__(self, settings: Settings, servers: Servers | None = None) -> None:
         self._settings = settings
         self.servers = servers_of(settings) if servers is None else servers
@@ -63,20 +73,18 @@ class Router:
 
     @property
     def direct(self) -> Address | None:
-        """Where every command goes, if nothing is to be looked up or waited for."""
+        """The server of every command, if there is nothing to look up or to wait for."""
         return self.servers.direct if self._wait is None else None
 
     def is_plain(self, home: Address, reply: Any) -> bool:
-        """Is this reply, which came straight from `direct`, good as it is?"""
+        """Whether this reply from `direct` counts as it is."""
         if isinstance(reply, Exception):
-            self.servers.doubt()
+            self.servers.distrust()
             return False
         return self.servers.direct == home
 
-    # -- there and back -----------------------------------------------------------------------
-
-    def run(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
-        """The replies of all commands, in order; errors (ours) stand in the place of replies."""
+    def run(self, commands: Sequence[Any]) -> RoundTrips[list[Any]]:
+        """The replies of all commands, in order; a failed command's error (ours) is in its place."""
         home = self.direct
         if home is None or not all(type(c) is ScriptCall and c.repeatable for c in commands):
             return (yield from self._run_in_rounds(commands))
@@ -92,7 +100,7 @@ class Router:
                 answers[index] = answer
         return answers  # type: ignore[no-any-return]
 
-    def _run_in_rounds(self, commands: Sequence[Any]) -> FlowRun[list[Any]]:
+    def _run_in_rounds(self, commands: Sequence[Any]) -> RoundTrips[list[Any]]:
         servers = self.servers
         since = servers.clock()
         replies: list[Any] = [None] * len(commands)
@@ -100,7 +108,7 @@ class Router:
         missing: set[Address] = set()
         asking: set[int] = set()
         fresh = not all(getattr(command, "repeatable", True) for command in commands)
-        cut = False
+        lost_once = False
         redirected: set[int] = set()
         for turn in range(ROUNDS):
             groups = yield from self._group(commands, todo, replies, since)
@@ -108,14 +116,14 @@ class Router:
             missing, asking = set(), set()
             sent = servers.clock()
             answered = yield RoundTrip(lines, fresh)
-            doubtful: Address | None = None
+            suspect: Address | None = None
             moved = False
             todo = {}
             for address, answers in answered.items():
                 if isinstance(answers, Exception):
-                    servers.doubt()
-                    doubtful = address
-                    again = not fresh and not cut and may_repeat(answers)
+                    servers.distrust()
+                    suspect = address
+                    again = not fresh and not lost_once and may_repeat(answers)
                     for index in indexes[address]:
                         if index is None:
                             continue
@@ -123,12 +131,12 @@ class Router:
                         if again:
                             todo[index] = None
                     continue
-                vouched = yield from self._vouched(address, sent)
+                trusted = yield from self._is_trusted(address, sent)
                 for index, answer in zip(indexes[address], answers, strict=True):
                     if index is None:
                         continue
                     if index not in redirected and not (
-                        vouched and servers.serves(address, _key_of(commands[index]))
+                        trusted and servers.serves(address, _key_of(commands[index]))
                     ):
                         replies[index] = self._replaced(address)
                         if not fresh:
@@ -150,15 +158,15 @@ class Router:
                         redirected.add(index)
                         todo[index] = _redirected(answer, address)
                     elif code in NOT_HERE:
-                        servers.doubt()
-                        doubtful = address
+                        servers.distrust()
+                        suspect = address
                         if code == "READONLY" and not turn:
                             todo[index] = None  # nothing was written
-                self._believe(commands, indexes[address], answers, replies)
-            cut = cut or any(isinstance(a, Exception) for a in answered.values())
-            if moved or doubtful is not None:
+                self._check_replicas(commands, indexes[address], answers, replies)
+            lost_once = lost_once or any(isinstance(a, Exception) for a in answered.values())
+            if moved or suspect is not None:
                 try:
-                    yield from servers.learn(doubtful)
+                    yield from servers.refresh(suspect)
                 except TwicesafeError:
                     if turn:
                         break
@@ -167,16 +175,16 @@ class Router:
         where = self._settings.url
         return [explain(r, where) if isinstance(r, Exception) else r for r in replies]
 
-    def _vouched(self, address: Address, sent: float) -> FlowRun[bool]:
+    def _is_trusted(self, address: Address, sent: float) -> RoundTrips[bool]:
         try:
-            return (yield from self.servers.vouch(address, sent))
+            return (yield from self.servers.is_still_primary(address, sent))
         except TwicesafeError:
-            return False  # who is the primary cannot be known now: it may be another one
+            return False  # the primary is unknown now: it may be another server
 
     def _replaced(self, address: Address) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"{self._settings.url}: {address} answered late, and is not known to be the primary any "
-            "more; its answer does not count"
+            f"{self._settings.url}: {address} answered late and may no longer be the primary; its answer "
+            "does not count"
         )
 
     def _group(
@@ -185,7 +193,7 @@ class Router:
         todo: dict[int, Address | None],
         replies: list[Any],
         since: float,
-    ) -> FlowRun[dict[Address, list[int]]]:
+    ) -> RoundTrips[dict[Address, list[int]]]:
         groups: dict[Address, list[int]] = {}
         for index, forced in todo.items():
             command = commands[index]
@@ -241,14 +249,14 @@ class Router:
             lines[address], indexes[address] = out, whose
         return lines, indexes
 
-    def _believe(
+    def _check_replicas(
         self,
         commands: Sequence[Any],
         indexes: list[int | None],
         answers: list[Any],
         replies: list[Any],
     ) -> None:
-        """With `wait_replicas`, a write that too few replicas have is not a success."""
+        """With `wait_replicas`, turn a write that too few replicas have into an error."""
         if self._wait is None or indexes[-1] is not None:
             return
         reached = answers[-1]
@@ -260,7 +268,7 @@ class Router:
             if commands[index].durable and _wrote(replies[index]):
                 replies[index] = StoreUnavailableError(
                     f"{self._settings.url}: {reached} of {self._settings.wait_replicas} replicas have "
-                    f"this write after {self._settings.wait_timeout:g} s; it is not believed"
+                    f"this write after {self._settings.wait_timeout:g} s; it does not count as done"
                 )
 
 
@@ -279,7 +287,7 @@ def _wrote(reply: Any) -> bool:
 
 
 def may_repeat(error: BaseException) -> bool:
-    """A connection that was cut may just have been old; a wrong password stays wrong."""
+    """Whether a retry can help. A lost connection may just have been idle for too long."""
     name = type(error).__name__
     return not name.startswith(("Authentication", "Timeout")) and not isinstance(
         error, TwicesafeError

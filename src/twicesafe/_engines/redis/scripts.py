@@ -1,7 +1,7 @@
-"""The Lua files as scripts that can be sent: the clock, what is needed first, the record, one operation.
+"""The Lua files as complete scripts: the clock, first.lua, record.lua, and one operation.
 
-An operation that has usual cases does them before the mark ``-- @record``, where the rest of the
-prelude comes in: what is not reached costs the server nothing.
+An operation may handle its common cases before the line ``-- @record``, which is replaced by
+record.lua. Then the common cases do not pay for the functions of record.lua.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 __all__ = ["SCRIPTS", "Script", "Scripts"]
 
 SCRIPTS: Final = {
-    # What only ends or reads work may go on when the server's memory is full; a new claim may not.
+    # When the server's memory is full, work may be ended and read, but not claimed.
     "claim": "",
     "renew": "allow-oom",
     "complete": "allow-oom",
@@ -36,6 +36,8 @@ MARK: Final = "-- @record"
 
 
 class Script:
+    """One script, and the hash by which EVALSHA calls it."""
+
     __slots__ = ("name", "sha", "text")
 
     def __init__(self, name: str, text: str) -> None:
@@ -45,7 +47,7 @@ class Script:
 
 
 class Scripts:
-    """All scripts for one way to wake; `clock` replaces the server's, in tests."""
+    """All scripts. `publish`: the command for wake-ups, or ""; `clock`: tests only, Lua for the time."""
 
     def __init__(self, publish: str, clock: str = "") -> None:
         head = f"local PUBLISH = '{publish}'\n"

@@ -1,15 +1,15 @@
-"""Which servers there are: what is believed of them, for how long, and what makes it be asked again.
+"""Which server is the primary of a key, how long we trust that, and when we ask again.
 
     OneServer   the address of the URL
     Sentinels   the primary that the sentinels name
     Slots       the primaries of a Cluster, by slot
 
-A belief about servers is never kept for ever. A time-out, a cut, a refusal (`READONLY`, `LOADING`,
-`NOREPLICAS` …) and a restart end it (`doubt`, `greet`). The word of a sentinel also ends by itself,
-after `TRUST`: a primary that was silent and replaced does not know it when it wakes, and takes writes
-from any client that does not ask. So a command goes to a server that a sentinel has named a moment
-ago, and an answer that took longer than that is believed only if the server is still the primary
-(`vouch`). What remains, and what bounds it, is in docs/explanation/beliefs.md.
+No such knowledge is kept forever. A time-out, a lost connection, a refusal (`READONLY`, `LOADING`,
+`NOREPLICAS` …) and a restart end it (`distrust`, `check_server`). What a sentinel named also expires,
+after `TRUST`: a primary that hung and was replaced does not know it when it wakes up, and accepts
+writes. So a command goes to a server that a sentinel named a moment ago, and an answer that took
+longer counts only if the server is still the primary (`is_still_primary`). What can still go wrong is
+in docs/explanation/beliefs.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .error_messages import explain
 from .settings import Address, Settings
 
 __all__ = [
-    "GREETING",
-    "FlowRun",
+    "WHO_ARE_YOU",
     "NotPrimaryError",
     "OneServer",
     "RoundTrip",
+    "RoundTrips",
     "Sentinels",
     "Servers",
     "Slots",
@@ -43,21 +43,22 @@ T = TypeVar("T")
 SLOTS: Final = 16384
 
 TRUST: Final = 1.0
-"""Seconds for which the word of a sentinel is good, at most; and a Cluster node's slow answer."""
+"""The most seconds for which we trust what a sentinel named, or a slow answer of a Cluster node."""
 
-GREETING: Final = (b"INFO", b"server", b"replication")
-"""Asked on every new connection to a primary that a sentinel named."""
+WHO_ARE_YOU: Final = (b"INFO", b"server", b"replication")
+"""Sent first on every new connection to a primary that a sentinel named."""
 
 
 class RoundTrip(msgspec.Struct, gc=False):
-    """Lines to send, per server. Reply: per server the replies in order, or what went wrong."""
+    """Commands to send, per server. The reply: per server, its replies in order, or an exception."""
 
     lines: dict[Address, list[tuple[Any, ...]]]
     fresh: bool = False
-    """On a new connection: nothing may be lost on one that had died unnoticed."""
+    """Use a new connection: an idle one may be dead, and these commands must not be sent twice."""
 
 
-FlowRun: TypeAlias = Generator[RoundTrip, dict[Address, Any], T]
+RoundTrips: TypeAlias = Generator[RoundTrip, dict[Address, Any], T]
+"""A generator that yields round trips; the blocking and the async store perform them."""
 
 
 class NotPrimaryError(ConnectionError):
@@ -74,136 +75,138 @@ def slot_of(key: bytes) -> int:
 
 
 class Servers:
-    """What all kinds share. Used by many threads: a belief is replaced as a whole, never changed."""
+    """The base class. Used by many threads, so its knowledge is replaced as a whole, never changed."""
 
-    asks_first: bool = False
-    """Must a new connection be greeted?"""
+    checks_new_connections: bool = False
+    """A new connection must send `WHO_ARE_YOU` first, and pass the reply to `check_server`."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self.clock = clock
         self.changed: Callable[[], object] = bool
-        """Called when a server took another one's place."""
+        """Called when another server became the primary."""
 
     @property
     def direct(self) -> Address | None:
-        """Where every command may go now, if there is nothing to ask first."""
+        """The server of every command, if it is known now without asking."""
         return None
 
-    def locate(self, key: bytes, since: float) -> FlowRun[Address]:
-        """The server of a key. ``since``: when the trip began; older knowledge may be asked again."""
+    def locate(self, key: bytes, since: float) -> RoundTrips[Address]:
+        """The server of a key. ``since``: the start of the request; older knowledge may be refreshed."""
         raise NotImplementedError
 
-    def primaries(self, since: float) -> FlowRun[list[Address]]:
+    def primaries(self, since: float) -> RoundTrips[list[Address]]:
         raise NotImplementedError
 
-    def doubt(self) -> None:
-        """Something went wrong: what is believed may be over."""
+    def distrust(self) -> None:
+        """Something went wrong: what we know may be outdated."""
 
-    def learn(self, doubtful: Address | None = None) -> FlowRun[None]:
-        """Ask again now, if that can help. ``doubtful``: the one in doubt is asked last."""
+    def refresh(self, suspect: Address | None = None) -> RoundTrips[None]:
+        """Ask again now, if that can help. ``suspect``: the server that failed is asked last."""
         yield from ()
 
-    def greet(self, address: Address, said: bytes) -> None:
-        """What a server says about itself on a new connection."""
+    def check_server(self, address: Address, info: bytes) -> None:
+        """Check the reply of a server to `WHO_ARE_YOU`; raises if it is not the primary."""
 
-    def vouch(self, address: Address, sent: float) -> FlowRun[bool]:
-        """May what this server answered be believed? ``sent``: when it was asked."""
+    def is_still_primary(self, address: Address, sent: float) -> RoundTrips[bool]:
+        """Whether this server's answer counts. ``sent``: when the command was sent."""
         yield from ()
         return True
 
     def serves(self, address: Address, key: bytes) -> bool:
-        """Is this the server of this key, by what is believed now?"""
+        """Whether this is the server of this key, as far as we know now."""
         return True
 
 
 class OneServer(Servers):
-    """There is no other to go to: whether it takes writes, it says itself."""
+    """One server: there is no other to choose, and it refuses writes by itself."""
 
     @property
     def direct(self) -> Address | None:
         return self._settings.addresses[0]
 
-    def locate(self, key: bytes, since: float) -> FlowRun[Address]:
+    def locate(self, key: bytes, since: float) -> RoundTrips[Address]:
         yield from ()
         return self._settings.addresses[0]
 
-    def primaries(self, since: float) -> FlowRun[list[Address]]:
+    def primaries(self, since: float) -> RoundTrips[list[Address]]:
         yield from ()
         return [self._settings.addresses[0]]
 
 
-class _Word(NamedTuple):
-    """What a sentinel said."""
+class _Named(NamedTuple):
+    """What a sentinel named as the primary."""
 
     home: Address
     until: float
     epoch: int = 0
     run: str = ""
-    """The run id of the server that was met there."""
+    """The run id of the server that we found there."""
 
 
 class Sentinels(Servers):
-    asks_first = True
+    """The primary that the sentinels name."""
+
+    checks_new_connections = True
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(settings, clock)
-        self._word: _Word | None = None
+        self._named: _Named | None = None
         self._order: Sequence[Address] = settings.addresses
-        """The one that answered last is asked first: a silent one is met once, not every time."""
+        """The one that answered last is asked first, so that a dead one delays us only once."""
 
     @property
     def direct(self) -> Address | None:
-        word = self._word
-        return word.home if word is not None and self.clock() < word.until else None
+        named = self._named
+        return named.home if named is not None and self.clock() < named.until else None
 
-    def locate(self, key: bytes, since: float) -> FlowRun[Address]:
+    def locate(self, key: bytes, since: float) -> RoundTrips[Address]:
         return self.direct or (yield from self._ask())
 
-    def primaries(self, since: float) -> FlowRun[list[Address]]:
+    def primaries(self, since: float) -> RoundTrips[list[Address]]:
         return [(yield from self.locate(b"", since))]
 
-    def doubt(self) -> None:
-        word = self._word
-        if word is not None:
-            self._word = word._replace(until=0.0)
+    def distrust(self) -> None:
+        named = self._named
+        if named is not None:
+            self._named = named._replace(until=0.0)
 
-    def learn(self, doubtful: Address | None = None) -> FlowRun[None]:
-        """Nothing yet: the next command asks, as the word is in doubt."""
+    def refresh(self, suspect: Address | None = None) -> RoundTrips[None]:
+        """Nothing: the next command asks the sentinels, because nothing is trusted."""
         yield from ()
 
-    def greet(self, address: Address, said: bytes) -> None:
-        fields = _fields(said)
+    def check_server(self, address: Address, info: bytes) -> None:
+        fields = _fields(info)
         if fields.get("role") != "master":
             raise NotPrimaryError(f"{address} is a replica, or was demoted")
-        word = self._word
-        if word is None or word.home != address:
+        named = self._named
+        if named is None or named.home != address:
             return
         run = fields.get("run_id", "")
-        # Another process than before: it may have come back without what it knew, or as a replica's
-        # replacement. A sentinel may know more by now, so its word is asked for again.
-        until = word.until if word.run in ("", run) else 0.0
-        self._word = word._replace(run=run, until=until)
+        # Another process than before: it may have restarted without its data, or be another server at
+        # this address. A sentinel may know more by now, so ask again.
+        until = named.until if named.run in ("", run) else 0.0
+        self._named = named._replace(run=run, until=until)
 
-    def vouch(self, address: Address, sent: float) -> FlowRun[bool]:
+    def is_still_primary(self, address: Address, sent: float) -> RoundTrips[bool]:
         home = self.direct
         if home is None:
             home = yield from self._ask()
         return home == address
 
     def serves(self, address: Address, key: bytes) -> bool:
-        word = self._word
-        return word is not None and word.home == address
+        named = self._named
+        return named is not None and named.home == address
 
-    def _ask(self) -> FlowRun[Address]:
-        settings, known = self._settings, self._word
-        named = settings.primary.encode()
+    def _ask(self) -> RoundTrips[Address]:
+        settings, known = self._settings, self._named
+        name = settings.primary.encode()
         lines = [
-            (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", named),
-            (b"SENTINEL", b"MASTER", named),
+            (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name),
+            (b"SENTINEL", b"MASTER", name),
         ]
         problem: Any = "none answered"
-        best: _Word | None = None
+        best: _Named | None = None
         for sentinel in self._order:
             asked = self.clock()
             answer = (yield RoundTrip({sentinel: list(lines)}))[sentinel]
@@ -215,16 +218,16 @@ class Sentinels(Servers):
                 problem = f"no primary is watched as {settings.primary!r}"
                 continue
             fields = _pairs(details)
-            word = _Word(
+            named = _Named(
                 Address(where[0].decode(), int(where[1])),
                 asked + _trust(fields),
                 int(fields.get("config-epoch", known.epoch if known else 0)),
             )
-            if best is None or word.epoch > best.epoch:
-                best, self._order = word, _first(sentinel, self._order)
-            if known is None or word.epoch >= known.epoch:
+            if best is None or named.epoch > best.epoch:
+                best, self._order = named, _first(sentinel, self._order)
+            if known is None or named.epoch >= known.epoch:
                 break
-            # It missed a failover that we know of. If all say so, the sentinels were made anew.
+            # It missed a failover that we know of. If all of them did, the sentinels were set up again.
         if best is None:
             cause = problem if isinstance(problem, Exception) else None
             raise StoreUnavailableError(
@@ -232,38 +235,40 @@ class Sentinels(Servers):
             ) from cause
         if known is not None and known.home == best.home:
             best = best._replace(run=known.run)
-        self._word = best
+        self._named = best
         if known is not None and known.home != best.home:
             self.changed()
         return best.home
 
 
 class Slots(Servers):
+    """A Cluster: the primary of each slot."""
+
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(settings, clock)
         self._slots: list[Address | None] = []
-        self._learnt = 0.0
+        self._refreshed_at = 0.0
         self._order: Sequence[Address] = settings.addresses
 
-    def locate(self, key: bytes, since: float) -> FlowRun[Address]:
+    def locate(self, key: bytes, since: float) -> RoundTrips[Address]:
         slot = slot_of(key)
-        if not self._slots or (self._slots[slot] is None and self._learnt < since):
-            yield from self.learn()
+        if not self._slots or (self._slots[slot] is None and self._refreshed_at < since):
+            yield from self.refresh()
         address = self._slots[slot]
         if address is None:
             raise StoreUnavailableError(f"{self._settings.url}: no node serves this key's slot")
         return address
 
-    def primaries(self, since: float) -> FlowRun[list[Address]]:
-        if not self._slots or (None in self._slots and self._learnt < since):
-            yield from self.learn()
+    def primaries(self, since: float) -> RoundTrips[list[Address]]:
+        if not self._slots or (None in self._slots and self._refreshed_at < since):
+            yield from self.refresh()
         return sorted({address for address in self._slots if address is not None})
 
-    def learn(self, doubtful: Address | None = None) -> FlowRun[None]:
-        """The first map without a hole, or else the fullest: a node that was taken out has none."""
+    def refresh(self, suspect: Address | None = None) -> RoundTrips[None]:
+        """Use the first complete slot map, or the fullest: a node that was removed has an empty one."""
         known = {address for address in self._slots if address is not None}
         candidates = [*self._order, *sorted(known.difference(self._order))]
-        candidates.sort(key=lambda address: address == doubtful)
+        candidates.sort(key=lambda address: address == suspect)
         problem: Any = "none answered"
         best: list[Address | None] = []
         began = self.clock()
@@ -286,14 +291,14 @@ class Slots(Servers):
                 if isinstance(problem, Exception)
                 else StoreUnavailableError(f"{self._settings.url}: {problem}")
             )
-        before, self._slots, self._learnt = self._slots, best, began
+        before, self._slots, self._refreshed_at = self._slots, best, began
         if before and before != best:
             self.changed()
 
-    def vouch(self, address: Address, sent: float) -> FlowRun[bool]:
-        """A node that was silent may have been replaced; the others know, and it soon does."""
+    def is_still_primary(self, address: Address, sent: float) -> RoundTrips[bool]:
+        """A node that answers late may have been replaced, so ask the others."""
         if self.clock() - sent > TRUST:
-            yield from self.learn(address)
+            yield from self.refresh(address)
             return address in self._slots
         return True
 
@@ -307,7 +312,7 @@ def servers_of(settings: Settings) -> Servers:
 
 
 def _trust(fields: dict[str, str]) -> float:
-    """Half of what a sentinel takes to call a server down, if it says so and it is less."""
+    """At most half of the time after which a sentinel considers a server down."""
     return min(TRUST, int(fields.get("down-after-milliseconds", 2000 * TRUST)) / 2000)
 
 
@@ -331,8 +336,8 @@ def _fields(text: bytes) -> dict[str, str]:
 
 
 def _pairs(reply: Any) -> dict[str, str]:
-    """Of a list of names and values; empty where this user may not ask."""
+    """A list of names and values as a dict; empty if this user may not ask."""
     if not isinstance(reply, list):
         return {}
-    words = [word.decode(errors="replace") for word in reply if isinstance(word, bytes)]
+    words = [named.decode(errors="replace") for named in reply if isinstance(named, bytes)]
     return dict(zip(words[::2], words[1::2], strict=False))

@@ -1,4 +1,4 @@
-"""A Redis URL taken apart."""
+"""The URL of a Redis store: servers, options, and the arguments of a connection."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Address(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     url: str
-    """For people: no password."""
+    """To show: without the password."""
     kind: str
     """single, sentinel or cluster."""
     tls: bool
@@ -51,7 +51,7 @@ class Settings:
     user: str
     password: str = field(repr=False)
     primary: str
-    """Sentinel: the name under which the primary is watched."""
+    """Sentinel: the name of the primary that the sentinels monitor."""
     prefix: str
     timeout: float
     pool: int
@@ -104,16 +104,16 @@ class Settings:
         )
 
     def patience(self, address: Address) -> float:
-        """Seconds that a reply may take; replicas are waited for on top.
+        """Seconds that a reply may take, including the wait for replicas.
 
-        Sentinels are asked one after the other, and all together within the time-out.
+        Sentinels are asked one after the other, so each gets its share of the time-out.
         """
         if address.sentinel:
             return self.timeout / len(self.addresses)
         return self.timeout + (self.wait_timeout if self.wait_replicas else 0)
 
     def connection(self, address: Address) -> dict[str, Any]:
-        """What redis-py's Connection is made with."""
+        """The arguments of redis-py's Connection."""
         user, password, db = self.user, self.password, self.db
         if address.sentinel:
             user, password, db = self.sentinel_user, self.sentinel_password, 0
@@ -163,8 +163,7 @@ def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:
         found.append(Address(host.strip("[]"), int(port or default), kind == "sentinel"))
     if kind == "single" and len(found) > 1:
         raise ConfigurationError(
-            "several hosts: say redis+cluster://… or redis+sentinel://…, so that it is known what "
-            "they are"
+            "several hosts need redis+cluster://… or redis+sentinel://…, which says what they are"
         )
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""The blocking Redis store: redis-py connections in a pool per server, for the threads of a process."""
+"""The blocking Redis store: one pool of redis-py connections per server, for all threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .error_messages import explain
 from .programs import RedisPrograms
 from .routing import PlainCommand, RoundTrip, Router, may_repeat
 from .scripts import Scripts
-from .servers import GREETING, Servers
+from .servers import WHO_ARE_YOU, Servers
 from .settings import Address, Settings
 from .wakeups import Waiter, WakeupListener
 
@@ -26,15 +26,15 @@ __all__ = ["BATCH", "CAPABILITIES", "RedisStore", "packer", "pauses", "scripts_f
 
 T = TypeVar("T")
 
-Greet: TypeAlias = Callable[[bytes], None]
+CheckServer: TypeAlias = Callable[[bytes], None]
 
 CAPABILITIES = Capabilities(native_expiry=True, wake=True)
 
 QUICK = frozenset({"claim", "complete", "fail", "renew", "abandon", "read"})
-"""Simple requests that may be sent twice."""
+"""Requests that are one script call, and may be sent twice."""
 
 BATCH = 1000
-"""Requests in one round trip at most."""
+"""The most requests in one round trip."""
 
 
 def scripts_for(settings: Settings) -> Scripts:
@@ -44,6 +44,8 @@ def scripts_for(settings: Settings) -> Scripts:
 
 
 class RedisStore(Store):
+    """The blocking store, for threads."""
+
     capabilities: ClassVar[Capabilities] = CAPABILITIES
 
     def __init__(
@@ -60,7 +62,7 @@ class RedisStore(Store):
         self.wakeups = WakeupListener(self._locate, self._connection, settings.kind == "cluster")
         self._router.servers.changed = self.wakeups.restart
         self._tap: Callable[[str, Any], None] | None = None
-        """Tests only: called before and after every trip's commands."""
+        """Tests only: called before and after every list of commands."""
         (reply,) = self._execute([PlainCommand((b"PING",))])
         if isinstance(reply, Exception):
             raise reply
@@ -73,7 +75,7 @@ class RedisStore(Store):
     def perform(self, request: Request) -> Any:
         home = self._router.direct
         if home is not None and request.op in QUICK and self._tap is None:
-            # The lean way: one call, one server. Whatever is not plain goes the long way below.
+            # The fast way: one call, one server. All other cases take the long way below.
             call = self.programs.ask(request)
             with self._pool(home).connection() as link:
                 reply = link.ask(call.line())
@@ -96,17 +98,17 @@ class RedisStore(Store):
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         until = time.monotonic() + seconds
         if self.settings.wake:
-            ready, news = threading.Event(), threading.Event()
-            waiter = Waiter(self.programs.key(id), ready.set, news.set)
-            self.wakeups.attend(waiter)
+            ready, changed = threading.Event(), threading.Event()
+            waiter = Waiter(self.programs.key(id), ready.set, changed.set)
+            self.wakeups.watch(waiter)
             try:
-                if ready.wait(seconds) and not news.is_set():
-                    # Asked when we would hear: what ended before that is seen, what ends later is heard.
+                if ready.wait(seconds) and not changed.is_set():
+                    # Ask after listening has begun: an earlier end is seen now, a later one is announced.
                     if self._awaits(id):
-                        news.wait(until - time.monotonic())
+                        changed.wait(until - time.monotonic())
                     return
             finally:
-                self.wakeups.leave(waiter)
+                self.wakeups.unwatch(waiter)
         for pause in pauses():
             left = until - time.monotonic()
             if left <= 0 or not self._awaits(id):
@@ -124,7 +126,7 @@ class RedisStore(Store):
         for pool in list(self._pools.values()):
             pool.close()
 
-    # -- trips ----------------------------------------------------------------------------------
+    # -- round trips ----------------------------------------------------------------------------
 
     def _execute(self, commands: list[Any]) -> list[Any]:
         tap = self._tap
@@ -136,7 +138,7 @@ class RedisStore(Store):
         return replies
 
     def _exchange(self, batch: RoundTrip) -> dict[Address, Any]:
-        landed: dict[Address, Any] = {}
+        received: dict[Address, Any] = {}
         with ExitStack() as stack:
             links: dict[Address, Link] = {}
             for address in sorted(batch.lines):
@@ -147,13 +149,13 @@ class RedisStore(Store):
                     link.send(batch.lines[address])
                     links[address] = link
                 except Exception as error:
-                    landed[address] = error
+                    received[address] = error
             for address, link in links.items():
                 try:
-                    landed[address] = link.read(len(batch.lines[address]))
+                    received[address] = link.read(len(batch.lines[address]))
                 except Exception as error:
-                    landed[address] = error
-        return landed
+                    received[address] = error
+        return received
 
     def _locate(self, key: bytes) -> Address:
         servers = self._router.servers
@@ -167,18 +169,18 @@ class RedisStore(Store):
             pool = self._pools.setdefault(
                 address,
                 Pool(
-                    lambda: Link(self._connection(address), self._greeter(address)),
+                    lambda: Link(self._connection(address), self._server_check(address)),
                     self.settings.pool,
                     self.settings.timeout,
                 ),
             )
         return pool
 
-    def _greeter(self, address: Address) -> Greet | None:
+    def _server_check(self, address: Address) -> CheckServer | None:
         servers = self._router.servers
-        if address.sentinel or not servers.asks_first:
+        if address.sentinel or not servers.checks_new_connections:
             return None
-        return lambda said: servers.greet(address, said)
+        return lambda info: servers.check_server(address, info)
 
     def _connection(self, address: Address) -> Any:
         from redis.connection import Connection, SSLConnection
@@ -188,22 +190,22 @@ class RedisStore(Store):
 
 
 class Link:
-    """One connection: lines out, replies in. Cut, it connects anew at its next use."""
+    """One connection: sends commands, reads replies. If it was lost, its next use reconnects."""
 
-    __slots__ = ("_connection", "_errors", "_greet", "_pack")
+    __slots__ = ("_check", "_connection", "_errors", "_pack")
 
-    def __init__(self, connection: Any, greet: Greet | None = None) -> None:
+    def __init__(self, connection: Any, check: CheckServer | None = None) -> None:
         from redis.exceptions import ResponseError
 
         self._connection = connection
         self._errors = ResponseError
-        self._greet = greet
+        self._check = check
         self._pack = packer(connection)
 
     def send(self, lines: list[tuple[Any, ...]]) -> None:
         pack = self._pack
-        if self._greet is not None and self._connection._sock is None:
-            self._meet(self._greet)
+        if self._check is not None and self._connection._sock is None:
+            self._connect_and_check(self._check)
         self._connection.send_packed_command([b"".join([pack(line) for line in lines])])
 
     def read(self, count: int) -> list[Any]:
@@ -217,21 +219,21 @@ class Link:
         return replies
 
     def ask(self, line: tuple[Any, ...]) -> Any:
-        """The reply, or what went wrong."""
+        """The reply, or the exception."""
         try:
-            if self._greet is not None and self._connection._sock is None:
-                self._meet(self._greet)
+            if self._check is not None and self._connection._sock is None:
+                self._connect_and_check(self._check)
             self._connection.send_packed_command((self._pack(line),))
             return self._connection.read_response(disable_decoding=True)
         except Exception as error:
             return error
 
-    def _meet(self, greet: Greet) -> None:
-        """Connect, and hear who is there before anything is asked of it."""
+    def _connect_and_check(self, check: CheckServer) -> None:
+        """Connect, and check that it is the primary before any command is sent."""
         self._connection.connect()
         try:
-            self._connection.send_packed_command((self._pack(GREETING),))
-            greet(self._connection.read_response(disable_decoding=True))
+            self._connection.send_packed_command((self._pack(WHO_ARE_YOU),))
+            check(self._connection.read_response(disable_decoding=True))
         except BaseException:
             self.close()
             raise
@@ -241,15 +243,15 @@ class Link:
 
 
 def packer(connection: Any) -> Callable[[tuple[Any, ...]], bytes]:
-    """From a line to bytes: hiredis where it is, else the driver's own."""
+    """Turns a command into bytes: with hiredis if it is installed, otherwise with redis-py."""
     try:
         from hiredis import pack_command
     except ImportError:
         return lambda line: b"".join(connection.pack_command(*line))
 
     def pack(line: tuple[Any, ...]) -> bytes:
-        # Numbers as text: hiredis 3.5 brings the process down if a signal is pending while it
-        # prints a number itself.
+        # Numbers as text: hiredis 3.5 crashes the process if a signal is pending while it formats a
+        # number.
         words: Any = [str(word) if type(word) is int else word for word in line]
         packed: bytes = pack_command(tuple(words))
         return packed
@@ -258,7 +260,7 @@ def packer(connection: Any) -> Callable[[tuple[Any, ...]], bytes]:
 
 
 def pauses() -> Any:
-    """Where nobody can wake us: polls that grow from 2 ms to 250 ms."""
+    """Seconds between polls, where wake-ups are off: from 2 ms to 250 ms."""
     pause = 0.002
     while True:
         yield pause

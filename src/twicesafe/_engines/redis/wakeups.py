@@ -1,9 +1,9 @@
-"""One ear per process: a thread that hears what is announced about keys, and wakes who waits.
+"""Wake-ups by PUBLISH: one thread per process subscribes to keys for all waiters.
 
-Scripts announce the end of a claim on a channel that has the key's own name. The ear holds one
-connection per server and subscribes to the keys that somebody waits for, no others. Whoever waits
-must ask the store once more *after* `ready`: what happened before the ear was there is not heard.
-If the ear fails, all who wait are rung: they look for themselves.
+Scripts announce the end of a claim on a channel with the name of the key. The thread has one
+connection per server, and subscribes only to keys that have waiters. A waiter must ask the store again
+*after* `ready`: it gets no announcement of what happened before. If the thread fails, it wakes all
+waiters, and they ask the store.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ __all__ = ["Waiter", "WakeupListener"]
 
 
 class Waiter:
-    """Calls `ready` once it would hear, and `news` when there is something to hear."""
+    """`ready` is called when the subscription is active, `changed` when the key may have changed."""
 
-    __slots__ = ("channel", "news", "ready")
+    __slots__ = ("changed", "channel", "ready")
 
     def __init__(
-        self, channel: bytes, ready: Callable[[], object], news: Callable[[], object]
+        self, channel: bytes, ready: Callable[[], object], changed: Callable[[], object]
     ) -> None:
-        self.channel, self.ready, self.news = channel, ready, news
+        self.channel, self.ready, self.changed = channel, ready, changed
 
 
 class WakeupListener:
+    """Shared by all waiters of a store; its thread starts with the first one."""
+
     def __init__(
         self,
         locate: Callable[[bytes], Address],
@@ -41,35 +43,35 @@ class WakeupListener:
     ) -> None:
         self._locate = locate
         self._connect = connect
-        self._words = (
+        self._commands = (
             (b"SSUBSCRIBE", b"SUNSUBSCRIBE") if sharded else (b"SUBSCRIBE", b"UNSUBSCRIBE")
         )
-        self._fresh()
-        in_child(self._fresh)  # the thread stays with the parent
+        self._reset()
+        in_child(self._reset)  # the thread exists in the parent only
 
-    def _fresh(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._waiters: dict[bytes, set[Waiter]] = {}
-        self._heard: set[bytes] = set()
+        self._subscribed: set[bytes] = set()
         """Channels that the server confirmed."""
         self._jobs: deque[bytes | None] = deque()
         self._thread: threading.Thread | None = None
-        self._bell: socket.socket | None = None
+        self._wake: socket.socket | None = None
         self.failures = 0
 
-    # -- for those who wait ---------------------------------------------------------------------
+    # -- for waiters ------------------------------------------------------------------------------
 
-    def attend(self, waiter: Waiter) -> None:
+    def watch(self, waiter: Waiter) -> None:
         with self._lock:
             waiters = self._waiters.setdefault(waiter.channel, set())
             waiters.add(waiter)
-            known = waiter.channel in self._heard
+            known = waiter.channel in self._subscribed
             if not known:
                 self._put(waiter.channel)
         if known:
             waiter.ready()
 
-    def leave(self, waiter: Waiter) -> None:
+    def unwatch(self, waiter: Waiter) -> None:
         with self._lock:
             waiters = self._waiters.get(waiter.channel)
             if waiters is None:
@@ -77,11 +79,11 @@ class WakeupListener:
             waiters.discard(waiter)
             if not waiters:
                 del self._waiters[waiter.channel]
-                if self._thread is not None:  # else nobody listens any more
+                if self._thread is not None:  # otherwise the thread has ended
                     self._put(waiter.channel)
 
     def restart(self) -> None:
-        """A server took another one's place: all who wait are rung, and are heard anew."""
+        """Another server became the primary: wake all waiters; they subscribe again."""
         with self._lock:
             if self._thread is not None:
                 self._put(None)
@@ -97,102 +99,105 @@ class WakeupListener:
     def _put(self, job: bytes | None) -> None:
         self._jobs.append(job)
         if self._thread is None:
-            inside, self._bell = socket.socketpair()
-            self._bell.setblocking(False)
+            jobs_socket, self._wake = socket.socketpair()
+            self._wake.setblocking(False)
             self._thread = threading.Thread(
-                target=self._work, args=(inside,), name="twicesafe-redis-wakeups", daemon=True
+                target=self._work, args=(jobs_socket,), name="twicesafe-redis-wakeups", daemon=True
             )
             self._thread.start()
-        assert self._bell is not None
+        assert self._wake is not None
         try:
-            self._bell.send(b".")
+            self._wake.send(b".")
         except BlockingIOError:
-            return  # it has been rung often enough
+            return  # the thread has not read the earlier wake-ups yet
 
     # -- the thread -----------------------------------------------------------------------------
 
-    def _work(self, inside: socket.socket) -> None:
+    def _work(self, jobs_socket: socket.socket) -> None:
         links: dict[Address, Any] = {}
         selector = selectors.DefaultSelector()
-        selector.register(inside, selectors.EVENT_READ)
+        selector.register(jobs_socket, selectors.EVENT_READ)
         try:
-            while self._turn(inside, selector, links):
+            while self._step(jobs_socket, selector, links):
                 pass
         except Exception:
-            # Whatever it was, those who wait are rung below; the next who comes starts us again.
+            # All waiters are woken below; the next one starts a new thread.
             self.failures += 1
         finally:
             with self._lock:
-                everyone = [waiter for group in self._waiters.values() for waiter in group]
-                self._heard.clear()
+                all_waiters = [waiter for group in self._waiters.values() for waiter in group]
+                self._subscribed.clear()
                 self._thread = None
-                if self._bell is not None:
-                    self._bell.close()
+                if self._wake is not None:
+                    self._wake.close()
                 self._jobs.clear()
             selector.close()
-            inside.close()
+            jobs_socket.close()
             for link in links.values():
                 link.disconnect()
-            _ring(everyone)
+            _wake_all(all_waiters)
 
-    def _turn(
-        self, inside: socket.socket, selector: selectors.BaseSelector, links: dict[Address, Any]
+    def _step(
+        self,
+        jobs_socket: socket.socket,
+        selector: selectors.BaseSelector,
+        links: dict[Address, Any],
     ) -> bool:
         for ready, _ in selector.select():
-            if ready.fileobj is inside:
-                inside.recv(4096)
+            if ready.fileobj is jobs_socket:
+                jobs_socket.recv(4096)
                 continue
             link = ready.data
             while True:
-                self._hear(link.read_response(disable_decoding=True))
+                self._receive(link.read_response(disable_decoding=True))
                 if not link.can_read(0):
                     break
         while self._jobs:
             channel = self._jobs.popleft()
             if channel is None:
                 return False
-            self._tune(channel, selector, links)
+            self._update_subscription(channel, selector, links)
         return True
 
-    def _tune(
+    def _update_subscription(
         self, channel: bytes, selector: selectors.BaseSelector, links: dict[Address, Any]
     ) -> None:
         with self._lock:
-            wanted, heard = channel in self._waiters, channel in self._heard
-            if wanted == heard:
+            wanted, subscribed = channel in self._waiters, channel in self._subscribed
+            if wanted == subscribed:
                 return
-            if heard:
-                self._heard.discard(channel)
+            if subscribed:
+                self._subscribed.discard(channel)
         address = self._locate(channel)
         link = links.get(address)
         if link is None:
             link = links[address] = self._connect(address)
             link.connect()
             selector.register(link._sock, selectors.EVENT_READ, link)
-        listen, ignore = self._words
-        link.send_command(listen if wanted else ignore, channel)
+        subscribe, unsubscribe = self._commands
+        link.send_command(subscribe if wanted else unsubscribe, channel)
 
-    def _hear(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         kind, channel = message[0], message[1]
         with self._lock:
             waiters = list(self._waiters.get(channel, ()))
             if kind in (b"subscribe", b"ssubscribe"):
-                self._heard.add(channel)
-                if not waiters:  # they left meanwhile
+                self._subscribed.add(channel)
+                if not waiters:  # they are gone meanwhile
                     self._put(channel)
             elif kind in (b"unsubscribe", b"sunsubscribe"):
-                self._heard.discard(channel)
-                if waiters:  # somebody came, or the slot went elsewhere: once more
+                self._subscribed.discard(channel)
+                if waiters:  # a new waiter came, or the slot moved: subscribe again
                     self._put(channel)
         if kind in (b"subscribe", b"ssubscribe"):
             for waiter in waiters:
                 waiter.ready()
         elif kind in (b"message", b"smessage"):
             for waiter in waiters:
-                waiter.news()
+                waiter.changed()
 
 
-def _ring(waiters: list[Waiter]) -> None:
+def _wake_all(waiters: list[Waiter]) -> None:
     for waiter in waiters:
         waiter.ready()
-        waiter.news()
+        waiter.changed()

@@ -1,4 +1,4 @@
--- abandon: owner, retention. By token alone: whoever abandons may never have learnt its fence.
+-- abandon: owner, retention. Without a fence: the caller may not know it, because its claim was cut off.
 local row = load(KEYS[1])
 if not row then return MISSING end
 if row.owner ~= ARGV[1] or row.state ~= IN_PROGRESS then return LOST end

@@ -1,9 +1,9 @@
 -- claim: owner, lease, max_attempts, hold, value, scope [, fingerprint]
--- Who runs? → {1, fence, attempt, cause} won · {2} held · {3} parked · {0, now, record} look for yourself
+-- → {1, fence, attempt, cause} won · {2} held · {3} parked · {0, now, record} no write: the caller decides
 local key, owner, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local value, scope, fingerprint = ARGV[5], ARGV[6], ARGV[7]
 
--- The two usual cases in a hurry: the first delivery, and the duplicate of finished work.
+-- The two common cases, fast: the first delivery, and the duplicate of completed work.
 local text = redis.call('GET', key)
 if not text then
   local flags = (ARGV[4] == '1' and 8 or 0) + (fingerprint and 32 or 0) + (scope ~= '' and 64 or 0)
@@ -34,7 +34,7 @@ if expired(old) then
 end
 local mine = old.owner == owner
 if mine and old.state == IN_PROGRESS then
-  -- Its own question again (P2). Written again, so that WAIT on this connection means this record.
+  -- The same claim again (P2). Written again, so that WAIT on this connection covers this record.
   redis.call('SET', key, text)
   return {1, old.fence, old.attempt, old.cause}
 end

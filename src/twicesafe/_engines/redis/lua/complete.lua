@@ -3,7 +3,7 @@ local key, owner, fence, retention = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumb
 local text = redis.call('GET', key)
 if not text then return 2 end
 
--- The usual case in a hurry: work in progress that never failed gets a new head and a tail.
+-- The common case, fast: a record in progress without an error gets a new head and a result.
 local head, flags, attempt, known, created = struct.unpack('<BBI2I7I6', text)
 if head == 16 and flags < 128 and known == fence and ARGV[5] == ''
   and string.sub(text, 31, 30 + string.byte(text, 30)) == owner then
@@ -20,7 +20,7 @@ end
 local row = parse(text)
 if not owns(row, owner, fence) then return LOST end
 if row.state == COMPLETED or row.state == FAILED then
-  redis.call('SET', key, text, 'KEEPTTL') -- so that WAIT on this connection means this record
+  redis.call('SET', key, text, 'KEEPTTL') -- so that WAIT on this connection covers this record
   return OK
 end
 if row.state ~= IN_PROGRESS and row.state ~= HELD and row.state ~= PARKED then return LOST end

@@ -6,7 +6,7 @@
 --   6  lease_until  (in progress, released)      6  expires_at  (completed, failed, released, forgotten)
 --   1+n owner   1+n value   2+n scope*   1+n fingerprint*   2+n error*   the rest: result*
 --
--- * only if its flag is set. What a state does not have is 0: _core/lifecycle.py sees to that.
+-- * only if its flag is set. _core/lifecycle.py sets the fields that a state does not have to 0.
 
 local VERSION = 1
 local IN_PROGRESS, COMPLETED, FAILED, RELEASED, HELD, PARKED, FORGOTTEN = 0, 1, 2, 3, 4, 5, 6
@@ -17,7 +17,7 @@ local OK, LOST, MISSING, REFUSED = 0, 1, 2, 3
 local AUDIT_KEPT, AUDIT_MOST = 90 * 86400000, 100
 
 local function leased(state) return state == IN_PROGRESS or state == RELEASED end
-local function mortal(state)
+local function ends(state)
   return state == COMPLETED or state == FAILED or state == RELEASED or state == FORGOTTEN
 end
 
@@ -33,7 +33,7 @@ local function parse(text)
   }
   if row.state > FORGOTTEN then error({err = 'CORRUPT no such state'}) end
   if leased(row.state) then row.lease, at = struct.unpack('<I6', text, at) end
-  if mortal(row.state) then row.expires, at = struct.unpack('<I6', text, at) end
+  if ends(row.state) then row.expires, at = struct.unpack('<I6', text, at) end
   row.owner, at = struct.unpack('<Bc0', text, at)
   row.value, at = struct.unpack('<Bc0', text, at)
   if bit.band(flags, SCOPE) ~= 0 then row.scope, at = struct.unpack('<I2c0', text, at) end
@@ -61,7 +61,7 @@ local function save(key, row)
   local flags = row.cause
   local parts = {
     '', leased(row.state) and struct.pack('<I6', row.lease) or '',
-    mortal(row.state) and struct.pack('<I6', row.expires) or '',
+    ends(row.state) and struct.pack('<I6', row.expires) or '',
     struct.pack('<Bc0', #row.owner, row.owner), struct.pack('<Bc0', #row.value, row.value),
   }
   if row.hold then flags = flags + HOLD end
@@ -84,14 +84,14 @@ local function save(key, row)
   parts[1] = struct.pack('<BBI2I7I6I6', VERSION * 16 + row.state, flags,
     math.min(row.attempt, 65535), row.fence, row.created, row.changed)
   local text = table.concat(parts)
-  if mortal(row.state) then
+  if ends(row.state) then
     redis.call('SET', key, text, 'PX', string.format('%.0f', row.expires - now + grace(row.fence)))
   else
     redis.call('SET', key, text)
   end
 end
 
--- Fences are the microsecond of their claim, so they go on where a removed record left off (P3).
+-- A fence is the microsecond of its claim, so it is above the fences of a deleted record (P3).
 local function next_fence(row)
   return math.max(row.fence + 1, us)
 end
@@ -106,8 +106,8 @@ local function note(key, at, action, by, why, before, retention)
   redis.call('PEXPIRE', key, string.format('%.0f', retention + AUDIT_KEPT))
 end
 
--- An operator's act is done: keep it in the trail. While a slot moves to another node, a key that exists
--- and one that does not cannot be used together. Then no trail is named, and the caller keeps it (note.lua).
+-- An operator's act is done: write the audit entry. While a slot moves to another node, a script cannot
+-- use a key that exists and one that does not. Then `trail` is nil, and the caller writes it (note.lua).
 local function done(trail, action, by, why, before, retention)
   if not trail then return {1, now, before, string.format('%.0f', retention)} end
   note(trail, now, action, by, why, before, retention)

@@ -1,8 +1,8 @@
 -- Every statement may be run again: MariaDB and MySQL commit after each change of the schema, so a
--- migration that died half-way is simply started anew.
--- Identity is 32 raw bytes, and text is compared byte by byte: no collation merges "abc" and "ABC".
--- Rows are clustered in the order of their arrival; the identity is the one index that claims pay for.
--- Large results leave the row by themselves (ROW_FORMAT=DYNAMIC).
+-- migration that was interrupted is started again.
+-- The id is 32 raw bytes, and text is compared byte by byte: no collation merges "abc" and "ABC".
+-- Rows are clustered in the order of insertion; the id is the only index that claims pay for.
+-- Large results are stored outside the row (ROW_FORMAT=DYNAMIC).
 CREATE TABLE IF NOT EXISTS {t}_records (
     n BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id BINARY(32) NOT NULL,

@@ -1,5 +1,5 @@
 -- Every statement may be run again: MariaDB and MySQL commit after each change of the schema.
--- Messages wait here until a relay has published them; then their rows go. The names of id, aggregatetype,
+-- Messages wait here until a relay has published them; then their rows are deleted. The names id, aggregatetype,
 -- aggregateid, type and payload are those of Debezium's outbox event router, so CDC can read the same table.
 -- n is the order; lane: messages of one ordering key, in order; slot: the part of all lanes that one relay leases.
 CREATE TABLE IF NOT EXISTS {t} (
@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS {t} (
     headers MEDIUMTEXT NOT NULL,
     payload LONGBLOB NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
--- Who may publish which part, until when (the server's clock). Fences only grow.
+-- Which relay leases which slot, until when (the server's clock). Fences only grow.
 CREATE TABLE IF NOT EXISTS {t}_slots (
     slot SMALLINT NOT NULL PRIMARY KEY,
     owner VARBINARY(64) NOT NULL,
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {t}_slots (
 INSERT IGNORE INTO {t}_slots
 WITH RECURSIVE s(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM s WHERE slot < 63)
 SELECT slot, '', 0, 0 FROM s;
--- Whoever adds to a lane holds its gate until he commits: so the order of n is the order of commits.
+-- A transaction that adds to a lane locks its gate until it commits, so n grows in commit order.
 CREATE TABLE IF NOT EXISTS {t}_gates (gate SMALLINT NOT NULL PRIMARY KEY) ENGINE=InnoDB;
 INSERT IGNORE INTO {t}_gates
 WITH RECURSIVE s(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM s WHERE i < 31)
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS {t}_relays (
     seen_until BIGINT NOT NULL,
     asleep TINYINT NOT NULL
 ) ENGINE=InnoDB;
--- Lanes whose first message was refused: they rest, or are parked until an operator looks.
+-- Lanes whose first message was refused: they wait for their back-off, or are parked until an operator decides.
 CREATE TABLE IF NOT EXISTS {t}_troubles (
     lane BINARY(16) NOT NULL PRIMARY KEY,
     n BIGINT NOT NULL,
@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS {t}_troubles (
     since BIGINT NOT NULL,
     error MEDIUMTEXT NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
--- Messages of parked lanes, out of everyone's way; and those that an operator skipped.
+-- Messages of parked lanes, which relays do not read; and those that an operator skipped.
 CREATE TABLE IF NOT EXISTS {t}_parked (
     n BIGINT NOT NULL PRIMARY KEY,
     created_at BIGINT NOT NULL,

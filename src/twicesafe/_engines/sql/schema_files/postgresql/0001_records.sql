@@ -1,6 +1,6 @@
--- One narrow row per key; large results move out of it by themselves (TOAST).
--- Nothing that changes after the claim is indexed, so that completions stay heap-only (HOT).
--- Text that senders and people choose is bytea: it may hold any character, NUL too, and is compared byte by byte.
+-- One narrow row per key; large results are stored outside it (TOAST).
+-- No column that changes after the claim is indexed, so that completions stay heap-only (HOT).
+-- Text from senders and users is bytea: it may hold any character, also NUL, and is compared byte by byte.
 CREATE TABLE {t}_meta (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     schema integer NOT NULL,

@@ -1,6 +1,6 @@
--- The table of records becomes the first of many: each generation is a partition of its own, and goes by DROP.
--- What is there already is the first generation. Its index is built again, which blocks claims meanwhile.
--- The old name is given up on purpose: a worker that does not know of generations finds no table, and stops.
+-- The table of records becomes the first of many partitions. Each generation is one, and is dropped as a whole.
+-- The existing records are the first generation. Its index is built again, which blocks claims meanwhile.
+-- The table gets a new name on purpose: a worker without generations finds no table, and stops.
 ALTER TABLE {t}_records RENAME TO {bare}_g1;
 ALTER TABLE {t}_g1 ADD COLUMN generation integer NOT NULL DEFAULT 1;
 ALTER TABLE {t}_g1 ALTER COLUMN generation DROP DEFAULT;
@@ -12,7 +12,7 @@ ALTER TABLE {t}_generations ATTACH PARTITION {t}_g1 FOR VALUES IN (1);
 ALTER TABLE {t}_meta
     ADD COLUMN generation integer NOT NULL DEFAULT 1,
     ADD COLUMN opened_at bigint NOT NULL DEFAULT 0;
--- Generations that take no more rows, and how far each was looked through before it is dropped.
+-- Closed generations, and how far the sweep has gone through each before it is dropped.
 CREATE TABLE {t}_closed (
     generation integer PRIMARY KEY,
     due_at bigint NOT NULL DEFAULT 0,

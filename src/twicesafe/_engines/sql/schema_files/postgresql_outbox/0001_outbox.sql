@@ -1,4 +1,4 @@
--- Messages wait here until a relay has published them; then their rows go. The names of id, aggregatetype,
+-- Messages wait here until a relay has published them; then their rows are deleted. The names id, aggregatetype,
 -- aggregateid, type and payload are those of Debezium's outbox event router, so CDC can read the same table.
 -- n is the order; lane: messages of one ordering key, in order; slot: the part of all lanes that one relay leases.
 CREATE TABLE {t}_meta (
@@ -23,7 +23,7 @@ CREATE TABLE {t} (
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_vacuum_cost_delay = 0
 );
--- Who may publish which part, until when (the server's clock). Fences only grow.
+-- Which relay leases which slot, until when (the server's clock). Fences only grow.
 CREATE TABLE {t}_slots (
     slot smallint PRIMARY KEY,
     owner bytea NOT NULL,
@@ -37,7 +37,7 @@ CREATE TABLE {t}_relays (
     seen_until bigint NOT NULL,
     asleep boolean NOT NULL
 ) WITH (fillfactor = 25);
--- Lanes whose first message was refused: they rest, or are parked until an operator looks.
+-- Lanes whose first message was refused: they wait for their back-off, or are parked until an operator decides.
 CREATE TABLE {t}_troubles (
     lane bytea PRIMARY KEY,
     n bigint NOT NULL,
@@ -47,7 +47,7 @@ CREATE TABLE {t}_troubles (
     since bigint NOT NULL,
     error text NOT NULL
 );
--- Messages of parked lanes, out of everyone's way; and those that an operator skipped.
+-- Messages of parked lanes, which relays do not read; and those that an operator skipped.
 CREATE TABLE {t}_parked (
     n bigint PRIMARY KEY,
     created_at bigint NOT NULL,

@@ -1,5 +1,5 @@
--- One narrow row per key. Small numbers for states and causes: _engines/sql/commands.py says which.
--- Nothing but the identity is indexed, so a completion touches one page.
+-- One narrow row per key. States and causes are small numbers, listed in _engines/sql/commands.py.
+-- Only the id is indexed, so a completion touches one page.
 CREATE TABLE {t}_meta (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     schema INTEGER NOT NULL,

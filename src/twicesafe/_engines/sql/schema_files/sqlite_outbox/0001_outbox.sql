@@ -1,4 +1,4 @@
--- Messages wait here until a relay has published them; then their rows go. The names of id, aggregatetype,
+-- Messages wait here until a relay has published them; then their rows are deleted. The names id, aggregatetype,
 -- aggregateid, type and payload are those of Debezium's outbox event router, as on the other engines.
 -- n is the order, and is never used again (AUTOINCREMENT); lane: messages of one ordering key, in order;
 -- slot: the part of all lanes that one relay leases.
@@ -19,7 +19,7 @@ CREATE TABLE {t} (
     headers TEXT NOT NULL,
     payload BLOB NOT NULL
 ) STRICT;
--- Who may publish which part, until when (the store's clock). Fences only grow.
+-- Which relay leases which slot, until when (the store's clock). Fences only grow.
 CREATE TABLE {t}_slots (
     slot INTEGER PRIMARY KEY,
     owner BLOB NOT NULL,
@@ -34,7 +34,7 @@ CREATE TABLE {t}_relays (
     seen_until INTEGER NOT NULL,
     asleep INTEGER NOT NULL
 ) STRICT;
--- Lanes whose first message was refused: they rest, or are parked until an operator looks.
+-- Lanes whose first message was refused: they wait for their back-off, or are parked until an operator decides.
 CREATE TABLE {t}_troubles (
     lane BLOB PRIMARY KEY,
     n INTEGER NOT NULL,
@@ -44,7 +44,7 @@ CREATE TABLE {t}_troubles (
     since INTEGER NOT NULL,
     error TEXT NOT NULL
 ) STRICT;
--- Messages of parked lanes, out of everyone's way; and those that an operator skipped.
+-- Messages of parked lanes, which relays do not read; and those that an operator skipped.
 CREATE TABLE {t}_parked (
     n INTEGER PRIMARY KEY,
     created_at INTEGER NOT NULL,
