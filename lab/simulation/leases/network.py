@@ -12,7 +12,6 @@ an open transaction of an inbox holds is busy, and nothing announces the end of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -178,16 +177,17 @@ class Network:
     def _crash_at_reply(
         self, process: Any, who: str, asks: Any, s: float, arrived: Arrived
     ) -> None:
-        die = partial(_die, self._world, process)
+        def die(answers: list[Any] | None) -> None:
+            if self.faulty:
+                self._world.crash(process)
+            else:  # faults ended while the request was on its way
+                arrived(answers)
+
         self._later(next(self._latency), process, who, asks, self._world.now, die)
 
 
 def _marked(ask: Any, mark: bytes) -> bool:
     return mark in (getattr(ask, "result", None) or b"")
-
-
-def _die(world: World, process: Process, answers: list[Any] | None) -> None:
-    world.crash(process)
 
 
 _FAULTS = {
