@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreError
-from twicesafe._engines.sqlite import SqliteStore
+from twicesafe._engines.sqlite import SqliteStore, settings
 from twicesafe.stores._urls import default_url
 
 
@@ -118,6 +118,43 @@ def test_a_copy_that_is_put_in_place_is_another_file(tmp_path: Path):
         os.replace(copy, path)
         with pytest.raises(StoreError, match="replaced"):
             receiver.process("k", lambda: 2)
+
+
+def test_another_target_of_a_link_is_noticed_when_the_path_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    here = tmp_path / "current"
+    here.symlink_to("one")
+    monkeypatch.setattr(settings, "LOOK_UP_EVERY", 0.0)  # the time is over at once
+    with Receiver.open(f"sqlite:///{here / 'keys.db'}") as receiver:
+        receiver.process("k", lambda: 1)
+        here.unlink()
+        here.symlink_to("two")
+        with pytest.raises(StoreError, match="removed"):
+            receiver.process("k", lambda: 2)
+
+
+def test_a_file_that_was_written_a_moment_ago_is_looked_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two changes in one tick of the clock have the same change time."""
+    looks: list[str] = []
+    monkeypatch.setattr(settings, "LOOK_UP_EVERY", 1e9)
+    real = settings.DatabaseFile._look_up
+    monkeypatch.setattr(
+        settings.DatabaseFile, "_look_up", lambda file: looks.append("path") or real(file)
+    )
+    with Receiver.open(f"sqlite:///{tmp_path / 'keys.db'}") as receiver:
+        file = receiver.store._file
+        changed = os.fstat(file._opened).st_ctime_ns
+        for age, again in ((settings.TICK, True), (settings.TICK + 1, False)):
+            monkeypatch.setattr(settings.time, "time_ns", lambda age=age: changed + age)
+            file._look_up()
+            looks.clear()
+            file.check()
+            assert bool(looks) is again
 
 
 # --- who may read it ------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ MAX_SCOPE_PARTS: Final = 8
 
 _DOMAIN = b"twicesafe.key.1\0"
 _NO_SCOPE = _DOMAIN + b"\0"
+_sha256 = hashlib.sha256
 
 
 class Key:
@@ -61,12 +62,7 @@ class Key:
             raise InvalidKeyError(
                 f"scope must be a tuple of strings, not the string {scope[:20]!r}: write scope=(…,)"
             )
-        scope = tuple(scope)
-        text = _prefixed(value, "key")
-        _put_value(self, value if type(value) is str else str.__str__(value))
-        _put_scope(self, scope)
-        _put_id(self, hashlib.sha256((_around(scope) if scope else _NO_SCOPE) + text).digest())
-        _put_absolute(self, absolute)
+        _fill(self, value, tuple(scope), absolute)
 
     # -- makers -------------------------------------------------------------------------------
 
@@ -149,10 +145,19 @@ class Key:
         return _rebuilt, (self.value, self.scope, self.absolute)
 
 
+_new = Key.__new__
 # Bypasses `__setattr__`, in half the time of `object.__setattr__`: every delivery makes a key.
 _put_value, _put_scope, _put_id, _put_absolute = (
     Key.__dict__[name].__set__ for name in ("value", "scope", "id", "absolute")
 )
+
+
+def _fill(key: Key, value: str, scope: tuple[str, ...], absolute: bool) -> None:
+    text = _prefixed(value, "key")
+    _put_value(key, value if type(value) is str else str.__str__(value))
+    _put_scope(key, scope)
+    _put_id(key, _sha256((_around(scope) if scope else _NO_SCOPE) + text).digest())
+    _put_absolute(key, absolute)
 
 
 def _rebuilt(value: str, scope: tuple[str, ...], absolute: bool) -> Key:
@@ -165,7 +170,9 @@ KeyLike: TypeAlias = Key | str | int | UUID
 def as_key(key: KeyLike | None, scope: tuple[str, ...] = ()) -> Key:
     """The full Key for what a caller passed: this scope, then the key's own, if it has one."""
     if isinstance(key, str):
-        return Key(key, scope, absolute=True)
+        full = _new(Key)
+        _fill(full, key, scope, True)
+        return full
     if isinstance(key, Key):
         return key if key.absolute else Key(key.value, (*scope, *key.scope), absolute=True)
     if isinstance(key, int) and not isinstance(key, bool):

@@ -19,6 +19,11 @@ __all__ = ["OPTIONS", "DatabaseFile", "path_of"]
 
 OPTIONS: Final = {"synchronous": "full", "timeout": 5.0, "table": "twicesafe", "migrate": True}
 
+LOOK_UP_EVERY: Final = 1.0
+"""Seconds after which the path is looked up although its file did not change."""
+TICK: Final = 50_000_000
+"""Nanoseconds within which two changes may get the same change time."""
+
 
 class DatabaseFile:
     """The one file of a store. A connection to any other file at the same path is refused."""
@@ -31,7 +36,11 @@ class DatabaseFile:
         self.synchronous = synchronous.lower()
         self.timeout = timeout
         self._identity: tuple[int, int] | None = None
-        """Device and inode of the file that we opened first. No other file is ever written to."""
+        """Device and number of the file that we opened first. No other file is ever written to."""
+        self._opened: int | None = None
+        """A descriptor of that file, where the system has one that touches no locks."""
+        self._seen: tuple[int, float] | None = None
+        """Its change time when its path led to it, and until when that may be relied on."""
         self._is_logged = False
 
     def connect(self) -> sqlite3.Connection:
@@ -77,9 +86,23 @@ class DatabaseFile:
     def check(self) -> None:
         """Raise if the file at our path is not the one that we opened. Called before every answer.
 
-        SQLite continues to use a file that was removed, while other processes create a new one: a key
-        would run in both.
+        SQLite continues in a file that was removed, while other processes create a new one: a key
+        would run in both. A removal or a rename changes the file's link count or its change time,
+        which is much cheaper to read than to look the path up. A moved folder or another target of
+        a symbolic link changes neither, so the path is looked up as well, once in `LOOK_UP_EVERY`.
         """
+        seen = self._seen
+        if seen is not None and self._opened is not None and time.monotonic() < seen[1]:
+            file = os.fstat(self._opened)
+            if file.st_nlink and file.st_ctime_ns == seen[0]:
+                return
+        self._look_up()
+
+    def _look_up(self) -> None:
+        self._seen = None
+        until = time.monotonic() + LOOK_UP_EVERY
+        # Read before the path, so that a later change is noticed by the next check.
+        changed = None if self._opened is None else os.fstat(self._opened).st_ctime_ns
         try:
             found = os.stat(self._name)
         except OSError as error:
@@ -90,11 +113,14 @@ class DatabaseFile:
         if self._identity is None:
             self._identity = here
             if hasattr(os, "O_PATH"):
-                # While it is open, its inode is not reused for another file. With O_PATH, to close it
-                # does not end SQLite's locks.
-                weakref.finalize(self, os.close, os.open(self._name, os.O_PATH | os.O_CLOEXEC))
+                # While it is open, its inode number is not given to another file. It is not open for
+                # reading, so closing it does not release SQLite's locks.
+                self._opened = os.open(self._name, os.O_PATH | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._opened)
         elif self._identity != here:
             raise self._gone("replaced by another file")
+        elif changed is not None and time.time_ns() - changed > TICK:
+            self._seen = changed, until
 
     def _gone(self, how: str) -> StoreError:
         error = StoreError(

@@ -149,6 +149,8 @@ class SqliteStore(SqliteConnections, Store):
         if self._writer is None:
             self._writer = self._connect()
         rows = self._writer.execute(self.programs.look, (id_,)).fetchall()
+        if not rows:
+            return None  # a claim follows, and its answer is checked
         self._file.check()
         return self.programs.recalled(id_, rows)
 
