@@ -485,7 +485,10 @@ def test_users_and_passwords(own_server: Callable[..., Any]):
         assert other_receiver._runtime.store.wakeups.failures == 0
         assert receiver._runtime.store.doctor()
     other = f"redis://app:pw@127.0.0.1:{port}?prefix=other"
-    with Receiver.open(other) as receiver, pytest.raises(ConfigurationError, match="lacks a permission"):
+    with (
+        Receiver.open(other) as receiver,
+        pytest.raises(ConfigurationError, match="lacks a permission"),
+    ):
         receiver.process("b", str, 2)
 
 
