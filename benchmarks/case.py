@@ -37,7 +37,7 @@ Maker = Callable[[Path], Contestant]
 Entrants = Sequence[Contestant | Absent]
 
 
-def nobody_else(folder: Path) -> Entrants:
+def no_others(folder: Path) -> Entrants:
     return ()
 
 
@@ -81,7 +81,7 @@ class Case:
     floor: Maker
     ours: Maker
     """By public names only: `against` runs it on older versions of the library too."""
-    others: Callable[[Path], Entrants] = nobody_else
+    others: Callable[[Path], Entrants] = no_others
     mode: str = "blocking"
     callers: int = 1
     fresh: bool = True

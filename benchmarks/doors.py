@@ -95,7 +95,7 @@ def _on_valkey(work: Handler, url: str, folder: Path, waits: bool) -> list[Conte
     return [*found, peers.powertools(work, url)]
 
 
-def _nobody(work: Handler, url: str, folder: Path, waits: bool) -> list[Contestant | Absent]:
+def _no_peers(work: Handler, url: str, folder: Path, waits: bool) -> list[Contestant | Absent]:
     return []
 
 
@@ -118,6 +118,6 @@ DOORS = (
     ),
     Door("valkey/blocking", "Valkey: redis-py", "blocking", RedisFloor, _on_valkey),
     Door("valkey/async", "Valkey: redis-py, asyncio", "async", AsyncRedisFloor, _on_valkey),
-    Door("mariadb/blocking", "MariaDB: PyMySQL", "blocking", PyMySqlFloor, _nobody),
-    Door("mariadb/async", "MariaDB: asyncio (floor: asyncmy)", "async", AsyncmyFloor, _nobody),
+    Door("mariadb/blocking", "MariaDB: PyMySQL", "blocking", PyMySqlFloor, _no_peers),
+    Door("mariadb/async", "MariaDB: asyncio (floor: asyncmy)", "async", AsyncmyFloor, _no_peers),
 )

@@ -1,6 +1,6 @@
 """The servers of a run: started when a case first needs one, with durable settings, and removed at its end.
 
-They are the tests' own servers (`tests.servers`), told to keep what they acknowledge as an operator
+They are the tests' own servers (`tests.servers`), set up to keep what they acknowledge as an operator
 would: PostgreSQL with fsync, Valkey with an append-only file synced every second, MariaDB with a flush
 per commit. Their data lies beside the code where that is possible, on the same disk as SQLite's.
 """

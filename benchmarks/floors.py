@@ -35,7 +35,7 @@ class BusyError(Exception):
 
 
 class LostError(Exception):
-    """The completion came from somebody who no longer owns the key."""
+    """The completion came from a worker that no longer owns the key."""
 
 
 class MemoryFloor:
@@ -187,7 +187,7 @@ def over_the_wire(floor: Any, handler: Callable[[str], Any], name: str) -> Conte
 
 
 def batched(floor: Any, name: str) -> Contestant:
-    """The floor's own batch: two trips, and the handler's result encoded once per key."""
+    """The floor's own batch: two round trips, and the handler's result encoded once per key."""
 
     def many(keys: Sequence[str]) -> None:
         floor.batch(keys, [encode(RESULT) for _ in keys])

@@ -93,7 +93,7 @@ class PyMySqlFloor:
             raise LostError
 
     def batch(self, keys: Sequence[str], payloads: Sequence[bytes]) -> None:
-        """All of them new: claimed in one trip, completed in another (by a join of values)."""
+        """All of them new: claimed in one round trip, completed in another (by a join of values)."""
         asked = [(key.encode(), new_owner()) for key in sorted(keys)]
         values = ", ".join([FRESH] * len(asked))
         flat = tuple(item for pair in asked for item in pair)

@@ -1,8 +1,8 @@
 """The floor on PostgreSQL: one prepared statement per phase, on psycopg 3 and on asyncpg.
 
-The claim reads before it writes, inserts, takes over what ran out, and answers, in one trip; the
+The claim reads before it writes, inserts, takes over what ran out, and answers, in one round trip; the
 completion is one fenced UPDATE; time is the server's. Connections are held in a plain stack: a pool
-that resets them on release would double the trips.
+that resets them on release would double the round trips.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class PsycopgFloor:
             raise LostError
 
     def batch(self, keys: Sequence[str], payloads: Sequence[bytes]) -> None:
-        """All of them new: claimed in one trip, completed in another."""
+        """All of them new: claimed in one round trip, completed in another."""
         asked = sorted(keys)
         owners = [new_owner() for _ in asked]
         fences = {row[0]: row[1] for row in self._ask(self.claim_many, (asked, owners))}

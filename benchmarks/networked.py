@@ -1,6 +1,6 @@
 """The cases of stores behind a network: PostgreSQL by three drivers, Valkey and MariaDB.
 
-Alone and in a crowd, the floor goes call by call on the raw driver: one trip per phase, as many
+Alone and in a crowd, the floor goes call by call on the raw driver: one round trip per phase, as many
 connections as it likes. So a crowd's ratio says what joining calls brings, and a lone caller's what
 the library costs. All use one database of a durable server (`engines`); keys are never the same.
 """
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from . import engines, floors, ours, peers
-from .case import BATCHED, FLOOR, Case, Entrants, Target, nobody_else
+from .case import BATCHED, FLOOR, Case, Entrants, Target, no_others
 from .doors import DOORS, Door
 from .workload import Contestant
 
@@ -159,7 +159,7 @@ def _herding(door: Door) -> Iterator[Case]:
             f"100 {door.callers}{through}, one key of 200 ms: until all are answered",
             partial(_single_flight, door),
             partial(_herd, door, receivers),
-            partial(_other_herds, door) if receivers == 1 else nobody_else,
+            partial(_other_herds, door) if receivers == 1 else no_others,
             door.mode,
             callers=100,
             herd=True,

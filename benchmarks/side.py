@@ -1,4 +1,4 @@
-"""A process that runs our part of a case when it is told to: ``python -m benchmarks.side NUMBER``.
+"""A process that runs our part of a case on request: ``python -m benchmarks.side NUMBER``.
 
 Orders and answers are lines of JSON. `Side` is the other end. NUMBER gives the process keys of its own.
 

@@ -62,7 +62,7 @@ class Contestant:
     many: Callable[[Sequence[str]], Any] | None = None
     """Takes a batch of keys at once; then ``call`` is not used."""
     guest: bool = False
-    """A neighbour: if it fails in a case, that is told in its place, and the others go on."""
+    """A neighbour: if it fails in a case, that is reported in its place, and the others go on."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Records what a person sees in a terminal: ``python docs/record.py``, then ``python docs/generate.py``.
 
-The demo as its data, a session of an operator and one of ``twicesafe verify`` as the text that was printed, with its colours.
+The demo as its data, a session of an operator and one of ``twicesafe verify`` as the text that was printed, with its styles.
 They go to docs/drawing/sources; the pictures are drawn from there, so that drawing needs no store and no half minute.
 Times and numbers differ from run to run: record again when the screens have changed.
 """  # noqa: INP001 - a script beside what it records

@@ -1,7 +1,7 @@
 """A worker is killed in mid-work. What the next delivery does is the policy's choice.
 
 ``takeover="retry"`` runs again after the lease (the effect may repeat); ``takeover="hold"`` never
-runs again by itself (the outcome stays unknown until somebody looks).
+runs again by itself (the outcome stays unknown until an operator looks).
 """
 
 import subprocess
@@ -53,7 +53,7 @@ with Receiver.open("sqlite:///payments.db", policy=policy) as receiver:
         raise SystemExit("it must not run")
     except HeldError as error:
         print(f"  refused: {error}")
-    # Somebody asked the bank: the charge went through. Now every duplicate gets this answer.
+    # An operator asked the bank: the charge went through. Now every duplicate gets this answer.
     receiver.resolve("tx-2", "paid", by="ana", why="seen in the bank's list")
     outcome = receiver.process("tx-2", charge)
     print(f"  after resolve: {outcome.value!r}, replayed={outcome.replayed}")

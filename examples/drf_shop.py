@@ -94,7 +94,7 @@ def main() -> None:
     print("ana, again:           ", post("a", 500, "order-7"))
     print("ben, with the key:    ", post("b", 500, "order-7"))
     print("not valid:            ", post("a", 0, "order-8"))
-    print("nobody:               ", post("x", 500, "order-9"))
+    print("no user:              ", post("x", 500, "order-9"))
     del TOKENS["Token a"]
     print("ana's token, revoked: ", post("a", 500, "order-7"))
     assert charges == ["ana", "ben"]

@@ -12,7 +12,7 @@ pytest_plugins = ["tests.servers.fixtures", "tests.maps.recording"]
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile(
-    # Repeatable: a red run in CI is red on the desk too.
+    # Repeatable: a red run in CI is red on a developer's machine too.
     "ci",
     parent=settings.get_profile("default"),
     derandomize=True,
@@ -39,7 +39,7 @@ def cores() -> int:
 
 @pytest.fixture
 def ends_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch records all its ends in one trip, however slow the machine is: trips can be counted."""
+    """A batch records all its ends in one round trip, however slow the machine is, so tests can count."""
     monkeypatch.setattr("twicesafe._core.batch.LINGER", 60)
 
 

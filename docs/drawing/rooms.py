@@ -40,7 +40,7 @@ def _sentence(path: Path) -> str:
 
 
 def map_of_rooms(package: Path) -> str:
-    """One row per layer; public names in colour, private ones grey."""
+    """One row per layer; public names are highlighted, private ones are grey."""
     body: list[str] = []
     y = 20.0
     for layer, members in _layers().items():

@@ -1,4 +1,4 @@
-"""What all drawings share: colours for light and dark, text, boxes, arrows."""
+"""What all drawings share: palettes for light and dark, text, boxes, arrows."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ ARROWS: Final = (
 )
 
 
-def _variables(colours: dict[str, str]) -> str:
-    return "".join(f"--{name}:{value};" for name, value in colours.items())
+def _variables(palette: dict[str, str]) -> str:
+    return "".join(f"--{name}:{value};" for name, value in palette.items())
 
 
 def document(wide: float, high: float, title: str, body: list[str]) -> str:

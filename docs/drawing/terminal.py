@@ -1,7 +1,7 @@
 """What a terminal showed, as a picture. ``python docs/record.py`` records it.
 
 The demo is recorded as data: its kills are real, so the numbers differ from run to run. The picture is drawn from
-that data by the demo's own report. Other sessions are recorded as the text that was printed, with its colours.
+that data by the demo's own report. Other sessions are recorded as the text that was printed, with its styles.
 """
 
 from __future__ import annotations

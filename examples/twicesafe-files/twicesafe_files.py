@@ -143,7 +143,7 @@ class FilesStore(Store):
         if gone:
             meta = self._meta()
             meta.floor = max(meta.floor, *(row.fence for row in gone))
-            self._write("meta", meta)  # first: dying here raises a floor, which harms nobody
+            self._write("meta", meta)  # first: dying here raises a floor, which does no harm
         for row in gone:
             (self.folder / row.id.hex()).unlink()
         after = str(bite[-1].number) if len(rest) > len(bite) else ""
@@ -205,7 +205,7 @@ class FilesStore(Store):
             ) from error
 
     def _write(self, name: str, what: Any) -> None:
-        """Whole or not at all, and on the disk before anybody is told."""
+        """Whole or not at all, and on the disk before the call returns."""
         draft = self.folder / f"{name}.new"
         with open(draft, "wb") as file:
             file.write(msgspec.msgpack.encode(what))

@@ -43,7 +43,7 @@ def library() -> str:
 
 
 class Clock:
-    """A file that says what time it is, for whoever is started with these words."""
+    """A file that says what time it is, for processes that are started with this environment."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "faketime"

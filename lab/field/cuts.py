@@ -2,7 +2,7 @@
 
 One exchange after the other goes through the proxy; in each, one reply (or request) ends after a
 chosen number of bytes. The lease is long and the caller's patience short: a client that took a cut
-reply for a lost claim would be told `StillInProgressError`, and is found out.
+reply for a lost claim would get `StillInProgressError`, and is found out.
 """
 
 from __future__ import annotations

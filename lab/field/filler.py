@@ -1,4 +1,4 @@
-"""Work until the disk is full, a little more, and tell what was told. Run as a script by `no room`.
+"""Work until the disk is full, a little more, and print the answers. Run as a script by `no room`.
 
 filler.py URL BYTES      no file may grow beyond so many bytes
 """

@@ -31,7 +31,7 @@ MOMENT: Final = 5_000
 """Milliseconds; those of an hour are not meant."""
 
 UNKNOWN: Final = "unknown"
-"""The answer of an operation that nobody heard the end of."""
+"""The answer of an operation whose end was never seen."""
 
 UNDECIDED: Final = "not decided: too many orders are possible"
 
@@ -167,7 +167,7 @@ def _same_row(state: _State, row: Row | None, answer: Any) -> bool:
 
 
 def _models(state: _State, fence: int) -> int:
-    """The model's number for a fence of the store; one that nobody was given fits nothing."""
+    """The model's number for a fence of the store; one that was given to no worker fits nothing."""
     return next((ours for ours, theirs in state.fences if theirs == fence), -1)
 
 

@@ -1,7 +1,7 @@
 """Both modes on one key: receivers and inboxes get the same deliveries, while others sweep.
 
 A receiver works under a lease, an inbox in its caller's transaction. Whichever comes first does the
-work; the other waits for it, is told that it is still in progress, or replays it. Transactions stay open
+work; the other waits for it, hears that it is still in progress, or replays it. Transactions stay open
 for longer than a store's statement may wait, and the receivers are allowed to run unprotected when the
 store is away: it never is, so none may.
 """
@@ -178,4 +178,4 @@ def mixed_modes(t: Trial) -> None:
             t.expect(done[key] == 1, f"{key}: {done[key]} effects")
             t.expect(len(values[key]) == 1, f"{key}: told {sorted(values[key])}")
         t.expect(not told["Unprotected"], f"{told['Unprotected']} ran unprotected")
-        t.expect(not told["StoreFailed"], f"{told['StoreFailed']} were told of an outage")
+        t.expect(not told["StoreFailed"], f"{told['StoreFailed']} saw an outage")

@@ -3,12 +3,12 @@
     with Proxy(server_port) as proxy:
         proxy.arm(Fault("reply", after=17, act="close"))   # the next reply ends after 17 bytes
 
-A fault happens once, on whichever connection speaks first, and is then gone: whoever connects anew
+A fault happens once, on whichever connection speaks first, and is then gone: a client that connects anew
 gets through. Without a fault every byte passes; but with `largest` set, a request above that many bytes
 ends its connection, each time it is sent.
 
-    close        both ends are told (FIN)                    reset    they are told rudely (RST)
-    half-close   the client is told, its words still pass    silence  nobody is told, nothing passes
+    close        both ends get a FIN                         reset    both ends get a RST
+    half-close   the client gets a FIN, its bytes still pass silence  no end is notified, nothing passes
     delay        the rest comes ``seconds`` later            throttle the rest comes byte by byte
 """
 
@@ -65,7 +65,7 @@ class _Link:
 class Proxy:
     def __init__(self, behind: int) -> None:
         self.behind = behind
-        """The server's port; a change is for whoever connects next."""
+        """The server's port; a change is for the next connection."""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._fault: Fault | None = None
@@ -175,7 +175,7 @@ class Proxy:
                 await writer.drain()
             if not link.silent:
                 writer.write_eof() if writer.can_write_eof() else writer.close()
-        except OSError:  # one of them is gone, without a word: the other is told so
+        except OSError:  # one of them is gone, without a word: the other end is notified
             link.end(rudely=True)
 
     async def _through(
@@ -188,7 +188,7 @@ class Proxy:
             return data
         self._fault = None
         self.faults += 1
-        fault.happened = True  # said before the bytes go out: whoever gets them may ask at once
+        fault.happened = True  # set before the bytes go out: their reader may ask at once
         writer.write(head)
         await writer.drain()
         match fault.act:

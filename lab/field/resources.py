@@ -97,7 +97,7 @@ def _connections(proxy: Proxy) -> int:
 
 
 class Refusing:
-    """A server that can be told to refuse writes, by its own means."""
+    """A server that can be made to refuse writes, by its own means."""
 
     def __init__(self, engine: str) -> None:
         self.server = launch(engine)

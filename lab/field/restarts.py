@@ -62,7 +62,7 @@ def _until_it_moves(load: Load) -> None:
     until = time.monotonic() + 60
     while load.progress < enough:
         if time.monotonic() > until:
-            raise AssertionError(f"nobody recovers: {load.errors} {load.unexpected[:1]}")
+            raise AssertionError(f"no caller recovers: {load.errors} {load.unexpected[:1]}")
         time.sleep(0.005)
 
 
@@ -127,7 +127,7 @@ class Pair:
 
 
 def _acknowledged(receiver: Receiver, keys: list[str], rng: random.Random) -> dict[str, str]:
-    """Deliver these at once; what was told to the callers."""
+    """Deliver these at once; what the callers got."""
     told: dict[str, str] = {}
 
     def call(key: str, value: str) -> None:

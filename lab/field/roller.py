@@ -14,7 +14,7 @@ import sys
 import twicesafe
 from twicesafe import Policy, Receiver
 
-faulthandler.dump_traceback_later(120, exit=True)  # whoever hangs says where
+faulthandler.dump_traceback_later(120, exit=True)  # a process that hangs says where
 url, ledger, keys, seed = sys.argv[1:]
 file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 values: dict[str, set[str]] = {}

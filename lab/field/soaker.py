@@ -126,7 +126,7 @@ class Soak:
 
 
 def settled(before: list[int]) -> list[int]:
-    """What is left behind, a moment after the end: a thread that was told to end may still do so."""
+    """What is left behind, a moment after the end: a thread that was asked to end may still be ending."""
     until = time.monotonic() + 5
     while True:
         gc.collect()

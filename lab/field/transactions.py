@@ -188,7 +188,7 @@ def _sweep(t: Trial, caller: Psycopg, proxy: Proxy, way: Any) -> None:
 
 
 def _until_told(t: Trial, caller: Psycopg, key: str, armed: Callable[[], object]) -> str:
-    """What a sender does: again and again, until it is told."""
+    """What a sender does: again and again, until it gets an answer."""
     for number in range(TRIES):
         try:
             return caller.deliver(key, armed if not number else lambda: None)

@@ -74,7 +74,7 @@ async def tasks(url: str, policy: Policy) -> None:
             async def handler(found: dict[str, Any] = found) -> str:
                 say("in")
                 until = time.monotonic() + PATIENCE
-                while not is_lost() and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells
+                while not is_lost() and time.monotonic() < until:  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(0.005)
                 found["told"] = time.monotonic() if is_lost() else None
                 for ask in last_words():
@@ -89,7 +89,7 @@ async def tasks(url: str, policy: Policy) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
     url, kind, lease = sys.argv[1:]
     policy = Policy(lease=float(lease))
     if kind == "threads":

@@ -36,7 +36,7 @@ LEASE: Final = 0.3
 
 @contextmanager
 def fresh_url(engine: str) -> Iterator[str]:
-    """A store of this engine that nobody else uses and many processes may open."""
+    """A store of this engine that no other trial uses and many processes may open."""
     if engine == "sqlite":
         with tempfile.TemporaryDirectory(prefix="twicesafe-lab-") as folder:
             yield f"sqlite:///{Path(folder) / 'keys.db'}"

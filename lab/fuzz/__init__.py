@@ -5,7 +5,7 @@
 
 A target takes octets and must come back, within a second of processor time, with a value that keeps
 its promise or with an error of the kind that it names. Anything else is a finding: the octets are
-told, and the same seed gives them again.
+reported, and the same seed gives them again.
 
     mutations   good input, changed step by step
     targets     the readers, what each may raise, what must hold of what it returns

@@ -15,7 +15,7 @@ __all__ = ["Mutator"]
 POOL = 256
 LONGEST = 4096
 ODD = (0, 9, 10, 13, 32, 34, 44, 59, 61, 92, 127, 128, 255)
-"""Octets that mean something to somebody."""
+"""Octets that mean something to some parser."""
 
 
 class Mutator:

@@ -4,12 +4,12 @@
  * lost, answered into the void, or arrive again, late, after anything else (the network keeps a copy of
  * any one request at a time). A worker may become a zombie: it stands still with its
  * claim while its lease runs out, and then goes on as if nothing had happened. An operator may
- * release the key. The lease is abstract time: it may run out whenever somebody holds one.
+ * release the key. The lease is abstract time: it may run out whenever a worker holds one.
  *
  * Ghosts (variables that the protocol does not see) say what may never happen:
  *   G1  two workers hold live claims                 (two live owners)
  *   G2  a second result is recorded                  (one result)
- *   G3  somebody who is not the present owner writes (stale owners change nothing)
+ *   G3  a worker that is not the present owner writes (stale owners change nothing)
  *   G4  a fence is given out twice                   (fences grow)
  *
  * -DBROKEN=1  complete compares nothing      -DBROKEN=2  release and fail compare nothing
@@ -27,19 +27,19 @@
 #define BROKEN 0
 #endif
 
-#define NOBODY 0
+#define NO_OWNER 0
 mtype = { absent, working, released, done };
 mtype = { none, claim_, complete_, fail_ };
 
 /* the store's row */
 mtype state = absent;
-byte owner = NOBODY;       /* token: worker * CLAIMS + number, from 1 */
+byte owner = NO_OWNER;       /* token: worker * CLAIMS + number, from 1 */
 byte fence = 0;
 bool lease = false;        /* is the lease of the present claim running? */
 
 /* what the network may deliver once more, however late: any one request at a time */
 mtype late_kind = none;
-byte late_owner = NOBODY;
+byte late_owner = NO_OWNER;
 byte late_fence = 0;
 
 inline keep_copy(kind, o, f) {
@@ -50,7 +50,7 @@ inline keep_copy(kind, o, f) {
 }
 
 /* ghosts */
-byte holder = NOBODY;      /* token of the last claim that was granted and not ended */
+byte holder = NO_OWNER;      /* token of the last claim that was granted and not ended */
 bool holds = false;        /* …and whose lease still runs */
 byte holders_fence = 0;
 byte results = 0;
@@ -84,7 +84,7 @@ inline store_complete(o, f) {
         assert(holder == (o) && holders_fence == (f));        /* G3 */
         assert(results == 0);                                 /* G2 */
         results = results + 1;
-        state = done; lease = false; holds = false; holder = NOBODY
+        state = done; lease = false; holds = false; holder = NO_OWNER
     :: else -> skip                                           /* lost, or said before */
     fi
 }
@@ -93,7 +93,7 @@ inline store_fail(o, f) {
     if
     :: state == working && (MINE(o, f) || BROKEN == 2) ->
         assert(holder == (o) && holders_fence == (f));        /* G3 */
-        state = released; lease = false; holds = false; holder = NOBODY
+        state = released; lease = false; holds = false; holder = NO_OWNER
     :: else -> skip
     fi
 }
@@ -160,7 +160,7 @@ proctype Time() {
     od
 }
 
-/* The network delivers its copy, however late. Nobody waits for the answer. */
+/* The network delivers its copy, however late. No worker waits for the answer. */
 proctype Network() {
     byte unheard = 0;
     do
@@ -171,7 +171,7 @@ proctype Network() {
         :: late_kind == complete_ -> store_complete(late_owner, late_fence)
         :: late_kind == fail_ -> store_fail(late_owner, late_fence)
         fi;
-        late_kind = none; late_owner = NOBODY; late_fence = 0; unheard = 0
+        late_kind = none; late_owner = NO_OWNER; late_fence = 0; unheard = 0
        }
     od
 }
@@ -182,9 +182,9 @@ proctype Operator() {
         state == working || state == released ->
         if
         :: BROKEN == 4 -> skip
-        :: else -> fence = fence + 1; top = fence; owner = NOBODY; state = released; lease = false
+        :: else -> fence = fence + 1; top = fence; owner = NO_OWNER; state = released; lease = false
         fi;
-        holds = false; holder = NOBODY
+        holds = false; holder = NO_OWNER
     }
 }
 

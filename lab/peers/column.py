@@ -1,4 +1,4 @@
-"""One library on one store: its worker processes, and what they are told and seen to do."""
+"""One library on one store: its worker processes, what they are asked to do, and what they are seen to do."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Worker:
         self._say(json.dumps({"orders": orders}))
 
     def begin_and_hold(self, order: Order) -> None:
-        """Its function has started, and goes on when it is told how to end."""
+        """Its function has started, and waits for the order that says how to end."""
         self.begin(order)
         heard = self._hear(PATIENCE)
         if "in" not in heard:

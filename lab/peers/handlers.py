@@ -17,7 +17,7 @@ __all__ = ["FUNCTIONS", "GIFTS", "Broken", "Receipt", "bind", "start_of"]
 
 
 class Broken(Exception):  # noqa: N818 - short in a table
-    """How a function fails that is told to."""
+    """How a function fails that is asked to."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ def _work(order: dict[str, Any]) -> Any:
         case "hold" if not begun_before:  # a library may run by itself what a crash left behind
             _place["say"]({"in": order["key"]})
             if _place["word_for"](order["key"]) == "raise":
-                raise Broken("told to fail")
+                raise Broken("asked to fail")
         case "nest":
             _place["call"](order["inner"])
         case "meet":

@@ -1,9 +1,9 @@
-"""A process that calls protected functions when it is told to.
+"""A process that calls protected functions on request.
 
 python -m lab.peers.worker PEER URL NAME LEDGER
 → ready
 ← {"orders": [order, …]}     several are called at once, in threads
-→ {"in": key}                a function that holds has started; it goes on when it is told how to end
+→ {"in": key}                a function that holds has started; it waits for the order that says how to end
 ← return KEY | raise KEY
 → {"ends": [{"value": …} or {"error": …}, …]}
 """

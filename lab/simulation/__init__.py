@@ -1,7 +1,7 @@
 """Deterministic simulation: the real core, on a virtual network, under virtual time.
 
 leases        the exchange of lease mode: claims, leases, results, operators
-transactions  the inbox of transaction mode: commits, rollbacks, notes, operators
+transactions  the inbox of transaction mode: commits, rollbacks, deferred writes, operators
 relays        the outbox relay: slots, lanes, refusals, operators, a broker
 
 virtual       virtual time, and one run of one plan

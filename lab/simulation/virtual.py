@@ -1,7 +1,7 @@
 """Virtual time: what happens when, and one run of one plan. Every study's world is made of this.
 
 Everything happens at a moment of virtual time; equal moments keep the order in which they were
-planned. Who is dead does nothing more; what comes for whoever stands still waits.
+planned. A dead process does nothing more; what comes for a paused one waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Actor", "VirtualWorld"]
 
 
 class Actor:
-    """Somebody who can die, and stand still."""
+    """A process that can die, and stand still."""
 
     alive: bool = True
     paused_until: float = 0.0

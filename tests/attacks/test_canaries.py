@@ -37,7 +37,7 @@ class Unstorable:
 
 
 class Cage:
-    """Everything that could be read by somebody else, in one heap."""
+    """Everything that another person could read, in one heap."""
 
     def __init__(self) -> None:
         self.heap: list[str] = []

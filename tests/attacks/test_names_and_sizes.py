@@ -50,7 +50,7 @@ def test_no_two_keys_are_glued_into_one():
 
 @pytest.mark.attack("D3", "D1")
 def test_a_key_taken_in_one_scope_is_free_in_another():
-    """Squatting: whoever registers a key first, in whatever state, stops nobody else."""
+    """Squatting: a caller who registers a key first, in any state, stops no other tenant."""
     store = MemoryStore()
     thief = Receiver(store, scope=("thief",), policy=Policy(in_flight="reject", max_attempts=1))
     victim = Receiver(store, scope=("victim",), policy=Policy(in_flight="reject"))

@@ -1,4 +1,4 @@
-"""D8, D21, D24: whoever can write to the store can make nothing run, and nothing large come out."""
+"""D8, D21, D24: an attacker who can write to the store can make nothing run, and nothing large come out."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ PAYLOADS: dict[str, Callable[[Path], bytes]] = {
 def test_no_stored_bytes_run_anything(
     tmp_path: Path, tamper: Tamper, payload: str, *, as_failure: bool
 ):
-    """A changed answer is told as corrupt, or replayed as plain data; the handler does not run."""
+    """A changed answer is reported as corrupt, or replayed as plain data; the handler does not run."""
     target = tmp_path / "harm"
     ran: list[int] = []
 

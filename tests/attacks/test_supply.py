@@ -89,7 +89,7 @@ def test_two_builds_are_the_same_to_the_byte(tmp_path: Path):
 
 @pytest.mark.attack("D20")
 def test_an_owner_token_is_fresh_and_never_shown(line: Line, receiver: Receiver):  # noqa: F811
-    """What nobody sees cannot be tried out byte by byte; and no sender ever presents one."""
+    """A secret that is never shown cannot be tried out byte by byte; and no sender ever presents one."""
     claims: list[ActiveClaim] = []
 
     def keep() -> None:

@@ -86,10 +86,10 @@ def test_a_case_through_the_network(valkey: Any, on: Any, tmp_path: Path, door: 
     on(valkey=valkey.url)
     (case,) = [each for each in calls() if each.id == f"delayed/{door}/first"]
     found = {each.name: each for each in case.run(tmp_path / "case", rounds=3, lap=0.002)}
-    trips = 2  # a claim and a completion
+    round_trips = 2  # a claim and a completion
     for name in ("floor", "twicesafe"):
         assert found[name].wall is not None
-        assert found[name].wall.seconds.low >= trips * engines.ROUND_TRIP
+        assert found[name].wall.seconds.low >= round_trips * engines.ROUND_TRIP
     engines._delays.pop("valkey").stop()
 
 

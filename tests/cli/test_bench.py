@@ -99,7 +99,7 @@ def test_load_never_goes_to_a_store_it_was_not_sent_to(line: Line, monkeypatch: 
     assert line("bench", "--json", store=False).status == 2
 
 
-# --- servers: exact trips, and nothing left ----------------------------------------------------
+# --- servers: exact round trips, and nothing left ----------------------------------------------------
 
 
 def trips(data: Any) -> dict[tuple[str, str], float]:

@@ -1,4 +1,4 @@
-"""Which store and which policy: what wins, and what a wrong file is told."""
+"""Which store and which policy: which source wins, and the errors for a wrong file."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_storm_never_goes_to_a_store_it_was_not_sent_to(
 ):
     monkeypatch.setenv("TWICESAFE_STORE_URL", line.url)
     line("demo", "--payments", "2", "--workers", "1", "--kill-every", "0", store=False)
-    assert line("stats").status == 3, "nobody made it"
+    assert line("stats").status == 3, "it was not made"
 
 
 def test_a_store_of_one_process_is_refused(line: Line):
@@ -154,7 +154,7 @@ def charge(payment: str = "p1", fence: int = 1, receipt: str = "r1", cause: str 
 
 
 def charges_of(bank: type[OpenBank | FencingBank], folder: Path) -> list[Charge]:
-    """What a bank holds, read by somebody who comes later."""
+    """What a bank holds, read by a later reader."""
     with closing(bank(folder)) as books:
         return books.charges()
 

@@ -20,7 +20,7 @@ LIST = "/shop.Bank/List"
 
 
 class Bank:
-    """A service that is unavailable as often as it is told, after its work is done."""
+    """A service that is unavailable as often as the test asks, after its work is done."""
 
     def __init__(self) -> None:
         self.keys: list[str | None] = []

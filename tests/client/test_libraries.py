@@ -238,7 +238,7 @@ def test_an_answer_without_a_length_that_is_cut_is_asked_for_again(library: Libr
 
 def test_an_event_stream_that_is_cut_is_the_callers_to_see(library: Library, flaky: Make):
     server = flaky(CHUNKED.format("text/event-stream").encode(), response(201, b"again"))
-    if library.name == "requests":  # it reads all, unless it is told stream=True
+    if library.name == "requests":  # it reads all, unless stream=True
         assert library.send(server.url).body == b"again"
     else:
         with pytest.raises(ERRORS):

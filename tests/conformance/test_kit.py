@@ -24,7 +24,7 @@ SEARCHING = settings(
 
 
 class OwnTime(StoreUnderTest):
-    """As a store on a server is: it asks nobody what time it is."""
+    """As a store on a server is: it has its own clock."""
 
     real_clock = True
     kind: type[MemoryStore] = MemoryStore
@@ -66,7 +66,7 @@ class TestOneColour(OwnTimeSuite):
     colours = ("async",)
 
     def open_store(self, place: Place) -> MemoryStore:
-        raise AssertionError("nobody asked for it")
+        raise AssertionError("the suite must not open this one")
 
     def open_async_store(self, place: Place) -> AsyncMemoryStore:
         return AsyncMemoryStore(MemoryStore())

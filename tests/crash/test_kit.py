@@ -50,7 +50,7 @@ def test_the_dead_cannot_reach_the_store():
     assert life.died_at == "in the handler"
     row = world.perform(Read(Key("k").id))
     assert row.attempt == 1
-    assert row.lease_until > row.changed_at  # not released: the dead tell nobody
+    assert row.lease_until > row.changed_at  # not released: a dead process cannot say so
     with pytest.raises(Died):
         life.mortal(world).perform(Read(Key("k").id))
 
@@ -215,7 +215,7 @@ def test_a_broken_store_is_caught(
     broken: type[MemoryStore], exchange: Callable[..., None], tmp_path: Path, mode: str
 ):
     run(exchange, MemoryStore, tmp_path, mode)
-    # What callers see of a broken store may be any error; that nobody notices would be one.
+    # What callers see of a broken store may be any error; no error at all would be wrong.
     with pytest.raises((Exception, pytest.fail.Exception)):
         run(exchange, broken, tmp_path, mode)
 

@@ -51,7 +51,7 @@ def test_release(new_world: NewWorld, mode: str):
         with world.worker(mode) as process:
             if not happened(world, State.IN_PROGRESS, State.RELEASED):
                 process.operate("release", "k", by="op")
-            process.deliver()  # at once: nobody waits for the dead one's lease
+            process.deliver()  # at once: no delivery waits for the dead worker's lease
             is_the_only_answer(world, process, "k")
         (effect,) = world.effects
         assert effect.fence == 3  # the dead one had 1, the release fenced it off with 2

@@ -17,7 +17,7 @@ import pytest
 # msgspec loads typing_extensions where it is installed; it does not ask for it.
 ALLOWED_THIRD_PARTY = {"twicesafe", "msgspec", "typing_extensions"}
 
-# Loaded only by whoever needs them, although Python ships them or our tests install them.
+# Loaded only by the modules that need them, although Python ships them or our tests install them.
 NOT_BY_IMPORT = {
     "sqlite3", "psycopg", "psycopg_pool", "asyncpg", "redis", "valkey", "pymysql", "asyncmy",
     "aiomysql", "boto3", "pymongo", "httpx", "starlette", "uvicorn", "typer", "click", "rich",

@@ -40,7 +40,7 @@ MACHINE_PATHS = re.compile(
 
 PROMISE = re.compile(r"\bexactly" + r"(?P<join>[\s_*-]+)once\b", re.IGNORECASE)
 
-# Where the phrase may stand because its sentence says that nobody can promise it, or quotes it.
+# Where the phrase may stand because its sentence says that it cannot be promised, or quotes it.
 DENIALS = ["README.md", "docs/*"]
 
 # Where it may stand because a neighbour carries that name (written as one word there).

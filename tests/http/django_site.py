@@ -76,7 +76,7 @@ class User:
 
 @sync_and_async_middleware
 def login(get_response: Any) -> Any:
-    """``X-User`` says who it is; nobody else is let in as a user."""
+    """``X-User`` says who it is; a request without it has no user."""
 
     def known(request: Any) -> None:
         if "X-User" in request.headers:

@@ -44,7 +44,7 @@ Before: TypeAlias = "Callable[..., tuple[Stage, Scripted]]"
 JSON = (b"content-type", b"application/json")
 EDGES = ("asgi", "wsgi", "proxy")
 UNKNOWN = {"asgi": 500, "wsgi": 500, "proxy": 502}
-"""What an edge answers where nobody knows what happened."""
+"""What an edge answers when the outcome is unknown."""
 
 
 @dataclass

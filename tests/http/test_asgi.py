@@ -79,7 +79,7 @@ async def test_a_server_that_cancels_its_task_does_not_cancel_the_handler():
     go.set()
     (handler,) = server.layer._running
     await handler
-    assert server.sent == []  # nobody was there to send to
+    assert server.sent == []  # the client had left
     assert await server.state() is State.COMPLETED
     assert (await server.call())[1]["body"] == b"done"
 
@@ -284,7 +284,7 @@ async def test_a_client_that_left_keeps_nothing_in_memory_once_its_handler_has_e
 async def test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same(
     version: str, said: list[Any]
 ):
-    """It cannot be told, so it may never end: its key does not wait for that."""
+    """It never asks, so it may never end: its key does not wait for that."""
     begun, never = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""D: what somebody sends who means harm: large, deep, many, and made to be slow to read.
+"""D: what an attacker sends: large, deep, many, and made to be slow to read.
 
 The rest of the attacks are held by the tests of the rules that they try to get around; the marks tell.
 """

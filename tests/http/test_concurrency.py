@@ -130,7 +130,7 @@ def test_who_waits_takes_over_when_the_first_did_nothing(play: Play):
 
 @pytest.mark.item("C2", "R1")
 def test_repeats_of_a_done_request_that_come_together_are_all_replayed(edge: str, valkey_url: str):
-    """While one of them asks the store, the others wait for its answer: nobody is at work."""
+    """While one of them asks the store, the others wait for its answer: no handler runs."""
     store = open_store(valkey_url) if edge == "wsgi" else open_async_store(valkey_url)
     stage = Stage(edge, store=store)
     first = stage.send("k")

@@ -157,7 +157,7 @@ def test_a_key_belongs_to_the_user_or_else_to_the_client(site: Site):
         ("Authorization", "Bearer 1"),
         ("Cookie", "sessionid=1"),
         ("Cookie", "sessionid=2"),
-        ("X-Nobody", "1"),
+        ("X-Unknown", "1"),
     ]
     for owner in whose:
         first, again = site.twice("/charges", "same", owner)
@@ -378,7 +378,7 @@ async def test_asgi_a_stream_that_is_not_read_to_its_end_ends_its_key(
         assert await anext(aiter(response)) == b"1"
     if is_closed:  # the client left while Django was sending it
         await asyncio.to_thread(response.close)
-    del response  # or a middleware outside was cancelled, and nobody has it any more
+    del response  # or a middleware outside was cancelled, and holds no reference any more
     while (again := await asked()).status_code == 409:
         gc.collect()
         await asyncio.sleep(0)

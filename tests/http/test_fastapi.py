@@ -141,7 +141,7 @@ def test_exceptions_with_and_without_a_handler(stage: Stage):
         assert [reply.problem for reply in replies] == [problem, problem]
         assert replies[1].replayed is (problem == "")  # what a handler made of it is an answer
     assert runs == ["http", "bank", "bug"]
-    # The handler for everything stands outside of the layer: it is told, and its answer is late.
+    # The handler for everything stands outside of the layer: it is called, and its answer is late.
     assert [type(error) for error in told] == [ValueError]
     assert post(stage, "/bug", None).body == b'{"sorry":true}'
 

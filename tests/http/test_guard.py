@@ -1,4 +1,4 @@
-"""One receiver, one HTTP policy: what of the receiver's own policy counts for requests, and what is told."""
+"""One receiver, one HTTP policy: what of the receiver's own policy counts for requests, and which settings are reported."""
 
 from __future__ import annotations
 

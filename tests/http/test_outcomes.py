@@ -15,7 +15,7 @@ from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 
 class Heard:
-    """Waits until an event of this kind was told."""
+    """Waits until observers got an event of this kind."""
 
     def __init__(self, kind: type[events.Event] = events.Completed) -> None:
         self._kind, self._bell = kind, threading.Event()

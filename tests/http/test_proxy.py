@@ -1,5 +1,5 @@
 """H and what else is the proxy's alone: passing on, never twice, and the line between "not sent" and
-"nobody knows". The checklist as a whole runs on the proxy too, in the other files."""
+"outcome unknown". The checklist as a whole runs on the proxy too, in the other files."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_redirects_are_answers(before: Before):
     assert len(service.requests) == 1
 
 
-# --- nobody knows, or nothing was sent ---------------------------------------------------------
+# --- outcome unknown, or nothing was sent ---------------------------------------------------------
 
 
 @pytest.mark.item("E4")
@@ -143,8 +143,8 @@ def test_a_failed_attempt_on_a_route_that_may_run_again_invites_the_next(before:
 
 @pytest.mark.item("E10")
 def test_what_was_never_sent_may_be_sent_later(before: Before, play: Play):
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     stage = play(HttpPolicy.stripe(), upstream={"url": url})  # it keeps every 503 of a handler
     for key in ("k", "k", None):
         reply = stage.send(key)
@@ -162,7 +162,7 @@ def test_what_was_never_sent_may_be_sent_later(before: Before, play: Play):
 
 
 @pytest.mark.item("E10")
-@pytest.mark.parametrize("url", ["http://nobody.invalid", "https://127.0.0.1:{port}"])
+@pytest.mark.parametrize("url", ["http://absent.invalid", "https://127.0.0.1:{port}"])
 def test_no_name_and_no_tls_are_nothing_sent(before: Before, play: Play, url: str):
     _, service = before([reset])
     url = url.format(port=service.url.rpartition(":")[2])
@@ -340,7 +340,7 @@ def test_a_tenant_is_believed_from_whom_may_say_it(play: Play):
     with pytest.raises(ConfigurationError, match="any client can send"):
         Forwarding(HttpPolicy(scope=("X-Tenant",)))
     stage = play(scope=("X-Tenant",), upstream={"trusted": ["10.0.0.0/8"]})
-    for tenant in ("a", "b"):  # from here nobody may: it counts as not said
+    for tenant in ("a", "b"):  # from here no client may set it: it is ignored
         stage.send("k", b"{}", "POST", "/", ("X-Tenant", tenant), ("x_tenant", tenant))
     assert len(stage.seen) == 1
     assert not {"x-tenant", "x_tenant"} & set(stage.seen[0].headers)
@@ -756,8 +756,8 @@ def test_what_it_counts(stage: Stage):
 
 @pytest.mark.item("O3")
 def test_failures_of_the_upstream_are_counted_with_a_key_and_without(before: Before, play: Play):
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     stage = play(upstream={"url": url})
     for key in ("k", None):
         stage.send(key)

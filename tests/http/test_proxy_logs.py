@@ -63,7 +63,7 @@ def test_an_upstream_that_cannot_be_reached_is_logged(play: Play, lines: Callabl
 
 @pytest.mark.item("E10", "O3")
 @pytest.mark.parametrize("host, reason", [
-    ("http://nobody.invalid", ""), (f"http://{'a' * 64}.invalid", "label"),
+    ("http://absent.invalid", ""), (f"http://{'a' * 64}.invalid", "label"),
 ])  # fmt: skip
 def test_a_name_that_leads_nowhere_is_logged(
     play: Play, lines: Callable[[], list[str]], host: str, reason: str

@@ -242,8 +242,8 @@ def test_workers_end_with_their_supervisor(shop: Shop, tmp_path: Path, opened: E
 def test_a_store_that_is_away_is_reported_and_nothing_is_sent(
     shop: Shop, tmp_path: Path, opened: ExitStack
 ):
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        store = f"redis://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        store = f"redis://127.0.0.1:{closed.getsockname()[1]}"
     proxy = Proxy(shop, tmp_path, store=store)
     opened.enter_context(closing(proxy))
     assert proxy.send("k").problem == "store-unavailable"

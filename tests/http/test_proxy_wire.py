@@ -98,7 +98,7 @@ def test_what_follows_the_last_request_of_a_connection_is_not_read(before: Befor
 
 @pytest.mark.item("D15", "H3")
 def test_a_client_that_was_refused_instead_of_100_is_not_read_on(play: Play):
-    """It may go on with its body or with another request: nobody can tell which."""
+    """It may go on with its body or with another request: the proxy cannot tell which."""
     stage = play(max_body=10)
     waits = ("Expect", "100-continue"), ("Content-Length", "200")
     request = stage.request("k", b"", "POST", "/", *waits).replace(b"Connection: close\r\n", b"")

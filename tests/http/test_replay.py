@@ -77,7 +77,7 @@ def test_the_mark_of_another_layer_inside_is_not_kept_beside_ours(stage: Stage):
 
 @pytest.mark.item("R2", "D5")
 def test_only_fields_that_are_listed_or_named_are_kept(play: Play):
-    """Any other field may be one client's secret: nobody can list all of their names."""
+    """Any other field may be one client's secret, and no list of their names is complete."""
     own = [
         (b"x-order", b"o-1"),
         (b"X-Other", b"2"),

@@ -1,4 +1,4 @@
-"""S: whose keys they are, and what nobody else may learn."""
+"""S: whose keys they are, and what no other client may learn."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_scope_of_your_own_survives_a_new_token(play: Play):
 
 @pytest.mark.item("S4")
 def test_headers_and_cookies_can_be_the_scope(play: Play):
-    behind = {"trusted": ["127.0.0.1"]}  # a proxy believes X-Tenant from whom it is told to
+    behind = {"trusted": ["127.0.0.1"]}  # a proxy believes X-Tenant from trusted peers only
     stage = play(scope=("X-Tenant", "cookie:session"), upstream=behind)
     who = (("X-Tenant", "1"), ("Cookie", "theme=dark; session=s1"))
     assert ask(stage, "k", *who).status == 201
@@ -247,7 +247,7 @@ def test_a_layer_on_another_store_claims_for_itself():
 
 
 def test_a_key_that_has_ended_is_held_around_no_later_request():
-    """What runs on after its request, in the same context, is answered like anybody."""
+    """Work that runs on after its request, in the same context, is answered like any caller."""
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
         ran.append(copy_context())

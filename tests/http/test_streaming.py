@@ -64,7 +64,7 @@ def test_an_endless_stream_is_not_buffered_and_ends_with_its_client(play: Play):
 
     def count() -> None:
         sent.append(1)
-        assert len(sent) < 5000, "nobody told the stream that its client went away"
+        assert len(sent) < 5000, "the stream was not notified that its client went away"
 
     if stage.edge == "asgi":
         stage.server.app = endless_asgi(stage, sent)
@@ -78,7 +78,7 @@ def test_an_endless_stream_is_not_buffered_and_ends_with_its_client(play: Play):
 
 
 def endless_asgi(stage: Stage, sent: list[int]) -> Any:
-    """A stream that ends when it is told of the disconnect, as frameworks' do."""
+    """A stream that ends when it is notified of the disconnect, as frameworks' do."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()

@@ -45,7 +45,7 @@ def test_a_handler_that_ends_the_transaction_is_found_out(lean_shop: Shop, end: 
     assert caught.value.key is not None
     shop.door.sql("ROLLBACK") if "begin" in end else None
     record = shop.receiver.record("m-1")
-    if end.startswith("commit"):  # a half of the work is there: nobody repeats it unasked
+    if end.startswith("commit"):  # half of the work is there: it is repeated only on request
         assert record is not None
         assert record.state is State.IN_PROGRESS
         another = shop.another()
@@ -105,7 +105,7 @@ def test_a_savepoint_of_the_caller_takes_the_record_with_it(lean_shop: Shop):
 def test_an_error_that_the_handler_swallowed_is_no_success(
     shop_of: Callable[[str], Shop], kind: str
 ):
-    """PostgreSQL would answer the COMMIT with a ROLLBACK, and nobody would know."""
+    """PostgreSQL would answer the COMMIT with a ROLLBACK, and no caller would know."""
     shop = shop_of(kind)
 
     def swallow() -> Any:

@@ -242,6 +242,6 @@ def test_cancelled_in_the_handler_nothing_is_left(shop_of: Callable[[str], Shop]
 
     shop.door.end(main())
     assert shop.credits == []
-    assert shop.receiver.record("m-1") is None  # nobody failed: nothing is counted
+    assert shop.receiver.record("m-1") is None  # no attempt failed: nothing is counted
     with shop.door.transaction():
         assert shop.process("m-1", shop.credit(2)).attempt == 1

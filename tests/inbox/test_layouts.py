@@ -31,7 +31,7 @@ def test_generations_hold_what_a_transaction_writes(postgres_url: str):
 
         inbox.process(connection, "m-1", credit)
         assert inbox.accept_many(connection, ["a", "b"]) == [True, True]
-        # Whoever turns the generation now waits for this transaction, and gives up in time.
+        # A sweep that turns the generation now waits for this transaction, and gives up in time.
         receiver.store.perform(Sweep(10))
         connection.commit()
         receiver.sweep()

@@ -22,7 +22,7 @@ BLOCKING = [
     "psycopg",
     "pymysql",
 ]
-"""On SQLite whoever writes is alone from its BEGIN IMMEDIATE on."""
+"""On SQLite a writer is alone from its BEGIN IMMEDIATE on."""
 
 
 @pytest.mark.parametrize("kind", BLOCKING)

@@ -84,7 +84,7 @@ PATIENCE = {
 
 @pytest.mark.parametrize("kind", [pytest.param("sqlite3-implicit", id="sqlite"), *SERVERS])
 def test_a_store_that_does_not_answer_in_time_runs_nothing(shop_of: ShopOf, kind: str):
-    """Somebody holds the key, or on SQLite the file, for longer than this transaction may take."""
+    """Another transaction holds the key, or on SQLite the file, for longer than this transaction may take."""
     shop, runs = shop_of(kind), []
     slow, hasty = shop.another(), shop.another()
     slow.begin()

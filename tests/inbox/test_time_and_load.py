@@ -112,7 +112,7 @@ def test_a_sweep_beside_deliveries_leaves_no_bare_win(shop_of: ShopOf, kind: str
 
 
 def patiently(shop: Shop, act: Callable[[], Outcome[Any]], door: Door | None = None) -> Any:
-    """Again, while somebody else has the key; on SQLite, while somebody else writes."""
+    """Again, while another caller has the key; on SQLite, while another connection writes."""
     door = door or shop.door
     until = time.monotonic() + 60
     while True:
@@ -219,7 +219,7 @@ def test_an_interrupt_in_the_handler_leaves_nothing(
     with pytest.raises(interrupt), shop.door.transaction():
         shop.process("m-1", work)
     assert shop.credits == []
-    assert shop.noted("m-1") is None  # nobody failed: nothing is counted
+    assert shop.noted("m-1") is None  # no attempt failed: nothing is counted
     with shop.door.transaction():
         assert shop.process("m-1", shop.credit(2)).attempt == 1
 

@@ -1,8 +1,8 @@
 """The judge of a storm: what the dead left behind, and whether it can be explained.
 
 lost           a key without its end, or an end without its effect
-explained      an effect done again, where the record says why, and whoever did it before was
-               killed or was told that its lease was lost
+explained      an effect done again, where the record says why, and the earlier worker was
+               killed or got LeaseLostError
 unexplained    any other effect done again
 two-faced      a key whose callers were not all given the one recorded result
 """

@@ -34,7 +34,7 @@ TABLES = (
 
 
 def connect(url: str) -> Any:
-    """A connection that begins by itself and commits when it is told."""
+    """A connection that begins by itself and commits on request."""
     if url.startswith("sqlite:"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10)
         connection.execute("PRAGMA synchronous=FULL")
@@ -141,7 +141,7 @@ class InboxBroker(Broker):
         super()._drain(until + 30)
 
     def _cut_sessions(self, done: threading.Event, counts: dict[str, int]) -> None:
-        """End somebody's session in the server, whatever it is in."""
+        """End one session in the server, whatever it is doing."""
         connection: Any = None
         while counts["cut"] < self.options.cut and not done.wait(0.01):
             try:

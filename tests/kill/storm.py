@@ -45,7 +45,7 @@ LINE = 64  # a page holds whole lines: SIGKILL can cut a write in two where a pa
 
 
 def ledger(folder: Path) -> Callable[[int], str]:
-    """An effect that cannot be taken back: a line on disk, fsynced, whoever dies after it."""
+    """An effect that cannot be taken back: a line on disk, fsynced, whichever process dies after it."""
     file = os.open(folder / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def charge(number: int) -> str:
@@ -138,7 +138,7 @@ class Broker:
         self.killed: list[int] = []
         self.keys = 0
         self.queued: dict[int, float] = {}
-        """Deliveries that nobody acknowledged yet, and when they went out."""
+        """Deliveries that are not acknowledged yet, and when they went out."""
         self.values: dict[int, set[str]] = {}
         self.lost: list[tuple[int, int]] = []
         self.counts = {"deliveries": 0, "busy": 0, "refused": 0}

@@ -1,7 +1,7 @@
 """Ctrl-C at any moment, on every engine: real signals into the thread of a worker that lives on.
 
 An interrupt is not a crash: the worker records what it did, and gives back what it did not begin.
-Between two lines of Python nobody can promise that, so a few claims are left to end by their
+Between two lines of Python that cannot be promised, so a few claims are left to end by their
 leases. Nothing is lost for it: neither a record, nor a connection, nor a lock.
 """
 

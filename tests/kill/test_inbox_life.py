@@ -1,4 +1,4 @@
-"""The life of a process with an inbox and an outbox: it forks, or is told to end in mid-work."""
+"""The life of a process with an inbox and an outbox: it forks, or is terminated in mid-work."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_parent_and_child_go_on_after_a_fork(run_script: Run, shop_url: str):
 def test_a_process_that_is_terminated_in_mid_work_leaves_nothing(
     shop_url: str, manner: str, status: int
 ):
-    """Nobody waits for a lease: the next delivery runs at once, and is the first."""
+    """No caller waits for a lease: the next delivery runs at once, and is the first."""
     worker = subprocess.Popen(
         [sys.executable, str(HERE / "inbox_life.py"), manner, shop_url],
         stdout=subprocess.PIPE,

@@ -118,7 +118,7 @@ def test_the_judge_acquits(tmp_path: Path):
 @pytest.mark.parametrize(
     "lines, notes",
     [
-        ([FIRST, SECOND], {"killed": []}),  # the first worker lives and was told nothing
+        ([FIRST, SECOND], {"killed": []}),  # the first worker lives and got no error
         ([FIRST, FIRST], {}),  # one fence, two effects
         ([FIRST, "1 2 2 None 12"], {}),  # started again for no reason
         ([FIRST, SECOND, "1 3 3 lease_expired 13"], {"killed": [11, 12]}),  # behind the record

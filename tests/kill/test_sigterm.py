@@ -32,7 +32,7 @@ with Receiver.open(url, policy=Policy(lease=float(sys.argv[3]))) as receiver:
 
 
 def terminated(url: str, manner: str, lease: float) -> tuple[int, float]:
-    """The status of a worker that was told to end in mid-work, and the seconds it took."""
+    """The status of a worker that was terminated in mid-work, and the seconds it took."""
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER, url, manner, str(lease)], stdout=subprocess.PIPE, text=True
     )

@@ -49,7 +49,7 @@ def count(orders):
 def tidy(order):
     """Looks right as long as a death is polite: the mark is only removed by a finally."""
     if lines() == ["busy"]:
-        raise RuntimeError("somebody is at it")
+        raise RuntimeError("the key is in use")
     try:
         OUT.write_text("busy")
         crash_point("busy")
@@ -96,7 +96,7 @@ def test_a_kill_finds_what_a_polite_death_does_not(handlers: ModuleType):
         interleavings=0,
     )  # fmt: skip
     assert [(trial.kind, trial.name) for trial in report.wrong] == [("kill", "busy")]
-    assert "somebody is at it" in report.wrong[0].fault
+    assert "the key is in use" in report.wrong[0].fault
 
 
 def test_what_cannot_be_killed_is_reported_before_anything_is(handlers: ModuleType):

@@ -121,7 +121,7 @@ BAD = {
         (claim(A), won(1)), (complete(A, 1), Ack.OK), (claim(B), replay(1, b"other"))
     ),
     "a result from nowhere": told((claim(A), won(1)), (claim(B), replay(1))),
-    "busy with nobody": told((claim(A), BUSY)),
+    "busy without an owner": told((claim(A), BUSY)),
     "busy after the end": told((claim(A), won(1)), (complete(A, 1), Ack.OK), (claim(B), BUSY)),
     "a takeover without its cause": told((claim(A, 0), won(1)), (claim(B), won(2, 2))),
     "an attempt that was not counted": told((claim(A, 0), won(1)), (claim(B), won(2, 1, TAKEN))),

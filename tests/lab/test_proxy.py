@@ -1,4 +1,4 @@
-"""The fault proxy does what it says, at the byte that it was told."""
+"""The fault proxy does what it says, at the byte that was asked for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The maps: which test holds what was promised to survive (`faults`) and to refuse (`attacks`).
 
-A promise without a test is a wish, and a test that nobody finds proves nothing to a reader. So each
+A promise without a test is a wish, and a test that readers cannot find proves nothing to them. So each
 row names its tests, a test fails when one of them is gone, and two pages of the documentation show
 it all with the last recorded result:
 

@@ -18,7 +18,7 @@ ATTACKS: Final[dict[str, tuple[str, str]]] = {
     "D5": ("private and passing fields in a response", "neither stored nor replayed"),
     "D6": ("CR, LF, NUL in a stored field, also by a changed row", "refused both ways, not run again"),
     "D7": ("the same key with an altered body; tricks with JSON", "a mismatch"),
-    "D8": ("malicious bytes in the store", "no code runs; told as corrupt, not run again"),
+    "D8": ("malicious bytes in the store", "no code runs; reported as corrupt, not run again"),
     "D9": ("swapped or cut ciphertext", "fails closed, not run again"),
     "D10": ("nonces, rotation, a lost key", "old readable, new writes new; lost: told"),
     "D11": ("huge keys, bodies, fields; many keys; many waiters", "bounded, and refused first"),
@@ -44,7 +44,7 @@ NOT_THERE: Final[dict[str, str]] = {
 }
 
 LIMITS: Final[dict[str, str]] = {
-    "D3": "ids are plain SHA-256: whoever reads the store can try out keys",
+    "D3": "ids are plain SHA-256: a reader of the store can try out keys",
     "D11": "there are no quotas per scope yet",
     "D17": "metrics and traces are not there yet",
     "D19": "there is no CSV export",

@@ -57,7 +57,7 @@ OUTBOX: Final[dict[str, Cell]] = {
         (f"{RELAY}::test_a_poison_message_parks_its_own_lane",
          f"{RELAY}::test_one_bad_message_in_a_batch_is_found")),
     "poison": not_built("parked; a message that kills its relay every time is not counted yet"),
-    "bad-result": Cell("what cannot be sent is told when it is added",
+    "bad-result": Cell("a message that cannot be sent is refused when it is added",
         (f"{ADD}::test_what_cannot_be_sent_is_reported_at_once",)),
     "cancelled": Cell("what is under way is ended first",
         (f"{RELAY}::test_stop_ends_what_is_under_way_first",)),

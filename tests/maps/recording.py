@@ -65,7 +65,7 @@ def read() -> dict[str, str]:
 
 
 def write(ended: dict[str, str]) -> None:
-    """What ran is told anew; what did not run keeps its last word; what no map names is dropped."""
+    """Tests that ran are recorded anew, others keep their last result, and tests that no map names go."""
     from tests.maps.pages import named
 
     known = named()

@@ -1,10 +1,10 @@
-"""Writers, two relays, and somebody who kills the relays. Run as a script by the tests.
+"""Writers, two relays, and a thread that kills the relays. Run as a script by the tests.
 
     carnage.py URL FOLDER --rows 10000 --kills 200 --late 100 --seed 1
 
-The writers add messages to a few keys in transactions of their own; some hold theirs open for long and
-commit late, some roll back. Relays append what they publish to a file and are killed at random. Nobody
-but the database knows what is to be published; the parent reads afterwards what was.
+The writers add messages to a few keys in their own transactions; some hold theirs open for long and
+commit late, some roll back. Relays append what they publish to a file and are killed at random. Only
+the database knows what is to be published; the parent reads afterwards what was.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def write(url: str, folder: Path, rows: int, late: int, seed: int) -> None:
                     dropped.append(id_)
                 continue
             if key is not None:
-                orders[key].append(id_)  # nobody else is behind the gate of this key now
+                orders[key].append(id_)  # no other writer is behind the gate of this key now
             connection.commit()
             if key is None:
                 with lock:

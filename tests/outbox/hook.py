@@ -1,4 +1,4 @@
-"""A web hook: a real HTTP server that answers what it is told, and keeps what it took."""
+"""A web hook: a real HTTP server that answers as the test says, and keeps what it took."""
 
 from __future__ import annotations
 

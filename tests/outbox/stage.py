@@ -43,7 +43,7 @@ def begin(connection: Any) -> None:
 
 
 class Broker:
-    """A publisher that keeps what it got; told so, it refuses, or is away. It knows no keys."""
+    """A publisher that keeps what it got; on request it refuses, or is away. It knows no keys."""
 
     batch = 100
     concurrency = 1

@@ -99,7 +99,7 @@ def test_the_trace_goes_along(outbox: Outbox, caller: Callable[[], Any], broker:
 def test_the_order_of_a_key_is_that_of_its_commits(
     url: str, outbox: Outbox, caller: Callable[[], Any], broker: Broker
 ):
-    """Whoever adds to a key waits for those before; so a number drawn early is never late."""
+    """A writer that adds to a key waits for the earlier ones; so a number drawn early is never late."""
     first, second, other = caller(), caller(), caller()
     outbox.add(first, topic="orders", body="a", key="k")
     added = threading.Event()

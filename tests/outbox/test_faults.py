@@ -203,7 +203,7 @@ def test_a_relay_goes_on_when_its_store_was_gone(url: str, mode: RelayMode, put:
 def test_who_stops_gives_its_store_time_to_come_back(
     mode: RelayMode, put: Put, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ):
-    """What was published is settled before the end, so nobody publishes it again."""
+    """What was published is settled before the end, so no relay publishes it again."""
     failed, back = threading.Event(), threading.Event()
     broker = Broker()
     relay = mode.relay(broker)
@@ -263,7 +263,7 @@ def pending(outbox: Outbox) -> int:
 
 
 def lock_out(url: str, failed: threading.Event) -> None:
-    """SQLite has no sessions to end: somebody else has the file, until the relay has met it."""
+    """SQLite has no sessions to end: another process has the file, until the relay has met it."""
     holder = connect(url)
     holder.execute("BEGIN EXCLUSIVE")
 

@@ -1,4 +1,4 @@
-"""A slot that is lost and won back: what was fetched before is nobody's to publish or to judge.
+"""A slot that is lost and won back: what was fetched before may be neither published nor judged.
 
 Found by the simulation of relays: others may have published, parked or skipped the rows meanwhile.
 """
@@ -32,7 +32,7 @@ LANE = lane_of("k", "")
 SLOT = slot_of(LANE)
 
 
-# --- the carrier -----------------------------------------------------------------------------------
+# --- the publishing flow -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def rows(*numbers: int) -> list[Pending]:
 
 
 def under_way(state: RelayState) -> Any:
-    """A carrier that has published the first of two rows and waits for the answer."""
+    """A publishing flow that has published the first of two rows and waits for the answer."""
     flow = publish_pending(state)
     assert type(flow.send(None)) is Fetch
     first = flow.send(Fetched(rows(1, 2)))

@@ -121,7 +121,7 @@ def test_what_is_missing_over_there_is_no_messages_fault(
     assert (depth.pending, depth.resting_lanes, depth.parked) == (2, 1, 0)
 
 
-# --- the flow, by hand ----------------------------------------------------------------------------
+# --- the publishing flow, by hand ----------------------------------------------------------------------------
 
 
 class PublishingFlow:

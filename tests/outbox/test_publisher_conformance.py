@@ -136,7 +136,7 @@ class TestJetStream(BehindProxy):
         ]
 
     def missing_topic(self) -> str:
-        return "nobody.listens"
+        return "without.listeners"
 
 
 class TestRabbit(BehindProxy):

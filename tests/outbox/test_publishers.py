@@ -155,7 +155,7 @@ async def test_rabbitmq(rabbitmq: Any, rabbitmq_url: str):
     assert got[0].headers["twicesafe-key"] == "k"
     assert got[0].delivery_mode == aio_pika.DeliveryMode.PERSISTENT
     # No queue takes this topic: it comes back, and says nothing about others.
-    first, other = await publisher.publish([message("1", topic="nobody"), message("3", "k2")])
+    first, other = await publisher.publish([message("1", topic="absent"), message("3", "k2")])
     assert type(first).__name__ == "PublishError"
     assert other is None
     assert (await queue.get(timeout=20)).body == b"3"

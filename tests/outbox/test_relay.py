@@ -85,7 +85,7 @@ def test_what_commits_late_is_not_skipped(
 ):
     """A "> last id" poller would lose it: its number is lower than what was published."""
     if url.startswith("sqlite"):
-        pytest.skip("SQLite has one writer at a time: nobody commits late")
+        pytest.skip("SQLite has one writer at a time: no transaction commits late")
     long = caller()
     outbox.add(long, topic="orders", body="late", key="slow")
     outbox.add(long, topic="orders", body="late too")
@@ -106,7 +106,7 @@ def test_a_running_relay_takes_what_comes(mode: RelayMode, put: Put, broker: Bro
 
 
 def test_two_relays_divide_the_lanes(mode: RelayMode, outbox: Outbox, put: Put, broker: Broker):
-    """Nobody dies, so nothing is repeated; and both have something to do."""
+    """No relay dies, so nothing is repeated; and both have something to do."""
     relays = [mode.relay(broker, lease=3, batch=5).start() for _ in range(2)]
     turn = 0
     until = time.monotonic() + 30
@@ -319,7 +319,7 @@ def test_draining_ends_when_the_store_is_away(
 
 
 class Departure(BaseException):
-    """Like an exit, but nobody's."""
+    """Like an exit, but of no known type."""
 
 
 @pytest.mark.parametrize("kind", [Broker, AsyncBroker])

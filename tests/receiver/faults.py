@@ -1,9 +1,9 @@
 """Stores that fail on demand: before the request is done, or after it (the reply is lost).
 
     store.before = lambda request: …     raise here: the request never reached the store
-    store.after  = lambda request: …     raise here: it was done, but nobody heard the answer
+    store.after  = lambda request: …     raise here: it was done, but the answer was lost
 
-Every request is kept in `log`, so that a test can count trips.
+Every request is kept in `log`, so that a test can count round trips.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Log:
         self.url = "faulty:" + inner.url
         self.capabilities = inner.capabilities
         self.log: list[Any] = []
-        self.trips = 0
+        self.round_trips = 0
         self.before: Callable[[Any], Any] = _nothing
         self.after: Callable[[Any], Any] = _nothing
 
@@ -37,7 +37,7 @@ class FaultyStore(_Log, Store):
         raise NotImplementedError
 
     def perform(self, request: Any) -> Any:
-        self.trips += 1
+        self.round_trips += 1
         self.log.append(request)
         self.before(request)
         answer = self.inner.perform(request)
@@ -45,7 +45,7 @@ class FaultyStore(_Log, Store):
         return answer
 
     def perform_many(self, requests: Sequence[Any]) -> list[Any]:
-        self.trips += 1
+        self.round_trips += 1
         self.log.extend(requests)
         try:
             for request in requests:
@@ -69,7 +69,7 @@ class AsyncFaultyStore(_Log, AsyncStore):
         raise NotImplementedError
 
     async def perform(self, request: Any) -> Any:
-        self.trips += 1
+        self.round_trips += 1
         self.log.append(request)
         await asyncio.sleep(0)
         await _done(self.before(request))
@@ -78,7 +78,7 @@ class AsyncFaultyStore(_Log, AsyncStore):
         return answer
 
     async def perform_many(self, requests: Sequence[Any]) -> list[Any]:
-        self.trips += 1
+        self.round_trips += 1
         self.log.extend(requests)
         await asyncio.sleep(0)
         try:

@@ -47,10 +47,10 @@ def test_answers_come_in_order_in_two_round_trips(bench: Bench, concurrency: int
     assert [outcome.value for outcome in outcomes] == [m["id"] * 2 for m in batch]
     assert [outcome.key for outcome in outcomes] == [Key(m["id"]) for m in batch]
     assert all(outcome.ok and not outcome.replayed for outcome in outcomes)
-    assert bench.store.trips == 2
+    assert bench.store.round_trips == 2
     again = bench.process_many(batch, double, key=by_id, concurrency=concurrency)
     assert all(outcome.replayed for outcome in again)
-    assert bench.store.trips == 3
+    assert bench.store.round_trips == 3
 
 
 def test_an_empty_batch_and_an_iterator(bench: Bench) -> None:

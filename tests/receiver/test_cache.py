@@ -22,9 +22,9 @@ def cached(bench: Bench) -> Bench:
 def test_a_hot_duplicate_costs_no_round_trip(cached: Bench) -> None:
     counter = Counter([1])
     cached.process("k", counter.quick)
-    trips = cached.store.trips
+    round_trips = cached.store.round_trips
     outcome = cached.process("k", counter.quick)
-    assert (outcome.value, outcome.replayed, cached.store.trips) == ([1], True, trips)
+    assert (outcome.value, outcome.replayed, cached.store.round_trips) == ([1], True, round_trips)
     assert cached.events(ev.Replayed)[-1].cached
 
 
@@ -38,18 +38,18 @@ def test_a_replay_from_the_store_fills_it(cached: Bench) -> None:
     other = cached.new_receiver()
     cached.call(other.process, "k", cached.in_mode(Counter(5).quick))
     cached.process("k", Counter().quick)
-    trips = cached.store.trips
+    round_trips = cached.store.round_trips
     assert cached.process("k", Counter().quick).value == 5
-    assert cached.store.trips == trips
+    assert cached.store.round_trips == round_trips
 
 
 def test_it_is_bounded(cached: Bench) -> None:
     for key in "abc":
         cached.process(key, Counter(key).quick)
     assert len(cached.receiver._runtime.cache._kept) == 2
-    trips = cached.store.trips
+    round_trips = cached.store.round_trips
     assert cached.process("a", Counter().quick).value == "a"
-    assert cached.store.trips == trips + 1
+    assert cached.store.round_trips == round_trips + 1
 
 
 def test_it_never_outlives_retention(cached: Bench) -> None:
@@ -97,10 +97,10 @@ def test_remembered_failures_are_kept(cached: Bench) -> None:
     cached.policy(remember=(ValueError,))
     with pytest.raises(ValueError, match="no luck"):
         cached.process("k", Counter().failing)
-    trips = cached.store.trips
+    round_trips = cached.store.round_trips
     with pytest.raises(RememberedFailureError):
         cached.process("k", Counter().quick)
-    assert cached.store.trips == trips
+    assert cached.store.round_trips == round_trips
 
 
 def test_a_mismatch_is_still_a_mismatch(cached: Bench) -> None:
@@ -111,7 +111,7 @@ def test_a_mismatch_is_still_a_mismatch(cached: Bench) -> None:
 
 
 def test_an_answer_without_fingerprint_is_not_for_who_has_one(cached: Bench) -> None:
-    """Whoever finished the work had none, but the record keeps that of its first request."""
+    """The worker that finished had none, but the record keeps that of its first request."""
     plain, checked = cached.receiver, cached.receiver.options(fingerprint=True)
     work = cached.in_mode(Counter("for 1").quick)
     with pytest.raises(ValueError, match="no luck"):
@@ -120,9 +120,9 @@ def test_an_answer_without_fingerprint_is_not_for_who_has_one(cached: Bench) -> 
     with pytest.raises(FingerprintMismatchError):
         cached.call(checked.process, "k", work, 2)
     assert cached.call(checked.process, "k", work, 1).value == "for 1"
-    trips = cached.store.trips
+    round_trips = cached.store.round_trips
     assert cached.call(checked.process, "k", work, 1).value == "for 1"  # now it is known
-    assert cached.store.trips == trips
+    assert cached.store.round_trips == round_trips
 
 
 @pytest.mark.parametrize("act", ["release", "forget", "resolve"])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], 
 
 
 class Pause:
-    """Holds one kind of request, before or after the store did it, until told to go on."""
+    """Holds one kind of request, before or after the store did it, until the test lets it go on."""
 
     def __init__(self, op: str) -> None:
         self.op = op

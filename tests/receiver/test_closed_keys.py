@@ -1,6 +1,6 @@
 """The moment at which a key is held or parked is an event, and logged: an operator must act.
 
-It is told once, by whatever closed the key; deliveries that find it closed are told as refused.
+The closing is reported once, by what closed the key; later deliveries are reported as refused.
 """
 
 from __future__ import annotations

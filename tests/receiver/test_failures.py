@@ -370,7 +370,7 @@ def test_work_that_a_failed_attempt_left_running_has_lost_its_claim(bench: Bench
         bench.process("k", leaves_work)
     bench.process("k", next_attempt)
     assert seen == [True, [True, False]]  # first: before the store lets go
-    assert not claims[1].lost  # recorded: nobody else runs it
+    assert not claims[1].lost  # recorded: no other worker runs it
 
 
 def test_a_failure_that_could_not_be_remembered_is_nobodys_answer(bench: Bench) -> None:

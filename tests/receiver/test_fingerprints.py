@@ -29,7 +29,7 @@ def charge(order: dict[str, Any]) -> str:
 
 
 def held_claim(bench: Bench) -> tuple[threading.Event, threading.Event]:
-    """The next claim waits on its way until told to go on."""
+    """The next claim waits on its way until the test lets it go on."""
     asked, go_on = threading.Event(), threading.Event()
 
     def hold(request: Any) -> None:
@@ -147,7 +147,7 @@ def test_the_fingerprint_outlives_failure_and_completion(bench: Bench) -> None:
 
 
 def test_who_waits_for_a_delivery_without_fingerprint_is_checked(bench: Bench) -> None:
-    """The record knows the first request's, although whoever runs now has none."""
+    """The record knows the first request's, although the present worker has none."""
     plain, checked = bench.receiver, bench.receiver.options(fingerprint=True)
     counter = Counter()
 

@@ -110,7 +110,7 @@ def test_a_manual_claim_is_completed_before_the_interrupt_is_raised(bench: Bench
     assert bench.record("k").state is State.COMPLETED
     bench.store.after = interrupting("complete")
     with bench.receiver.claim("again") as claim, pytest.raises(KeyboardInterrupt):
-        claim.complete("mine")  # whoever takes it there does not get it a second time
+        claim.complete("mine")  # a caller that takes it there does not get it a second time
     assert claim.result == "mine"
     bench.store.after = interrupting("abandon")
     with pytest.raises(KeyboardInterrupt), bench.receiver.claim("left"):
@@ -183,7 +183,7 @@ def test_a_batch_that_is_interrupted_while_it_records_keeps_its_running_handlers
 
 @pytest.fixture
 def ctrl_c() -> Iterator[Callable[[], None]]:
-    """Ctrl-C into the main thread, also where whoever started the tests ignores it."""
+    """Ctrl-C into the main thread, also where the parent process ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.main_thread().ident
     assert main is not None

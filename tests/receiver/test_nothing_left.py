@@ -117,5 +117,5 @@ def test_no_thread_is_left_after_close(url: str):
             asyncio.run(inbox_opened(url))
             relayed(url)
             asyncio.run(relayed_async(url))
-        # A thread that was told to end may need a moment.
+        # A thread that was asked to end may need a moment.
         until(lambda: not set(threading.enumerate()) - before, 60)

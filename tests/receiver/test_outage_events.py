@@ -1,4 +1,4 @@
-"""An outage is told to observers and to the log, once, in whatever way the work was delivered."""
+"""An outage reaches observers and the log once, in whatever way the work was delivered."""
 
 from __future__ import annotations
 

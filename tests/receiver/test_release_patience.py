@@ -1,4 +1,4 @@
-"""Whoever is cancelled waits a second at most for a store that does not answer."""
+"""A cancelled caller waits a second at most for a store that does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the wire is cut: nobody knows whether the store heard us (P7, P9, P10).
+"""When the connection is cut, the worker cannot know whether the store got the request (P7, P9, P10).
 
 A cut before the request and a cut after it look alike to the caller. Both must end with one run,
 one recorded answer and no wait for a lease.
@@ -167,7 +167,7 @@ def test_late_claims_of_a_batch_start_nothing(impatient: Bench) -> None:
     counter = Counter()
 
     def slow(request: Any) -> None:
-        if request.op == "claim" and impatient.store.trips == 1:
+        if request.op == "claim" and impatient.store.round_trips == 1:
             impatient.clock.advance(28)
 
     impatient.store.after = slow

@@ -1,6 +1,6 @@
 """A small program that outlives a killed test run just long enough to clean up after it.
 
-It is told on its standard input what the run started (``+pid``), stopped (``-pid``) and where the
+It reads from its standard input what the run started (``+pid``), stopped (``-pid``) and where the
 data lies (``@folder``). When the run ends, in whatever way, it kills what is left and removes the
 folders. Signals sent to the terminal's group do not reach it.
 """
@@ -28,7 +28,7 @@ def obey(line: str, pids: set[int], folders: set[str]) -> None:
 
 
 def clean(pids: set[int], folders: set[str]) -> None:
-    # First what lets PostgreSQL drop its shared memory, then what nobody survives.
+    # First what lets PostgreSQL drop its shared memory, then SIGKILL.
     for kind in (signal.SIGQUIT, signal.SIGKILL):
         for pid in pids:
             try:

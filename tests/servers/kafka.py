@@ -63,12 +63,12 @@ class Kafka(Server):
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """A URL with a topic prefix that nobody else uses."""
+        """A URL with a topic prefix that no other test uses."""
         yield f"{self.url}?prefix=t{next(self._numbers)}_{uuid.uuid4().hex[:6]}."
 
 
 class GivenKafka(Kafka):
-    """Somebody else's: a process that only waits stands for it, so ending that ends no broker."""
+    """Another owner's broker: a process that only waits stands for it, so ending that ends no broker."""
 
     @property
     def bootstrap(self) -> str:

@@ -73,7 +73,7 @@ class MariaDB(Server):
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """The URL of a database that nobody else uses."""
+        """The URL of a database that no other test uses."""
         database = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
         self.execute(f"CREATE DATABASE {database}")
         try:

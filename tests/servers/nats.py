@@ -36,5 +36,5 @@ class Nats(Server):
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """A URL with a subject prefix that nobody else uses."""
+        """A URL with a subject prefix that no other test uses."""
         yield f"{self.url}?prefix=t{next(self._numbers)}_{uuid.uuid4().hex[:6]}."

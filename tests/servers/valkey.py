@@ -72,7 +72,7 @@ class Valkey(Server):
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """A URL whose prefix nobody else uses; its keys are removed in the end."""
+        """A URL whose prefix no other test uses; its keys are removed in the end."""
         prefix = fresh_prefix(self._numbers)
         try:
             yield f"{self.url}?prefix={prefix}"
@@ -80,7 +80,7 @@ class Valkey(Server):
             self._remove(prefix)
 
     def _remove(self, prefix: str) -> None:
-        """Whoever looks through all keys of the server does not look through those of others."""
+        """A test that looks through all keys of the server does not see those of other tests."""
         from redis import RedisError
 
         with suppress(RedisError), self.client() as client:  # it may have been stopped

@@ -107,7 +107,7 @@ def until_it_moves(load: Load) -> None:
     enough = load.progress + 3 * CALLERS
     until = time.monotonic() + 60
     while load.progress < enough:
-        assert time.monotonic() < until, f"nobody recovers: {load.errors} {load.unexpected[:3]}"
+        assert time.monotonic() < until, f"no caller recovers: {load.errors} {load.unexpected[:3]}"
         time.sleep(0.005)
 
 

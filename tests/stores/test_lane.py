@@ -1,4 +1,4 @@
-"""The lane: whoever gets it works for all in line, and no interrupt anywhere takes it away for ever."""
+"""Group commit: the caller that leads works for all in line, and no interrupt blocks the line for ever."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_a_server_that_comes_back_is_found_again(own_server: Any):
 
 @contextmanager
 def other_session(url: str) -> Iterator[Any]:
-    """A connection of somebody else; what it left open is rolled back."""
+    """Another connection; what it left open is rolled back."""
     session = MysqlStore.open(url)._connect()
     try:
         yield session.connection.cursor()

@@ -53,7 +53,7 @@ def refused(url: str, kind: type[TwicesafeError]) -> str:
 
 
 def test_a_wrong_password(mariadb: Any):
-    url = f"mysql://nobody:{WRITTEN}@127.0.0.1:{mariadb.port}/mysql"
+    url = f"mysql://stranger:{WRITTEN}@127.0.0.1:{mariadb.port}/mysql"
     assert "check user and password" in refused(url, ConfigurationError)
 
 

@@ -16,11 +16,11 @@ from twicesafe.errors import LeaseLostError, StillInProgressError, StoreUnavaila
 RESTARTS = 20
 POLICY = Policy(lease=3, wait=10)
 BEARABLE = (StoreUnavailableError, StillInProgressError, LeaseLostError)
-"""What a caller may be told while the store is away."""
+"""The errors that a caller may get while the store is away."""
 
 
 class Ledger:
-    """What callers were told, and how often handlers ran. Filled from threads and tasks."""
+    """What callers got, and how often handlers ran. Filled from threads and tasks."""
 
     def __init__(self) -> None:
         self.told: dict[str, set[str]] = {}
@@ -67,7 +67,7 @@ def mistreat(server: Any, ledger: Ledger) -> None:
                 break
             patience.wait(0.02)
         else:
-            ledger.problems.append(AssertionError(f"nobody recovered from restart {number}"))
+            ledger.problems.append(AssertionError(f"no caller recovered from restart {number}"))
             return
 
 
@@ -76,7 +76,7 @@ def judge(ledger: Ledger, url: str) -> None:
     assert sum(ledger.runs.values()) >= RESTARTS * 10
     with Receiver.open(url) as receiver:
         for key, values in ledger.told.items():
-            assert len(values) == 1, "two callers were told different things"
+            assert len(values) == 1, "two callers got different values"
             assert {receiver.process(key, lambda: "run again").value} == values
         for key, runs in ledger.runs.items():
             record = receiver.record(key)

@@ -249,7 +249,7 @@ def test_fences_rise_under_sweeps_and_claims_at_once(store: MysqlStore):
             for key in keys:
                 won = store.perform(ClaimRequest(key, owner, HOUR))
                 if won.verdict is Verdict.WON:
-                    fences[key].append(won.fence)  # nobody else has it before we give it back
+                    fences[key].append(won.fence)  # no other caller has it before we give it back
                     store.perform(Complete(key.id, owner, won.fence, 1, b""))
 
     def sweep() -> None:
@@ -301,7 +301,7 @@ def test_a_deadlock_is_run_again(store: MysqlStore):
     before = deadlocks(store)
     lock = f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE"
     with another_connection(store) as rival:
-        # The server gives up whoever has written less: that must be us.
+        # The server gives up the transaction that has written less: that must be ours.
         rival.execute("CREATE TEMPORARY TABLE weight (n INT) ENGINE=InnoDB")
         rival.execute("START TRANSACTION")
         rival.execute(
@@ -520,7 +520,7 @@ def test_a_batch_that_is_run_again_decides_no_claim_twice(mariadb_url: str):
             and "FOR UPDATE" in command.sql
         ):
             pushed.append(other.perform(ClaimRequest(first, b"y" * 16, 0)))
-            raise pymysql.OperationalError(LOCK_WAIT, "somebody has it")
+            raise pymysql.OperationalError(LOCK_WAIT, "another transaction has it")
 
     store._tap = meanwhile
     answers = store.perform_many([ClaimRequest(key, b"x" * 16, 0) for key in keys])

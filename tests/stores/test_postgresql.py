@@ -46,8 +46,8 @@ def client(kind: str, postgres_url: str) -> Iterator[DriverReceiver]:
 
 
 def spent(count: Callable[[], int], client: DriverReceiver) -> list[int]:
-    """Trips of: a first call, a duplicate, a batch, the batch again."""
-    trips: list[int] = []
+    """Round round_trips of: a first call, a duplicate, a batch, the batch again."""
+    round_trips: list[int] = []
     for act in (
         lambda: client.process("k", str, 1),
         lambda: client.process("k", str, 1),
@@ -56,8 +56,8 @@ def spent(count: Callable[[], int], client: DriverReceiver) -> list[int]:
     ):
         before = count()
         act()
-        trips.append(count() - before)
-    return trips
+        round_trips.append(count() - before)
+    return round_trips
 
 
 @pytest.mark.usefixtures("ends_go_together")
@@ -181,7 +181,7 @@ class Rival:
         return "the rival's"
 
     def end_when_awaited(self, url: str) -> None:
-        """Finish as soon as somebody has marked the record, and is therefore asleep or about to."""
+        """Finish as soon as a waiter has marked the record, and is therefore asleep or about to be."""
         until(lambda: ask(url, "SELECT bool_or(awaited) FROM twicesafe_records"))
         self.end()
 
@@ -193,7 +193,7 @@ class Rival:
 
 @pytest.fixture
 def slow_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not woken sleeps for long enough to be told apart."""
+    """A waiter that is not woken sleeps long enough for the test to notice."""
     monkeypatch.setattr("twicesafe._core.delivery.LONGEST_WATCH", 20.0)
 
 
@@ -222,11 +222,11 @@ def test_a_lost_listener_wakes_everyone_and_is_replaced(kind: str, postgres_url:
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             first = None
             while first is None:
-                assert time.monotonic() < until, "nobody listens"
+                assert time.monotonic() < until, "no connection listens"
                 first = connection.execute(sql).fetchone()
             connection.execute("SELECT pg_terminate_backend(%s)", first)
             while connection.execute(sql).fetchone() in (None, first):
-                assert time.monotonic() < until, "nobody listens again"
+                assert time.monotonic() < until, "no connection listens again"
         rival.end_when_awaited(postgres_url)
 
     helper = threading.Thread(target=cut_then_end)
@@ -234,7 +234,7 @@ def test_a_lost_listener_wakes_everyone_and_is_replaced(kind: str, postgres_url:
     with DriverReceiver(kind, postgres_url) as client:
         assert client.process("k", str, "mine").value == "the rival's"
         woken = time.monotonic()
-    helper.join()  # whoever is woken may be faster than the rival, who still has to note its end
+    helper.join()  # the woken caller may be faster than the rival's own end
     assert woken - rival.ended < 5.0
 
 

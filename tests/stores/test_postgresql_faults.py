@@ -80,7 +80,7 @@ def test_a_frozen_server_is_not_waited_for_for_ever(kind: str, own_server: Calla
             server.resume()
         assert time.monotonic() - began < 8
         assert client.process("before", str, "again").value == "1"
-        # What was asked in vain may be done by the awakened server; then it is ours for a lease.
+        # The awakened server may still do what timed out; then the claim is ours for a lease.
         assert client.process("other", str, "after").value == "after"
 
 
@@ -135,7 +135,7 @@ def test_a_second_event_loop_gets_connections_of_its_own(kind: str, postgres_url
 @pytest.mark.parametrize("kind", ["psycopg-async", "asyncpg"])
 @pytest.mark.parametrize("together", [1, 20])
 async def test_cancelled_claims_are_given_back(kind: str, together: int, postgres_url: str):
-    """At every moment of a claim's way; nobody waits for the lease of a cancelled caller."""
+    """At every step of a claim; no later caller waits for the lease of a cancelled one."""
 
     async def stuck() -> None:
         await asyncio.sleep(60)

@@ -376,7 +376,7 @@ def test_a_long_reader_delays_a_drop_and_nothing_else(store: PostgresStore):
         connection.execute("SELECT count(*) FROM twicesafe_generations")
         assert store.perform(Sweep(500))[0].removed == 0
         assert store.perform(ClaimRequest(KEY, A, HOUR)).verdict is Verdict.WON
-        assert generations(store) == [2], "the turn waits for nobody who reads"
+        assert generations(store) == [2], "the turn does not wait for readers"
     assert store.perform(Sweep(500))[0].removed == 1
 
 
@@ -476,7 +476,7 @@ def test_a_period(text: str, seconds: float):
 
 
 class DeathError(BaseException):
-    """Nobody catches it: the connection ends, and with it the transaction."""
+    """It is not caught: the connection ends, and with it the transaction."""
 
 
 def _dying_at(statement: int) -> Callable[[str, Any], None]:
@@ -507,7 +507,7 @@ def test_a_node_that_dies_at_any_statement_of_a_sweep_leaves_nothing_half_done(
         else:
             died = False
         store._tap = None
-        # The next sweep finishes what the dead one began, as soon as nobody else uses the tables.
+        # The next sweep finishes what the dead one began, as soon as no other transaction uses the tables.
         until(lambda: store.perform(Sweep(500)) and len(parts(store)) == 1)
         assert store.perform(ClaimRequest(Key(name), A, HOUR)).fence > fence
         again = Complete(Key(f"running-{deaths}").id, A, running.fence, HOUR, b"x")

@@ -119,7 +119,7 @@ def test_no_fence_is_given_out_twice_wherever_a_claim_is_held_up(
                 if when == "before" and command.sql != "COMMIT" and next(statements) == gap:  # noqa: B023
                     fences.append(receiver.process(key, str, 1).fence)  # noqa: B023
                     connection.execute(OLD)
-                    receiver.sweep()  # which may find that somebody still sees the old floor
+                    receiver.sweep()  # which may find that another transaction still sees the old floor
 
             store._tap = meanwhile
             claim = ClaimRequest(key, new_owner(), 30_000)
@@ -172,7 +172,7 @@ def test_claims_that_race_with_sweeps_win_with_a_record_behind_them(
 # --- what stands still while the world goes on -------------------------------------------------
 
 STALL = 4711
-"""An advisory lock: a backend that was told to stall goes no further while the test holds it."""
+"""An advisory lock: a backend that was asked to stall goes no further while the test holds it."""
 
 TRIGGER = f"""
 CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -57,19 +57,19 @@ def through(proxy: Turns, url: str) -> str:
 def test_round_trips_first_two_duplicate_one_batch_two(proxy: Turns, valkey_url: str):
     with Receiver.open(through(proxy, valkey_url)) as receiver:
         receiver.process("warm", str, 1)  # scripts are loaded, the connection stands
-        trips: list[int] = []
+        round_trips: list[int] = []
 
         def spent(act: Callable[[], object]) -> int:
             before = proxy.count
             act()
             return proxy.count - before
 
-        trips.append(spent(lambda: receiver.process("a", str, 1)))
-        trips.append(spent(lambda: receiver.process("a", str, 1)))
+        round_trips.append(spent(lambda: receiver.process("a", str, 1)))
+        round_trips.append(spent(lambda: receiver.process("a", str, 1)))
         messages = [f"m{n}" for n in range(50)]
-        trips.append(spent(lambda: receiver.process_many(messages, str, key=str)))
-        trips.append(spent(lambda: receiver.process_many(messages, str, key=str)))
-    assert trips == [2, 1, 2, 1]
+        round_trips.append(spent(lambda: receiver.process_many(messages, str, key=str)))
+        round_trips.append(spent(lambda: receiver.process_many(messages, str, key=str)))
+    assert round_trips == [2, 1, 2, 1]
 
 
 async def test_the_same_with_asyncio(proxy: Turns, valkey_url: str):
@@ -100,9 +100,9 @@ async def test_concurrent_callers_share_round_trips(proxy: Turns, valkey_url: st
         outcomes = await asyncio.gather(
             *(receiver.process(f"k{number}", handle, number) for number in range(100))
         )
-        trips = proxy.count - before
+        round_trips = proxy.count - before
     assert [outcome.value for outcome in outcomes] == list(range(100))
-    assert trips <= 8, "200 requests: one goes ahead, the others share"
+    assert round_trips <= 8, "200 requests: one goes ahead, the others share"
 
 
 def test_a_cluster_batch_is_one_round_trip_to_all_nodes(valkey_cluster_url: str):
@@ -185,7 +185,7 @@ def test_a_waiter_elsewhere_is_woken(any_url: str):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_watch_returns_when_the_claim_ends(any_url: str, late: bool):
-    """Before or after the ear is at the door: an end is never slept through."""
+    """Before or after the listener is subscribed: a waiter never sleeps through an end."""
     store, other = RedisStore.open(any_url), RedisStore.open(any_url)
     key = Key("k")
     for _ in range(20):

@@ -44,7 +44,7 @@ def fill_pool(store: Any, most: int = 4) -> None:
 
 
 def test_mariadb_a_demoted_server_costs_one_call(own_server: Callable[..., Any]):
-    """Its other idle connections are closed too, so the next call meets whoever is there now."""
+    """Its other idle connections are closed too, so the next call meets the server that is there now."""
     server = own_server("mariadb")
     with server.fresh() as url, root_of(server) as root:
         execute(root, "CREATE USER app IDENTIFIED BY 'pw'")  # root is not bound by read_only

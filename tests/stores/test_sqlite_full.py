@@ -73,7 +73,7 @@ def test_a_full_disk_refuses_claims_and_keeps_what_it_has(full: Path):
         assert runs == []
         assert receiver.stats().total == room + 1, "half a record"
         assert receiver.process("first", runs.append, "first").replayed
-    with Receiver(SqliteStore(full)) as receiver:  # somebody made room
+    with Receiver(SqliteStore(full)) as receiver:  # now there is room again
         assert receiver.process("new", runs.append, "new").attempt == 1
         assert runs == ["new"]
 

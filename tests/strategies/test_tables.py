@@ -68,7 +68,7 @@ def test_an_update_needs_the_version_that_was_read(shop: Door):
         for total, version, done in [(6, 1, True), (6, 1, False), (7, 2, True), (8, 9, False)]:
             changed = orders.update_if_version(connection, "o-1", {"total": total}, version=version)
             assert shop.end(changed) is done
-        gone = orders.update_if_version(connection, "nobody", {"total": 1}, version=1)
+        gone = orders.update_if_version(connection, "absent", {"total": 1}, version=1)
         assert shop.end(gone) is False
     assert rows(shop) == [("o-1", 7, 3)]
 

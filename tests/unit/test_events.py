@@ -1,4 +1,4 @@
-"""Events: told to everyone, survived by us, logged when an operator must know, never with secrets."""
+"""Events: sent to every observer, whose errors are survived; logged when an operator must know, never with secrets."""
 
 from __future__ import annotations
 

@@ -128,14 +128,14 @@ def test_the_table_tells_which_point_loses(shop: Shop):
 def test_a_handler_that_cannot_go_on_after_a_crash_is_caught(shop: Shop):
     def handler(order: str) -> str:
         if order in shop.marks:
-            raise RuntimeError("somebody is at it")
+            raise RuntimeError("the key is in use")
         shop.marks.add(order)
         shop.charges.append(order)
         return order
 
     (line,) = lines_of(wrong(shop, handler), "WRONG")
     assert line.split("  ")[1] == END
-    assert "RuntimeError: somebody is at it" in line
+    assert "RuntimeError: the key is in use" in line
 
 
 def test_a_handler_that_takes_another_way_each_time_is_reported(shop: Shop):

@@ -93,7 +93,7 @@ def test_ending_a_flight_after_a_fork_disturbs_no_caller() -> None:
     assert flights.join(Flight(b"k", None)) is mine
 
 
-# --- the keeper: its rounds are called by hand, its clock is told ------------------------------------
+# --- the keeper: its rounds are called by hand, its clock is set by the test ------------------------------------
 
 
 class FakeStore:
@@ -122,7 +122,7 @@ class Keeping:
         return claim
 
     def pass_time(self, seconds: float) -> int:
-        """How many trips the keeper made in the round after this time."""
+        """How many round trips the keeper made in the round after this time."""
         before = len(self.store.batches)
         self.clock.advance(seconds)
         assert self.keeper._round()

@@ -1,4 +1,4 @@
-"""Source mutants of the outbox: its SQL, the relay's carrier, and what `add` lets in."""
+"""Source mutants of the outbox: its SQL, the relay's publishing flow, and what `add` lets in."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ break_source(
     ],
 )
 
-# --- the carrier -----------------------------------------------------------------------------------
+# --- the publishing flow -----------------------------------------------------------------------------------
 
 break_source(
     "two topics of a key in one call",

@@ -1,4 +1,4 @@
-"""Source mutants of the Redis store: its scripts, what it believes about servers, its trips and its errors.
+"""Source mutants of the Redis store: its scripts, what it believes about servers, its round trips and its errors.
 
 The scripts are killed by the conformance suite on a real server; what concerns servers is killed by
 tests/stores/test_redis_servers.py, which needs none.

@@ -29,7 +29,7 @@ __all__ = ["Ledger"]
 
 
 def _renewals_get_through(plan: Plan) -> bool:
-    """At most one of them fails, nobody stands still and nobody sets the clock."""
+    """At most one of them fails, no process stands still and the clock is not set."""
     faults = [fault.kind for fault in plan.renewals]
     return (
         len(faults) <= 1
@@ -110,7 +110,7 @@ class Ledger:
             broken("results are kept", f"a handler's {how.end} was recorded without it")
 
     def taken_over(self, id: bytes, fence: int, plan: Plan) -> None:  # noqa: A002
-        """A lease ran out. In a calm plan the only excuse is that nobody was there to renew it."""
+        """A lease ran out. In a calm plan the only excuse is that no process was there to renew it."""
         where, how = self._ends.get((id, fence), (None, Behaviour()))
         unkept = where is not None and where.alive and how.end in _UNKEPT
         if unkept and how.seconds < _TIMELY and _is_calm(plan):

@@ -130,7 +130,7 @@ class Monitor:
             self._granted(past, ask, before, answer, now, world)
             return
         if mine:
-            broken("same owner, same fence", f"the present owner was told {verdict.name}")
+            broken("same owner, same fence", f"the present owner got {verdict.name}")
         differs = None not in (past.fingerprint, ask.fingerprint) and (
             past.fingerprint != ask.fingerprint
         )
@@ -147,7 +147,7 @@ class Monitor:
         elif verdict is Verdict.BUSY:
             if not working or past.lease <= now or answer.wait > past.lease - now:
                 broken(
-                    "waiting answers are true", "busy, and nobody has a live claim for that long"
+                    "waiting answers are true", "busy, and no worker has a live claim for that long"
                 )
         elif verdict is Verdict.RESTING:
             if past.state is not State.RELEASED or past.rest <= now:

@@ -77,7 +77,7 @@ class Network:
             world.after(next(self._latency) + late, process, arrived, answers)
 
     def hold(self, id_: bytes, seconds: float) -> None:
-        """An inbox inserts this key, if nobody has it, and its caller's transaction stays open."""
+        """An inbox inserts this key, if it is free, and its caller's transaction stays open."""
         world = self._world
         row = world.store._rows.get(id_)
         if row is None or is_expired(row, world.store_now()):

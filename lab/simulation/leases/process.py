@@ -33,7 +33,7 @@ __all__ = ["Process"]
 
 
 def _ignore(event: Any) -> None:
-    """Nobody listens to the events of simulated work."""
+    """The events of simulated work have no observers."""
 
 
 class Process(Actor):

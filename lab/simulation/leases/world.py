@@ -142,13 +142,13 @@ class World(VirtualWorld):
 
     def _quiet(self) -> None:
         self.network.faulty = False
-        self.offset = self._furthest  # whoever set the clock back sets it right
+        self.offset = self._furthest  # a clock that was set back is set right
         if self.say:
             self.say("──     no more faults; every key is delivered once more")
         self._last_deliveries()
 
     def _last_deliveries(self) -> None:
-        if self.now <= self.settled_by:  # somebody stands still, or is about to come back
+        if self.now <= self.settled_by:  # a process stands still, or is about to come back
             self.after(self.settled_by - self.now + 0.001, None, self._last_deliveries)
             return
         for number in range(self.plan.keys):

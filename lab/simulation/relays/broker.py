@@ -49,7 +49,7 @@ class Call:
         self.stopped: set[bytes] = set()
         """Of a publisher that keeps order: lanes of which a message was refused; it tries no more."""
         self.acknowledged: set[str] = set()
-        """The relay was told that these are safe."""
+        """The relay knows that these are safe."""
 
     def said(self) -> list[Any]:
         """An answer for each message, as a publisher gives them."""

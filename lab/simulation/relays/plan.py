@@ -24,7 +24,7 @@ QUIET: Final = 3.2
 """Virtual seconds after which nothing new goes wrong; only poison is refused as before."""
 
 POISON: Final = 1_000
-"""Refused so often: until somebody mends the broker."""
+"""Refused so often: until the broker is mended."""
 
 FAULTS: Final = (
     "request lost", "refused", "reply lost", "request late", "reply late", "crash before",
@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True):
     calls: tuple[Fault, ...] = ()
     incidents: tuple[Incident, ...] = ()
     attentive: float = 0.0
-    """So long after a lane was parked an operator looks; 0: nobody does before the end."""
+    """So long after a lane was parked an operator looks; 0: not before the end."""
     skips: bool = False
     """What he says then: skip, or retry."""
     checks: bool = False

@@ -1,6 +1,6 @@
 """A simulated relay: its clock, its state, and its two flows, performed as the two runtimes do.
 
-Keeper and carrier are the shipped flows. A command that takes time waits for its turn in the world;
+The slot keeper and the publishing flow are the shipped ones. A command that takes time waits for its turn in the world;
 whatever wakes a flow early (an answer of the broker, a bell, a stop) does so here.
 """
 
@@ -168,7 +168,7 @@ class Relay(Actor):
             self.flying[command.ticket] = broker.call(self, command)
 
     def answered(self, call: Call, answers: Any) -> None:
-        """A call has ended: its answers lie there until the carrier collects them."""
+        """A call has ended: its answers lie there until the publishing flow collects them."""
         self._landed.append(call)
         self._answers[call.ticket] = answers
         waits = self._publishing.waits

@@ -2,7 +2,7 @@
 
 One database serves all schedules of a process, and is emptied before each. The store's time is a
 function of SQL here, so that statements are the same at every moment and are prepared once. It goes on
-inside a statement, as PostgreSQL's clock does: whoever reads it for each row sees several times.
+inside a statement, as PostgreSQL's clock does: a statement that reads it for each row sees several times.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class World(VirtualWorld):
     def _quiet(self) -> None:
         self.faulty = False
         self.broker.away_until = 0.0
-        self._jump(self._furthest - self.offset)  # whoever set the clock back sets it right
+        self._jump(self._furthest - self.offset)  # a clock that was set back is set right
         if all(relay.ended or relay.state.stopping for relay in self.relays.values()):
             self._start(len(self.relays))
         self.ending.begin()

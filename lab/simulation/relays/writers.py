@@ -55,7 +55,7 @@ class TrackedMessage:
         self.refused = 0
         """How often the broker did."""
         self.refusals = 0
-        """How often a relay was told so, of this message alone."""
+        """How often a relay got a refusal of this message alone."""
         self.settled_by: bool | None = None
         """Its row was deleted: by the relay that held its slot then?"""
         self.skipped_at: float | None = None
@@ -79,7 +79,7 @@ class Writers:
     def post(self, post: Post, number: int) -> None:
         tracked = TrackedMessage(post, number)
         if post.key >= 0:
-            if tracked.lane in self._gates:  # somebody passed and has not committed yet
+            if tracked.lane in self._gates:  # another writer passed and has not committed yet
                 self._gates[tracked.lane].append(tracked)
                 return
             self._gates[tracked.lane] = deque()

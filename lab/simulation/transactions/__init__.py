@@ -3,7 +3,7 @@
     plan         a seed becomes data: who gets which message when, and everything that goes wrong
     world        the workers; incidents, operators, the end
     broker       a message is delivered until it is acknowledged
-    worker       a process: consumers, their handlers, and the notes of failures
+    worker       a process: consumers, their handlers, and the deferred writes of failures
     fibers       stacks that a scheduler suspends in the midst of a statement
     engine       the shipped inbox, both twins, on the virtual database
     connection   statements and commits that get lost, late or cut on their way
@@ -15,7 +15,7 @@
     shrinking    a plan made smaller, and a plan for a reader
 
 Both twins of the inbox, their flow, the lifecycle, the programs that engines share and the writer of
-notes are the shipped code, unchanged; the engine's own statements and the thread of the notes are not.
+deferred writes are the shipped code, unchanged; the engine's statements and their thread are not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STUDY: Final = Study(
         *(f"COMMIT: {kind}" for kind in FAULTS),
         *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel")),
         *(f"end: {end}" for end in ENDS),
-        # Nobody has a lease here, and nobody rests.
+        # There are no leases here, and no worker rests.
         *(
             f"verdict: {name}"
             for name in ("won", "replay", "mismatch", "held", "parked", "forgotten")

@@ -69,7 +69,7 @@ class Broker:
         what = world.ledger.answered(job, answer, world.database.now())
         if what == "done":
             self.unacknowledged -= 1
-        elif what == "ask" and not world.faulty:  # somebody looks at it at last
+        elif what == "ask" and not world.faulty:  # an operator looks at it at last
             key = KEYS[job.delivery.consumer][job.delivery.message]
             world.operator("release", key, 60_000, lambda: self.again(job))
         else:

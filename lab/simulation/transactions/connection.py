@@ -58,7 +58,7 @@ class Connection:
             self.close()
 
     def close(self, linger: float = CLOSED) -> None:
-        """Nobody talks to the session any more; the server notices a little later."""
+        """The session has lost its client; the server notices a little later."""
         self.lost = True
         self.worker.connections.pop(self, None)
         world = self.worker.world

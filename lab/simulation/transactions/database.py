@@ -1,7 +1,7 @@
 """The virtual database: rows of the inbox and of the business, transactions, row locks, one clock.
 
 It behaves as PostgreSQL does at READ COMMITTED, as far as the inbox can tell: a statement sees what
-is committed and its own writes; whoever would insert or change a row that another open transaction
+is committed and its own writes; a statement that would insert or change a row that another open transaction
 wrote waits for its end, up to a lock time-out; a commit is atomic; an error aborts the transaction;
 a session that ends is rolled back.
 """
@@ -73,7 +73,7 @@ class Database:
         getattr(self, _ACTS[kind])(session, opened, statement, reply)
 
     def end(self, session: Session) -> None:
-        """The server notices that nobody is there any more, or ends the session by itself."""
+        """The server notices that the client has gone, or ends the session by itself."""
         session.over = True
         self._rollback(session)
         waits, session.waits = session.waits, None
@@ -157,7 +157,7 @@ class Database:
         self.locks.take(session, opened, row.id, reply, save)
 
     def write(self, session: Session, opened: Opened, row: Row) -> None:
-        """Into this transaction: nobody else sees it before the commit."""
+        """Into this transaction: no other one sees it before the commit."""
         self._world.monitor.writes(session, opened, row, self.sessions)
         opened.rows[row.id] = row
 

@@ -63,7 +63,7 @@ class VirtualInside(InTransaction):
             if fence is not None:
                 answer: Claimed | None = Claimed(Verdict.WON, fence, 1)
             elif seen is None:
-                continue  # somebody was faster: now there is something to see
+                continue  # another transaction was faster: now there is something to see
             else:
                 answer = look(seen, asked, now)
             if answer is None:
@@ -80,7 +80,7 @@ INSIDE = VirtualInside()
 
 
 class Store:
-    """What an inbox asks of its store, besides notes."""
+    """What an inbox asks of its store, besides deferred writes."""
 
     capabilities = Capabilities(transactions=True)
     dialect = "postgresql"
@@ -141,13 +141,13 @@ class AsyncVirtualTransaction(AsyncTransaction):
 
 
 class BlockingRuntime(TransactionRuntime):
-    """The blocking twin, with connections of the lab."""
+    """The blocking runtime, with connections of the lab."""
 
     _transaction = VirtualTransaction
 
 
 class AsyncRuntime(AsyncTransactionRuntime):
-    """The awaited twin. A thread of its own is here the fibre that it runs in."""
+    """The async runtime. Work that has its own thread runs in the same fibre here."""
 
     _transaction = AsyncVirtualTransaction
 
@@ -157,7 +157,7 @@ class AsyncRuntime(AsyncTransactionRuntime):
 
 @cache
 def inbox_for(loop: bool, consumer: int, policy: int) -> Any:
-    """Made once: schedules are many. Whoever uses it makes a copy with notes of its own."""
+    """Made once: schedules are many. Each process copies it and has its own deferred writes."""
     settings, results = POLICIES[policy]
     kind = AsyncInbox if loop else Inbox
     inbox: Any = kind(STORE, consumer=CONSUMERS[consumer], policy=settings, results=results)
@@ -168,4 +168,4 @@ def inbox_for(loop: bool, consumer: int, policy: int) -> Any:
 
 
 def _ignore(event: Any) -> None:
-    """Nobody listens to the events of simulated work."""
+    """The events of simulated work have no observers."""

@@ -26,7 +26,7 @@ Command = Callable[[Resume], None]
 
 
 class Fiber(greenlet):
-    """One stack: a consumer at work, or the writer of notes."""
+    """One stack: a consumer at work, or the writer of deferred writes."""
 
     def __init__(self, world: World, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
         super().__init__(run, world.hub)

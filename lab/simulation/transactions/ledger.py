@@ -41,7 +41,7 @@ _DONE: dict[State | None, tuple[type, ...]] = {
     State.HELD: (HeldError,),
     State.PARKED: (ParkedError,),
 }
-"""What a consumer may be told while a record is, and stays, so."""
+"""What a consumer may be answered while a record is, and stays, so."""
 
 
 class Ledger:
@@ -58,7 +58,7 @@ class Ledger:
         session = job.connection.session
         opened = session.opened
         if session.over or (opened is not None and opened.failed):
-            return  # the server ended it, and nobody here knows yet: it starts in vain
+            return  # the server ended it, and no process here knows yet: its work will be rolled back
         id_ = job.id if claim is None else claim.key.id
         row = None if opened is None else opened.rows.get(id_)
         if opened is None or row is None:
@@ -76,7 +76,7 @@ class Ledger:
         if claim.cause is not truth.cause:
             broken("every start has a cause", f"{claim.cause} said, {truth.cause} is true")
         known = job.worker.notes.known(job.id)
-        # A note whose COMMIT was cut is in the store, and its process cannot know.
+        # A deferred write whose COMMIT was cut is in the store, and its process cannot know.
         surely = [note for note in known if note.claim.owner not in self._monitor.counted]
         first = truth.attempts + 1
         if not first + len(surely) <= claim.attempt <= first + len(known):
@@ -85,7 +85,7 @@ class Ledger:
             broken("poison parks", f"attempt {claim.attempt} of {job.max_attempts}")
 
     def answered(self, job: Job, answer: Any, now: int) -> str:
-        """A consumer has its answer. What does it tell its broker: done, again, or ask somebody?"""
+        """A consumer has its answer. What does it tell its broker: done, again, or ask an operator?"""
         error = answer.error if isinstance(answer, Raised) else None
         told = type(answer if error is None else error)
         self._seen["answer", _named(answer, told)] += 1
@@ -106,7 +106,7 @@ class Ledger:
         return "done"
 
     def _is_true(self, job: Job, told: type, now: int) -> None:
-        """What did not change while the consumer was at work must be what it was told."""
+        """What did not change while the consumer was at work must be what it was answered."""
         (before, then), after = job.began, self._monitor.truth(job.id)
         if before is after and not after.is_over(then) and not after.is_over(now):
             if differs(after.fingerprint, FINGERPRINTS[job.delivery.fingerprint]):

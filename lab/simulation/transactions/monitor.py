@@ -1,6 +1,6 @@
 """The monitor: sees every write and every commit, and knows what is true of a key by itself.
 
-What is true of a key is replaced by every commit, never changed: so whoever decides can be asked
+What is true of a key is replaced by every commit, never changed: so a decision can be checked
 later what it was based on. The monitor does not ask the lifecycle what is right: a mutant of the
 lifecycle must not be its own judge. Times are the database's milliseconds.
 """
@@ -124,14 +124,14 @@ class Monitor:
             if looked.state is not State.FORGOTTEN:
                 broken("waiting answers are true", f"forgotten, but it is {looked.state}")
         elif verdict is not Verdict.MISMATCH and not _set_back(looked, verdict, now):
-            broken("waiting answers are true", f"{verdict.name}, and nobody has a lease")
+            broken("waiting answers are true", f"{verdict.name}, and no transaction holds the key")
 
     # -- writes and commits -------------------------------------------------------------------
 
     def writes(
         self, session: Session, opened: Opened, row: Row, sessions: Iterable[Session]
     ) -> None:
-        """A transaction writes a row that nobody else sees yet."""
+        """A transaction writes a row that no other one sees yet."""
         assert session.looked is not None
         opened.based.setdefault(row.id, session.looked)
         for other in sessions:

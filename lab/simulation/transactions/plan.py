@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True):
     deliveries: tuple[Delivery, ...]
     incidents: tuple[Incident, ...] = ()
     notes: tuple[Fault, ...] = ()
-    """Faults of the statements of notes, numbered over all workers."""
+    """Faults of the statements of deferred writes, numbered over all workers."""
 
 
 def draw(seed: int) -> Plan:
@@ -101,7 +101,7 @@ def draw(seed: int) -> Plan:
 
     def behaviour(accepts: bool) -> Behaviour:
         span = uniform(0.1, 1.0) if chance() < slow else uniform(0.001, 0.03)
-        end = pick(ends)  # whoever only accepts has nobody who looks at the end
+        end = pick(ends)  # a consumer that only accepts has no handler whose end counts
         return Behaviour(round(span, 4), end if not accepts or end in _PLAIN else "return")
 
     def faults(most: int) -> tuple[Fault, ...]:

@@ -46,7 +46,7 @@ class Session:
         self.name = name
         self.worker = worker
         self.about = note
-        """The key that it writes a note about; None: it is a consumer's."""
+        """The key of its deferred write; None: it is a consumer's."""
         self.opened: Opened | None = None
         self.over = False
         self.patience = PATIENCE

@@ -1,4 +1,4 @@
-"""A worker: one process, with its inbox, its notes, and the consumers that run in it."""
+"""A worker: one process, with its inbox, its deferred writes, and the consumers that run in it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Worker(Actor):
         self._inboxes: dict[tuple[int, int, int], Any] = {}
 
     def inbox(self, consumer: int, policy: int, fingerprint: int) -> Any:
-        """An inbox of this process: they share its notes."""
+        """An inbox of this process: they share its deferred writes."""
         settings = consumer, policy, fingerprint
         found = self._inboxes.get(settings)
         if found is None:
@@ -67,7 +67,7 @@ class Worker(Actor):
 
 
 class VirtualDeferredWrites(DeferredWrites):
-    """The shipped writer of notes, in a fibre instead of its thread."""
+    """The shipped writer of deferred writes, in a fibre instead of its thread."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

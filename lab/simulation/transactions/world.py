@@ -94,7 +94,7 @@ class World(VirtualWorld):
     def operator(
         self, kind: str, key: Key, kept: int, then: Callable[[], None] | None = None
     ) -> None:
-        """An operator's word, in a transaction of its own: it waits for whoever has the record."""
+        """An operator's word, in its own transaction: it waits for the one that has the record."""
         if key.id in self.database.locks:
             self.after(0.05, None, self.operator, kind, key, kept, then)
             return
@@ -139,7 +139,7 @@ class World(VirtualWorld):
 
     def _quiet(self) -> None:
         self.faulty = False
-        self.database.offset = self.database.furthest  # whoever set the clock back sets it right
+        self.database.offset = self.database.furthest  # a clock that was set back is set right
         if self.say:
             self.say("──     no more faults; every message is delivered once more")
         for consumer in range(len(KEYS)):

@@ -291,11 +291,11 @@ def _read_bytes(text: str | None, path: Path | None) -> bytes:
 def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
     if yes or sys.stdin is None or not sys.stdin.isatty():  # None: stdin is closed
         return
-    colour, meaning = STATES[record.state]
+    style, meaning = STATES[record.state]
     screen.err.print(
         Text.assemble(
             f"{record.short}  {shortened(record.value, 40)}  ",
-            (record.state.value, colour),
+            (record.state.value, style),
             f"  {meaning}",
         )
     )

@@ -165,11 +165,11 @@ def _show(screen: Screen, results: Sequence[Result]) -> None:
     for each in results:
         is_herd = each.scenario.name == "herd"
         cells = 0 if is_herd else max(1, round(BAR * each.throughput / most))
-        colour = "blue" if each.scenario.mode == "sync" else "green"
+        style = "blue" if each.scenario.mode == "sync" else "green"
         made.add_row(
             each.scenario.title.replace("herd: ", "").replace("on one key of 200 ms", "on one key"),
             "–" if is_herd else rate(each),
-            Text("█" * cells, colour),
+            Text("█" * cells, style),
             duration(each.p50),
             duration(each.p99),
             round_trips(each),

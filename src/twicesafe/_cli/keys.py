@@ -185,7 +185,7 @@ def show_key(
 
 
 def _print_record(screen: Screen, record: Record) -> None:
-    colour, meaning = STATES[record.state]
+    style, meaning = STATES[record.state]
     if record.lease_until is not None and record.lease_until < datetime.now(UTC):
         meaning = "but its lease has expired: the next delivery takes over"
     made = table("", "", header=False)
@@ -199,7 +199,7 @@ def _print_record(screen: Screen, record: Record) -> None:
     if record.scope:
         row("scope", BETWEEN.join(map(visible, record.scope)))
     row("id", record.id.hex())
-    row("state", Text.assemble((record.state.value, f"bold {colour}"), f"  {meaning}"))
+    row("state", Text.assemble((record.state.value, f"bold {style}"), f"  {meaning}"))
     row("attempts", record.attempt)
     row("fence", record.fence)
     if record.cause is not None:

@@ -60,11 +60,11 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
     most = max(found.by_state.values(), default=0)
     for state in State:
         number = found.by_state.get(state, 0)
-        colour, meaning = STATES[state]
+        style, meaning = STATES[state]
         made.add_row(
             state_text(state),
             f"{number:,}",
-            Text(_bar(number, most), colour),
+            Text(_bar(number, most), style),
             Text(meaning if number else "", "dim"),
         )
     screen.out.print(made)
@@ -212,9 +212,9 @@ def doctor(
         screen.place(url, f"  (from {settings.source})")
         made = table("", "finding", "remedy")
         for finding in findings:
-            mark, colour = _MARKS[finding.level]
+            mark, style = _MARKS[finding.level]
             remedy = visible(finding.remedy) if finding.level != "ok" else ""
-            made.add_row(Text(mark, colour), Text(visible(finding.what)), Text(remedy))
+            made.add_row(Text(mark, style), Text(visible(finding.what)), Text(remedy))
         screen.out.print(made)
         if not healthy:
             screen.say(

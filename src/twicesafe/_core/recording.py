@@ -68,7 +68,7 @@ class Recording:
     def answer(self, call: Call) -> Ack | None:
         """What the store said of it; or the error that the caller gets instead of a value.
 
-        None: it could not be told of a failure. Then the caller's own error comes first.
+        None: the store did not record the failure. Then the caller's own error comes first.
         """
         reply = self.reply
         if isinstance(reply, Ack):
@@ -87,7 +87,7 @@ class Recording:
         raise error.about(call.key) if isinstance(error, TwicesafeError) else error
 
     def problem(self, call: Call, reply: Reply) -> NotStorableError | None:
-        """What the first caller is told if the record has no result; None: it is whole."""
+        """The error for the first caller if the record has no result; None if it has one."""
         if self.refused is None or isinstance(self.ask, Fail):
             return None
         why = "never got through to the store, while smaller requests did"

@@ -52,7 +52,7 @@ class CompletesOverAndOver(Broken):
 
 
 class RefusesTheLateOwner(Broken):
-    """Nobody took over, the effect is there, and its result is thrown away."""
+    """No worker took over, the effect is there, and its result is thrown away."""
 
     rejected_by = "test_a_late_owner_completes_if_nobody_took_over"
 

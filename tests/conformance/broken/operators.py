@@ -1,4 +1,4 @@
-"""Stores that do not do what an operator was told they did."""
+"""Stores that report an operator's action as done and did not do it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ReleasesWithoutATrace(Broken):
 
 
 class ReleasesWhatIsDone(Misled):
-    """Without being told to use force."""
+    """Without force."""
 
     rejected_by = "test_a_completed_key_is_released_by_force_only"
 

@@ -1,4 +1,4 @@
-"""Stores that let somebody else write: no owner, no fence, or half of the check."""
+"""Stores that let a stale owner write: no owner, no fence, or half of the check."""
 
 from __future__ import annotations
 

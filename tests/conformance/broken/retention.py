@@ -81,7 +81,7 @@ class SweepsWithoutBounds(Misled):
 
 
 class SweepsMoreThanItMay(Misled):
-    """Whoever sweeps at most a few finds all of a bite gone."""
+    """A sweep of at most a few records finds all of a bite gone."""
 
     rejected_by = "test_a_sweep_that_may_remove_few_still_looks_at_many"
 

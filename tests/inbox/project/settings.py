@@ -1,4 +1,4 @@
-"""The database is told by the environment: DATABASE holds an entry of DATABASES as JSON."""
+"""The environment names the database: DATABASE holds an entry of DATABASES as JSON."""
 
 from __future__ import annotations
 

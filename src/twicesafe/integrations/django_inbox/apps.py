@@ -1,4 +1,4 @@
-"""The app, as Django wants to be told."""
+"""The app's configuration for Django."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class WithRealCommits(TransactionTestCase):  # type: ignore[misc]
                     except StillInProgressError:
                         continue
                     except Exception as error:
-                        if "locked" not in str(error):  # SQLite: somebody else is writing
+                        if "locked" not in str(error):  # SQLite: another connection is writing
                             raise
                         continue
                     return

@@ -1,0 +1,130 @@
+"""One word per idea: docs/glossary.md lists the words that were retired, and none of them comes back.
+
+A name (file, class, function, parameter) is split at capitals and underscores. Text is every
+docstring, comment, message and page.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.repository import ROOT
+
+GLOSSARY = ROOT / "docs/glossary.md"
+CODE = ("src", "tests", "lab", "benchmarks", "examples", "docs")
+
+# Before a retired word, these make it another word.
+ALLOWED = {
+    "trip": {"round"},
+    "trips": {"round"},
+}
+
+# Where the words themselves are the subject, or are published as they are.
+QUOTED = {
+    "tests/house/test_glossary.py": "this file",
+    "tests/house/test_secrets.py": "a rule names the words of a denial",
+    "tests/servers/pgbouncer.py": "the operating system has a user of that name",
+    "lab/mutants/sources": "names and bugs are published with the last proof run",
+    "docs/explanation/proof.md": "published: the ids of the tests of that run",
+    "src/twicesafe/_bench": "not rewritten yet",
+    "src/twicesafe/_engines": "not rewritten yet",
+    "src/twicesafe/stores": "not rewritten yet",
+    "src/twicesafe/strategies": "not rewritten yet",
+    "src/twicesafe/testing": "not rewritten yet",
+    "docs/reference/stores.md": "shows texts of the engines",
+    "docs/how-to/write-a-store.md": "uses names of the kit",
+    "lab/field/models.py": "uses names of the kit",
+    "tests/conformance": "uses names of the kit",
+    "tests/cli/test_bench.py": "uses names of the benchmark",
+}
+
+
+def retired() -> list[str]:
+    """The first column of the last table."""
+    table = GLOSSARY.read_text().partition("## Retired words")[2]
+    rows = re.findall(r"^\| ([a-z ,]+) \|", table, re.MULTILINE)
+    return [word.strip() for row in rows if row != "retired" for word in row.split(",")]
+
+
+def found_in_text(text: str, words: list[str]) -> Iterator[str]:
+    either = "|".join(words).replace(" ", r"\s+")
+    for match in re.finditer(rf"\b({either})\b", text, re.IGNORECASE):
+        word = match.group().lower()
+        before = re.findall(r"[a-z]+", text[max(0, match.start() - 20) : match.start()].lower())
+        if before and before[-1] in ALLOWED.get(word, ()):
+            continue
+        line = text.count("\n", 0, match.start()) + 1
+        yield f"{line}: {word}"
+
+
+def names_in(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+def parts_of(name: str) -> list[str]:
+    return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+", name)]
+
+
+def found_in_names(source: str, words: list[str]) -> Iterator[str]:
+    for line, name in names_in(source):
+        parts = parts_of(name)
+        for place, part in enumerate(parts):
+            if part in words and not set(parts[:place]) & ALLOWED.get(part, set()):
+                yield f"{line}: {name}"
+
+
+def is_quoted(path: Path) -> bool:
+    return path.relative_to(ROOT).as_posix().startswith(tuple(QUOTED))
+
+
+def pages() -> list[Path]:
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if not is_quoted(page)]
+
+
+def modules() -> list[Path]:
+    found = (path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py")))
+    return [path for path in found if not is_quoted(path)]
+
+
+def test_the_glossary_retires_words():
+    assert {"colour", "whoever", "desk", "makes no sense"} <= set(retired())
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_retired_word_in_a_module(path: Path):
+    words, source = retired(), path.read_text()
+    assert [*found_in_names(source, words), *found_in_text(source, words)] == []
+    assert set(parts_of(path.stem)).isdisjoint(words)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_retired_word_in_a_page(page: Path):
+    text = page.read_text()
+    if page == GLOSSARY:
+        text = text.partition("## Retired words")[0]
+    assert list(found_in_text(text, retired())) == []
+
+
+@pytest.mark.parametrize(
+    "source, found",
+    [
+        ("def carry(desk): ...", ["1: desk", "1: desk"]),
+        ("class TripWire: ...", ["1: TripWire"]),
+        ("class RoundTrip: ...", []),
+        ("def f():\n    '''Whoever asks.'''", ["2: whoever"]),
+        ("round_trips = 2  # a round trip", []),
+    ],
+)
+def test_a_retired_word_is_found(source: str, found: list[str]):
+    words = ["desk", "trip", "whoever"]
+    assert [*found_in_names(source, words), *found_in_text(source, words)] == found
