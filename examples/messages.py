@@ -3,7 +3,7 @@
 from twicesafe import Backoff, Key, MessageHandler, ParkedError, Policy, Receiver, TwicesafeError
 
 posted: list[str] = []
-letters: list[tuple[str, str]] = []
+dead_letters: list[tuple[str, str]] = []
 
 
 class Payments(MessageHandler[dict, str]):
@@ -17,7 +17,7 @@ class Payments(MessageHandler[dict, str]):
         return f"posted {message['id']}"
 
     def dead_letter(self, message: dict, error: Exception) -> None:
-        letters.append((message["id"], type(error).__name__))
+        dead_letters.append((message["id"], type(error).__name__))
 
 
 def deliver(handler: Payments, message: dict) -> None:
@@ -44,6 +44,6 @@ with Receiver.open("memory://", policy=policy) as receiver:
     ):
         deliver(payments, message)
 
-print("posted:", posted, "| dead letters:", letters)
+print("posted:", posted, "| dead letters:", dead_letters)
 assert posted == ["m-1"]
-assert letters == [("m-2", "ParkedError")]
+assert dead_letters == [("m-2", "ParkedError")]

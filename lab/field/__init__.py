@@ -1,7 +1,7 @@
 """The field: real servers, real processes, a real network between them, all mistreated.
 
 trial         what a trial is, the list of them, and how one is run
-running       all of them, each engine in a process of its own; page: how they are published
+running       all of them, each engine in its own process; page: how they are published
 adapters      every way to hold a transaction, killed at every phase (C3); adapter: one delivery
 proxy         a TCP proxy that cuts, delays, throttles and swallows
 drivers       a receiver, blocking or async, through any driver

@@ -1,4 +1,4 @@
-"""A receiver in any mode, through any driver, used in the same blocking words."""
+"""A receiver, blocking or async, through any driver, behind one blocking interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def through(url: str, port: int) -> str:
 
 
 class DriverReceiver:
-    """An awaited one runs its event loop for the length of each call, in the caller's own thread."""
+    """An async one runs its event loop for the length of each call, in the caller's own thread."""
 
     def __init__(self, driver: str, url: str, policy: Policy | None = None) -> None:
         if driver.startswith("asyncpg"):
@@ -51,7 +51,7 @@ class DriverReceiver:
         return self._end(self.receiver.store.perform(request))
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """On the event loop of this client."""
+        """On the event loop of this receiver."""
         assert self._runner is not None
         return self._runner.run(main)
 

@@ -99,11 +99,11 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Scope": {
         "S1": "Keys belong to the principal: by default a hash of Authorization, of all its lines.",
-        "S2": "No credentials is a scope of its own.",
+        "S2": "Requests without credentials share one scope.",
         "S3": "Another principal learns nothing.",
-        "S4": "A scope of your own: tenant, subject, cookie.",
+        "S4": "Your own scope: tenant, subject, cookie.",
         "S5": "Logins outside are asked before a replay; those inside are not stored.",
-        "S6": "Redaction, a codec of your own, keyed hashes; nothing of it is logged.",
+        "S6": "Redaction, your own codec, keyed hashes; none of it is logged.",
     },
     "Streaming": {
         "T1": "A response in pieces is delivered whole and replayed.",
@@ -173,7 +173,7 @@ LIMITS: dict[str, str] = {
     "O1": "the bare key is not kept longer than its response",
     "O3": "a release has no event of its own",
     "P5": "the layer answers no HEAD: safe methods pass",
-    "S6": "encryption is a codec of your own",
+    "S6": "encryption needs your own codec",
     "T2": "if the store is away at the end, the client gets its answer and a retry `outcome-unknown`",
 }
 

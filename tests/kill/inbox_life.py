@@ -26,7 +26,7 @@ class Life:
         self.inbox, self.outbox = Inbox.open(url), Outbox.open(url)
 
     def deliver(self, key: str, value: str) -> str:
-        """One message, in a transaction of its own, on a connection of its own."""
+        """One message, in its own transaction, on its own connection."""
         connection = connect(self.url)
         told: str = self.inbox.process(connection, key, self.credit, connection, value).value
         connection.commit()

@@ -38,7 +38,7 @@ ATTACKS: Final[dict[str, tuple[str, str]]] = {
 }  # fmt: skip
 
 NOT_THERE: Final[dict[str, str]] = {
-    "D9": "encryption is not there yet; a codec of your own can do it",
+    "D9": "encryption is not there yet; your own codec can do it",
     "D10": "encryption is not there yet",
     "D18": "the dashboard is not there yet",
 }

@@ -64,7 +64,7 @@ OUTBOX: Final[dict[str, Cell]] = {
     "thread-timeout": Cell("a publisher that hangs past its lease: another relay publishes under the same id",
         (EARLY, LOST)),
     "own-commit": Cell("a message goes with the transaction that it was added in", (WITH,)),
-    "fork": Cell("parent and child add on connections of their own",
+    "fork": Cell("parent and child add, each with its own connections",
         ("tests/kill/test_inbox_life.py::test_parent_and_child_go_on_after_a_fork",)),
     "other-loop": Cell("works; nothing crosses loops",
         (f"{FAULTS}::test_one_outbox_on_one_loop_after_another",)),

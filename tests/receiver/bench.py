@@ -1,7 +1,7 @@
-"""One behaviour, four places: memory and SQLite, blocking and awaited.
+"""One behaviour, four setups: memory and SQLite, blocking and async.
 
 A test is written once, in blocking words. `Bench` says them to a `Receiver`, or to an
-`AsyncReceiver` whose event loop runs in a thread of its own; plain handlers become coroutines
+`AsyncReceiver` whose event loop runs in its own thread; plain handlers become coroutines
 there. Time is a `FakeClock` for the store, so leases and retention pass when the test says so.
 """
 

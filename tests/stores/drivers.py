@@ -1,6 +1,6 @@
-"""Three doors to PostgreSQL, used in the same words: psycopg, psycopg awaited, asyncpg.
+"""Three drivers for PostgreSQL, behind one blocking interface: psycopg, async psycopg, asyncpg.
 
-An awaited client runs its event loop for the length of each call, in the caller's own thread.
+An async client runs its event loop for the length of each call, in the caller's own thread.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def suddenly(module: ModuleType, moment: int, work: Callable[[], Any]) -> BaseEx
 
 
 def begin(work: Callable[[], Any]) -> Callable[[], Any]:
-    """In a thread of its own. Calling what this gives waits for it: not for ever, and tells."""
+    """In a separate thread. Calling what this gives waits for it: not for ever, and tells."""
     got: list[Any] = []
     thread = threading.Thread(target=lambda: got.append(work()), daemon=True)
     thread.start()

@@ -254,7 +254,7 @@ def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple
     """Module and qualified name: two functions never share keys by accident.
 
     The name does not include values bound to the function. Two closures from one factory (one per
-    tenant, say) have the same name but do different things, so they need a scope of their own.
+    tenant, say) have the same name but do different things, so they need separate scopes.
     ``keyed``: the caller makes the key; else it is made from all arguments, a partial's included.
     """
     while isinstance(function, functools.partial) and not keyed:
@@ -298,7 +298,7 @@ def _bound_to(function: Any, keyed: bool) -> str:
 
 
 def _is_interactive(function: FunctionType) -> bool:
-    """Consoles, notebooks and doctests run what is typed in namespaces of their own."""
+    """Consoles, notebooks and doctests run what is typed in their own namespaces."""
     return function.__module__ == "__main__"
 
 

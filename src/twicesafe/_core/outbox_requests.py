@@ -1,8 +1,8 @@
 """The requests of a relay to a store, and their vocabulary. Plain data.
 
     message   added in the caller's transaction, sent by a publisher
-    lane      the messages of one ordering key, published in row order; a message without a key has
-              a lane of its own
+    lane      the messages of one ordering key, published in row order; a message without a key is
+              alone in its lane
     slot      one of 64 groups of lanes; a relay leases slots (fenced, on the store's clock)
     trouble   a lane whose first message was refused: it backs off, and is parked after too many
               refusals

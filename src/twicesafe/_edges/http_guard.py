@@ -92,7 +92,7 @@ class Guard:
         )
         if not receiver.store.capabilities.shared and not is_test:
             _log.warning(
-                "the store %s is not shared between processes: each one has keys of its own",
+                "the store %s is not shared between processes: each process has its own keys",
                 receiver.store.url,
             )
 

@@ -1,7 +1,7 @@
 """The blocking runtime: performs commands in the caller's own thread.
 
 The handler runs in the caller's thread, so thread-locals, database connections and transactions
-work as usual. Only a handler with a `timeout` gets a thread of its own, because a thread cannot be
+work as usual. Only a handler with a `timeout` gets its own thread, because a thread cannot be
 stopped and its claim must be kept until it ends.
 
 An interrupt (Ctrl-C, an exit) during a claim takes effect at once: the claim is released by its

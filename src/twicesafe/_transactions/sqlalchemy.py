@@ -95,7 +95,7 @@ class _Wrapped(Described):
 
 
 def prove_nesting(connection: Any) -> bool:
-    """Whether this engine sends BEGIN before a savepoint, tried on a connection of our own.
+    """Whether this engine sends BEGIN before a savepoint, tried on our own connection.
 
     The caller's connection cannot tell: SQLite says "in a transaction" inside any savepoint.
     """

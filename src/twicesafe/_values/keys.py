@@ -15,7 +15,7 @@ them unchanged.
     Key.from_content(order, ignore=("sent_at",))        no id: a hash of what was sent
     Key.from_message(type="order.paid", id="77", version=2, source="shop")
     Key.natural("invoice", 2026, 11)                    parts that are the identity
-    Key.random()                                        new work of our own (UUIDv7)
+    Key.random()                                        new work that you start (UUIDv7)
     key.derive("charge-card")                           the same child key on every retry
 """
 

@@ -74,7 +74,7 @@ class Policy:
     remember: tuple[type[BaseException], ...] = ()
     """Exceptions that are answers: stored, and replayed as `RememberedFailureError`."""
     timeout: Duration | None = None
-    """How long a handler may run. A blocking handler then runs in a thread of its own."""
+    """How long a handler may run. A blocking handler then runs in its own thread."""
     outage: Literal["refuse", "run"] = "refuse"
     """Store unreachable: refuse (fail closed), or run unprotected (counted and logged)."""
     max_result_bytes: int = 262_144

@@ -4,7 +4,7 @@
 
 - Requests without a key, other methods, websockets and lifespan events pass through unchanged.
 - The key is claimed after the whole body has arrived. A broken upload leaves no record.
-- The handler runs in a task of its own. A disconnect neither cancels it nor loses its result. The
+- The handler runs in a separate task. A disconnect neither cancels it nor loses its result. The
   handler learns of the disconnect only if its stream is too large to keep or outlasts `linger`.
   It may then stop early, so the key is recorded as done without a result.
 - The server's `send` and `receive` are called in the server's own context, so no other request of

@@ -54,7 +54,7 @@ class AsgiExchange:
         self._writing_off: asyncio.Task[None] | None = None
 
     async def run(self, app: App) -> None:
-        """Run the application in a task of its own. `over` gets the result."""
+        """Run the application in a separate task. `over` gets the result."""
         trouble: BaseException | None = None
         try:
             trouble = await self._work(app)

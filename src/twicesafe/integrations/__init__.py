@@ -1,4 +1,4 @@
-"""Integrations: what a framework asks for in its own shape. Each module needs its framework.
+"""Integrations: adapters in the form that each framework expects. Each module needs its framework.
 
     fastapi    the claim as a dependency, the key and its answers in OpenAPI
     django     the layer as a line in MIDDLEWARE, with WSGI and with ASGI

@@ -43,7 +43,7 @@ __all__ = ["AsyncOutboxRelay", "OutboxRelay"]
 
 
 class OutboxRelay(RelayBase):
-    """The blocking relay: in a thread of its own (`start`), or in the caller's (`run`)."""
+    """The blocking relay: in its own thread (`start`), or in the caller's (`run`)."""
 
     def __init__(
         self,

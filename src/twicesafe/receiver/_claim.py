@@ -163,7 +163,7 @@ class _Claim(Generic[T]):
     def _step_out(self) -> None:
         token, self._token = self._token, None
         if token is not None:
-            # Ended by a task or thread that the block started, which has a context of its own.
+            # Ended by a task or thread that the block started, which has its own context.
             with contextlib.suppress(ValueError):
                 active.reset(token)
 

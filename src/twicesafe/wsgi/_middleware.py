@@ -47,7 +47,7 @@ class IdempotencyMiddleware:
         return self._keyed(environ, start_response)
 
     def _keyed(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        # The claim has a context of its own, because a server may take or close the response in
+        # The claim has its own context, because a server may take or close the response in
         # another one. The server's callables run in the server's context (see `server_context`).
         context, own = copy_context(), copy_context()
 

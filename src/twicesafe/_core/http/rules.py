@@ -166,7 +166,7 @@ class Rules:
         )
 
     def scope(self, request: HttpRequest) -> tuple[str, ...]:
-        """Who the key belongs to. Credentials are hashed; no credentials is a scope of its own."""
+        """Who the key belongs to. Credentials are hashed; requests without any share one scope."""
         how = self.policy.scope
         if callable(how):
             parts = self._named(how(request))
@@ -201,7 +201,7 @@ class Rules:
         return ConfigurationError(
             f"scope=: the function {what}, so nothing was run. Return who the key belongs to: a text, or "
             f"up to {self._scope_room} texts, of 1 to {MAX_KEY_BYTES} bytes each (hash a longer one); for "
-            "requests of unknown callers, a text of their own"
+            "requests of unknown callers, another text"
         )
 
     def _key(self, request: HttpRequest) -> str | None:

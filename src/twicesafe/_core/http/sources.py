@@ -4,7 +4,7 @@ A source is any callable of the request that returns the key, or None for "not h
 ``reads_body`` it is called after the body has arrived. The key must have the same length and
 characters as one in the header.
 
-The application and signature checks parse the same request with parsers of their own. So where two
+The application and signature checks parse the same request with their own parsers. So where two
 parsers could find different keys (a field in two lines, a repeated parameter or member), the key is
 refused with `BadKey`. It is never the first, the last, or all of them joined.
 """

@@ -9,8 +9,8 @@
 
 It gives the guarantees of `twicesafe.wsgi` and `twicesafe.asgi`. What is special to Django:
 
-- A key belongs to the host of the request and to the user who is logged in. Without a user it belongs
-  to the Authorization field and the session cookie. A `scope` in the policy replaces this rule.
+- A key's scope is the host and the logged-in user. If no user is logged in, it is the host, the
+  Authorization header and the session cookie. Set `scope` in the policy to change this.
 - Django turns exceptions into responses before a middleware sees them. The signal
   `got_request_exception` reports the unexpected ones: their outcome is unknown, and the key is held.
   A 404, 403 or 400 that a view raises is an ordinary response.

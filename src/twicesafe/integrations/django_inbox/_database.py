@@ -2,9 +2,9 @@
 
 Django imports modules before there are tables (``check``, ``makemigrations``, the first ``migrate``), and
 before the test runner has put the test database in place. So nothing is opened before the first
-use, and the address is asked for again each time. What an inbox does on a connection of its own is
-rare (it notes a failed attempt), so each such use opens and closes one: a test database can be
-dropped, and the server keeps no idle connection for us.
+use, and the address is looked up again each time. An inbox rarely needs its own connection (only to
+record a failed attempt), so it opens and closes one each time. A test database can then be dropped,
+and the server keeps no idle connection for us.
 """
 
 from __future__ import annotations
