@@ -64,6 +64,7 @@ def pages() -> dict[str, str]:
         "reference/values.md": NOTE + values_page(),
         "reference/cli.md": NOTE + cli_page(),
         "explanation/map.md": NOTE + map_page(),
+        "contributing/walks.md": NOTE + walks_page(),
         "reference/lifecycle.svg": lifecycle_svg(),
         **{f"pictures/{name}.svg": picture for name, picture in pictures().items()},
     }
@@ -77,6 +78,8 @@ def pictures() -> dict[str, str]:
     made["demo"] = drawing.demo((sources / "demo.json").read_text("utf-8"))
     for path in sources.glob("*.ansi"):
         made[path.stem] = drawing.screen(f"twicesafe: {path.stem}", path.read_text("utf-8"))
+    for name, title in WALKS.items():
+        made[f"walk-{name}"] = drawing.walk(_recording(name), title)
     made["rooms"] = drawing.map_of_rooms(ROOT / "src" / "twicesafe")
     results = ROOT / "benchmarks" / "results" / "published.json"
     made |= drawing.plots(results.read_text("utf-8"))
@@ -420,6 +423,44 @@ no I/O. Stores and runtime act, and never import each other. [Why generators](wh
 one core.
 
 {drawing.table_of_rooms(ROOT / "src" / "twicesafe")}"""
+
+
+WALKS = {
+    "function": "A function, blocking, on SQLite: the first delivery",
+    "repeat": "The same function and key again: a duplicate",
+    "request": "A POST request through the ASGI middleware, on PostgreSQL with asyncpg",
+    "inbox": "A message through the inbox, in a SQLAlchemy AsyncSession on PostgreSQL",
+    "outbox": "A message into the outbox, in a transaction of psycopg",
+    "relay": "A relay starts, publishes this message to Kafka, and stops",
+}
+
+
+def _recording(name: str) -> str:
+    return (HERE / "drawing" / "sources" / f"{name}.walk").read_text("utf-8")
+
+
+def walks_page() -> str:
+    parts = []
+    for name, title in WALKS.items():
+        steps = drawing.steps_of(_recording(name))
+        files = len({step.file for step in steps})
+        listing = textwrap.indent(drawing.listing(_recording(name)), "    ")
+        parts.append(
+            f"## {title}\n\n"
+            f"{len(steps)} calls of functions of the package, in {files} files.\n\n"
+            f"![{title}: the folders that it visits, call by call](../pictures/walk-{name}.svg)\n\n"
+            f'??? note "The functions, in order"\n    ```text\n{listing}\n    ```\n'
+        )
+    return """# Walks through the code
+
+Where does a call go? Each picture is the recording of one real call: time goes to the right, one dot per function of the
+package, and its row is the folder that the function is in. A pale dot is a generator or a coroutine that goes on where it had
+stopped.
+
+`python -m tests.house.walks` records them again on real servers, `python docs/generate.py` draws them. `tests/house/test_walks.py`
+fails if a function of a walk is gone, or if a call on SQLite takes another way.
+
+""" + "\n".join(parts)
 
 
 def _name(state: State | None) -> str:

@@ -4,6 +4,7 @@
     sources/*.tree   questions and answers, by indentation        trees.py
     sources/demo.json  one run of ``twicesafe demo --json``       terminal.py
     sources/*.ansi     what other commands printed                terminal.py
+    sources/*.walk   which functions one call visits              walks.py
     the package      its folders and their docstrings             rooms.py
     the benchmark    benchmarks/results/published.json            bars.py
 
@@ -18,5 +19,17 @@ from .rooms import map_of_rooms, table_of_rooms
 from .sequences import sequence
 from .terminal import demo, screen
 from .trees import tree
+from .walks import listing, steps_of, walk
 
-__all__ = ["demo", "map_of_rooms", "plots", "screen", "sequence", "table_of_rooms", "tree"]
+__all__ = [
+    "demo",
+    "listing",
+    "map_of_rooms",
+    "plots",
+    "screen",
+    "sequence",
+    "steps_of",
+    "table_of_rooms",
+    "tree",
+    "walk",
+]
