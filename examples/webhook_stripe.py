@@ -59,7 +59,7 @@ class Quiet(WSGIRequestHandler):
 
 
 def deliver(event: dict, secret: bytes = SECRET) -> str:
-    """What Stripe does: each delivery has a time and a signature of its own."""
+    """What Stripe does: each delivery has a time and its own signature."""
     body, now = json.dumps(event).encode(), str(int(time.time())).encode()
     made = hmac.new(secret, now + b"." + body, hashlib.sha256).hexdigest()
     request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}/stripe", body)

@@ -26,7 +26,7 @@ def deliver(url: str, name: str, number: str, last: str) -> None:
 
     way = next(way for way in ways.ALL + wrapped.ALL if way.id == name)
     door = open_door(way.kind, url, **way.options)
-    inbox = AsyncInbox.open(url) if door.awaited else Inbox.open(url)
+    inbox = AsyncInbox.open(url) if door.is_async else Inbox.open(url)
     release = way.begin(door)
     reached("begun")
     is_new = door.end(inbox.accept(door.connection, f"m-{number}"))

@@ -1,6 +1,6 @@
 """The shipped model at full size (C11): Hypothesis asks a store and the lifecycle the same things.
 
-What users run on a store of their own (`twicesafe.testing._model.StoreModel`), here on ours, in both
+What users run on their own store (`twicesafe.testing._model.StoreModel`), here on ours, in both
 colours; a failing example is shrunk and printed with the blob that repeats it.
 """
 

@@ -1,4 +1,4 @@
-"""All trials of all engines: each engine in a process of its own, two or more at a time.
+"""All trials of all engines: each engine in its own process, two or more at a time.
 
 A process per engine keeps servers, threads and crashes apart, and the command that it runs is the one
 that repeats a failure.

@@ -31,7 +31,7 @@ COUNT: Final = "SELECT count(*) FROM effects WHERE name = '{}'"
 
 
 class Psycopg:
-    """One delivery on a connection of its own; raises what the driver raises."""
+    """One delivery on its own connection; raises what the driver raises."""
 
     def __init__(self, direct: str, url: str) -> None:
         import psycopg

@@ -79,7 +79,7 @@ class Trial(msgspec.Struct):
             self.broke(how)
 
     def at_once(self, parts: Iterable[Callable[[Trial], None]]) -> None:
-        """Several parts in threads of their own, each with a page of its own; then all is added."""
+        """Several parts in their own threads, each with its own page; then all is added."""
 
         def go(part: Callable[[Trial], None]) -> Trial:
             page = replace(self, counts={}, broken=[], notes=[], tried=0)

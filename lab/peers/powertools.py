@@ -1,7 +1,7 @@
 """aws-lambda-powertools behind the verb of the scenarios: its function decorator, on Valkey.
 
 Its lease is the time that the Lambda invocation has left, so the scenarios play Lambda. As its guide
-does, one persistence layer serves all functions; only another configuration has a layer of its own.
+does, one persistence layer serves all functions; only another configuration has its own layer.
 """
 
 from __future__ import annotations

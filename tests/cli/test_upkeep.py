@@ -345,7 +345,7 @@ def test_a_reader_that_leaves_early_is_no_disaster(line: Line, receiver: Receive
 
 
 def on_terminal(command: list[str], **environment: str) -> str:
-    """What a command prints on a terminal of its own."""
+    """What a command prints on its own terminal."""
     import pty
 
     ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""A server that fails on purpose: in front of another one, or with answers of its own.
+"""A server that fails on purpose: in front of another one, or with its own answers.
 
 Each request is met with the next deed of a script, the last one for ever:
 
@@ -8,7 +8,7 @@ Each request is met with the next deed of a script, the last one for ever:
     lose     read the request, reset before anything is forwarded
     drop     forward it, let it take effect, reset instead of answering
     cut      forward it, send half of the answer, reset
-    bytes    an answer of its own, nothing is forwarded
+    bytes    its own answer, nothing is forwarded
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One call with its retries: the flow, driven by hand, in a time of its own."""
+"""One call with its retries: the flow, driven by hand, in its own time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of a store in a package of its own: it keeps every rule, and its URL is found."""
+"""The example of a store in its own package: it keeps every rule, and its URL is found."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
-# ------------------------------------------------------------------ running, in a process of its own
+# ------------------------------------------------------------------ running, in its own process
 
 
 def _run_page(page: Path, command: list[str]) -> None:

@@ -1,6 +1,6 @@
 """A missing driver is one error: a `ConfigurationError` that names the pip extra, raised by `open`.
 
-Each case runs in an interpreter of its own that cannot import the driver. A driver that is imported
+Each case runs in its own interpreter that cannot import the driver. A driver that is imported
 later than by `open` would be met inside a request: as a crash, or as an outage that never ends.
 """
 

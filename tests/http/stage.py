@@ -247,7 +247,7 @@ class Stage:
 
 
 def spoken(stage: Stage, *pieces: bytes) -> bytes:
-    """All that comes back until the server ends the connection; each piece is a packet of its own."""
+    """All that comes back until the server ends the connection; each piece is its own packet."""
     with stage.connect() as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         got = b""

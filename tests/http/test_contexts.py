@@ -2,7 +2,7 @@
 
 Servers start requests from strange places: from the `send` of the response before, from a callback that
 `receive` registered, on a thread that lives on. So every server that people run is asked, each in a
-process of its own, on reused connections and on pipelined ones.
+its own process, on reused connections and on pipelined ones.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
 
 
 class Shop:
-    """The upstream: a process of its own."""
+    """The upstream: its own process."""
 
     def __init__(self, folder: Path, language: str) -> None:
         if LANGUAGES[language] is None:

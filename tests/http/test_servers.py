@@ -46,7 +46,7 @@ MATRIX = [
 
 
 class Running:
-    """A server of an application, with its files in a folder of its own."""
+    """A server of an application, with its files in its own folder."""
 
     name = ""
 

@@ -31,7 +31,7 @@ class Shop:
         return door
 
     def make(self, **settings: Any) -> Any:
-        if not self.door.awaited:
+        if not self.door.is_async:
             inbox = Inbox.open(self.url, **settings)
             self._opened.append(inbox.close)
             return inbox
@@ -75,7 +75,7 @@ class Shop:
         """A handler that writes one row through the door."""
         door = door or self.door
         text = f"INSERT INTO credits (n, amount) VALUES (1, {amount})"
-        if not door.awaited:
+        if not door.is_async:
             return lambda *args: (door.sql(text), f"credited {amount}")[1]
 
         async def work(*args: Any) -> str:

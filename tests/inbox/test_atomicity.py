@@ -24,7 +24,7 @@ def ending(shop: Shop, statements: list[str]) -> Callable[..., Any]:
     texts = ["INSERT INTO credits VALUES (1, 1)", *statements, "INSERT INTO credits VALUES (1, 2)"]
 
     def work() -> Any:
-        if not shop.door.awaited:
+        if not shop.door.is_async:
             return [shop.door.sql(text) for text in texts] and None
 
         async def awaited() -> None:
@@ -109,7 +109,7 @@ def test_an_error_that_the_handler_swallowed_is_no_success(
     shop = shop_of(kind)
 
     def swallow() -> Any:
-        if not shop.door.awaited:
+        if not shop.door.is_async:
             with pytest.raises(Exception, match="nowhere"):
                 shop.door.sql("INSERT INTO nowhere VALUES (1)")
             return "all well"

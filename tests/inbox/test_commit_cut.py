@@ -31,7 +31,7 @@ def proxy_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Shop], Cuttin
 def deliver(
     shop: Shop, url: str, key: str, proxy: CuttingProxy | None, way: Way, after: int
 ) -> Any:
-    """One delivery over a connection of its own, whose COMMIT may be cut."""
+    """One delivery over its own connection, whose COMMIT may be cut."""
     door = open_door(shop.kind, url)
     try:
         door.begin()

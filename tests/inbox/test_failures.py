@@ -47,7 +47,7 @@ def test_a_failure_that_is_the_answer_is_kept_in_a_transaction_of_its_own(lean_s
     inbox = shop.make(policy=Policy(remember=(ValueError,)))
 
     def credit_and_fail(*_: Any) -> Any:
-        if not shop.door.awaited:
+        if not shop.door.is_async:
             shop.door.sql("INSERT INTO credits VALUES (1, 1)")
             return fail()
 
@@ -108,7 +108,7 @@ def test_a_result_that_the_database_refuses_is_an_error_and_no_effect(
 
     def heavy(*_: Any) -> Any:
         done = credit()
-        if not shop.door.awaited:
+        if not shop.door.is_async:
             return "x" * 200_000
 
         async def work() -> str:
@@ -147,7 +147,7 @@ def test_a_result_that_is_more_than_a_packet_is_no_outage(
             await credit()
             return value
 
-        return awaited if shop.door.awaited else work
+        return awaited if shop.door.is_async else work
 
     heavy = returning("x" * (most + 1))
     for _ in range(2):
@@ -185,14 +185,14 @@ def test_work_that_a_failed_attempt_left_running_has_lost_its_claim(lean_shop: S
 def test_work_that_an_interrupted_attempt_left_running_has_lost_its_claim(lean_shop: Shop):
     """It is no failure: it is not counted, so the key is not parked, and no event says so."""
     shop = lean_shop
-    stop = asyncio.CancelledError if shop.door.awaited else KeyboardInterrupt
+    stop = asyncio.CancelledError if shop.door.is_async else KeyboardInterrupt
     claims: list[Any] = []
     told: list[Any] = []
     inbox = shop.make(policy=Policy(max_attempts=1), observers=[told.append])
 
     def leave_work(*_: Any) -> Any:
         claims.append(current_claim())
-        if not shop.door.awaited:
+        if not shop.door.is_async:
             raise stop
 
         async def work() -> None:

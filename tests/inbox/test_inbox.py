@@ -110,7 +110,7 @@ def test_two_consumers_of_one_message_both_run(lean_shop: Shop):
 
 
 def test_two_consumers_of_one_message_both_run_whatever_names_it(lean_shop: Shop):
-    """Also under a ready key, and with a scope of their own."""
+    """Also under a ready key, and with their own scope."""
     billing, mail = lean_shop.make(consumer="billing"), lean_shop.make(consumer="mail")
     ready = Key.from_message(type="order.paid", id="77", source="shop")
     with lean_shop.door.transaction():

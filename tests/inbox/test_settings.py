@@ -103,7 +103,7 @@ COSTS = {  # statements for accept, its duplicate, process, its duplicate
 def test_what_it_costs(shop_of: Callable[[str], Shop], kind: str, monkeypatch: pytest.MonkeyPatch):
     shop = shop_of(kind)
     sent: list[str] = []
-    cls = type((async_of if shop.door.awaited else of)(shop.door.connection))
+    cls = type((async_of if shop.door.is_async else of)(shop.door.connection))
     execute = cls.execute
 
     def counted(self: Any, statement: Any) -> Any:

@@ -95,7 +95,7 @@ def test_the_callers_transaction_survives_a_sweep_in_every_gap(shop: Shop, done:
 
 
 def test_a_deferred_write_is_made_whatever_comes_in_between(shop: Shop):
-    """In a transaction of its own: a unique violation would lose it."""
+    """In its own transaction: a unique violation would lose it."""
     hasty = shop.make(policy=Policy(in_flight="reject"))
     others = shop.another()
     gaps, store = 0, shop.receiver.store

@@ -234,7 +234,7 @@ def test_an_interrupt_in_the_handler_leaves_nothing(
     ],
 )
 def test_one_inbox_on_one_loop_after_another(shop_of: ShopOf, kind: str):
-    """Each door has an event loop of its own; the first one's is closed."""
+    """Each door has its own event loop; the first one's is closed."""
     shop = shop_of(kind)
     first, second = shop.another(), shop.another()
     with first.transaction():

@@ -1,6 +1,6 @@
 """A process with an inbox and an outbox open, that forks or is terminated: ``inbox_life.py CASE URL``.
 
-fork       parent and child go on, each on a connection of its own; both tell what they met
+fork       parent and child go on, each on its own connection; both report what they met
 sigterm    says "at it" in mid-work, with an effect and a message written and not committed
 """
 

@@ -1,7 +1,7 @@
 """The same storm on an inbox: effect and record in one transaction of the worker's own.
 
 Besides SIGKILL of workers it can end their sessions in the server (`pg_terminate_backend`), and
-kill and restart a server of its own. A worker knows nothing of it: what fails is rolled back or
+kill and restart its own server. A worker knows nothing of it: what fails is rolled back or
 unknown, and comes again.
 
     inbox_storm.py FOLDER --store URL --seed 1 --kills 300 [--cut 50] [--server postgres --restarts 5]

@@ -29,7 +29,7 @@ from twicesafe.testing import Matrix, crash_matrix, crash_point
 
 @pytest.fixture
 def naive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
-    """The handlers of the example, in a world of their own."""
+    """The handlers of the example, in their own world."""
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.chdir(tmp_path)
     import naive_handlers  # pyright: ignore[reportMissingImports]

@@ -6,5 +6,5 @@ it all with the last recorded result:
 
     python -m tests.maps            write docs/reference/faults.md and attacks.md
     python -m tests.maps run        run the named tests first, and record how they ended
-    pytest --record-maps            a run of your own, recorded the same way
+    pytest --record-maps            your own run, recorded the same way
 """

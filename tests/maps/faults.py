@@ -215,7 +215,7 @@ FAULTS: Final[dict[str, Fault]] = {
         NONE),
     # -- process ---------------------------------------------------------------------------------
     "fork": Fault("process", "forks after it connected",
-        Cell("the child has connections and owners of its own; the claim is its parent's",
+        Cell("the child has its own connections and owners; the claim is its parent's",
              (f"{K}test_processes.py::test_parent_and_child_go_on_after_a_fork",
               f"{K}test_processes.py::test_a_child_can_neither_complete_nor_release_its_parents_claim",
               f"{R}test_process_life.py::test_a_fork_inside_a_handler_leaves_the_claim_to_the_parent",

@@ -2,7 +2,7 @@
 
 tests/kill/test_sigkill.py::test_hold_never_doubles     a function or a class of tests
 rule:test_a_retry_of_the_claim_gets_the_same_answer     a rule of the conformance suite, on all stores
-lab/field/cuts.py                                       a method of the proof lab; it has a report of its own
+lab/field/cuts.py                                       a method of the proof lab; it has its own report
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class File:
 
 
 def relay(url: str, folder: Path) -> int:
-    """A relay in a process of its own; its pid."""
+    """A relay in its own process; its pid."""
     pid = os.fork()
     if pid:
         return pid

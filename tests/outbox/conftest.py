@@ -42,7 +42,7 @@ def caller(url: str, outbox: Outbox) -> Iterator[Callable[[], Any]]:
 
 @pytest.fixture
 def put(outbox: Outbox, caller: Callable[[], Any]) -> Callable[..., list[str]]:
-    """Add bodies in a transaction of their own, and commit."""
+    """Add bodies in their own transaction, and commit."""
     connection = caller()
 
     def put(*bodies: str, key: str | None = None, topic: str = "orders") -> list[str]:

@@ -103,7 +103,7 @@ def test_what_is_published_again_has_the_same_id(kafka: Any, kafka_url: str):
 @pytest.fixture
 def needs_real(kafka_broker: str) -> None:
     if kafka_broker != "real":
-        pytest.skip(f"kafka: {kafka_broker}, not a broker of our own to mistreat; make kafka")
+        pytest.skip(f"kafka: {kafka_broker}, not our own broker to mistreat; make kafka")
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ class TestKafka(PublisherConformance):
     @pytest.fixture(autouse=True)
     def _broker(self, kafka_broker: str) -> Iterator[None]:
         if kafka_broker == "given":
-            pytest.skip("kafka: given, not a broker of our own to mistreat")
+            pytest.skip("kafka: given, not our own broker to mistreat")
         self.server = launch("kafka")
         yield
         self.server.remove()

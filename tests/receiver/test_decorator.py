@@ -30,7 +30,7 @@ def receiver() -> Receiver:
 
 
 @pytest.fixture
-def awaited() -> AsyncReceiver:
+def async_receiver() -> AsyncReceiver:
     return AsyncReceiver(AsyncMemoryStore())
 
 
@@ -69,7 +69,9 @@ def test_without_a_key_equal_arguments_are_equal_calls(bench: Bench) -> None:
     assert runs == [(1, 2), (2, 2)]
 
 
-def test_signature_and_documentation_are_kept(receiver: Receiver, awaited: AsyncReceiver) -> None:
+def test_signature_and_documentation_are_kept(
+    receiver: Receiver, async_receiver: AsyncReceiver
+) -> None:
     def charge(order: dict[str, str], *, amount: int = 3) -> str:
         """Take the money."""
         return "ok"
@@ -78,13 +80,13 @@ def test_signature_and_documentation_are_kept(receiver: Receiver, awaited: Async
         """Take the money."""
         return "ok"
 
-    for function, decorate in ((charge, receiver.idempotent), (acharge, awaited.idempotent)):
+    for function, decorate in ((charge, receiver.idempotent), (acharge, async_receiver.idempotent)):
         safe: Any = decorate(function)  # type: ignore[operator]
         assert inspect.signature(safe) == inspect.signature(function)
         assert safe.__doc__ == "Take the money."
         assert safe.__name__ == function.__name__
         assert safe.__wrapped__ is function
-    assert inspect.iscoroutinefunction(awaited.idempotent(acharge))
+    assert inspect.iscoroutinefunction(async_receiver.idempotent(acharge))
 
 
 RUNS: list[str] = []
@@ -134,16 +136,16 @@ def test_methods_static_and_class_methods(receiver: Receiver) -> None:
     assert RUNS == ["buy", "send", "post", "make", "build"]
 
 
-async def test_async_methods(awaited: AsyncReceiver) -> None:
+async def test_async_methods(async_receiver: AsyncReceiver) -> None:
     RUNS.clear()
 
     class Shop:
-        @awaited.idempotent(key="order")
+        @async_receiver.idempotent(key="order")
         async def buy(self, order: str) -> str:
             RUNS.append(order)
             return order
 
-        @awaited.idempotent(key="order")
+        @async_receiver.idempotent(key="order")
         @staticmethod
         async def send(order: str) -> str:
             RUNS.append(order)
@@ -231,7 +233,7 @@ async def _effect(message: Any = None) -> int:
 
 
 async def test_work_that_is_still_to_be_done_is_no_answer(
-    receiver: Receiver, awaited: AsyncReceiver
+    receiver: Receiver, async_receiver: AsyncReceiver
 ) -> None:
     """An async handler that forgot an await was recorded as completed, though nothing had run."""
 
@@ -241,32 +243,32 @@ async def test_work_that_is_still_to_be_done_is_no_answer(
     with pytest.raises(UsageError, match="work has not run"):
         receiver.process("k", lambda: _effect())  # noqa: PLW0108 - a disguise
     with pytest.raises(UsageError, match="work has not run"):
-        await awaited.process("k", forgets)
+        await async_receiver.process("k", forgets)
     with pytest.raises(UsageError, match="work has not run"), receiver.claim("c") as claim:
         claim.complete(_effect())
     with pytest.raises(UsageError, match="work has not run"):
-        async with awaited.claim("c") as waiting:
+        async with async_receiver.claim("c") as waiting:
             await waiting.complete(_effect())
     disguised = lambda message: _effect(message)  # noqa: E731, PLW0108
     (failure,) = receiver.process_many([1], disguised, key=lambda m: f"m{m}")
     assert isinstance(failure.error, UsageError)  # type: ignore[union-attr]
-    (failure,) = await awaited.process_many([1], forgets, key=lambda m: f"m{m}")
+    (failure,) = await async_receiver.process_many([1], forgets, key=lambda m: f"m{m}")
     assert isinstance(failure.error, UsageError)  # type: ignore[union-attr]
     for key in ("k", "c", "m1"):
-        for record in (receiver.record(key), await awaited.record(key)):
+        for record in (receiver.record(key), await async_receiver.record(key)):
             assert record is None or record.state != "completed"
-    assert (await awaited.process("k", _effect)).value == 1
+    assert (await async_receiver.process("k", _effect)).value == 1
 
 
-def test_plain_functions_are_refused_by_the_async_decorator(awaited: AsyncReceiver) -> None:
+def test_plain_functions_are_refused_by_the_async_decorator(async_receiver: AsyncReceiver) -> None:
     def work() -> int:
         return 1
 
     with pytest.raises(UsageError, match="use Receiver"):
-        awaited.idempotent(work)  # type: ignore[arg-type]
+        async_receiver.idempotent(work)  # type: ignore[arg-type]
 
 
-async def test_generators_are_refused(receiver: Receiver, awaited: AsyncReceiver) -> None:
+async def test_generators_are_refused(receiver: Receiver, async_receiver: AsyncReceiver) -> None:
     def items() -> Any:
         yield 1
 
@@ -277,12 +279,12 @@ async def test_generators_are_refused(receiver: Receiver, awaited: AsyncReceiver
         for attempt in (
             lambda g=generator: receiver.process("k", g),
             lambda g=generator: receiver.idempotent(g),
-            lambda g=generator: awaited.idempotent(g),
+            lambda g=generator: async_receiver.idempotent(g),
         ):
             with pytest.raises(UsageError, match=r"generator.*collect the items"):
                 attempt()
         with pytest.raises(UsageError, match="generator"):
-            await awaited.process("k", generator)
+            await async_receiver.process("k", generator)
     assert receiver.stats().total == 0
 
 

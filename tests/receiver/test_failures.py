@@ -347,7 +347,7 @@ def test_lost_turns_true_before_the_store_lets_go(bench: Bench) -> None:
 
 
 def test_work_that_a_failed_attempt_left_running_has_lost_its_claim(bench: Bench) -> None:
-    """A thread or task of its own, that the handler did not wait for, still has the first claim."""
+    """A thread or task that the handler started and did not wait for still has the first claim."""
     claims: list[Any] = []
     seen: list[Any] = []
 

@@ -148,7 +148,7 @@ def test_interrupted_between_the_answer_and_the_first_handler(
     nothing_is_left(bench, handler, KEYS)
 
 
-# --- awaited -------------------------------------------------------------------------------------
+# --- async ---------------------------------------------------------------------------------------
 
 
 def cancelled(bench: Bench, handler: Handler, keys: str, reached: Callable[[], Any]) -> None:

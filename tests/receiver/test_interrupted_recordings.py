@@ -1,6 +1,6 @@
 """An interrupt that meets a recording: it waits until the record is written, once.
 
-Ctrl-C and exits of the blocking mode, cancellations of the awaited one. What they meet in the
+Ctrl-C and exits of the blocking receiver, cancellations of the async one. What they meet in the
 middle of a decision is in `test_interrupts` and `test_cancellation`.
 """
 
@@ -27,7 +27,7 @@ SIDES = pytest.mark.parametrize("side", ["before", "after"])
 
 
 def interrupting(op: str, times: int = 1) -> Callable[[Any], None]:
-    """Ctrl-C while such a request is on the wire."""
+    """Ctrl-C while this kind of request is being sent."""
     left = [KeyboardInterrupt] * times
 
     def interrupt(request: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_batch_that_is_interrupted_while_it_records_starts_no_more(
     assert states == [State.COMPLETED, State.RELEASED, State.RELEASED]
 
 
-# --- awaited -------------------------------------------------------------------------------------
+# --- async ---------------------------------------------------------------------------------------
 
 
 @ASYNC

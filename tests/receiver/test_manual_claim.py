@@ -42,7 +42,7 @@ def test_complete_then_duplicate(bench: Bench) -> None:
 
 
 def test_a_completed_claim_is_answered_before_its_block_ends() -> None:
-    """The rest of the block may take long; a response with background tasks is such a block."""
+    """The rest of the block may take long; a response with background tasks is one example."""
     receiver = Receiver(MemoryStore(), policy=Policy(in_flight="reject"))
     with receiver.claim("k") as claim:
         claim.complete("done")

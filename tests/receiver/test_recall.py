@@ -82,7 +82,7 @@ def test_what_an_operator_released_runs_again(watched: Watched):
 
 
 def test_a_look_waits_for_no_writer(tmp_path: Path):
-    """While another thread writes, a repeat is answered from a connection of its own."""
+    """While another thread writes, a repeat is answered from its own connection."""
     with Receiver.open(f"sqlite:///{tmp_path}/keys.db") as receiver:
         receiver.process("k", lambda: 1)
         written, go_on = threading.Event(), threading.Event()

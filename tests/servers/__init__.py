@@ -40,7 +40,7 @@ _shared: dict[str, Any] = {}
 
 
 def launch(engine: str, **settings: str) -> Any:
-    """A server of your own, running. Raises `NoServerError` where there is none."""
+    """Your own server, running. Raises `NoServerError` where there is none."""
     server = ENGINES[engine](**settings)
     server.prepare()
     server.start()

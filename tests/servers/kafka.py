@@ -2,7 +2,7 @@
 
     given   the one at TWICESAFE_KAFKA_BOOTSTRAP
     real    a single KRaft node on Java, if `make kafka` has fetched it
-    mock    otherwise: librdkafka's mock cluster in a process of its own
+    mock    otherwise: librdkafka's mock cluster in its own process
 
 The mock speaks the protocol over TCP: topics make themselves, consumers and idempotent producers work.
 But it forgets everything when it ends, and accepts transactions without enforcing them: what is about

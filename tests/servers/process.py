@@ -1,7 +1,7 @@
 """A real server as a child of the test run: started on a free port, stopped by its pid.
 
 Nothing survives the run: servers that are still up when it ends are stopped, and if the run itself
-is killed, `guard` does it. Servers sit in sessions of their own, so that Ctrl-C reaches the tests
+is killed, `guard` does it. Servers sit in their own sessions, so that Ctrl-C reaches the tests
 first and the servers in good order.
 """
 

@@ -1,4 +1,4 @@
-"""The first awaited call: the driver is there, and what connecting takes is not the claim's time.
+"""The first async call: the driver is imported, and connecting does not use up the claim's time.
 
 A lease counts from the first send (P7). A connection that takes longer than the lease must not make
 the first claim of a process a refused one.
@@ -136,7 +136,7 @@ def test_the_driver_is_imported_by_open(url: str, tmp_path: Any):
 
 
 async def test_a_store_that_is_away_is_met_by_the_first_call_and_once():
-    """A hundred callers share one try to connect; each gets an error of its own."""
+    """A hundred callers share one try to connect; each gets its own error."""
     async with AsyncReceiver.open("redis://127.0.0.1:1/0", policy=Policy(lease=5)) as receiver:
         answers = await asyncio.gather(
             *(receiver.process(f"k{n}", double, n) for n in range(10)), return_exceptions=True

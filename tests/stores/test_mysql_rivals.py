@@ -387,7 +387,7 @@ def test_batches_that_overlap_have_one_winner_per_key(store: MysqlStore, returni
     gate = threading.Barrier(8)
 
     def claim_all(number: int) -> list[Any]:
-        mine = keys[number:] + keys[:number]  # each in an order of its own
+        mine = keys[number:] + keys[:number]  # each in its own order
         gate.wait()
         return store.perform_many([ClaimRequest(key, bytes([number]) * 16, HOUR) for key in mine])
 

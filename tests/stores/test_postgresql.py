@@ -161,7 +161,7 @@ def test_the_size_of_a_record(postgres_url: str):
 
 
 class Rival:
-    """Another process, as far as a waiter can see: a receiver of its own, at work until told."""
+    """Another process, as far as a waiter can see: its own receiver, at work until the test ends it."""
 
     def __init__(self, url: str, key: str) -> None:
         self._started, self._go = threading.Event(), threading.Event()

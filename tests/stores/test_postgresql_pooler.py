@@ -34,7 +34,7 @@ def pooled_url(pooler: PgBouncer, postgres_url: str) -> str:
 
 
 def crowd(kind: str, url: str) -> tuple[list[Any], list[BaseException]]:
-    """Six callers with connections of their own, ten keys each, every key asked by two of them."""
+    """Six callers with their own connections, ten keys each, every key asked by two of them."""
     values: list[Any] = []
     errors: list[BaseException] = []
     start = threading.Barrier(CALLERS)

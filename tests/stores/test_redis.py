@@ -153,7 +153,7 @@ def any_url(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_waiter_elsewhere_is_woken(any_url: str):
-    """Two receivers share nothing but the store; polling would take turns of its own."""
+    """Two receivers share nothing but the store; polling would take more round trips."""
     started, finish = threading.Event(), threading.Event()
 
     def slow() -> str:

@@ -22,7 +22,7 @@ from twicesafe.strategies import AsyncEventLog, AsyncProjection, Event, EventLog
 
 
 def log_of(door: Door) -> Any:
-    return (AsyncEventLog if door.awaited else EventLog)()
+    return (AsyncEventLog if door.is_async else EventLog)()
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_a_projection_applies_each_event_once_and_can_be_replayed(logged: Door):
 
     def write(connection: Any, event: Event) -> Any:
         insert = f"INSERT INTO totals VALUES ({event.data})"
-        return logged.asql(insert) if logged.awaited else logged.sql(insert)
+        return logged.asql(insert) if logged.is_async else logged.sql(insert)
 
-    kind = AsyncProjection if logged.awaited else Projection
+    kind = AsyncProjection if logged.is_async else Projection
     totals: Any = kind(log_of(logged), "totals", write)
 
     def advance(limit: int) -> int:

@@ -14,7 +14,7 @@ from twicesafe.strategies import AsyncHighWaterMarks, HighWaterMarks
 
 
 def marks(door: Door, consumer: str = "billing") -> Any:
-    return (AsyncHighWaterMarks if door.awaited else HighWaterMarks)(consumer)
+    return (AsyncHighWaterMarks if door.is_async else HighWaterMarks)(consumer)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ Open = Callable[[str], Door]
 
 
 def table(door: Door, **names: Any) -> Any:
-    return (AsyncTable if door.awaited else Table)("orders", **names)
+    return (AsyncTable if door.is_async else Table)("orders", **names)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_setting_a_row_never_touches_another(shop: Door):
 def test_a_row_of_its_key_alone_is_set_too(shop: Door):
     with shop.transaction():
         shop.sql("CREATE TABLE seen (id VARCHAR(20), part INTEGER, PRIMARY KEY (id, part))")
-    seen = (AsyncTable if shop.awaited else Table)("seen", key=("id", "part"))
+    seen = (AsyncTable if shop.is_async else Table)("seen", key=("id", "part"))
     with shop.transaction() as connection:
         for part in (1, 1, 2):
             shop.end(seen.put(connection, {"id": "o-1", "part": part}))

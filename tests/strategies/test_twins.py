@@ -1,4 +1,4 @@
-"""Both modes have the same methods, with the same words; one of them is awaited."""
+"""Blocking and async strategies have the same methods with the same parameters."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _switched(kind: str, door: Door) -> str:
 
             door.connection = Session(engine)
         else:
-            door.connection = door.end(_connected(engine, door.awaited))
+            door.connection = door.end(_connected(engine, door.is_async))
         return "AUTOCOMMIT"
     if kind.startswith("sqlite3"):
         connection.isolation_level = None

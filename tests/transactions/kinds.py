@@ -1,7 +1,7 @@
 """Every kind of connection that users hand over, opened for real and used in the same words.
 
 A `Door` begins, commits and rolls back as a user of that library would, and runs what is awaited
-on an event loop of its own, in the caller's thread. `options` are the library's own: arguments of
+on its own event loop, in the caller's thread. `options` are the library's own: arguments of
 `connect` or `create_engine`, or an entry of Django's DATABASES.
 """
 
@@ -39,7 +39,7 @@ ALL = [(engine, kind) for engine, kinds in ENGINES.items() for kind in kinds]
 class Door:
     """One connection in the caller's hands."""
 
-    awaited = False
+    is_async = False
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -78,7 +78,7 @@ class Door:
 
 
 class AsyncDoor(Door):
-    awaited = True
+    is_async = True
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

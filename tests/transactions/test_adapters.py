@@ -18,7 +18,7 @@ from twicesafe.stores._base import Program
 
 
 def adapted(door: Door) -> Any:
-    return async_of(door.connection) if door.awaited else of(door.connection)
+    return async_of(door.connection) if door.is_async else of(door.connection)
 
 
 def only(statement: Query | Change) -> Program[Any]:
@@ -43,7 +43,7 @@ def run(door: Door, *statements: Query | Change) -> list[Any]:
             await transaction.check()
             return await transaction.run(only(ask))
 
-        if door.awaited:
+        if door.is_async:
             replies.append(door.end(both()))
         else:
             transaction.check()
@@ -111,8 +111,8 @@ def test_an_unknown_object_gets_an_error_that_lists_what_is_known():
 
 
 def test_the_other_mode_gets_an_error_that_names_the_right_class(door: Door):
-    with pytest.raises(UsageError, match=r"use Inbox" if not door.awaited else "AsyncInbox"):
-        (of if door.awaited else async_of)(door.connection)
+    with pytest.raises(UsageError, match=r"use Inbox" if not door.is_async else "AsyncInbox"):
+        (of if door.is_async else async_of)(door.connection)
 
 
 def test_a_text_without_django_is_refused():

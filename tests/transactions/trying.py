@@ -54,11 +54,11 @@ class Trial:
         self.way, self.engine, self.shop = way, way.engine, shop
         self.receiver, self.others = shop.receiver, shop.others
         self.door = open_door(way.kind, place, **way.options)
-        self.inbox: Any = AsyncInbox.open(shop.url) if self.door.awaited else shop.inbox
-        self.outbox: Any = AsyncOutbox.open(shop.url) if self.door.awaited else shop.outbox
+        self.inbox: Any = AsyncInbox.open(shop.url) if self.door.is_async else shop.inbox
+        self.outbox: Any = AsyncOutbox.open(shop.url) if self.door.is_async else shop.outbox
 
     def close(self) -> None:
-        if self.door.awaited:
+        if self.door.is_async:
             self.door.end(self.inbox.close())
             self.door.end(self.outbox.close())
         self.door.close()

@@ -122,8 +122,8 @@ def entering(make: Callable[[Any], Any]) -> Begin:
 
     def begin(door: Door) -> Callable[[], object]:
         block = make(door.connection)
-        door.end(block.__aenter__() if door.awaited else block.__enter__())
-        leave = block.__aexit__ if door.awaited else block.__exit__
+        door.end(block.__aenter__() if door.is_async else block.__enter__())
+        leave = block.__aexit__ if door.is_async else block.__exit__
         return lambda: door.end(leave(None, None, None))
 
     return begin
@@ -143,14 +143,14 @@ def piped(*begins: Begin) -> Begin:
 
     def begin(door: Door) -> Callable[[], object]:
         pipeline = door.connection.pipeline()
-        door.end(pipeline.__aenter__() if door.awaited else pipeline.__enter__())
+        door.end(pipeline.__aenter__() if door.is_async else pipeline.__enter__())
         after = then(*begins)(door)
         commit, rollback = door.commit, door.rollback
 
         def leaving(end: Callable[[], object]) -> Callable[[], None]:
             def ends() -> None:
                 end()
-                leave = pipeline.__aexit__ if door.awaited else pipeline.__exit__
+                leave = pipeline.__aexit__ if door.is_async else pipeline.__exit__
                 door.end(leave(None, None, None))
                 door.commit, door.rollback = commit, rollback  # type: ignore[method-assign]
 
@@ -176,8 +176,8 @@ def around(make: Callable[[Any], Any]) -> Begin:
 
     def begin(door: Door) -> None:
         inner = make(door.connection)
-        door.end(inner.__aenter__() if door.awaited else inner.__enter__())
-        leave: Any = inner.__aexit__ if door.awaited else inner.__exit__
+        door.end(inner.__aenter__() if door.is_async else inner.__enter__())
+        leave: Any = inner.__aexit__ if door.is_async else inner.__exit__
         error = RuntimeError("rolled back")
 
         def roll_back() -> None:

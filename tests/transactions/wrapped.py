@@ -91,11 +91,11 @@ def piped_below(door: Door) -> None:
     """psycopg's pipeline, which the wrapper knows nothing of."""
     driver = driver_of(door)
     pipeline = driver.pipeline()
-    door.end(pipeline.__aenter__() if door.awaited else pipeline.__enter__())
+    door.end(pipeline.__aenter__() if door.is_async else pipeline.__enter__())
     rollback = door.rollback
 
     def leave() -> None:
-        door.end((pipeline.__aexit__ if door.awaited else pipeline.__exit__)(None, None, None))
+        door.end((pipeline.__aexit__ if door.is_async else pipeline.__exit__)(None, None, None))
         door.rollback = rollback  # type: ignore[method-assign]
         rollback()
 

@@ -1,4 +1,4 @@
-"""A fork while another thread holds a lock: the child has locks and threads of its own."""
+"""A fork while another thread holds a lock: the child has its own locks and threads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The monitor: sees every request that reaches the store, its answer and what it did to the row.
 
-It keeps a history of its own per key (who was granted what, until when, what was recorded) and
+It keeps its own history per key (who was granted what, until when, what was recorded) and
 compares. It does not ask the lifecycle what is right: a mutant of the lifecycle must not be its
 own judge. Times are the store's milliseconds at the moment of the request.
 """

@@ -195,7 +195,7 @@ class Database:
         self._rollback(session)
         reply(None)
 
-    # -- operators and upkeep, each in a short transaction of its own --------------------------
+    # -- operators and upkeep, each in its own short transaction --------------------------
 
     def operate(self, ask: Any) -> Any:
         now, row = self.now(), self.rows.get(ask.id)

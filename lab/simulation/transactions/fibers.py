@@ -1,6 +1,6 @@
 """Fibres: shipped code that waits for a database, suspended and resumed by a scheduler.
 
-Both twins of the inbox call statements where they stand; a fibre is a stack of its own, so either
+Both inboxes run their statements in place; a fibre is its own stack, so either
 mode is suspended in the midst of a statement without a thread. A *command* is what a fibre hands
 over when it waits: it is called with whatever resumes the fibre.
 """

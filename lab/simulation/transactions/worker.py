@@ -89,7 +89,7 @@ class VirtualDeferredWrites(DeferredWrites):
         return self._worker.start(self._run, lambda nothing: None)
 
     def _write(self, note: DeferredWrite) -> None:
-        """A transaction of our own, as stores run it."""
+        """Our own transaction, as stores run it."""
         worker = self._worker
         world = worker.world
         connection = Connection(
