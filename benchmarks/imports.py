@@ -2,8 +2,8 @@
 
 Interpreters take turns as contestants do; the time is taken inside them, so that the start of
 Python itself is not counted. All bytecode is kept in a folder of its own, whatever the caller's
-settings are, and filled by a first round that is thrown away. Counted is processor time: an
-import waits for nothing, and others use the machine.
+settings are, and filled by a first round that is thrown away. Processor time judges: an import
+waits for nothing, and others use the machine.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import subprocess
 import sys
 import tempfile
 
-from .measure import repeat
 from .peers import MODULES, lacks
-from .spread import Spread
+from .workload import Lap
 
 PROGRAM = """
 import time
-start = time.process_time()
+start = time.perf_counter(), time.process_time()
 import {module}
-print(time.process_time() - start)
+print(time.perf_counter() - start[0], time.process_time() - start[1])
 """
 
 
-def seconds(module: str, bytecode: str) -> float:
+def once(module: str, bytecode: str) -> Lap:
     """One import in one fresh interpreter."""
     settings = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
     done = subprocess.run(
@@ -35,15 +34,18 @@ def seconds(module: str, bytecode: str) -> float:
         check=True,
         env={**settings, "PYTHONPYCACHEPREFIX": bytecode},
     )
-    return float(done.stdout.split()[-1])
+    return Lap(*map(float, done.stdout.split()[-2:]))
 
 
-def measured(rounds: int) -> dict[str, Spread]:
+def measured(rounds: int) -> dict[str, list[Lap]]:
     installed = {name: module for name, module in MODULES.items() if not lacks(name)}
     modules = {"twicesafe": "twicesafe", **installed}
     with tempfile.TemporaryDirectory() as bytecode:
         present = {
-            name: functools.partial(seconds, module, bytecode) for name, module in modules.items()
+            name: functools.partial(once, module, bytecode) for name, module in modules.items()
         }
-        found = repeat(rounds + 1, present)
-    return {name: Spread.of(values[1:]) for name, values in found.items()}
+        found: dict[str, list[Lap]] = {name: [] for name in present}
+        for _ in range(rounds + 1):
+            for name, run in present.items():
+                found[name].append(run())
+    return {name: laps[1:] for name, laps in found.items()}

@@ -16,7 +16,7 @@ Single calls are timed one by one at the end, in laps of their own, for the tail
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -216,12 +216,3 @@ def summed_up(runner: Runner, base: Runner, clock: str) -> Measured:
         processor=by["processor"],
         tail=Tail.of(runner.times),
     )
-
-
-def repeat(rounds: int, contestants: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """For what measures itself (a sweep, an import): its values, interleaved in the same way."""
-    values: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
-        for name, run in contestants.items():
-            values[name].append(run())
-    return values

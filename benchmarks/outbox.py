@@ -27,8 +27,10 @@ from tests.outbox.stage import begin, connect
 from tests.servers import NoServerError, launch
 from twicesafe import Outbox, OutboxRelay
 
+from .case import OTHER_CLOCK
 from .peers import FASTSTREAM_OUTBOX
-from .rows import OURS, Row
+from .rows import OURS, Row, duration
+from .workload import Lap
 
 SECTION = "Outbox relay, one process"
 DEFAULTS = {"max_workers": 4}
@@ -86,16 +88,16 @@ def _messages(start: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def drain(url: str, rows: int) -> float:
-    """Rows per second."""
+def drain(url: str, rows: int) -> Lap:
+    """Seconds per row."""
     fill(url, rows)
     relay = OutboxRelay.open(url, Null(), batch=BATCH)
-    began = time.perf_counter()
+    began = Lap.now()
     done = relay.drain()
-    seconds = time.perf_counter() - began
+    took = Lap.now().since(began)
     relay.close()
     assert done == rows
-    return rows / seconds
+    return took.per(rows)
 
 
 def writer(url: str, rate: float, seconds: float, added: Any) -> None:
@@ -202,6 +204,7 @@ async def faststream(url: str, rows: int, **settings: Any) -> float:
 
 def measured(rows: int = 20_000, seconds: float = 8.0) -> list[Row]:
     found: dict[str, list[float]] = {}
+    spent: dict[str, list[float]] = {}
     results: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         places = {"SQLite": f"sqlite:///{Path(folder) / 'outbox.db'}"}
@@ -213,7 +216,9 @@ def measured(rows: int = 20_000, seconds: float = 8.0) -> list[Row]:
                 places[shown] = servers.enter_context(launch(engine, **settings)).url
         for _ in range(3):
             for shown, url in places.items():
-                found.setdefault(shown, []).append(drain(url, rows))
+                each = drain(url, rows)
+                found.setdefault(shown, []).append(1 / each.wall)
+                spent.setdefault(shown, []).append(each.processor)
             if "PostgreSQL" in places:
                 for column, settings in NEIGHBOUR.items():
                     count = min(rows, 10_000 if settings else 2000)
@@ -221,15 +226,16 @@ def measured(rows: int = 20_000, seconds: float = 8.0) -> list[Row]:
                     found.setdefault(column, []).append(asyncio.run(work))
         for shown, url in places.items():
             results += [
-                _drained(shown, found),
+                _drained(shown, found, spent[shown]),
                 _steady(shown, driven(url, 5000, 1, seconds, Null())),
                 _over_driven(shown, driven(url, 0, 2, seconds, Slow())),
             ]
     return results
 
 
-def _drained(shown: str, found: dict[str, list[float]]) -> Row:
-    cells = {OURS: _speed(found[shown])}
+def _drained(shown: str, found: dict[str, list[float]], spent: list[float]) -> Row:
+    processor = f"processor {duration(statistics.median(spent))} per row"
+    cells = {OURS: _speed(found[shown]), OTHER_CLOCK: processor}
     if shown == "PostgreSQL":
         cells |= {
             FASTSTREAM_OUTBOX: "; ".join(f"{name}: {_speed(found[name])}" for name in NEIGHBOUR)

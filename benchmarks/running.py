@@ -92,8 +92,8 @@ def _size(run: Run) -> list[Row]:
 
 
 def _server_size(name: str, run: Run) -> list[Row]:
-    found = size_servers.measured(run.keys, {name: engines.server(name).url})
-    return server_size_rows(found, run.keys)
+    found = size_servers.measured(name, run.keys, engines.server(name).url)
+    return server_size_rows(name, found, run.keys)
 
 
 def _server_of(name: str) -> str:

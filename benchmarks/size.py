@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .workload import RESULT, key_of
+from .workload import RESULT, Lap, key_of
 
 BATCH = 2_000
 RETENTION_MS = 86_400_000
@@ -72,23 +72,26 @@ def sqlite_size(count: int) -> dict[str, float]:
         _merge_wal(floor_path)
         floor_size = floor_path.stat().st_size
         with Receiver(SqliteStore(path, synchronous="normal")) as receiver:
-            ours = _timed(lambda: receiver.sweep(limit=due).removed, due)
-        theirs = _timed(lambda: sum(floor.sweep(500) for _ in range(-(-due // 500))), due)
+            ours = timed(lambda: receiver.sweep(limit=due).removed, due)
+        theirs = timed(lambda: sum(floor.sweep(500) for _ in range(-(-due // 500))), due)
         floor.close()
     return {
         "bytes_per_key": size / count,
         "floor_bytes_per_key": floor_size / count,
-        "sweep_seconds": ours,
-        "floor_sweep_seconds": theirs,
+        "sweep_seconds": ours.wall,
+        "sweep_processor_seconds": ours.processor,
+        "floor_sweep_seconds": theirs.wall,
+        "floor_sweep_processor_seconds": theirs.processor,
     }
 
 
-def _timed(sweep: object, due: int) -> float:
-    start = time.perf_counter()
-    removed = sweep()  # type: ignore[operator]
-    seconds = time.perf_counter() - start
+def timed(sweep: Callable[[], int], due: int) -> Lap:
+    """Per removed key."""
+    start = Lap.now()
+    removed = sweep()
+    took = Lap.now().since(start)
     assert removed == due, (removed, due)
-    return seconds / due
+    return took.per(due)
 
 
 def _fill_floor(floor: object, count: int, due: int) -> None:

@@ -11,10 +11,9 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from typing import Any
 
-from .size import fill
+from .size import fill, timed
 
 CHUNK = 200
 AIMS: dict[str, tuple[float | None, float | None]] = {
@@ -39,7 +38,7 @@ def postgresql(count: int, url: str) -> dict[str, float]:
     with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
         row = connection.execute("SELECT pg_total_relation_size('size_records')").fetchone()
     assert row is not None
-    return {"bytes_per_key": row[0] / count, "sweep_seconds": _swept(url, due)}
+    return {"bytes_per_key": row[0] / count, **_swept(url, due)}
 
 
 def mariadb(count: int, url: str) -> dict[str, float]:
@@ -55,7 +54,7 @@ def mariadb(count: int, url: str) -> dict[str, float]:
             (f"{database}/size_records",),
         )
         (size,) = cursor.fetchone()
-    return {"bytes_per_key": size / count, "sweep_seconds": _swept(url + "?table=size", due)}
+    return {"bytes_per_key": size / count, **_swept(url + "?table=size", due)}
 
 
 def valkey(count: int, url: str) -> dict[str, float]:
@@ -76,38 +75,26 @@ def _filled(url: str, count: int, due: int) -> None:
     store.close()
 
 
-def _swept(url: str, due: int) -> float:
+def _swept(url: str, due: int) -> dict[str, float]:
     from twicesafe import Receiver
 
     with Receiver.open(url) as receiver:
-        start = time.perf_counter()
-        removed = receiver.sweep(limit=due).removed
-        seconds = time.perf_counter() - start
-    assert removed == due, (removed, due)
-    return seconds / due
+        took = timed(lambda: receiver.sweep(limit=due).removed, due)
+    return {"sweep_seconds": took.wall, "sweep_processor_seconds": took.processor}
 
 
 SERVERS = {"postgresql": postgresql, "valkey": valkey, "mariadb": mariadb}
 
 
-def measured(count: int, urls: dict[str, str]) -> dict[str, dict[str, float]]:
-    """Two at a time, each in a process of its own."""
-    found: dict[str, dict[str, float]] = {}
-    for pair in _pairs(urls):
-        started = {
-            name: subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.size_servers", name, str(count), url],
-                stdout=subprocess.PIPE,
-            )
-            for name, url in pair
-        }
-        found |= {name: json.loads(each.communicate()[0]) for name, each in started.items()}
+def measured(name: str, count: int, url: str) -> dict[str, float]:
+    """In a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.size_servers", name, str(count), url],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
     return found
-
-
-def _pairs(urls: dict[str, str]) -> list[list[tuple[str, str]]]:
-    items = list(urls.items())
-    return [items[start : start + 2] for start in range(0, len(items), 2)]
 
 
 if __name__ == "__main__":
