@@ -183,13 +183,16 @@ def _time_calls(runners: list[Runner], offer: Offer, rounds: int, lap: float) ->
     calls, seconds = rounds * TAIL_CALLS, rounds * lap * TAIL_LAPS
     waiting = [runner for runner in runners if not runner.contestant.guest]
     spent = dict.fromkeys(range(len(waiting)), 0.0)
+    turn = 0
     while spent:
+        if turn % 16 == 0:  # a collection takes longer than a lap of slow calls
+            gc.collect()
+        turn += 1
         for number in list(spent):
             runner = waiting[number]
             spent[number] += one_lap(runner, offer, runner.times).wall * runner.size
             if len(runner.times) >= calls or spent[number] >= seconds:
                 del spent[number]
-        gc.collect()
 
 
 def values(runner: Runner, base: Runner, clock: str) -> tuple[list[float], list[float]]:

@@ -60,6 +60,7 @@ def rounds_of(target: Target | None, monkeypatch: pytest.MonkeyPatch, ratio: flo
         return Lap(took * 1e-4, took * 1e-4)
 
     monkeypatch.setattr(measuring, "one_lap", one_lap)
+    monkeypatch.setattr(measuring.gc, "collect", int)  # slow here, where pytest has a large heap
     offer = Offer("blocking")
     entrants = [Contestant("floor", handler), Contestant("twicesafe", handler)]
     undecided = None if target is None else target.is_undecided
