@@ -82,7 +82,7 @@ def cage(caplog: pytest.LogCaptureFixture) -> Iterator[Cage]:
 
 
 @pytest.mark.attack("D17")
-def test_nothing_that_goes_wrong_in_a_receiver_sings(cage: Cage, tmp_path: Path):
+def test_no_error_in_a_receiver_leaks_a_secret(cage: Cage, tmp_path: Path):
     clock = FakeClock()
     store = SqliteStore(tmp_path / "keys.db", now=clock)
     policy = Policy(
@@ -160,7 +160,7 @@ BROKERS = [
 
 @pytest.mark.attack("D17")
 @pytest.mark.parametrize("url", URLS)
-async def test_a_password_in_a_url_sings_nowhere(cage: Cage, url: str):
+async def test_a_password_in_a_url_leaks_nowhere(cage: Cage, url: str):
     cage.put(mask(url))
     attempt(cage, open_store, url)
     attempt(cage, Receiver.open, url)
@@ -175,7 +175,7 @@ async def test_a_password_in_a_url_sings_nowhere(cage: Cage, url: str):
 
 @pytest.mark.attack("D17")
 @pytest.mark.parametrize("to", BROKERS)
-def test_a_token_for_a_broker_sings_nowhere(
+def test_a_token_for_a_broker_leaks_nowhere(
     cage: Cage,
     line: Line,  # noqa: F811
     to: str,
@@ -187,7 +187,7 @@ def test_a_token_for_a_broker_sings_nowhere(
 
 
 @pytest.mark.attack("D17")
-def test_no_command_prints_a_result_or_a_failures_words(
+def test_no_command_prints_a_result_or_the_text_of_a_failure(
     cage: Cage,
     line: Line,  # noqa: F811
 ):
@@ -222,7 +222,7 @@ def _fails() -> None:
 
 
 @pytest.mark.attack("D17")
-def test_a_canary_that_sings_is_heard():
+def test_a_secret_that_leaks_is_found():
     """The heap itself: it hears a repr, an argument of an error, and its cause."""
     cage = Cage()
     cage.put({"k": KEY})

@@ -232,7 +232,7 @@ def test_a_worker_ends_with_its_parent_even_in_mid_work(tmp_path: Path):
     assert len(charges_of(OpenBank, tmp_path)) == 1
 
 
-def test_workers_that_cannot_start_are_an_error_with_their_words(line: Line, tmp_path: Path):
+def test_workers_that_cannot_start_are_an_error_with_their_message(line: Line, tmp_path: Path):
     setting = Setting("open", str(tmp_path), 1, url="oracle://nowhere")
     with pytest.raises(StormError, match="no store for 'oracle'"):
         Storm(Plan.draw(1, 1, 0), setting, 1).rage()

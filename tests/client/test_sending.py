@@ -164,7 +164,7 @@ def test_a_spent_budget_is_reported_and_fills_again():
 @pytest.mark.parametrize(
     "wrong", [{"ratio": 2}, {"ratio": -1}, {"reserve": True}, {"reserve": "5"}]
 )
-def test_a_budget_that_makes_no_sense_is_refused(wrong: Any):
+def test_an_unusable_budget_is_refused(wrong: Any):
     with pytest.raises(ConfigurationError, match="budget"):
         Budget(**wrong)
 
@@ -236,7 +236,7 @@ def test_the_profile_says_header_and_form():
         {"http": None},
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]):
+def test_an_unusable_policy_is_refused(wrong: dict[str, Any]):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         RetryPolicy(**wrong)
 

@@ -310,7 +310,7 @@ async def test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_sam
 
 
 @pytest.mark.item("E5")
-async def test_a_handler_that_has_not_begun_to_answer_is_left_to_its_end():
+async def test_a_handler_without_a_response_yet_runs_to_its_end():
     inside, go = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -336,7 +336,7 @@ async def test_a_handler_that_has_not_begun_to_answer_is_left_to_its_end():
 
 @pytest.mark.item("E7", "T1")
 @pytest.mark.parametrize("version", ["2.3", "2.4"])
-async def test_a_stream_that_ends_politely_once_it_knows_is_not_recorded_as_whole(version: str):
+async def test_a_stream_that_ends_early_without_an_error_is_not_recorded_as_complete(version: str):
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send(start())

@@ -594,7 +594,7 @@ def test_other_functions_get_an_error_that_says_what_to_return():
 
 
 @pytest.mark.item("S4")
-def test_cookies_that_differ_are_joined_as_no_single_one_can_look():
+def test_differing_cookies_are_joined_unambiguously():
     def cookie(*lines: bytes) -> str | None:
         return request(b"", "", "POST", b"/", b"", *((b"cookie", n) for n in lines)).cookie("s")
 

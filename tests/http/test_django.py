@@ -260,7 +260,7 @@ def test_wsgi_a_stream_that_its_server_closes_early_is_recorded_whole(tmp_path: 
 
 
 @pytest.mark.item("E5", "T3")
-def test_wsgi_a_stream_that_lingers_on_is_done_without_a_result(tmp_path: Path):
+def test_wsgi_a_stream_that_outlasts_linger_is_done_without_a_result(tmp_path: Path):
     """As behind every other edge; it was held."""
 
     def view(request: Any) -> Any:
@@ -279,7 +279,7 @@ def test_wsgi_a_stream_that_lingers_on_is_done_without_a_result(tmp_path: Path):
 
 
 @pytest.mark.item("E5", "T3")
-async def test_asgi_an_unread_stream_that_lingers_on_is_done_without_a_result(
+async def test_asgi_an_unread_stream_that_outlasts_linger_is_done_without_a_result(
     tmp_path: Path,
 ):
     async def view(request: Any) -> Any:
@@ -439,7 +439,7 @@ def test_a_compressed_stream_is_one_member_with_the_layer_as_without(edge: str, 
 
 
 @pytest.mark.item("E7", "T1")
-async def test_asgi_a_view_that_ends_its_cut_stream_politely_is_not_recorded_as_whole(
+async def test_asgi_a_view_that_ends_its_cut_stream_without_an_error_is_not_recorded_as_complete(
     tmp_path: Path,
 ):
     never = asyncio.Event()

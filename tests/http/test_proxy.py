@@ -336,7 +336,7 @@ def test_connection_cannot_take_away_what_a_proxy_said(name: str):
 
 
 @pytest.mark.item("S1", "S4", "D15")
-def test_a_tenant_is_believed_from_whom_may_say_it(play: Play):
+def test_a_tenant_header_is_accepted_from_trusted_peers_only(play: Play):
     with pytest.raises(ConfigurationError, match="any client can send"):
         Forwarding(HttpPolicy(scope=("X-Tenant",)))
     stage = play(scope=("X-Tenant",), upstream={"trusted": ["10.0.0.0/8"]})
@@ -654,7 +654,7 @@ def test_websockets_are_refused(stage: Stage):
 @pytest.mark.parametrize(
     "sent", [b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab"]
 )
-def test_a_client_that_does_not_go_on_is_let_go(stage: Stage, sent: bytes):
+def test_a_client_that_stalls_is_disconnected(stage: Stage, sent: bytes):
     stage.server = ProxyServer(patience=0.2)
     stage.server.app = stage.middleware
     assert b"201" not in spoken(stage, sent)  # and it returns
@@ -663,7 +663,7 @@ def test_a_client_that_does_not_go_on_is_let_go(stage: Stage, sent: bytes):
 
 @pytest.mark.item("D11", "E5")
 @pytest.mark.parametrize("key", ["k", None])
-def test_a_client_that_takes_nothing_is_let_go(before: Before, key: str | None):
+def test_a_client_that_reads_nothing_is_disconnected(before: Before, key: str | None):
     size = 20_000_000  # more than sockets hold
     done, ended = threading.Event(), threading.Event()
 

@@ -65,7 +65,7 @@ def test_an_upstream_that_cannot_be_reached_is_logged(play: Play, lines: Callabl
 @pytest.mark.parametrize("host, reason", [
     ("http://absent.invalid", ""), (f"http://{'a' * 64}.invalid", "label"),
 ])  # fmt: skip
-def test_a_name_that_leads_nowhere_is_logged(
+def test_an_unknown_host_name_is_logged(
     play: Play, lines: Callable[[], list[str]], host: str, reason: str
 ):
     stage = play(upstream={"url": host})
@@ -115,7 +115,7 @@ def test_a_long_path_is_cut(play: Play, lines: Callable[[], list[str]]):
 
 
 @pytest.mark.item("D15", "O3")
-def test_who_is_refused_at_the_door_is_logged(stage: Stage, lines: Callable[[], list[str]]):
+def test_a_refused_request_is_logged(stage: Stage, lines: Callable[[], list[str]]):
     with stage.connect() as connection:
         connection.sendall(b"GET /a?SECRET-QUERY HTTP/1.1\nHost: a\n\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
@@ -129,26 +129,26 @@ def test_who_is_refused_at_the_door_is_logged(stage: Stage, lines: Callable[[], 
 
 
 @pytest.mark.item("D11", "O3")
-def test_a_client_that_is_let_go_is_logged(stage: Stage, lines: Callable[[], list[str]]):
+def test_a_client_that_is_disconnected_is_logged(stage: Stage, lines: Callable[[], list[str]]):
     stage.server = ProxyServer(patience=0.2)
     stage.server.app = stage.middleware
     head = b"POST /a?SECRET-QUERY HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
-    told = {
+    logged = {
         b"": "",
         b"POST / HT": "127.0.0.1 did not finish its request in 0.2 s",
         head: "127.0.0.1 (POST /a) did not finish its request in 0.2 s",
     }
 
-    def is_told(sent: bytes) -> bool:
-        """On a slow machine it may be let go before it has said a word."""
+    def is_logged(sent: bytes) -> bool:
+        """On a slow machine the client may be disconnected before it has sent anything."""
         with stage.connect() as connection, contextlib.suppress(ConnectionError):
             connection.sendall(sent)
             assert connection.recv(1000) == b""
-        return told[sent] in ("", *lines())
+        return logged[sent] in ("", *lines())
 
-    for sent in told:
-        until(functools.partial(is_told, sent))
-    assert set(lines()) == set(told.values()) - {""}
+    for sent in logged:
+        until(functools.partial(is_logged, sent))
+    assert set(lines()) == set(logged.values()) - {""}
 
 
 @pytest.mark.item("E4", "P6")

@@ -95,7 +95,7 @@ def endless_asgi(stage: Stage, sent: list[int]) -> Any:
 
 
 @pytest.mark.item("E5", "T3")
-def test_a_stream_that_lingers_on_after_its_client_is_dismissed(play: Play):
+def test_a_stream_that_outlasts_linger_is_not_kept(play: Play):
     told = Heard(events.ResultNotKept)
     stage = play(linger=0.05, observers=[told])
     if stage.edge == "asgi":

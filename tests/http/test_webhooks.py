@@ -197,7 +197,7 @@ def test_only_a_success_is_kept(play: Play, sender: str, status: int):
 
 
 @pytest.mark.item("O4", "C2")
-def test_a_delivery_beside_the_first_comes_back_later(play: Play, sender: str):
+def test_a_delivery_during_the_first_comes_back_later(play: Play, sender: str):
     stage = play(HttpPolicy.webhook(sender))
     go, begun = threading.Event(), threading.Event()
 

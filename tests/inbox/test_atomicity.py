@@ -126,7 +126,7 @@ def test_an_error_that_the_handler_swallowed_is_no_success(
     assert shop.receiver.record("m-1") is None
 
 
-def test_a_failed_transaction_is_refused_at_the_door(shop_of: Callable[[str], Shop]):
+def test_a_failed_transaction_is_refused_at_once(shop_of: Callable[[str], Shop]):
     for kind in ("psycopg", "asyncpg"):
         shop = shop_of(kind)
         shop.door.begin()

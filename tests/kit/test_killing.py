@@ -89,7 +89,7 @@ def test_a_process_is_killed_at_every_point(handlers: ModuleType):
     assert len(crashed) == 6
 
 
-def test_a_kill_finds_what_a_polite_death_does_not(handlers: ModuleType):
+def test_a_kill_finds_what_a_raised_exception_does_not(handlers: ModuleType):
     """Inside ``try`` a raised death still runs the ``finally``; a kill does not."""
     report = crash_matrix(
         handlers.tidy, "o-1", snapshot=handlers.lines, setup=handlers.clean, kill=True,

@@ -70,7 +70,7 @@ def test_a_message_that_the_broker_hangs_up_on_parks_its_lane(
     assert others == [f"{n}" for n in range(6, number)]
 
 
-def test_alone_it_is_found_out_by_a_check(mode: RelayMode, outbox: Outbox, put: Put):
+def test_alone_it_is_detected_by_a_check(mode: RelayMode, outbox: Outbox, put: Put):
     broker = Checked()
     put("bad", key="k")
     relay = mode.relay(broker, max_attempts=2, backoff=AT_ONCE).start()
@@ -79,7 +79,7 @@ def test_alone_it_is_found_out_by_a_check(mode: RelayMode, outbox: Outbox, put: 
     assert broker.checks
 
 
-def test_draining_finds_it_out_and_goes_on(mode: RelayMode, outbox: Outbox, put: Put):
+def test_draining_detects_it_and_continues(mode: RelayMode, outbox: Outbox, put: Put):
     """From cron, the same message would end every run before the others are sent."""
     broker = Checked()
     put("bad", key="k1")
@@ -107,7 +107,7 @@ def test_an_outage_is_never_blamed_on_a_message(
     assert not any(isinstance(event, PublishFailed) for event in failures)
 
 
-def test_what_is_missing_over_there_is_no_messages_fault(
+def test_a_missing_stream_blames_no_message(
     mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     broker.refuses, broker.why = {"bad"}, NotNow("no stream listens to orders: create it")

@@ -61,7 +61,7 @@ def test_an_empty_batch_and_an_iterator(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_one_poison_item_never_sinks_the_rest(bench: Bench, concurrency: int) -> None:
+def test_one_poison_item_never_fails_the_rest(bench: Bench, concurrency: int) -> None:
     def handle(message: dict[str, Any]) -> Any:
         if message["id"] == "poison":
             raise ValueError("poison")

@@ -263,7 +263,7 @@ def test_releasing_gives_the_claim_back_and_is_no_attempt() -> None:
     assert (record.attempt, record.cause) == (1, None)
 
 
-def test_holding_keeps_every_delivery_out_until_an_operator_speaks() -> None:
+def test_a_held_key_runs_nothing_until_an_operator_decides() -> None:
     receiver = Receiver(MemoryStore())
     with receiver.claim("k") as claim:
         claim.hold("upstream cut the connection")

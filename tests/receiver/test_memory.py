@@ -33,7 +33,7 @@ def gone(seen: list[weakref.ref[Any]]) -> bool:
     return [ref() for ref in seen] == [None] * len(seen) != []
 
 
-def test_errors_are_let_go(seen: list[weakref.ref[Any]]):
+def test_errors_are_freed(seen: list[weakref.ref[Any]]):
     def fail(_: object = None) -> None:
         error = OrderError("no")
         seen.append(weakref.ref(error))
@@ -52,7 +52,7 @@ def test_errors_are_let_go(seen: list[weakref.ref[Any]]):
         assert gone(seen)
 
 
-async def test_errors_of_async_handlers_are_let_go(seen: list[weakref.ref[Any]]):
+async def test_errors_of_async_handlers_are_freed(seen: list[weakref.ref[Any]]):
     async def fail(_: object = None) -> None:
         error = OrderError("no")
         seen.append(weakref.ref(error))
@@ -69,7 +69,7 @@ async def test_errors_of_async_handlers_are_let_go(seen: list[weakref.ref[Any]])
         assert gone(seen)
 
 
-def test_a_value_that_knows_its_outcome_is_let_go(seen: list[weakref.ref[Any]]):
+def test_a_value_that_refers_to_its_outcome_is_freed(seen: list[weakref.ref[Any]]):
     def make() -> Order:
         order = Order()
         seen.append(weakref.ref(order))

@@ -31,7 +31,7 @@ async def handler(*_: Any) -> None:
     raise AssertionError("started")
 
 
-def test_another_event_loop_is_refused_in_words(tmp_path: Path):
+def test_another_event_loop_is_refused_with_an_explanation(tmp_path: Path):
     for url in ("memory://", f"sqlite:///{tmp_path / 'keys.db'}"):
         receiver = AsyncReceiver.open(url)
         calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [

@@ -85,7 +85,7 @@ def test_a_store_that_is_down_refuses_and_starts_nothing(impatient: Bench) -> No
     assert impatient.process("k", counter.quick).value == "done"
 
 
-def test_a_claim_that_was_won_unheard_ends_with_its_lease(impatient: Bench) -> None:
+def test_a_claim_whose_answer_was_lost_ends_with_its_lease(impatient: Bench) -> None:
     impatient.store.after = Outage("claim")
     counter = Counter()
     with pytest.raises(StoreUnavailableError):

@@ -255,7 +255,7 @@ def test_a_workers_word_is_repeated_when_its_answer_was_lost(store: MysqlStore):
     assert (outcome.value, outcome.attempt, outcome.fence) == ("v", 1, 1)
 
 
-def test_a_forked_child_uses_connections_of_its_own(store: MysqlStore):
+def test_a_forked_child_uses_its_own_connections(store: MysqlStore):
     with Receiver(store) as receiver:
         receiver.process("before", lambda: "parent")
         mine = connection_of(store).thread_id()

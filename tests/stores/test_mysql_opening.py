@@ -218,7 +218,7 @@ async def test_the_async_form_says_the_same(mariadb_url: str):
 # --- what a doctor finds ---------------------------------------------------------------------
 
 
-def test_a_doctor_looks_at_what_the_guarantee_stands_on(own_server: Any):
+def test_a_doctor_checks_what_the_guarantees_depend_on(own_server: Any):
     server = own_server(
         "mariadb",
         innodb_flush_log_at_trx_commit="2",

@@ -230,7 +230,7 @@ def test_where_snapshots_outlive_statements_nothing_is_written(url: str, store: 
 # --- what every write does to a record of an older generation --------------------------------
 
 
-def test_a_waiter_for_a_record_that_is_brought_along_gets_it(store: PostgresStore):
+def test_a_waiter_for_a_record_that_is_moved_gets_it(store: PostgresStore):
     """An owner completes while a sweep has the record in hand; the driver would see an error."""
     mine = store.perform(ClaimRequest(KEY, A, HOUR))
     assert turn(store)
@@ -459,7 +459,7 @@ def test_a_schema_of_its_own(url: str):
 
 
 @pytest.mark.parametrize("text", ["5", "h", "10s", "-6h", "6 h", "٣h", "99999999d"])
-def test_a_period_that_makes_no_sense(text: str):
+def test_an_unusable_period_is_refused(text: str):
     with pytest.raises(ConfigurationError, match="generations="):
         Settings.of(f"postgresql://h/d?generations={text}")
 

@@ -240,7 +240,7 @@ def test_a_silent_sentinel_is_met_once(net: Network):
     assert net.count(S2) == 6
 
 
-def test_a_sentinel_that_missed_a_failover_is_not_believed(net: Network):
+def test_a_sentinel_that_missed_a_failover_is_not_trusted(net: Network):
     router = watched(net)
     net.answers = {S1: sentinel(B, epoch=5), A: lambda _: 7, B: lambda _: 8}
     assert ask(router, net) == [8]
@@ -249,7 +249,7 @@ def test_a_sentinel_that_missed_a_failover_is_not_believed(net: Network):
     assert ask(router, net) == [8]
 
 
-def test_sentinels_that_were_made_anew_are_believed_in_the_end(net: Network):
+def test_sentinels_that_were_set_up_again_are_trusted(net: Network):
     router = watched(net)
     net.answers = {S1: sentinel(B, epoch=5), A: lambda _: 7, B: lambda _: 8}
     assert ask(router, net) == [8]
@@ -258,7 +258,7 @@ def test_sentinels_that_were_made_anew_are_believed_in_the_end(net: Network):
     assert ask(router, net) == [7]
 
 
-def test_a_sentinel_that_does_not_tell_its_epoch_is_believed(net: Network):
+def test_a_sentinel_without_an_epoch_is_trusted(net: Network):
     router = watched(net)
     plain = sentinel(A)
     net.answers = {
@@ -296,7 +296,7 @@ def test_a_change_of_primary_is_announced(net: Network):
 # --- who is there -------------------------------------------------------------------------------
 
 
-def test_a_replica_is_refused_at_the_door(net: Network):
+def test_a_replica_is_refused_when_connecting(net: Network):
     servers = watched(net).servers
     with pytest.raises(NotPrimaryError):
         servers.check_server(A, b"run_id:1\r\nrole:slave\r\n")
@@ -326,7 +326,7 @@ SLOT = slot_of(b"{k}")
 ALL = (0, 16383)
 
 
-def test_a_hole_in_the_map_is_learnt_again(net: Network):
+def test_a_slot_without_a_node_is_looked_up_again(net: Network):
     router = clustered(net, (0, SLOT - 1, A), (SLOT + 1, 16383, A))
     (reply,) = ask(router, net)
     assert isinstance(reply, StoreUnavailableError)
@@ -358,7 +358,7 @@ def test_a_node_that_was_taken_out_does_not_empty_the_map(net: Network):
 
 
 @pytest.mark.parametrize("trouble", [silent, cut, lambda _: ClusterDownError("down")])
-def test_trouble_makes_a_cluster_s_slots_be_learnt_again(net: Network, trouble: Any):
+def test_an_error_makes_the_store_reload_the_slots_of_a_cluster(net: Network, trouble: Any):
     router = clustered(net, (*ALL, A))
     ask(router, net)
     net.answers = {A: trouble, B: node((*ALL, B), reply=8), C: node((*ALL, B))}
@@ -367,7 +367,7 @@ def test_trouble_makes_a_cluster_s_slots_be_learnt_again(net: Network, trouble: 
     assert ask(router, net) == [8]
 
 
-def test_a_slot_that_moved_is_followed_and_learnt(net: Network):
+def test_a_moved_slot_is_followed_and_remembered(net: Network):
     router = clustered(net, (*ALL, A))
     ask(router, net)
     moved = MovedError(f"{SLOT} b:6379")
@@ -447,7 +447,7 @@ def test_a_script_that_is_not_there_is_loaded(net: Network):
         (TimeoutError("late"), StoreUnavailableError),
     ],
 )  # fmt: skip
-def test_errors_in_our_words(error: Exception, kind: type[Exception]):
+def test_driver_errors_become_ours(error: Exception, kind: type[Exception]):
     ours = explain(error, "redis://x")
     assert type(ours) is kind
     assert ours.__cause__ is error

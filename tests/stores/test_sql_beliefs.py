@@ -64,7 +64,7 @@ def test_mariadb_a_demoted_server_costs_one_call(own_server: Callable[..., Any])
         store.close()
 
 
-def test_mariadb_a_new_limit_is_learnt_with_the_next_connection(own_server: Callable[..., Any]):
+def test_mariadb_a_new_limit_is_read_with_the_next_connection(own_server: Callable[..., Any]):
     server = own_server("mariadb")
     with server.fresh() as url, root_of(server) as root:
         store: Any = open_store(url)

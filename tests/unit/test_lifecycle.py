@@ -175,7 +175,7 @@ ABANDON = Abandon(KEY.id, ME, 1000)
 
 
 @pytest.mark.parametrize("request_", [COMPLETE, FAIL, RENEW, ABANDON], ids=lambda r: r.op)
-def test_strangers_change_nothing(request_: Any) -> None:
+def test_requests_of_other_owners_change_nothing(request_: Any) -> None:
     decide = getattr(lifecycle, request_.op)
     assert decide(None, request_, NOW) == (Ack.MISSING, None)
     assert decide(row(State.IN_PROGRESS), request_, NOW) == (Ack.LOST, None)

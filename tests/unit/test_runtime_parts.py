@@ -201,7 +201,7 @@ def test_stops_at_max_lease(keeping: Keeping) -> None:
     assert claim.lost
 
 
-def test_settled_claims_are_let_go(keeping: Keeping) -> None:
+def test_settled_claims_are_freed(keeping: Keeping) -> None:
     claim = keeping.claim()
     claim.settled = True
     assert keeping.pass_time(10) == 0

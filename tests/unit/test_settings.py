@@ -73,7 +73,7 @@ def test_a_duration_of_more_than_a_century():
         seconds("9999w", "retention")
 
 
-def test_every_door_takes_durations_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_setting_takes_durations_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     policy = Policy(lease="45s", retention="7d", wait="250ms", backoff=Backoff(first="1s"))
     assert (policy.lease, policy.retention, policy.wait) == (45, 604800, 0.25)
     assert policy.backoff.first == 1

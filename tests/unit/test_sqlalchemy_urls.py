@@ -40,7 +40,7 @@ def test_the_store_behind_a_spelling(scheme: str, store: type[Any]):
 
 @pytest.mark.parametrize("scheme", ["sqlite+pysqlite", "sqlite+aiosqlite"])
 @pytest.mark.parametrize("cls", [Receiver, AsyncReceiver, Inbox, AsyncInbox])
-async def test_a_file_at_every_door(scheme: str, cls: Any, tmp_path: Path):
+async def test_a_file_with_every_class(scheme: str, cls: Any, tmp_path: Path):
     url = f"{scheme}:///{tmp_path}/keys.db"
     assert repr(cls.open(url)) == f"<{cls.__name__} sqlite:///{tmp_path}/keys.db>"
 

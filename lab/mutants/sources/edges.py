@@ -70,7 +70,7 @@ break_source(
     old="        if not self._exchange.settled:\n            flow",
     new="        if self._exchange.settled:\n            flow",
     tests=[
-        f"{ASGI}::test_a_stream_that_ends_politely_once_it_knows_is_not_recorded_as_whole",
+        f"{ASGI}::test_a_stream_that_ends_early_without_an_error_is_not_recorded_as_complete",
     ],
 )
 break_source(
@@ -95,7 +95,7 @@ break_source(
     file="asgi/_exchange.py",
     old="lingered = self._impatient and self._streams",
     new="lingered = self._impatient",
-    tests=[f"{ASGI}::test_a_handler_that_has_not_begun_to_answer_is_left_to_its_end"],
+    tests=[f"{ASGI}::test_a_handler_without_a_response_yet_runs_to_its_end"],
 )
 break_source(
     "an exchange lives until its alarm",
@@ -172,7 +172,7 @@ break_source(
     old="    return task is not None and task.cancelling() > 0",
     new="    return task is None",
     tests=[
-        f"{DJANGO}::test_asgi_a_view_that_ends_its_cut_stream_politely_is_not_recorded_as_whole",
+        f"{DJANGO}::test_asgi_a_view_that_ends_its_cut_stream_without_an_error_is_not_recorded_as_complete",
     ],
 )
 break_source(
@@ -303,7 +303,7 @@ break_source(
     file="integrations/django/_streams.py",
     old="        exchange.has_lingered = lambda: time.monotonic() > patience\n",
     new="",
-    tests=[f"{DJANGO}::test_wsgi_a_stream_that_lingers_on_is_done_without_a_result"],
+    tests=[f"{DJANGO}::test_wsgi_a_stream_that_outlasts_linger_is_done_without_a_result"],
 )
 break_source(
     "a completed claim refuses duplicates until its block ends",

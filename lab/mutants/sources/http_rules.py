@@ -91,7 +91,7 @@ break_source(
     file="_core/http/message.py",
     old='return "; ".join(found) if found else None',
     new="return next(iter(found), None)",
-    tests=[f"{CORE}::test_cookies_that_differ_are_joined_as_no_single_one_can_look"],
+    tests=[f"{CORE}::test_differing_cookies_are_joined_unambiguously"],
 )
 break_source(
     "the last of two cookies",
@@ -99,7 +99,7 @@ break_source(
     file="_core/http/message.py",
     old='return "; ".join(found) if found else None',
     new="return list(found)[-1] if found else None",
-    tests=[f"{CORE}::test_cookies_that_differ_are_joined_as_no_single_one_can_look"],
+    tests=[f"{CORE}::test_differing_cookies_are_joined_unambiguously"],
 )
 break_source(
     "two key lines pass",

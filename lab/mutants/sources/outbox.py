@@ -139,7 +139,7 @@ break_source(
     file="_core/relay_publish.py",
     old="counts=not isinstance(answer, NotNow)",
     new="counts=True",
-    tests=[f"{OUTAGES}::test_what_is_missing_over_there_is_no_messages_fault[sync-sqlite]"],
+    tests=[f"{OUTAGES}::test_a_missing_stream_blames_no_message[sync-sqlite]"],
 )
 break_source(
     "drain does not tell what is missing",
@@ -147,7 +147,7 @@ break_source(
     file="outbox/_relay_base.py",
     old="trouble = self._state.outage or self._state.not_now",
     new="trouble = self._state.outage",
-    tests=[f"{OUTAGES}::test_what_is_missing_over_there_is_no_messages_fault[sync-sqlite]"],
+    tests=[f"{OUTAGES}::test_a_missing_stream_blames_no_message[sync-sqlite]"],
 )
 break_source(
     "a key goes on behind its failure",

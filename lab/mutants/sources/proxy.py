@@ -158,7 +158,7 @@ break_source(
     file="_core/http/forwarding.py",
     old="if not believed and (_is_by_proxies(name) or name in self._tenants):",
     new="if not believed and _is_by_proxies(name):",
-    tests=[f"{PROXY}::test_a_tenant_is_believed_from_whom_may_say_it"],
+    tests=[f"{PROXY}::test_a_tenant_header_is_accepted_from_trusted_peers_only"],
 )
 break_source(
     "X_Forwarded_For passes",

@@ -198,7 +198,7 @@ break_source(
     file=f"{REDIS}/servers.py",
     old='if fields.get("role") != "master":',
     new='if fields.get("role") == "sentinel":',
-    tests=[f"{SERVERS}::test_a_replica_is_refused_at_the_door"],
+    tests=[f"{SERVERS}::test_a_replica_is_refused_when_connecting"],
 )
 break_source(
     "redis: a restart goes unnoticed",
@@ -214,7 +214,7 @@ break_source(
     file=f"{REDIS}/servers.py",
     old="if known is None or named.epoch >= known.epoch:",
     new="if True:",
-    tests=[f"{SERVERS}::test_a_sentinel_that_missed_a_failover_is_not_believed"],
+    tests=[f"{SERVERS}::test_a_sentinel_that_missed_a_failover_is_not_trusted"],
 )
 break_source(
     "redis: a silent sentinel is asked first, always",
@@ -230,7 +230,7 @@ break_source(
     file=f"{REDIS}/servers.py",
     old="if not self._slots or (self._slots[slot] is None and self._refreshed_at < since):",
     new="if not self._slots:",
-    tests=[f"{SERVERS}::test_a_hole_in_the_map_is_learnt_again"],
+    tests=[f"{SERVERS}::test_a_slot_without_a_node_is_looked_up_again"],
 )
 break_source(
     "redis: the first map wins",
@@ -265,7 +265,7 @@ break_source(
     file=f"{REDIS}/error_messages.py",
     old='text.removeprefix("ERR ").startswith("user_script:")',
     new='"user_script" in text',
-    tests=[f"{SERVERS}::test_errors_in_our_words"],
+    tests=[f"{SERVERS}::test_driver_errors_become_ours"],
 )
 break_source(
     "redis: an error has no cause",
@@ -273,7 +273,7 @@ break_source(
     file=f"{REDIS}/error_messages.py",
     old="    ours.__cause__ = error\n",
     new="",
-    tests=[f"{SERVERS}::test_errors_in_our_words"],
+    tests=[f"{SERVERS}::test_driver_errors_become_ours"],
 )
 break_source(
     "a driver is imported by the first call",
