@@ -32,10 +32,10 @@ from twicesafe._values.records import State
 from twicesafe.stores.memory import AsyncMemoryStore
 from twicesafe.testing import Place, StoreConformance, StoreModel, StoreUnderTest, check
 from twicesafe.testing._conformance import Checked, rules_of
-from twicesafe.testing._conformance.transitions import ALLOWED, REFUSED, UNASKED
+from twicesafe.testing._conformance.transitions import ALLOWED, REFUSED, SAME_AS_CLAIM
 
 BLOCKING = ["blocking"]
-"""One colour shows what is wrong with a store; the right ones pass in both."""
+"""One mode shows what is wrong with a store; the right ones pass in both."""
 
 
 class OnMemory(StoreConformance):
@@ -176,7 +176,7 @@ def test_every_rule_of_the_protocol_that_is_a_stores_has_tests():
 def test_every_row_of_the_lifecycle_is_asked():
     assert set(ALLOWED.values()) == set(TRANSITIONS)
     everything = {(state, event) for state in (None, *State) for event in RecordEvent}
-    assert set(ALLOWED.values()) | set(REFUSED.values()) | UNASKED == everything
+    assert set(ALLOWED.values()) | set(REFUSED.values()) | SAME_AS_CLAIM == everything
 
 
 def test_every_rule_has_a_store_that_it_rejects():

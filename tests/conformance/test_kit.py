@@ -45,7 +45,9 @@ def test_a_right_store_with_a_clock_of_its_own_is_not_rejected(tmp_path: Path):
     assert [checked for checked in outcomes if checked.verdict == "broken"] == []
     assert sum(checked.verdict == "kept" for checked in outcomes) > 700
     why = {checked.why for checked in outcomes if checked.name.endswith("to_the_millisecond")}
-    assert why == {"the store's clock cannot be set (real_clock), so it cannot be read to the ms"}
+    assert why == {
+        "the store's clock cannot be set (real_clock), so no time is exact to the millisecond"
+    }
 
 
 @pytest.mark.parametrize(
@@ -60,10 +62,10 @@ def test_a_broken_one_is(kind: type[MemoryStore], tmp_path: Path):
     assert kind.rejected_by in broken
 
 
-class TestOneColour(OwnTimeSuite):
-    """As pytest collects it: each rule once, and the other colour is never opened."""
+class TestOneMode(OwnTimeSuite):
+    """As pytest collects it: each rule once, and the other mode is never opened."""
 
-    colours = ("async",)
+    modes = ("async",)
 
     def open_store(self, place: Place) -> MemoryStore:
         raise AssertionError("the suite must not open this one")
@@ -74,7 +76,7 @@ class TestOneColour(OwnTimeSuite):
 
 def test_a_store_of_one_colour_is_tried_in_that_one(tmp_path: Path):
     only = ["test_the_first_claim_wins_and_its_row_is_there"]
-    assert [c.colour for c in check(TestOneColour(), tmp_path, only=only)] == ["async"]
+    assert [c.mode for c in check(TestOneMode(), tmp_path, only=only)] == ["async"]
 
 
 def test_the_model_runs_on_a_clock_that_cannot_be_set():
@@ -106,7 +108,7 @@ def test_a_fake_clock_stands_still_until_it_is_moved():
 def test_a_fake_clock_never_goes_back():
     clock = FakeClock()
     before = clock()
-    with pytest.raises(ValueError, match="goes back"):
+    with pytest.raises(ValueError, match="cannot go back"):
         clock.advance(-1)
     assert clock() == before
 

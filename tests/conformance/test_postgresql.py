@@ -80,11 +80,11 @@ class TestPsycopg(Postgres, StoreConformance):
 
 @pytest.mark.usefixtures("postgres")
 class TestAsyncpg(Postgres, StoreConformance):
-    colours = ("async",)
+    modes = ("async",)
     awaited = AsyncpgStore
 
 
 @pytest.mark.usefixtures("postgres16")
 class TestPostgres16(Postgres, StoreConformance):
-    colours = ("blocking",)  # the programs are the same in both
+    modes = ("blocking",)  # the programs are the same in both
     engine = "postgres16"

@@ -83,13 +83,13 @@ class TestPsycopg(Generations, GenerationConformance):
 
 @pytest.mark.usefixtures("postgres")
 class TestAsyncpg(Generations, GenerationConformance):
-    colours = ("async",)
+    modes = ("async",)
     awaited = AsyncpgStore
 
 
 @pytest.mark.usefixtures("postgres16")
 class TestPostgres16(Generations, GenerationConformance):
-    colours = ("blocking",)
+    modes = ("blocking",)
     engine = "postgres16"
 
 
@@ -115,7 +115,7 @@ class RestlessModel(Generations, StoreModel):
 
 
 class AsyncModel(Generations, StoreModel):
-    colour = "async"
+    mode = "async"
 
 
 def on_postgres(model: type[StoreModel]) -> Any:

@@ -23,7 +23,7 @@ class SqliteModel(Sqlite, StoreModel):
 
 
 class AsyncSqliteModel(Sqlite, StoreModel):
-    colour = "async"
+    mode = "async"
 
 
 TestSqliteModel = SqliteModel.TestCase

@@ -109,7 +109,7 @@ def test_what_cannot_be_killed_is_reported_before_anything_is(handlers: ModuleTy
         "kill": True,
         "interleavings": 0,
     }
-    with pytest.raises(ConfigurationError, match="top of a module"):
+    with pytest.raises(ConfigurationError, match="top level of a module"):
         crash_matrix(local, "o-1", **options)
     with pytest.raises(ConfigurationError, match="as JSON"):
         crash_matrix(handlers.count, {1, 2}, **options)

@@ -77,7 +77,7 @@ def test_check_then_act_survives_crashes_but_not_an_interleaving(naive: ModuleTy
     assert "in look_first: write_charge(order)" in first.name
     assert first.fault.startswith("doubled")
     story = "\n".join(first.story)
-    stands = story.index("-  A stands still; its lease ends")
+    stands = story.index("-  A pauses; its lease expires")
     assert "A  before naive_handlers.py" in story[:stands]
     looked_again = story.index("in look_first: if order not in charges():", stands)
     assert story[:looked_again].rstrip().rpartition("\n")[2].startswith("B")
@@ -85,7 +85,7 @@ def test_check_then_act_survives_crashes_but_not_an_interleaving(naive: ModuleTy
 
 def test_a_replay_with_other_data_is_found_and_where_it_parts(naive: ModuleType):
     report = verify(naive, "draw_again")
-    assert "the two runs part before naive_handlers.py" in report.verdict
+    assert "the two runs are equal up to: before naive_handlers.py" in report.verdict
     assert "in draw_again: (WORLD" in report.verdict
     assert "derive ids" in str(report)
 

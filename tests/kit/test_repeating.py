@@ -57,7 +57,7 @@ def test_run_twice(book: Book):
     assert run_twice(book.set_price, "tea", 350, snapshot=book.state) == 350
     with pytest.raises(AssertionError, match=r"raise_price .* at 'tea' doubled: 14 instead of 7"):
         run_twice(book.raise_price, "tea", 7, snapshot=lambda: {"tea": book.prices["tea"] - 350})
-    with pytest.raises(AssertionError, match="second answer is different: False instead of True"):
+    with pytest.raises(AssertionError, match="second result is different: False instead of True"):
         run_twice(book.add, "milk", snapshot=book.state)
     assert run_twice(book.add, "rice", snapshot=book.state, results=False) is True
     with pytest.raises(AssertionError, match="doubled"):

@@ -6,7 +6,7 @@
     lifecycle             the rules: (row, request, time) → (answer, row to write)
     Row, …                what a store keeps and reports
     OutboxPort, …         the outbox of a store that has one, and the requests that it performs
-    memory                the smallest store of ours, to read first
+    memory                the smallest of our stores, to read first
 
 docs/how-to/write-a-store.md goes through it step by step; `twicesafe.testing.StoreConformance` tests it.
 """

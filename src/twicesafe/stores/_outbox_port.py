@@ -1,7 +1,7 @@
-"""The outbox of a store: what a relay, an operator and `Outbox.add` ask of it, with typed replies.
+"""The outbox of a store: the interface for relays, operators and `Outbox.add`, with typed replies.
 
 A store with the capability ``outbox`` has one as `Store.outbox` (`AsyncStore.outbox`). Records are
-claimed through `Store.perform`; messages are not records, and have this port of their own.
+claimed through `Store.perform`; messages are not records, and go through this port.
 
     port.perform(Backlog())              one request; the type of the request says what it returns
     port.listen(owner, seconds)          with ``wake``: sleep until a message is added

@@ -63,12 +63,12 @@ _DRIVERS: Final[dict[str, tuple[str, ...]]] = {
     "mariadb": ("pymysql", "asyncmy", "aiomysql", "mysqldb", "mysqlconnector"),
     "sqlite": ("pysqlite", "aiosqlite"),
 }
-"""Drivers that SQLAlchemy's URLs name. The store uses a driver of its own choice all the same; only
-``postgresql+asyncpg`` is a choice (for async use), so it is a scheme."""
+"""Drivers in SQLAlchemy's URLs. The store ignores them and chooses its own driver. The exception is
+``postgresql+asyncpg``, which chooses the driver of the async store and is a scheme."""
 
 
 def plain_url(url: str) -> str:
-    """The URL without the driver that SQLAlchemy's spelling names: one URL serves both libraries."""
+    """The URL without SQLAlchemy's driver, so that both libraries can use the same URL."""
     scheme, colon, rest = url.partition(":")
     base, _, driver = scheme.partition("+")
     known = scheme not in SCHEMES and driver in _DRIVERS.get(base, ())
@@ -76,7 +76,7 @@ def plain_url(url: str) -> str:
 
 
 def check_store(owner: object, store: object) -> None:
-    """Say so if a constructor gets a URL, or a store of the other kind."""
+    """Raise if a constructor got a URL, or a store of the other kind (blocking, async)."""
     name = type(owner).__name__
     if isinstance(store, str):
         raise UsageError(
@@ -186,7 +186,7 @@ def typed(text: str, default: Any, name: str) -> Any:
         return words[text.lower()]
     if isinstance(default, int):
         plain = text.isascii() and text.isdigit() and len(text) <= 18
-        expect(plain, name, text[:40], "use a whole number, 0 or more")
+        expect(plain, name, text[:40], f"use a whole number, such as {default}")
         return int(text)
     return text
 
@@ -247,12 +247,12 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
 def _check_text(given: object, what: str) -> None:
     if isinstance(given, str):
         return
-    said = f"open(…) takes a URL, not {type(given).__name__}"
+    problem = f"open(…) takes a URL, not {type(given).__name__}"
     if isinstance(given, os.PathLike):
-        raise UsageError(f"{said}: for a file, write 'sqlite:///keys.db'")
+        raise UsageError(f"{problem}: for a file, write 'sqlite:///keys.db'")
     if hasattr(given, "render_as_string"):  # SQLAlchemy's URL, whose str() has no password
-        raise UsageError(f"{said}: use url.render_as_string(hide_password=False)")
-    raise UsageError(f"{said}: give a {what} to the class itself, as in Receiver(store)")
+        raise UsageError(f"{problem}: use url.render_as_string(hide_password=False)")
+    raise UsageError(f"{problem}: give a {what} to the class itself, as in Receiver(store)")
 
 
 def _check_place(url: str) -> None:

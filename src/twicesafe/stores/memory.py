@@ -3,7 +3,7 @@
 This store is the reference for the others: it applies `_core.lifecycle` and nothing else. Every
 operation is O(1) under one lock; records are removed only by a sweep.
 
-``memory://`` is a store of its own; ``memory://name`` is shared by name within the process.
+Each ``memory://`` is a new store; ``memory://name`` is shared by its name within the process.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _shared: dict[str, MemoryStore] = {}
 
 
 class MemoryStore(Store):
+    """The blocking store. Shared by all threads of the process."""
+
     capabilities: ClassVar[Capabilities] = Capabilities(
         durable=False, shared=False, server_clock=True
     )
@@ -144,16 +146,16 @@ class MemoryStore(Store):
 
     def sweep(self, ask: Sweep) -> tuple[SweepReport, str]:
         now, start = self._now(), int(ask.after or 0)
-        bite = list(islice(self._rows.values(), start, start + ask.limit))
-        due = [row for row in bite if lifecycle.is_expired(row, now)]
+        part = list(islice(self._rows.values(), start, start + ask.limit))
+        due = [row for row in part if lifecycle.is_expired(row, now)]
         gone = due[: ask.most]
         for row in gone:
             self._floor = max(self._floor, row.fence)
             del self._rows[row.id]
             self._audit.pop(row.id, None)
-        kept = start + (len(bite) - len(gone) if gone == due else 0)
+        kept = start + (len(part) - len(gone) if gone == due else 0)
         after = str(kept) if kept < len(self._rows) else ""
-        return SweepReport(removed=len(gone), examined=len(bite), more=bool(after)), after
+        return SweepReport(removed=len(gone), examined=len(part), more=bool(after)), after
 
     def survey(self, ask: Survey) -> Stats:
         now = self._now()

@@ -1,12 +1,12 @@
-"""Strategies: other ways to make a repeat harmless, as thin helpers on the caller's own connection.
+"""Strategies: other ways to make a repeat harmless, as small helpers on your own connection.
 
     tables       unique-constraint insert, version check, absolute set
     marks        high-water mark per producer, for sources that deliver in order
     event_log    append once, under a deterministic id, at an expected version
     projections  read models that follow a log and can be replayed from any point
 
-Each works in the transaction that is open on the connection it is given (see `transactions`), and
-keeps less than an inbox does. docs/explanation/which-strategy.md says when to choose which.
+Each works in the open transaction of the connection that you pass, and stores less than an inbox does.
+docs/explanation/which-strategy.md says when to choose which.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""An event store in the caller's database: appended once, in order, under a deterministic id.
+"""An event store in your database: events are appended once, in order, under a deterministic id.
 
     log = EventLog()
     with connection.transaction():
         log.append(connection, "order-7", {"paid": 5}, type="Paid", expected_version=1)
 
-A repeat of the same append finds its event (same id, equal data) and changes nothing. Another event
-where this one was expected to be the next is a `VersionConflictError`; the same id with other data
-is a `FingerprintMismatchError`. Neither is written.
+A repeat of the same append finds its event (same id, equal data) and changes nothing. If another event
+has the expected version, it is a `VersionConflictError`; if the same id has other data, it is a
+`FingerprintMismatchError`. Then nothing is written.
 
-How readers miss nothing (`Projection`): numbers are drawn before commits, so on PostgreSQL a lower
-one can become visible later. There each event has a tick, at least the id of its transaction and at
-least the tick of the event before it in its stream, and readers stop at the oldest transaction that
-still runs: whatever commits later has a higher tick. MySQL has no such horizon, so appends to one
-log wait for each other there; SQLite has one writer anyway.
+How readers miss nothing (`Projection`): row numbers are taken before the commit, so on PostgreSQL a
+lower number can become visible later. There each event has a tick: at least the id of its transaction,
+and at least the tick of the previous event of its stream. Readers stop at the oldest transaction that
+still runs, because all later commits have a higher tick. MySQL cannot tell that transaction, so there
+appends to one log wait for each other. SQLite has one writer anyway.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..errors import (
 )
 from ..stores._base import Program
 from ..stores._urls import identifier
-from ._statements import NAME, Place, change, create, held, name, query, shown
+from ._statements import NAME, Place, change, create, name, query, stored, text_of
 
 __all__ = ["Appended", "AsyncEventLog", "Event", "EventLog"]
 
@@ -66,20 +66,20 @@ class Event(msgspec.Struct, frozen=True):
     data: Any
     at: datetime
     position: tuple[int, int]
-    """Where it stands among all events of the log; compare, do not count."""
+    """Its place among all events of the log. Positions can be compared, but have gaps."""
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """What became of an append."""
+    """The outcome of an append."""
 
     version: int
     id: str
     replayed: bool
-    """True: it was there already, with equal data."""
+    """True: the event existed already, with equal data."""
 
 
 class _New(msgspec.Struct, frozen=True):
-    """What is to be appended."""
+    """The event to append."""
 
     stream: str
     id: str
@@ -88,7 +88,7 @@ class _New(msgspec.Struct, frozen=True):
     event: Any
 
     def is_like(self, kind: str, data: bytes) -> bool:
-        """Is this what is there? Bytes alone do not tell: a dict has no order."""
+        """Whether the stored event is equal. Different bytes may be equal: a dict has no order."""
         if kind != self.kind:
             return False
         if data == self.data:
@@ -101,11 +101,13 @@ class _New(msgspec.Struct, frozen=True):
 
 
 class _Log:
+    """The programs that the blocking and the async log share."""
+
     def __init__(self, table: str = "twicesafe_events") -> None:
         self.table = identifier(table)
 
     def schema(self, dialect: Dialect) -> Sequence[str]:
-        """The statements that make the tables, for your own migrations."""
+        """The statements that create the tables, for your own migrations."""
         t, text = self.table, NAME[dialect]
         events = (
             f"CREATE TABLE IF NOT EXISTS {t} (n {_NUMBER[dialect]}, stream {text} NOT NULL,"
@@ -149,14 +151,14 @@ class _Log:
             if found is not None:
                 return found
             if expected is not None:
-                break  # else: another appended to this stream just now
+                break  # otherwise another writer appended to this stream just now: try again
         raise VersionConflictError(
-            f"the stream {stream[:60]!r} is not at version {expected}: "
-            "read it again, decide again, and append what follows from that"
+            f"the stream {stream[:60]!r} is not at version {expected}: read it again, decide again, and "
+            "append with the new version"
         )
 
     def _add(self, place: Place, new: _New, expected: int | None) -> Program[int | None]:
-        """In one statement: the next version, if it is the expected one and nobody is faster."""
+        """Insert the next version in one statement; None: it is not the expected one, or we lost a race."""
         postgres = place.dialect == "postgresql"
         tick = "greatest(pg_current_xact_id()::text::bigint, last.tick)" if postgres else "0"
         # SQLite: without a WHERE it would read ON CONFLICT as the ON of a join.
@@ -175,14 +177,16 @@ class _Log:
         return rows[0][0] if rows else None
 
     def _add_in_turn(self, place: Place, new: _New, expected: int | None) -> Program[int | None]:
-        """Whoever raises the log's last number goes on alone, until it commits."""
-        stream, id_, kind = (held(place, text) for text in (new.stream, new.id, new.kind))
+        """The same for MySQL. The first statement locks the log until the caller commits."""
+        stream, id_, kind = (stored(place, text) for text in (new.stream, new.id, new.kind))
         turn = f"INSERT INTO {self.table}_positions (name, tick, n) VALUES (?, 0, 1)"
         yield change(place, f"{turn} ON DUPLICATE KEY UPDATE n = n + 1", [b""])
         rows = yield query(place, f"SELECT n FROM {self.table}_positions WHERE name = ?", [b""])
         number = rows[0][0]
         last = f"SELECT version FROM {self.table} WHERE stream = ? ORDER BY version DESC LIMIT 1"
-        rows = yield query(place, f"{last} FOR UPDATE", [stream])  # not the snapshot's
+        rows = yield query(
+            place, f"{last} FOR UPDATE", [stream]
+        )  # the newest one, not that of our snapshot
         version = rows[0][0] if rows else 0
         if (expected is not None and version != expected) or (yield from self._look(place, new)):
             return None
@@ -195,20 +199,20 @@ class _Log:
         return int(version) + 1
 
     def _look(self, place: Place, new: _New) -> Program[Appended | None]:
-        """The event with this id, if it is there; whether it is the same."""
+        """The event with this id, if there is one; raises if it has other data."""
         lock = " LOCK IN SHARE MODE" if place.dialect == "mysql" else ""
         rows = yield query(
             place,
             f"SELECT version, type, data FROM {self.table} WHERE stream = ? AND id = ?{lock}",
-            [held(place, new.stream), held(place, new.id)],
+            [stored(place, new.stream), stored(place, new.id)],
         )
         if not rows:
             return None
         version, kind, data = rows[0]
-        if not new.is_like(shown(kind), data):
+        if not new.is_like(text_of(kind), data):
             raise FingerprintMismatchError(
                 f"the stream {new.stream[:60]!r} has an event with this id and other data; "
-                "an event that differs needs an id of its own"
+                "use another id for another event"
             )
         return Appended(version, new.id, replayed=True)
 
@@ -220,7 +224,7 @@ class _Log:
         rows = yield query(
             place,
             f"{self.select} WHERE stream = ? AND version > ? ORDER BY version LIMIT {limit:d}",
-            [held(place, stream), after],
+            [stored(place, stream), after],
         )
         return [event_of(row, declared) for row in rows]
 
@@ -232,7 +236,9 @@ class _Log:
 def event_of(row: Sequence[Any], declared: Any) -> Event:
     stream, version, id_, kind, data, at, tick, n = row
     value = DEFAULT_CODEC.decode(data, declared)
-    return Event(shown(stream), version, shown(id_), shown(kind), value, moment(at), (tick, n))
+    return Event(
+        text_of(stream), version, text_of(id_), text_of(kind), value, moment(at), (tick, n)
+    )
 
 
 def _content(event: Any, data: bytes) -> bytes:
@@ -240,7 +246,7 @@ def _content(event: Any, data: bytes) -> bytes:
     try:
         return canonical(event)
     except UsageError:
-        return data  # NaN equals nothing, and what is nested so deep is equal byte by byte
+        return data  # NaN, or nested too deeply: compared by bytes
 
 
 def _id_of(
@@ -250,17 +256,19 @@ def _id_of(
         return name(given.id.hex() if isinstance(given, Key) else given, "id")
     if expected is None:
         raise UsageError(
-            "a repeat of this append could not be told from a new one: say expected_version=, or "
-            "an id= that stays the same, such as current_key().derive('paid')"
+            "a repeat of this append would look like a new event: pass expected_version=, or an id= "
+            "that is the same in a repeat, such as current_key().derive('paid')"
         )
     parts = (stream.encode(), kind.encode(), content, str(expected).encode())
-    told = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-    return hashlib.sha256(told).hexdigest()
+    content_of_id = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    return hashlib.sha256(content_of_id).hexdigest()
 
 
 class EventLog(_Log):
+    """An event log, for blocking connections."""
+
     def create(self, connection: Any) -> None:
-        """Make the tables if there are none. (MySQL commits by itself when a table is made.)"""
+        """Create the tables if they are missing. (MySQL commits when a table is created.)"""
         mine = of(connection)
         mine.check()
         mine.run(create(mine, self.table, self.schema(mine.dialect)))
@@ -275,7 +283,7 @@ class EventLog(_Log):
         expected_version: int | None = None,
         id: str | Key | None = None,  # noqa: A002
     ) -> Appended:
-        """Append one event; 0 is the version of a stream that does not exist yet."""
+        """Append one event. ``expected_version=0``: the stream does not exist yet."""
         mine = of(connection)
         mine.check()
         return mine.run(self._append(mine, stream, event, type, expected_version, id))
@@ -289,15 +297,17 @@ class EventLog(_Log):
         limit: int = 1000,
         declared: Any = Any,
     ) -> list[Event]:
-        """Events of one stream, in order, behind a version."""
+        """Events of one stream after this version, in order."""
         mine = of(connection)
         mine.check()
         return mine.run(self._read(mine, stream, after, limit, declared))
 
 
 class AsyncEventLog(_Log):
+    """The async version of `EventLog`."""
+
     async def create(self, connection: Any) -> None:
-        """Make the tables if there are none. (MySQL commits by itself when a table is made.)"""
+        """Create the tables if they are missing. (MySQL commits when a table is created.)"""
         mine = async_of(connection)
         await mine.check()
         await mine.run(create(mine, self.table, self.schema(mine.dialect)))
@@ -312,7 +322,7 @@ class AsyncEventLog(_Log):
         expected_version: int | None = None,
         id: str | Key | None = None,  # noqa: A002
     ) -> Appended:
-        """Append one event; 0 is the version of a stream that does not exist yet."""
+        """Append one event. ``expected_version=0``: the stream does not exist yet."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._append(mine, stream, event, type, expected_version, id))
@@ -326,7 +336,7 @@ class AsyncEventLog(_Log):
         limit: int = 1000,
         declared: Any = Any,
     ) -> list[Event]:
-        """Events of one stream, in order, behind a version."""
+        """Events of one stream after this version, in order."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._read(mine, stream, after, limit, declared))

@@ -1,13 +1,13 @@
-"""High-water marks: of each producer, only the highest sequence that was done.
+"""High-water marks: for each producer, the highest sequence number that was processed.
 
     marks = HighWaterMarks(consumer="billing")
     with connection.transaction():
         if marks.advance(connection, "orders/partition-3", message.offset):
             apply(connection, message)
 
-The state is one row per producer, whatever the number of messages, and never expires. The price: it
-is right only for a source that delivers in order. What comes after a higher sequence was done is
-taken for a repeat, also if it is new.
+There is one row per producer, for any number of messages, and it never expires. It is correct only for
+a source that delivers in order: a message that comes after a higher sequence number counts as a
+repeat, even if it is new.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .._transactions import Dialect, async_of, of
 from ..errors import UsageError
 from ..stores._base import Program
 from ..stores._urls import identifier
-from ._statements import NAME, Place, change, create, held, insert_once, name, query
+from ._statements import NAME, Place, change, create, insert_once, name, query, stored
 
 __all__ = ["AsyncHighWaterMarks", "HighWaterMarks"]
 
@@ -27,12 +27,14 @@ _MOST: Final = 2**63 - 1
 
 
 class _Marks:
+    """The programs that the blocking and the async version share."""
+
     def __init__(self, consumer: str = "", table: str = "twicesafe_marks") -> None:
         self.consumer = name(consumer, "consumer", least=0)
         self.table = identifier(table)
 
     def schema(self, dialect: Dialect) -> Sequence[str]:
-        """The statements that make the table, for your own migrations."""
+        """The statements that create the table, for your own migrations."""
         text = NAME[dialect]
         table = (
             f"CREATE TABLE IF NOT EXISTS {self.table} (consumer {text} NOT NULL,"
@@ -45,7 +47,7 @@ class _Marks:
         name(producer, "producer")
         if type(sequence) is not int or not -_MOST <= sequence <= _MOST:
             raise UsageError(f"sequence={sequence!r} is not valid: use an int of 64 bits")
-        who = [held(place, self.consumer), held(place, producer)]
+        who = [stored(place, self.consumer), stored(place, producer)]
         raised = change(
             place,
             f"UPDATE {self.table} SET sequence = ?"
@@ -57,20 +59,22 @@ class _Marks:
         columns = ["consumer", "producer", "sequence"]
         if (yield from insert_once(place, self.table, columns, [*who, sequence], columns[:2])):
             return True
-        return bool((yield raised))  # its first mark was made by another in between
+        return bool((yield raised))  # another consumer inserted the first mark meanwhile
 
     def _at(self, place: Place, producer: str) -> Program[int | None]:
         rows = yield query(
             place,
             f"SELECT sequence FROM {self.table} WHERE consumer = ? AND producer = ?",
-            [held(place, self.consumer), held(place, producer)],
+            [stored(place, self.consumer), stored(place, producer)],
         )
         return rows[0][0] if rows else None
 
 
 class HighWaterMarks(_Marks):
+    """High-water marks, for blocking connections."""
+
     def create(self, connection: Any) -> None:
-        """Make the table if there is none. (MySQL commits by itself when a table is made.)"""
+        """Create the table if it is missing. (MySQL commits when a table is created.)"""
         mine = of(connection)
         mine.check()
         mine.run(create(mine, self.table, self.schema(mine.dialect)))
@@ -89,8 +93,10 @@ class HighWaterMarks(_Marks):
 
 
 class AsyncHighWaterMarks(_Marks):
+    """The async version of `HighWaterMarks`."""
+
     async def create(self, connection: Any) -> None:
-        """Make the table if there is none. (MySQL commits by itself when a table is made.)"""
+        """Create the table if it is missing. (MySQL commits when a table is created.)"""
         mine = async_of(connection)
         await mine.check()
         await mine.run(create(mine, self.table, self.schema(mine.dialect)))

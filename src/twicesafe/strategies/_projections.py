@@ -4,9 +4,9 @@
     with connection.transaction():
         totals.advance(connection)                   # events, rows and position commit together
 
-The position moves in the same transaction as the rows, so an event is applied once to them however
-often the runner is killed; two runners of one projection take turns. `rewind` sets the position
-back; clearing the rows is the caller's part, in the same transaction.
+The position is saved in the same transaction as the rows, so an event is applied to them once, however
+often the process is killed. Two processes that run one projection take turns. `rewind` sets the
+position back; you must clear the rows in the same transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .._transactions import Dialect, async_of, of
 from ..errors import StoreError, UsageError
 from ..stores._base import Program
 from ._event_log import AsyncEventLog, Event, EventLog, event_of
-from ._statements import Place, change, held, insert_once, name, query
+from ._statements import Place, change, insert_once, name, query, stored
 
 __all__ = ["AsyncProjection", "Projection"]
 
@@ -29,15 +29,20 @@ _HORIZON: Final = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _REACHED: Final = (
     "greatest(pg_snapshot_xmax(pg_current_snapshot()), pg_current_xact_id())::text::bigint"
 )
-_BEHIND: Final[dict[Dialect, tuple[str, str]]] = {
+_AFTER: Final[dict[Dialect, tuple[str, str]]] = {
     "sqlite": ("n > ? ORDER BY n", ""),
     "postgresql": (f"(tick, n) > (?, ?) AND tick < {_HORIZON} ORDER BY tick, n", ""),
-    "mysql": ("n > ? ORDER BY n", " LOCK IN SHARE MODE"),  # not what our snapshot remembers
+    "mysql": (
+        "n > ? ORDER BY n",
+        " LOCK IN SHARE MODE",
+    ),  # the newest rows, not those of our snapshot
 }
-"""What stands behind a position, and is followed by nothing that may still commit before it."""
+"""Events after a position, as far as no transaction can still commit an earlier one."""
 
 
 class _Follower:
+    """The programs that the blocking and the async version share."""
+
     _log: EventLog | AsyncEventLog
 
     def __init__(self, name_: str, declared: Any) -> None:
@@ -45,8 +50,8 @@ class _Follower:
         self._declared = declared
 
     def _take(self, place: Place) -> Program[Position]:
-        """Our position, locked: another runner waits here until we commit."""
-        table, mine = f"{self._log.table}_positions", held(place, self.name)
+        """Lock and return our position. Another process of this projection waits until we commit."""
+        table, mine = f"{self._log.table}_positions", stored(place, self.name)
         columns = ["name", "tick", "n"]
         yield from insert_once(place, table, columns, [mine, 0, 0], ["name"])
         yield change(place, f"UPDATE {table} SET n = n WHERE name = ?", [mine])
@@ -59,38 +64,39 @@ class _Follower:
         tick, n = yield from self._take(place)
         if place.dialect == "postgresql":
             yield from self._check(place, tick)
-        where, more = _BEHIND[place.dialect]
+        where, more = _AFTER[place.dialect]
         at = [tick, n] if place.dialect == "postgresql" else [n]
         sql = f"{self._log.select} WHERE {where} LIMIT {limit:d}{more}"
         rows = yield query(place, sql, at)
         return [event_of(row, self._declared) for row in rows]
 
     def _check(self, place: Place, tick: int) -> Program[None]:
-        """Ticks are transaction ids: in another server than the one that gave them they mislead."""
+        """Raise if the ticks are those of another server, because they are transaction ids."""
         sql = f"SELECT coalesce(max(tick), 0), {_REACHED} FROM {self._log.table}"
         newest, reached = (yield query(place, sql))[0]
         if max(tick, newest) > reached:
             raise StoreError(
-                f"{self._log.table} comes from another server, which had counted more transactions: "
-                f"{self.name!r} could skip what is appended here; set tick = 0 in that table and "
-                "rewind its projections"
+                f"{self._log.table} comes from another server, with higher transaction ids: {self.name!r} "
+                "could skip new events; set tick = 0 in that table and rewind its projections"
             )
 
-    def _moved(self, place: Place, to: Position) -> Program[None]:
+    def _save_position(self, place: Place, to: Position) -> Program[None]:
         sql = f"UPDATE {self._log.table}_positions SET tick = ?, n = ? WHERE name = ?"
-        yield change(place, sql, [*to, held(place, self.name)])
+        yield change(place, sql, [*to, stored(place, self.name)])
 
-    def _rewound(self, place: Place, to: Position) -> Program[None]:
+    def _rewind(self, place: Place, to: Position) -> Program[None]:
         yield from self._take(place)
-        yield from self._moved(place, to)
+        yield from self._save_position(place, to)
 
     def _at(self, place: Place) -> Program[Position]:
         sql = f"SELECT tick, n FROM {self._log.table}_positions WHERE name = ?"
-        rows = yield query(place, sql, [held(place, self.name)])
+        rows = yield query(place, sql, [stored(place, self.name)])
         return (rows[0][0], rows[0][1]) if rows else START
 
 
 class Projection(_Follower):
+    """A projection, for blocking connections."""
+
     def __init__(
         self,
         log: EventLog,
@@ -103,21 +109,21 @@ class Projection(_Follower):
         self._log, self._apply = log, apply
 
     def advance(self, connection: Any, limit: int = 100) -> int:
-        """Apply the next events, in order; how many there were. Fewer than `limit`: it is up to date."""
+        """Apply the next events, in order; returns how many. Fewer than `limit`: it is up to date."""
         mine = of(connection)
         mine.check()
         events = mine.run(self._next(mine, limit))
         for event in events:
             self._apply(connection, event)
         if events:
-            mine.run(self._moved(mine, events[-1].position))
+            mine.run(self._save_position(mine, events[-1].position))
         return len(events)
 
     def rewind(self, connection: Any, to: Position = START) -> None:
-        """Apply everything behind this position again; from the start, if none is given."""
+        """Apply all events after this position again; by default from the start."""
         mine = of(connection)
         mine.check()
-        mine.run(self._rewound(mine, to))
+        mine.run(self._rewind(mine, to))
 
     def position(self, connection: Any) -> Position:
         mine = of(connection)
@@ -126,6 +132,8 @@ class Projection(_Follower):
 
 
 class AsyncProjection(_Follower):
+    """The async version of `Projection`."""
+
     def __init__(
         self,
         log: AsyncEventLog,
@@ -138,21 +146,21 @@ class AsyncProjection(_Follower):
         self._log, self._apply = log, apply
 
     async def advance(self, connection: Any, limit: int = 100) -> int:
-        """Apply the next events, in order; how many there were. Fewer than `limit`: it is up to date."""
+        """Apply the next events, in order; returns how many. Fewer than `limit`: it is up to date."""
         mine = async_of(connection)
         await mine.check()
         events = await mine.run(self._next(mine, limit))
         for event in events:
             await self._apply(connection, event)
         if events:
-            await mine.run(self._moved(mine, events[-1].position))
+            await mine.run(self._save_position(mine, events[-1].position))
         return len(events)
 
     async def rewind(self, connection: Any, to: Position = START) -> None:
-        """Apply everything behind this position again; from the start, if none is given."""
+        """Apply all events after this position again; by default from the start."""
         mine = async_of(connection)
         await mine.check()
-        await mine.run(self._rewound(mine, to))
+        await mine.run(self._rewind(mine, to))
 
     async def position(self, connection: Any) -> Position:
         mine = async_of(connection)

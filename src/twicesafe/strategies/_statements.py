@@ -1,7 +1,7 @@
-"""What the strategies say in SQL, in the words of whichever connection they were given.
+"""The SQL that the strategies share, for any supported connection.
 
-Programs here are written with ``?``; `said` puts in the marks of the driver. An insert that meets a
-row is told from one that fails by `insert_once`, which never leaves a PostgreSQL transaction aborted.
+Statements are written with ``?``; `with_placeholders` puts in those of the driver. `insert_once` tells an
+existing row from a failed insert, and never leaves a PostgreSQL transaction aborted.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ __all__ = [
     "NAME",
     "Place",
     "change",
+    "check_conflict",
     "create",
-    "held",
     "insert_once",
-    "met",
     "name",
     "places",
     "query",
-    "shown",
+    "stored",
+    "text_of",
 ]
 
 Place: TypeAlias = Transaction | AsyncTransaction
-"""Where a program runs: it tells the dialect and the driver's marks."""
+"""Where a program runs: the transaction of the caller, with its dialect and placeholders."""
 
 NAME: Final[dict[Dialect, str]] = {
     "sqlite": "TEXT",
     "postgresql": "text",
     "mysql": "varbinary(255)",
 }
-"""A column of names. MySQL's text is equal to text that is not the same; its bytes are not."""
+"""The type of a column of names. MySQL compares text by collation, but bytes exactly."""
 
 _DUPLICATE_ENTRY: Final = 1062
 
@@ -49,17 +49,17 @@ def name(text: str, what: str, least: int = 1) -> str:
     return text
 
 
-def held(place: Place, text: str) -> Any:
-    """A name as this database holds it."""
+def stored(place: Place, text: str) -> Any:
+    """A name as this database stores it."""
     return text.encode() if place.dialect == "mysql" else text
 
 
-def shown(kept: Any) -> str:
-    """The inverse of `held`."""
+def text_of(kept: Any) -> str:
+    """The inverse of `stored`."""
     return kept.decode() if isinstance(kept, bytes) else kept
 
 
-def said(place: Place, sql: str) -> str:
+def with_placeholders(place: Place, sql: str) -> str:
     if place.style == "?":
         return sql
     if place.style == "%s":
@@ -68,11 +68,11 @@ def said(place: Place, sql: str) -> str:
 
 
 def query(place: Place, sql: str, args: Sequence[Any] = ()) -> Query:
-    return Query(said(place, sql), tuple(args))
+    return Query(with_placeholders(place, sql), tuple(args))
 
 
 def change(place: Place, sql: str, args: Sequence[Any] = ()) -> Change:
-    return Change(said(place, sql), tuple(args))
+    return Change(with_placeholders(place, sql), tuple(args))
 
 
 def places(count: int) -> str:
@@ -80,7 +80,7 @@ def places(count: int) -> str:
 
 
 def create(place: Place, table: str, statements: Iterable[str]) -> Program[None]:
-    if place.dialect == "mysql":  # its IF NOT EXISTS is a warning, and warnings reach the caller
+    if place.dialect == "mysql":  # its IF NOT EXISTS causes a warning, which the caller would see
         there = "SELECT 1 FROM information_schema.tables"
         where = "table_schema = database() AND table_name = ?"
         if (yield query(place, f"{there} WHERE {where}", [table])):
@@ -92,16 +92,16 @@ def create(place: Place, table: str, statements: Iterable[str]) -> Program[None]
 def insert_once(
     place: Place, table: str, columns: Sequence[str], values: Sequence[Any], unique: Sequence[str]
 ) -> Program[bool]:
-    """Insert, unless there is a row with the same `unique` columns. True: it was inserted now.
+    """Insert, unless there is a row with the same `unique` columns. True: it was inserted.
 
-    Waits for another transaction that inserts the same, as the unique constraint does.
+    Waits for another transaction that inserts the same row, as the unique constraint does.
     """
     insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places(len(columns))})"
     if place.dialect != "mysql":
         on_conflict = f"{insert} ON CONFLICT ({', '.join(unique)}) DO NOTHING"
         return bool((yield change(place, on_conflict, values)))
-    # MySQL's words for it hide other errors (IGNORE), or count rows as the driver pleases (ON
-    # DUPLICATE KEY). A statement that fails there undoes nothing else, so it may be caught.
+    # In MySQL, IGNORE hides other errors, and with ON DUPLICATE KEY the row count depends on the driver.
+    # A failed statement does not abort the transaction there, so we catch the error.
     try:
         yield change(place, insert, values)
     except StoreError as error:
@@ -109,21 +109,21 @@ def insert_once(
             raise
     else:
         return True
-    yield from met(place, table, columns, values, unique)
+    yield from check_conflict(place, table, columns, values, unique)
     return False
 
 
-def met(
+def check_conflict(
     place: Place, table: str, columns: Sequence[str], values: Sequence[Any], unique: Sequence[str]
 ) -> Program[None]:
-    """MySQL does not say which unique key an insert has met: make sure that it was this one."""
+    """Raise unless the insert failed because of this unique key: MySQL does not say which one it was."""
     same = " AND ".join(f"{name} = ?" for name in unique)
     chosen = [values[columns.index(name)] for name in unique]
-    # A locking read sees what is committed now, whatever this transaction's snapshot is.
+    # A locking read sees the newest rows, not those of this transaction's snapshot.
     look = query(place, f"SELECT 1 FROM {table} WHERE {same} LOCK IN SHARE MODE", chosen)
     if not (yield look):
         raise StoreError(
-            f"a row of {table} was refused by another unique key than ({', '.join(unique)})"
+            f"a row of {table} conflicts with another unique key than ({', '.join(unique)})"
         )
 
 

@@ -1,4 +1,4 @@
-"""Writes to the caller's own table that bear repeating: insert once, update at a version, set.
+"""Writes to your own table that are safe to repeat: insert once, update at a version, set.
 
     orders = Table("orders", key="id")
     with connection.transaction():
@@ -19,13 +19,13 @@ from .._transactions import async_of, of
 from ..errors import UsageError
 from ..stores._base import Program
 from ..stores._urls import identifier
-from ._statements import Place, change, insert_once, met, places
+from ._statements import Place, change, check_conflict, insert_once, places
 
 __all__ = ["AsyncTable", "Table"]
 
 
 class _Named:
-    """The names, checked once, and the programs."""
+    """The names, checked once, and the programs that the blocking and the async version share."""
 
     def __init__(
         self, name: str, key: str | Sequence[str] = "id", version: str = "version"
@@ -36,7 +36,7 @@ class _Named:
         )
         self.version = identifier(version, "column")
         if not self.key:
-            raise UsageError("key= names no column: say which of them are unique")
+            raise UsageError("key= names no column: name the unique ones")
 
     def _columns(self, row: Mapping[str, Any]) -> list[str]:
         if missing := [name for name in self.key if name not in row]:
@@ -54,7 +54,9 @@ class _Named:
         if len(wanted) != len(self.key):
             raise UsageError(f"the key of {self.name} is ({', '.join(self.key)}): give {self.key}")
         if taken := {self.version, *self.key} & set(values):
-            raise UsageError(f"values= may not set {', '.join(sorted(taken))}: that is ours to do")
+            raise UsageError(
+                f"values= must not set {', '.join(sorted(taken))}: key and version are not set through values="
+            )
         names = [identifier(name, "column") for name in values]
         sets = "".join(f"{name} = ?, " for name in names)
         same = "".join(f"{name} = ? AND " for name in self.key)
@@ -75,11 +77,12 @@ class _Named:
             sql = f"{insert} ON CONFLICT ({', '.join(self.key)}) DO {what}"
             yield change(place, sql, values)
             return
-        # MySQL meets any unique key, so also another's row: the insert locks what it meets, and
-        # leaves it as it is. A caught error would lock it for reading, and two of us in a circle.
+        # In MySQL the insert may conflict with any unique key, so also with another row. This form locks
+        # that row for writing and does not change it. A caught error would lock it for reading, and two
+        # of them could deadlock.
         same = f"{self.key[0]} = {self.name}.{self.key[0]}"
         yield change(place, f"{insert} ON DUPLICATE KEY UPDATE {same}", values)
-        yield from met(place, self.name, columns, values, self.key)
+        yield from check_conflict(place, self.name, columns, values, self.key)
         if others:
             sets = ", ".join(f"{name} = ?" for name in others)
             mine = " AND ".join(f"{name} = ?" for name in self.key)
@@ -88,8 +91,10 @@ class _Named:
 
 
 class Table(_Named):
+    """One of your tables, for blocking connections."""
+
     def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
-        """Insert it, unless there is a row with this key. True: it was inserted now."""
+        """Insert the row, unless there is one with this key. True: it was inserted."""
         mine = of(connection)
         mine.check()
         return mine.run(self._insert_once(mine, row))
@@ -97,21 +102,23 @@ class Table(_Named):
     def update_if_version(
         self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
     ) -> bool:
-        """Set values and raise the version by one. False: it has another version, or is not there."""
+        """Set values and raise the version by one. False: it has another version, or does not exist."""
         mine = of(connection)
         mine.check()
         return mine.run(self._update_if_version(mine, key, values, version))
 
     def put(self, connection: Any, row: Mapping[str, Any]) -> None:
-        """The row has these values from now on, whether it was there or not."""
+        """Insert the row, or overwrite the one with this key."""
         mine = of(connection)
         mine.check()
         mine.run(self._put(mine, row))
 
 
 class AsyncTable(_Named):
+    """The async version of `Table`."""
+
     async def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
-        """Insert it, unless there is a row with this key. True: it was inserted now."""
+        """Insert the row, unless there is one with this key. True: it was inserted."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._insert_once(mine, row))
@@ -119,13 +126,13 @@ class AsyncTable(_Named):
     async def update_if_version(
         self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
     ) -> bool:
-        """Set values and raise the version by one. False: it has another version, or is not there."""
+        """Set values and raise the version by one. False: it has another version, or does not exist."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._update_if_version(mine, key, values, version))
 
     async def put(self, connection: Any, row: Mapping[str, Any]) -> None:
-        """The row has these values from now on, whether it was there or not."""
+        """Insert the row, or overwrite the one with this key."""
         mine = async_of(connection)
         await mine.check()
         await mine.run(self._put(mine, row))

@@ -1,8 +1,7 @@
-"""The proof kit, shipped with the package: for authors of stores and publishers, and for users with
-handlers.
+"""The test kit: conformance suites for stores and publishers, crash tests for your handlers.
 
-Names are loaded when asked for, since some of them need pytest and Hypothesis, which the package
-itself does not.
+Names are imported on first use, because some of them need pytest or Hypothesis, which twicesafe itself
+does not.
 """
 
 from __future__ import annotations

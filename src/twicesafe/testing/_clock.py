@@ -1,7 +1,7 @@
-"""A clock that stands still until it is told to move.
+"""A clock that moves only when a test advances it.
 
-Leases, back-offs and retention are time; a test that waits for them is slow and sometimes wrong.
-Called, the clock is a *store's* (whole milliseconds, P5); its `worker` is a *worker's* (seconds).
+Leases, back-offs and retention depend on time; a test that waits for them is slow and unreliable.
+``clock()`` is the time of a *store* (whole milliseconds, P5), ``clock.worker()`` of a *worker* (seconds).
 
     clock = FakeClock()
     store = MemoryStore(now=clock)
@@ -39,7 +39,7 @@ class FakeClock:
         """Let time pass."""
         step = round(seconds * 1000) + ms
         if step < 0:
-            raise ValueError("a clock that goes back proves nothing: advance by 0 or more")
+            raise ValueError("a FakeClock cannot go back: advance it by 0 or more")
         with self._lock:
             self._now += step
 

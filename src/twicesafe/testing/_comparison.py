@@ -1,4 +1,4 @@
-"""Comparing what trials of a handler left behind, and telling the difference in words."""
+"""Compares the states that trials of a handler left behind, and describes the difference."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 WIDE = 60
 
 COPIED = (
-    "every delivery has arguments of its own, as messages have: bind what is the world with "
-    "functools.partial"
+    "every delivery gets its own copy of the arguments, as messages do: bind what the handler changes "
+    "with functools.partial"
 )
 
 
 @dataclass
 class Trial:
-    """One way to deliver a call, and what came of it. An empty ``fault``: it did no harm."""
+    """One way to deliver a call, and its outcome. An empty ``fault``: all is well."""
 
     name: str
     starts: int = 0
@@ -43,13 +43,13 @@ class Trial:
     note: str = ""
     error: BaseException | None = None
     kind: str = "delivery"
-    """Or "crash", or "interleaving"."""
+    """Or "crash", "kill" or "interleaving"."""
     story: tuple[str, ...] = ()
-    """What happened, step by step; of interleavings."""
+    """What happened, step by step. Only for interleavings."""
 
 
 def copied(value: Any) -> Any:
-    """As it is now: what happens to the world later does not reach it."""
+    """A copy of the present state, which later changes do not reach."""
     if isinstance(value, (KeysView, ValuesView, ItemsView, Iterator)):
         value = list(value)
     try:
@@ -59,7 +59,7 @@ def copied(value: Any) -> Any:
 
 
 def plain_copy(value: Any) -> Any:
-    """Messages are copied, all the way down; whatever else there is (a shop, a connection) is shared."""
+    """Plain data is copied, at every level; any other object (a shop, a connection) is shared."""
     if type(value) is dict:
         return {key: plain_copy(item) for key, item in value.items()}
     if type(value) in (list, tuple, set):
@@ -68,9 +68,9 @@ def plain_copy(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and of the same types all the way down: 1 is not True and not 1.0.
+    """Equal, and of the same types at every level: 1 is neither True nor 1.0.
 
-    Objects that do not know when they are equal are so when they hold the same.
+    Objects without ``__eq__`` are equal if their attributes are.
     """
     if type(one) is not type(other):
         return False
@@ -86,11 +86,11 @@ def same(one: Any, other: Any) -> bool:
 
 
 def refuse_unseen(name: str, before: Any, after: Any) -> None:
-    """A snapshot that does not see the effect would not see harm either."""
+    """Raise if the snapshot does not see the effect: then it would not see a second one either."""
     if same(before, after):
         raise ConfigurationError(
-            f"the clean run of {name} changed nothing that the snapshot sees, so no harm could be seen "
-            f"either: return what the handler changes (it returned {before!r:.60}); {COPIED}"
+            f"the clean run of {name} changed nothing in the snapshot, so the snapshot could not show a "
+            f"mistake: return what the handler changes (it returned {before!r:.60}); {COPIED}"
         )
 
 
@@ -99,7 +99,7 @@ def _defined(kind: type) -> set[str]:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """In words: doubled, lost, or just different."""
+    """Text for the difference: doubled, lost, more, less or different."""
     shown = f"{_short(found)} instead of {_short(expected)}"
     if type(expected) is not type(found):
         return f"{shown} ({type(found).__name__}, not {type(expected).__name__})"
@@ -119,15 +119,15 @@ def difference(expected: Any, found: Any) -> str:
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """All trials, the harmless ones too: where it goes wrong is seen by where it does not."""
-    rows = [("trial", "starts", ""), *((t.name, str(t.starts), _said(t)) for t in trials)]
+    """All trials, also those that went well: they help to see where it goes wrong."""
+    rows = [("trial", "starts", ""), *((t.name, str(t.starts), _verdict(t)) for t in trials)]
     width = max(len(name) for name, _, _ in rows)
     return "\n".join(
-        f"  {name:<{width}}  {starts:>6}  {said}".rstrip() for name, starts, said in rows
+        f"  {name:<{width}}  {starts:>6}  {verdict}".rstrip() for name, starts, verdict in rows
     )
 
 
-def _said(trial: Trial) -> str:
+def _verdict(trial: Trial) -> str:
     return f"WRONG  {trial.fault}" if trial.fault else f"ok     {trial.note}"
 
 

@@ -1,18 +1,18 @@
-"""Crashes on purpose: let a "process" die at every point of a scenario and look at what is left.
+"""Simulated crashes: let a "process" die at every point of a scenario, and check what is left.
 
     for life, shop in crash_points(Shop, pay):      # pay(life, shop) dies once at each point
         assert Receiver(shop.store()).process("tx-1", charge).value == "paid"
 
-A `Life` is one process. It passes *points*: before and after every statement of a store made
-mortal with `life.mortal(store)`, and wherever the code under test calls `crash_point("name")`,
-which does nothing outside a life. At its appointed point it dies: `Died` is raised, and from then
-on no command of this life reaches the store, whatever the unwinding code tries; connections are
-closed, and the engine rolls back, as the operating system would have it.
+A `Life` simulates one process. It passes *points*: before and after every statement of a store that
+is bound to it with `life.mortal(store)`, and wherever the code under test calls `crash_point("name")`,
+which does nothing outside a life. At the chosen point it dies: `Died` is raised, and from then on no
+command of this life reaches the store, whatever its ``finally`` blocks try. Connections are closed, and
+the engine rolls back, as after a real crash.
 
-What it shows: that no order of "this was done, that was not" leaves a key lost, doubled without a
-recorded cause, or with two results. Points are found by running, so a new statement is covered
-the day it is written. What it cannot show: power loss, torn writes, a death *inside* one statement
-(kill real processes for that), and code that keeps state in this very interpreter.
+What it shows: wherever the process stops, no key is lost, repeated without a recorded cause, or given
+two results. Points are found by running the code, so a new statement is covered at once. What it cannot
+show: power loss, torn writes, a crash *within* one statement (kill real processes for that), and state
+that survives in this interpreter.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ W = TypeVar("W")
 
 
 class Died(BaseException):
-    """The process is dead. Not an `Exception`: no handler of errors may survive it."""
+    """The simulated process died. Not an `Exception`, so that no ``except Exception`` catches it."""
 
 
 class Life:
-    """One process: what it passed, and where it dies (never, if ``dies_at`` is None).
+    """One simulated process: the points it passed, and where it dies (``dies_at=None``: it does not).
 
-    As a context manager it is the process's extent: `crash_point` counts inside, and its own
-    `Died` ends there.
+    Use it as a context manager: within it `crash_point` counts, and it catches its own `Died`.
     """
 
     real: ClassVar[bool] = False
-    """Does it die as a process does, with no word to anybody?"""
+    """It kills its real process, without any clean-up."""
 
     def __init__(self, dies_at: int | None = None) -> None:
         self.passed: list[str] = []
-        """The points in order, the deadly one included."""
+        """The points in order, including the one at which it died."""
         self.alive = True
         self._dies_at = dies_at
         self._lock = threading.Lock()
@@ -60,7 +59,7 @@ class Life:
 
     @property
     def doomed(self) -> bool:
-        """Is it meant to end before its time?"""
+        """Whether it is to die at some point."""
         return self._dies_at is not None
 
     def reach(self, name: str) -> None:
@@ -72,7 +71,7 @@ class Life:
             self.check()
 
     def check(self) -> None:
-        """The dead do nothing more."""
+        """Raise if it has died."""
         if not self.alive:
             raise Died(f"at point {len(self.passed)}: {self.passed[-1]}")
 
@@ -81,14 +80,14 @@ class Life:
     @overload
     def mortal(self, store: AsyncStore) -> AsyncStore: ...
     def mortal(self, store: Store | AsyncStore) -> Store | AsyncStore:
-        """This store as this life sees it. Give each life a store object of its own.
+        """Bind this store to this life. Use a new store object for each life.
 
-        A store with a tap on its statements has a point before and after each of them; any other
+        A store that reports its statements has a point before and after each of them; any other store
         before and after each request.
         """
         engine: Any = store
         if isinstance(store, AsyncStore) and not hasattr(store, "_tap"):
-            engine = store.blocking_store()  # an awaited face of a blocking store
+            engine = store.blocking_store()  # an async store on top of a blocking one
         if hasattr(engine, "_tap"):
             engine._tap = self._statement
             return store
@@ -114,7 +113,7 @@ class Life:
 
 
 def _named(command: Any) -> str:
-    """A statement by its first words, a script by its name, a trip by all that it carries."""
+    """A statement by its first words, a script by its name, a batch by all its commands."""
     if isinstance(command, list):
         return ", ".join(map(_named, command))
     if hasattr(command, "sql"):
@@ -131,7 +130,7 @@ def current_life() -> Life | None:
 
 
 def crash_point(name: str) -> None:
-    """A step of your handler after which its process may die. Does nothing outside a test."""
+    """Mark a point of your handler at which its process may die. Does nothing outside a test."""
     life = current_life()
     if life is not None:
         life.reach(name)
@@ -142,30 +141,29 @@ def crash_points(
 ) -> Iterator[tuple[Life, W]]:
     """Run ``scenario(life, world)`` on fresh worlds: once per point at which it can die.
 
-    Each ended life is yielded with its world for you to check the aftermath; the last one lived
-    through. For async code, let the scenario call `asyncio.run`. A scenario must take the same way
-    each time up to its death; one that does not raises an AssertionError, for its sweep would
-    have holes.
+    Yields each life with its world after its end, for you to check; the last life does not die. For
+    async code, let the scenario call `asyncio.run`. A scenario must pass the same points in each run up
+    to its death; otherwise an AssertionError is raised, because some points would not be tried.
     """
     before: list[str] = []
     for number in itertools.count(1):
-        assert number <= most, f"no end after {most} points: does the scenario end by itself?"
+        assert number <= most, f"more than {most} points: does the scenario ever end?"
         world, life = prepare(), Life(number)
         with life:
             scenario(life, world)
         way = life.passed[: len(before)]
-        assert way == before, f"the scenario took another way: {way}, not {before}"
+        assert way == before, f"the scenario passed other points this time: {way}, not {before}"
         yield life, world
         if life.alive:
             return
         before = life.passed
 
 
-# --- stores without a tap: a point before and after each request -----------------------------
+# --- other stores: a point before and after each request -------- -----------------------------
 
 
 class _Mortal(Store):
-    """Batches go one by one, so that a death can fall between two of their items."""
+    """Performs batches one by one, so that the process can die between two items."""
 
     def __init__(self, life: Life, store: Store, counted: bool = True) -> None:
         self._life, self._store = life, store
@@ -191,11 +189,11 @@ class _Mortal(Store):
         self._store.watch(id, seconds)
 
     def close(self) -> None:
-        """The data belongs to the world, not to the process."""
+        """Does nothing: the data outlives the process."""
 
 
 class _AsyncMortal(AsyncStore):
-    """The awaited twin."""
+    """The async version of `_Mortal`."""
 
     def __init__(self, life: Life, store: AsyncStore, counted: bool = True) -> None:
         self._life, self._store, self._counted = life, store, counted
@@ -231,7 +229,7 @@ class _AsyncMortal(AsyncStore):
         return _Mortal(self._life, self._store.blocking_store(), self._counted)
 
     async def close(self) -> None:
-        """The data belongs to the world, not to the process."""
+        """Does nothing: the data outlives the process."""
 
 
 def _or_error(perform: Callable[[Request], Any], request: Request) -> Any:

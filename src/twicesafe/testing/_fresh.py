@@ -1,4 +1,4 @@
-"""Keys for trials: new to the store, and yet to the handler the same key every time."""
+"""Keys for trials: new to the store, but the same key to the handler each time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Fresh"]
 
 
 class Fresh(Key):
-    """A key that nobody has used, though its value, and what is derived of it, is that of another."""
+    """A new key with the value of another key, and with its derived keys."""
 
     __slots__ = ("_of",)
 

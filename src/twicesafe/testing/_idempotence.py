@@ -3,14 +3,14 @@
     def test_charge(ledger):
         assert_idempotent(charge, order, snapshot=ledger.lines, setup=ledger.clear)
 
-It delivers the call through a receiver: once, twice, three times, many at once; and then, from a
-clean start each time, lets the process die when the handler starts, at each `crash_point("…")`
-inside it, and when it has ended but nothing is recorded yet, and delivers again. The recorded
-result must come back equal and of the same type, and the world (``snapshot``) must look as after
-one clean run. If not, the AssertionError is a table that names the point which doubles or loses.
+It delivers the call through a receiver: once, twice, three times, many at once. Then, from a clean
+start each time, it lets the process die when the handler starts, at each `crash_point("…")`, and when
+the handler has ended but nothing is recorded yet, and delivers again. The recorded result must be equal
+and of the same type, and the ``snapshot`` must be as after one clean run. If not, the AssertionError
+has a table that names the point where the effect is repeated or lost.
 
 What it cannot show: crashes where there is no point, effects that the snapshot does not see, and
-threads that the handler starts by itself (a point there does nothing).
+threads that the handler starts (a point there does nothing).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["assert_idempotent", "assert_idempotent_async"]
 START: Final = "handler starts"
 END: Final = "handler ended, nothing recorded"
 BRIEF: Final = 0.5
-"""Seconds of lease on a receiver of yours: a retry after a crash waits so long for real."""
+"""The lease in seconds on your own receiver: a retry after a crash really waits for it."""
 
 
 def assert_idempotent(
@@ -58,12 +58,12 @@ def assert_idempotent(
     crashes: bool = True,
     **kwargs: Any,
 ) -> None:
-    """Raise an AssertionError, with a table of all trials, if repeating this call does harm.
+    """Raise an AssertionError, with a table of all trials, if this call is not safe to repeat.
 
-    ``snapshot`` returns what the effect is about, as a value to compare. ``setup`` puts the world
-    back to its start; without it there are no crash trials, because each needs a clean start.
-    ``receiver`` brings its store and policy (default: in memory); ``key`` is the key of the first
-    trial. Under ``takeover="hold"`` a key that waits for an operator after a crash is safe.
+    ``snapshot`` returns the effect, as a value to compare. ``setup`` restores the initial state;
+    without it there are no crash trials, because each needs a clean start. ``receiver``: use its store
+    and policy (default: a store in memory); ``key`` is the key of the first trial. With
+    ``takeover="hold"`` a key that waits for an operator after a crash counts as safe.
     """
     clock = None if receiver is not None else FakeClock()
     used = receiver or Receiver(MemoryStore(now=clock))
@@ -88,7 +88,7 @@ async def assert_idempotent_async(
     crashes: bool = True,
     **kwargs: Any,
 ) -> None:
-    """The awaited twin. ``snapshot`` and ``setup`` may be plain functions or async ones."""
+    """The async version of `assert_idempotent`. ``snapshot`` and ``setup`` may be async too."""
     clock = None if receiver is not None else FakeClock()
     used = receiver or AsyncReceiver(AsyncMemoryStore(MemoryStore(now=clock)))
 
@@ -97,10 +97,10 @@ async def assert_idempotent_async(
         return handler(*given, **named)
 
     trials = _Trials(handler, used, key, snapshot, setup, concurrent, crashes, clock)
-    await drive_async(trials.all(), _Awaited(trials, run).perform)
+    await drive_async(trials.all(), _Async(trials, run).perform)
 
 
-# --- the trials, once for both colours: they yield what is to be done ------------------------
+# --- the trials, once for blocking and async: they yield what is to be done ------------------
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _Trials:
             raise AssertionError(f"{title}\n{table(self.ended)}")
 
     def _once(self) -> _Steps:
-        """The clean run that all others are measured by."""
+        """The clean run, which all trials are compared with."""
         yield from self._clean_start()
         before = yield from self._state()
         delivery = _Deliver(self._fresh_key() if self.key is None else self.receiver.key(self.key))
@@ -180,7 +180,7 @@ class _Trials:
         if self.concurrent < 2:
             return
         name = f"{self.concurrent} at once"
-        if self.setup is None:  # no clean start is to be had, so they all meet a recorded key
+        if self.setup is None:  # without a clean start, they all get a recorded key
             yield from self._again(name, _Deliver(key, count=self.concurrent), first)
             return
         yield from self._clean_start()
@@ -201,7 +201,7 @@ class _Trials:
             yield from self._crash(number, point, first)
 
     def _crash(self, number: int, point: str, first: Trial) -> _Steps:
-        """Die at this point, then deliver again: the world must look as after one clean run."""
+        """Die at this point, then deliver again: the snapshot must be as after one clean run."""
         yield from self._clean_start()
         death = _Deliver(self._fresh_key(), Life(number))
         yield death
@@ -211,20 +211,20 @@ class _Trials:
         trial = yield from self._look(f"crash: {point}", [answer], retried=True)
         if death.life.died_at != point:
             trial.fault = (
-                f"not reached again ({death.life.died_at}): it takes another way each time"
+                f"not reached again ({death.life.died_at}): it passes other points in each run"
             )
         elif isinstance(answer, (HeldError, ParkedError)):
             trial.fault, trial.note = "", "waits for an operator"
         self._compare_state(trial, first)
 
     def _look(self, name: str, answers: list[Any], retried: bool = False) -> _Steps:
-        """What this trial came to, as far as it can be told without the first."""
+        """The outcome of this trial, before it is compared with the first."""
         state = yield from self._state()
         trial = Trial(name, len(self.starts), state=state)
         self.ended.append(trial)
         errors = [answer for answer in answers if not isinstance(answer, Outcome)]
         if errors:
-            trial.error, trial.fault = errors[0], _told(errors[0])
+            trial.error, trial.fault = errors[0], _shown(errors[0])
             return trial
         trial.value = answers[0].value
         odd = [answer.value for answer in answers if not same(trial.value, answer.value)]
@@ -254,22 +254,22 @@ class _Trials:
         return policy.replace(lease=BRIEF, in_flight="wait", wait=10.0)
 
     def dress(self, wrapper: Any) -> Any:
-        """The wrapper with the handler's name and return type, so that results decode the same."""
+        """Give it the handler's name and return type, so that results are decoded the same way."""
         functools.update_wrapper(wrapper, self.handler, ("__name__", "__qualname__"))
         wrapper.__annotations__ = {"return": resolve_return_type(self.handler)}
         return wrapper
 
 
-def _told(error: BaseException) -> str:
-    what = "the result cannot be given again: " if isinstance(error, ResultError) else ""
+def _shown(error: BaseException) -> str:
+    what = "the result cannot be replayed: " if isinstance(error, ResultError) else ""
     return f"{what}{type(error).__name__}: {error}"
 
 
-# --- two ways to deliver ---------------------------------------------------------------------
+# --- blocking and async ----------------------------------------------------------------------
 
 
 class _Blocking:
-    """Deliveries at once are threads."""
+    """Concurrent deliveries are threads."""
 
     def __init__(self, trials: _Trials, run: Callable[[], Any]) -> None:
         def handler() -> Any:
@@ -311,8 +311,8 @@ class _Blocking:
         return answers
 
 
-class _Awaited:
-    """Deliveries at once are tasks."""
+class _Async:
+    """Concurrent deliveries are tasks."""
 
     def __init__(self, trials: _Trials, run: Callable[[], Any]) -> None:
         async def handler() -> Any:

@@ -1,18 +1,18 @@
-"""Two deliveries of one message at once, in an order that is chosen, not hoped for.
+"""Two concurrent deliveries of one message, interleaved on purpose.
 
-Each delivery is a `Track`: a thread whose life stands still at a point until it is told to go on, so
-that only one of the two moves at any moment. A schedule says where they stop:
+Each delivery is a `Track`: a thread that pauses at a point until it may continue, so that only one of
+the two runs at any moment. A schedule says where they pause:
 
-    (3,)      A passes 3 points and stands still; B runs to its end; A goes on
-    (3, 5)    the same, but B stands still after 5 points, A runs to its end, and then B
+    (3,)      A passes 3 points and pauses; B runs to its end; A continues
+    (3, 5)    the same, but B pauses after 5 points, A runs to its end, and then B
 
-Through a receiver, a lease ends whenever somebody stands still: the other takes over, and the first
-is a zombie that does not know it. That is a paused machine, a long collection of garbage, a network
-that is cut; no receiver can prevent it, only the handler can make it harmless.
+With a receiver, the lease of a paused delivery expires: the other takes over, and the first one
+continues without knowing it. In production that is a paused machine, a long garbage collection or a
+lost network. No receiver can prevent it; only the handler can make it harmless.
 
-What it shows: every order of one switch, and then of two, in an order of its own (drawn, and always
-the same), as far as the bound goes. What it cannot show: switches inside a line, inside a library or
-inside the database, and what needs three.
+What it shows: every schedule with one switch, and then those with two, in a random but fixed order, up
+to the bound. What it cannot show: switches within a line, a library or the database, and what needs
+three.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from ._simulated_process import Stage
 __all__ = ["Played", "explore", "play"]
 
 PATIENCE: Final = 3.0
-"""Seconds after which a track that neither stops nor ends is taken to wait for the other one."""
+"""Seconds after which a track that neither pauses nor ends counts as waiting for the other one."""
 
 LITTLE: Final = 0.2
-"""The same, once it is known that they do wait for each other: for a lock, or a row."""
+"""The same, once we know that they do wait for each other, for a lock or a row."""
 
 MORE: Final = 10
-"""So many points more than a clean run B may pass, that meets another."""
+"""How many more points than a clean run B may pass, because of the other delivery."""
 
 SLOWER: Final = 4
-"""So many times its clean run a track may take on top of that: two at once, on a busy machine."""
+"""How many times the clean run a track may take in addition: two at once, on a busy machine."""
 
 
 class Paced(Life):
-    """A life that stands still after so many points, until it is told to go on."""
+    """A life that pauses after a number of points, until `go_on` is called."""
 
-    doomed = True  # whatever it holds when it stands still is lost
+    doomed = True  # it may lose its lease while it is paused
 
     def __init__(self) -> None:
         super().__init__()
-        self.stands_still = False
+        self.is_paused = False
         self.stop_after: int | None = None
         self.halted = threading.Event()
         self._go = threading.Event()
@@ -58,23 +58,25 @@ class Paced(Life):
     def reach(self, name: str) -> None:
         super().reach(name)
         if len(self.passed) == self.stop_after:
-            self.stands_still = True
+            self.is_paused = True
             self.halted.set()
             self._go.wait()
             self._go.clear()
-            self.stands_still = False
+            self.is_paused = False
 
     def go_on(self) -> None:
         self._go.set()
 
 
 class Track:
+    """One delivery, in its own thread."""
+
     def __init__(self, name: str, stage: Stage) -> None:
         self.name, self.life = name, Paced()
         self.answer: Any = None
         self.waited = False
         self._ended = threading.Event()
-        self._told = 0
+        self._shown = 0
 
         def run() -> None:
             try:
@@ -91,7 +93,7 @@ class Track:
         return self._ended.is_set()
 
     def move(self, until: int | None, patience: float, story: list[str]) -> bool:
-        """Run until it has passed so many points (None: to its end), or is stuck. True: it ended."""
+        """Run until it has passed `until` points (None: to its end), or waits. True: it ended."""
         self.life.halted.clear()
         self.life.stop_after = until
         if self._thread.ident is None:
@@ -100,8 +102,8 @@ class Track:
             self.life.go_on()
         self.waited = not self.life.halted.wait(patience)
         points = self.life.passed
-        story += [f"{self.name}  {point}" for point in points[self._told :]]
-        self._told = len(points)
+        story += [f"{self.name}  {point}" for point in points[self._shown :]]
+        self._shown = len(points)
         if self.waited:
             story.append(f"{self.name}  waits for the other one")
         return self.ended
@@ -113,23 +115,23 @@ class Track:
 
 @dataclass(frozen=True)
 class Played:
-    """What became of one schedule."""
+    """The outcome of one schedule."""
 
     answers: tuple[Any, Any]
     story: tuple[str, ...]
     pauses: tuple[str, ...]
-    """Who stood still, and where."""
+    """Which delivery paused, and where."""
     reached: bool
-    """False: somebody ended before the point at which it should have stood still."""
+    """False: a delivery ended before the point at which it should have paused."""
     stuck: bool
     waited: bool
-    """One of them waited for the other."""
+    """One delivery waited for the other."""
 
 
 def play(stage: Stage, stops: tuple[int, ...], patience: float, to_end: float) -> Played:
-    """Two deliveries on this stage; A stands still after ``stops[0]`` points, B after ``stops[1]``.
+    """Two deliveries on this stage; A pauses after ``stops[0]`` points, B after ``stops[1]``.
 
-    ``patience``: for who may wait for one that stands still; ``to_end``: when nobody does any more.
+    ``patience``: seconds, while one may wait for the paused one; ``to_end``: when none is paused.
     """
     a, b = Track("A", stage), Track("B", stage)
     story: list[str] = []
@@ -144,10 +146,10 @@ def play(stage: Stage, stops: tuple[int, ...], patience: float, to_end: float) -
         if ended:
             reached = reached and until is None
         elif until is not None:
-            pauses.append(f"{track.name} stands still {track.life.passed[-1]}")
+            pauses.append(f"{track.name} pauses {track.life.passed[-1]}")
             stage.pass_time()
-            lease = "" if stage.case.bare else "; its lease ends"
-            story.append(f"-  {track.name} stands still{lease}")
+            lease = "" if stage.case.bare else "; its lease expires"
+            story.append(f"-  {track.name} pauses{lease}")
     stuck = not (a.join(to_end) and b.join(to_end))
     return Played((a.answer, b.answer), tuple(story), tuple(pauses), reached, stuck, waited)
 
@@ -155,7 +157,7 @@ def play(stage: Stage, stops: tuple[int, ...], patience: float, to_end: float) -
 def explore(
     stages: Callable[[], Stage], points: int, duration: float
 ) -> Iterator[tuple[Stage, Played]]:
-    """Every schedule with one switch, then every one with two, each on a stage of its own.
+    """Every schedule with one switch, then every one with two, each on a new stage.
 
     ``duration``: of a clean run, in seconds.
     """
@@ -167,16 +169,14 @@ def explore(
         stage = stages()
         played = play(stage, stops, patience, PATIENCE + slow)
         if played.waited and (stage.case.bare or stage.clock is not None):
-            patience = (
-                LITTLE + slow
-            )  # on a real clock they wait for leases: that takes what it takes
+            patience = LITTLE + slow  # on a real clock they wait for leases, which takes longer
         return stage, played
 
     for first in range(1, points + 1):
         stage, played = tried(first)
         if played.reached:
             yield stage, played
-    # By the point of A: B comes to no point after this one.
+    # For each pause of A: the last point that B reaches.
     last = dict.fromkeys(range(1, points + 1), points + MORE)
     for first, second in _pairs(points):
         if second > last[first]:
@@ -189,7 +189,7 @@ def explore(
 
 
 def _pairs(points: int) -> Iterator[tuple[int, int]]:
-    """In an order in which a bound cuts off something of everything, and not the end of it all."""
+    """Shuffled, so that a bound does not cut off all pairs with a late first pause."""
     drawn = list(itertools.product(range(1, points + 1), range(1, points + 1)))
     random.Random(points).shuffle(drawn)
     yield from drawn

@@ -1,15 +1,15 @@
-"""Real kills: the handler runs in a process of its own, which is killed at each point in turn.
+"""Real kills: the handler runs in another process, which is killed at each point in turn.
 
     crash_matrix(handlers.charge, 7, snapshot=…, setup=…, kill=True)
 
-SIGKILL asks nobody: no ``finally``, no flush, no goodbye to the database. So this sees what a raised
-death cannot, for example an effect that only looks done because a ``finally`` committed it. The
-store is SQLite in a temporary folder, with a short lease that is waited for: about a second per
-point. Of the policy it takes ``takeover`` and ``max_attempts``.
+SIGKILL runs no ``finally``, flushes nothing, and does not close the database. So this finds what a raised
+exception cannot, for example an effect that only looks done because a ``finally`` committed it. The
+store is SQLite in a temporary folder, with a short lease that the test really waits for: about a second
+per point. Of the policy it uses ``takeover`` and ``max_attempts``.
 
-It needs a handler that another process can import, arguments that JSON can carry, and a world that
-outlives a process (a file, a database); each is checked before anything is killed. It cannot show
-power loss: what the operating system has, it keeps.
+It needs a handler that another process can import, arguments that JSON can represent, and effects that
+outlive the process (in a file or a database); each is checked first. It cannot show power loss: the
+operating system keeps what was written.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ._tracing import Tracer
 __all__ = ["kills", "order_for"]
 
 TRIES: Final = 3
-"""A machine that is busy for longer than the lease makes a trial void; it is done again."""
+"""A trial is repeated if the machine was busy for longer than the lease."""
 
 
 class Order(msgspec.Struct):
-    """What a child is told on its standard input."""
+    """What a child process reads from its standard input."""
 
     path: list[str]
     module: str
@@ -51,7 +51,7 @@ class Order(msgspec.Struct):
     kwargs: dict[str, Any]
     key: list[Any]
     bare: bool
-    awaited: bool
+    is_async: bool
     files: list[str]
     every_line: bool
     takeover: Literal["retry", "hold"]
@@ -61,7 +61,7 @@ class Order(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """What a child says on its standard output, in one last line: at its end, or before it dies."""
+    """The last line that a child process prints: at its end, or before it is killed."""
 
     passed: list[str]
     starts: int = 0
@@ -69,17 +69,17 @@ class Done(msgspec.Struct):
     error: str = ""
     retryable: bool = False
     waits: bool = False
-    """It waits for an operator."""
+    """The key waits for an operator."""
 
 
 def kills(case: Case, clean: Trial) -> Iterator[Trial]:
-    """One trial per point that a process passes, which are not all those of a life in this one."""
+    """One trial per point of the child process, which may differ from the points in this process."""
     order = order_for(case)
     trial, points = _trial(case, order, "without a kill", clean)
     if trial.fault:
         raise ConfigurationError(
-            f"{case.name} does not leave the same world behind from another process ({trial.fault}): "
-            "kill=True needs an effect that outlives its process, in a file or a database"
+            f"{case.name} has another effect when it runs in another process ({trial.fault}): kill=True "
+            "needs an effect that outlives its process, in a file or a database"
         )
     for number, point in enumerate(points, 1):
         yield _trial(case, msgspec.structs.replace(order, dies_at=number), point, clean)[0]
@@ -104,7 +104,7 @@ def _trial(case: Case, order: Order, name: str, clean: Trial) -> tuple[Trial, li
             trial.state, trial.fault = case.state()
         if order.dies_at is not None and (not first.killed or first.passed[-1:] != [name]):
             trial.fault = (
-                first.error or "it never came to this point: it takes another way each time"
+                first.error or "it did not reach this point: it passes other points in each run"
             )
         elif last.waits:
             trial.fault, trial.note = "", "waits for an operator"
@@ -114,13 +114,13 @@ def _trial(case: Case, order: Order, name: str, clean: Trial) -> tuple[Trial, li
             trial.fault = difference(clean.state, trial.state)
         return trial, first.passed
     trial.fault = (
-        f"no answer within a lease of {BRIEF:g} s in {TRIES} tries: is the machine too busy?"
+        f"no answer within a lease of {BRIEF:g} s, {TRIES} times: the machine may be too busy"
     )
     return trial, []
 
 
 def order_for(case: Case) -> Order:
-    """What every child is told; a case that is not fit for children is refused."""
+    """The order for every child process; raises if another process cannot run this case."""
     module, name = getattr(case.handler, "__module__", ""), case.name
     try:
         found = _resolve(module, name)
@@ -129,24 +129,24 @@ def order_for(case: Case) -> Order:
     if found is not case.handler or module == "__main__":
         raise ConfigurationError(
             f"kill=True runs the handler in another process, which cannot import {module}:{name}: "
-            "use a function at the top of a module"
+            "use a function at the top level of a module"
         )
     given = [list(case.args), case.kwargs]
     try:
-        carried = msgspec.json.decode(msgspec.json.encode(given))
+        decoded = msgspec.json.decode(msgspec.json.encode(given))
     except (TypeError, ValueError, msgspec.MsgspecError):
-        carried = None
-    if carried is None or not same(carried, given):
+        decoded = None
+    if decoded is None or not same(decoded, given):
         raise ConfigurationError(
-            "kill=True hands the arguments to another process as JSON, and these do not come out the "
-            "same: use text, numbers, lists and objects"
+            "kill=True sends the arguments to another process as JSON, and these change on the way: use "
+            "text, numbers, lists and objects"
         )
-    args, named = carried
+    args, named = decoded
     key = as_key(case.key)
     policy = case.policy or (Policy() if case.receiver is None else case.receiver.policy)
     return Order(
         [str(Path(entry).absolute()) for entry in sys.path], module, name, args, named,
-        [key.value, key.scope], case.bare, case.awaited, sorted(case.tracer.files),
+        [key.value, key.scope], case.bare, case.is_async, sorted(case.tracer.files),
         case.tracer.every_line, policy.takeover, policy.max_attempts,
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ def _resolve(module: str, name: str) -> Any:
 
 
 def _child(order: Order) -> Done:
-    """Run one delivery elsewhere."""
+    """Run one delivery in a child process."""
     ran = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", __name__],
         input=msgspec.json.encode(order),
@@ -169,8 +169,8 @@ def _child(order: Order) -> Done:
     try:
         done = msgspec.json.decode(ran.stdout.splitlines()[-1], type=Done)
     except (IndexError, msgspec.MsgspecError):
-        told = ran.stderr.decode(errors="replace").strip().splitlines()
-        ended = f"the process ended with status {ran.returncode}: {told[-1] if told else ''}"
+        lines = ran.stderr.decode(errors="replace").strip().splitlines()
+        ended = f"the process ended with status {ran.returncode}: {lines[-1] if lines else ''}"
         return Done([], error=ended)
     done.killed = ran.returncode == -signal.SIGKILL
     return done
@@ -180,7 +180,7 @@ def _child(order: Order) -> Done:
 
 
 class Doomed(Life):
-    """A life whose death is real."""
+    """A life that kills its process."""
 
     real = True
 
@@ -196,11 +196,11 @@ class Doomed(Life):
     def reach(self, name: str) -> None:
         super().reach(name)
         if len(self.passed) == self._kills_at:
-            _say(Done(self.passed, len(self.starts)))
+            _print(Done(self.passed, len(self.starts)))
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _say(done: Done) -> None:
+def _print(done: Done) -> None:
     sys.stdout.flush()
     os.write(1, b"\n" + msgspec.json.encode(done) + b"\n")
 
@@ -215,7 +215,7 @@ def main() -> None:
         case = Case(
             handler=handler, args=tuple(order.args), kwargs=order.kwargs, receiver=receiver,
             bare=order.bare, tracer=Tracer(order.files, order.every_line), setup=_nothing,
-            snapshot=_nothing, awaited=order.awaited,
+            snapshot=_nothing, is_async=order.is_async,
         )  # fmt: skip
         stage = Stage(case, starts=life.starts)
         stage.key = Key(*order.key, absolute=True)
@@ -225,7 +225,7 @@ def main() -> None:
         done.error = f"{type(answer).__name__}: {answer}"
         done.retryable = isinstance(answer, TwicesafeError) and answer.retryable
         done.waits = isinstance(answer, (HeldError, ParkedError))
-    _say(done)
+    _print(done)
 
 
 def _nothing() -> None: ...

@@ -5,13 +5,13 @@
     report.check()      # raises AssertionError with that table if anything went wrong
 
 The call is delivered once, and again. Then, from a clean start each time, its process dies at each
-point (`lives` lists them) and the message is delivered again; and two deliveries run at once, with
-the orders of switches at these points that the bound allows (`interleaving`). After each, the world
-(``snapshot``) must look as after one clean run, and every caller must get the same result.
+point (`_simulated_process` lists them) and the message is delivered again; and two deliveries run at
+once, interleaved at these points (`_interleaving`), up to a bound. After each trial, the ``snapshot``
+must be as after one clean run, and every caller must get the same result.
 
 What it cannot show: effects that the snapshot leaves out, points that are neither marked nor traced,
-threads that the handler starts, and a death inside one line or statement. A death is an exception
-that no handler of errors survives, so a ``finally`` still runs; `killing` kills real processes.
+threads that the handler starts, and a crash within one line or statement. A simulated crash is an
+exception that is not an `Exception`, so a ``finally`` still runs; `_killing` kills real processes.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from ._crash import Life
 from ._interleaving import Played, explore
 from ._killing import kills, order_for
 from ._report import Matrix
-from ._simulated_process import Case, Stage, UnawaitedError, is_awaited
+from ._simulated_process import Case, Stage, UnawaitedError, is_async_function
 from ._tracing import LinesOf, Tracer, receives_itself
 
 __all__ = ["crash_matrix"]
 
 MANY, FEW = 300, 12
-"""Schedules that are tried by default: on a clock that we move, and on one that must be waited for."""
+"""The default bounds of schedules: on a clock that we move, and on a real one."""
 
 MOST_POINTS: Final = 2000
 
-MINDS: Final = "(results=False, if nobody minds)"
+MAY_DIFFER: Final = "(if results may differ: results=False)"
 
 TRIES: Final = 3
-"""A store that is slower than the short lease of a trial makes it void; it is done again."""
+"""A trial is repeated if the store was slower than its short lease."""
 
 
 def crash_matrix(
@@ -69,14 +69,14 @@ def crash_matrix(
 ) -> Matrix:
     """Try every crash point and many interleavings of ``handler(*args, **kwargs)``; report.
 
-    ``snapshot`` returns what the effect is about, as a value to compare; ``setup`` puts the world
-    back to its start. Both, and the handler, may be async: each life has an event loop of its own.
-    ``lines``: every line of the handler's file is a point; of other modules too, if you name them:
-    ``lines=[shop, billing]``. ``results=False``: answers may differ. ``receiver``: on its store and
-    by its policy, with a lease that is waited for (default: in memory, where nobody waits).
-    ``bare``: the handler receives by itself, with an inbox or by means of its own; then ``later``
-    lets the time of a crashed claim pass. ``interleavings``: the bound; 0 for none. ``kill``: at
-    every point also kill a real process; handler and arguments must be fit for that (`killing`).
+    ``snapshot`` returns the effect, as a value to compare; ``setup`` restores the initial state. Both,
+    and the handler, may be async: each life has its own event loop. ``lines``: every line of the
+    handler's file is a point; also those of other modules, if you name them:
+    ``lines=[shop, billing]``. ``results=False``: results may differ. ``receiver``: use its store and
+    policy, and really wait for its leases (default: a store in memory, without waiting).
+    ``bare``: the handler has its own receiver or inbox; then ``later`` lets the lease of a crashed
+    claim expire. ``interleavings``: the bound; 0 for none. ``kill``: at every point also kill a real
+    process; `twicesafe.testing._killing` says what handler and arguments need for that.
     """
     try:
         asyncio.get_running_loop()
@@ -84,20 +84,20 @@ def crash_matrix(
         pass
     else:
         raise ConfigurationError(
-            "crash_matrix runs each life on an event loop of its own: call it from a plain test, "
-            "not from a coroutine"
+            "crash_matrix runs each delivery on its own event loop: call it from a plain test, not from a "
+            "coroutine"
         )
     if interleavings is not None and interleavings < 0:
         raise ConfigurationError(f"interleavings={interleavings!r} is not valid: 0 is none")
     if receives_itself(handler) and not bare:
         raise ConfigurationError(
-            "this handler has a receiver or an inbox of its own, which would answer the second trial "
-            "from the first: pass handler.__wrapped__; or bare=True, with a setup that empties its store"
+            "this handler has its own receiver or inbox, which would answer the second trial from the "
+            "first: pass handler.__wrapped__; or bare=True, with a setup that empties its store"
         )
     case = Case(
         handler=handler, args=args, kwargs=kwargs, receiver=receiver, policy=policy, key=key,
         bare=bare, tracer=Tracer.of(handler, lines), setup=setup, snapshot=snapshot, later=later,
-        results=results, awaited=is_awaited(handler),
+        results=results, is_async=is_async_function(handler),
     )  # fmt: skip
     bound = interleavings if interleavings is not None else MANY if receiver is None else FEW
     return _Trials(case).all(bound, kill)
@@ -113,11 +113,11 @@ class _Trials:
 
     def all(self, bound: int, kill: bool) -> Matrix:
         if kill:
-            order_for(self.case)  # what cannot be killed is refused before anything is tried
+            order_for(self.case)  # raise now if another process cannot run it
         clean, points = self._once()
         again = self._second_run(clean)
         if again.fault:
-            self._part(again, clean, points)
+            self._find_difference(again, clean, points)
         else:
             self._again(clean)
             for number, point in enumerate(points, 1):
@@ -131,13 +131,13 @@ class _Trials:
     # -- deliveries ---------------------------------------------------------------------------
 
     def _once(self) -> tuple[Trial, list[str]]:
-        """The clean run that all others are measured by."""
+        """The clean run, which all trials are compared with."""
         stage, life = Stage(self.case), Life()
         before, begun = self.case.state()[0], time.monotonic()
         answer = stage.deliver(life)
         self.duration = time.monotonic() - begun
-        if isinstance(answer, UnawaitedError) and not self.case.awaited:
-            self.case = dataclasses.replace(self.case, awaited=True)
+        if isinstance(answer, UnawaitedError) and not self.case.is_async:
+            self.case = dataclasses.replace(self.case, is_async=True)
             return self._once()
         if isinstance(answer, Exception):
             raise AssertionError(  # noqa: TRY004
@@ -146,54 +146,54 @@ class _Trials:
         trial = self._look("once", stage, answer)
         if trial.fault:
             raise ConfigurationError(f"after the first, clean run {trial.fault}") from trial.state
-        self._refuse_what_shows_nothing(life.passed, before, trial)
+        self._refuse_useless(life.passed, before, trial)
         return trial, life.passed
 
-    def _refuse_what_shows_nothing(self, points: list[str], before: Any, clean: Trial) -> None:
+    def _refuse_useless(self, points: list[str], before: Any, clean: Trial) -> None:
         tracer, name = self.case.tracer, self.case.name
         if len(points) > MOST_POINTS:
             raise ConfigurationError(
-                f"{name} passes {len(points)} points: use a smaller input, or crash_point(…) instead "
-                "of lines=True"
+                f"{name} has {len(points)} points, more than {MOST_POINTS}: use a smaller input, or "
+                "crash_point(…) instead of lines=True"
             )
         refuse_unseen(name, before, clean.state)
         files = ", ".join(sorted(Path(file).name for file in tracer.files))
         if tracer.every_line and not tracer.passed:
-            raise ConfigurationError(f"{name} passed no line of {files}: name the modules it is in")
+            raise ConfigurationError(f"{name} ran no line of {files}: name its modules, lines=[…]")
         if tracer.every_line and tracer.elsewhere:
             called = ", ".join(sorted(Path(file).name for file in tracer.elsewhere))
             self.notes.append(
-                f"lines: those of {files}; a call into {called} is one step (lines=[…] takes modules)"
+                f"lines of {files} are traced; a call into {called} is one step (lines=[…] adds modules)"
             )
 
     def _again(self, clean: Trial) -> None:
-        """The same message once more, right after the first one was done."""
+        """The same message again, right after the first delivery ended."""
         stage = Stage(self.case)
         first = stage.deliver()
         trial = self._look("delivered again", stage, stage.deliver_again(), first)
         self._compare(trial, clean)
 
     def _second_run(self, clean: Trial) -> Trial:
-        """Two clean runs must look the same, or nothing can be told from a run after a crash."""
+        """Two clean runs must look the same; otherwise a run after a crash cannot be judged."""
         stage = Stage(self.case)
         trial = self._look("a second clean run", stage, stage.deliver())
         self._compare(trial, clean)
         return trial
 
-    def _part(self, again: Trial, clean: Trial, points: list[str]) -> None:
-        """Where do two clean runs part? After the last point at which their worlds are the same."""
+    def _find_difference(self, again: Trial, clean: Trial, points: list[str]) -> None:
+        """Find where two clean runs begin to differ: after the last point with equal snapshots."""
         self.notes.append(
             "two clean runs differ, so a retry repeats the effect with other data: derive ids, times "
             "and choices from the key or the message, or leave them out of the snapshot"
         )
         if same(again.state, clean.state):
             return
-        before = "before its first point"
+        before = "the start"
         for number, point in enumerate(points, 1):
             if not same(self._left_at(number), self._left_at(number)):
                 break
             before = point
-        again.fault = f"{again.fault}; the two runs part {before}"
+        again.fault = f"{again.fault}; the two runs are equal up to: {before}"
 
     def _left_at(self, number: int) -> Any:
         stage = Stage(self.case)
@@ -203,12 +203,12 @@ class _Trials:
     # -- crashes ------------------------------------------------------------------------------
 
     def _crash(self, number: int, point: str, clean: Trial) -> None:
-        """Die at this point, then deliver again: the world must look as after one clean run."""
+        """Die at this point, then deliver again: the snapshot must be as after one clean run."""
         stage, life = self._dead_at(number, point)
         stage.pass_time()
         trial = self._look(point, stage, stage.deliver_again(), kind="crash")
         if life.died_at != point:
-            trial.fault = f"it took another way this time, to {life.died_at!r}"
+            trial.fault = f"it passed other points this time, and died {life.died_at!r}"
             return
         if isinstance(trial.error, (HeldError, ParkedError)):
             trial.fault, trial.note = "", "waits for an operator"
@@ -229,7 +229,7 @@ class _Trials:
         for stage, played in itertools.islice(found, bound):
             self._judge(stage, played, clean)
             if played.stuck:
-                self.notes.append("interleavings: no more after two that do not end")
+                self.notes.append("interleavings: stopped after a deadlock")
                 return
         if next(found, None) is not None:
             self.notes.append(f"interleavings: stopped at the bound of {bound}")
@@ -237,15 +237,15 @@ class _Trials:
     def _judge(self, stage: Stage, played: Played, clean: Trial) -> None:
         name = " / ".join(played.pauses)
         if played.stuck:
-            trial = Trial(name, len(stage.starts), fault="they wait for each other for ever")
+            trial = Trial(name, len(stage.starts), fault="deadlock: they wait for each other")
             self.ended.append(trial)
         else:
             failed = [answer for answer in played.answers if isinstance(answer, Exception)]
-            strange = [error for error in failed if not isinstance(error, TwicesafeError)]
+            unexpected = [error for error in failed if not isinstance(error, TwicesafeError)]
             last = stage.deliver_again() if failed or not self.case.bare else played.answers[1]
             trial = self._look(name, stage, last, *played.answers)
-            if len(strange) == 2:
-                trial.fault = f"both fail: {type(strange[0]).__name__}: {strange[0]}"
+            if len(unexpected) == 2:
+                trial.fault = f"both fail: {type(unexpected[0]).__name__}: {unexpected[0]}"
             elif isinstance(last, (HeldError, ParkedError)):
                 trial.fault, trial.note = "", "waits for an operator"
             else:
@@ -269,7 +269,7 @@ class _Trials:
             if isinstance(other, Exception) or not self.case.results or trial.fault:
                 continue
             if not same(_value(other), trial.value):
-                trial.fault = f"two answers: {difference(_value(other), trial.value)} {MINDS}"
+                trial.fault = f"two results: {difference(_value(other), trial.value)} {MAY_DIFFER}"
         return trial
 
     def _compare(self, trial: Trial, clean: Trial) -> None:
@@ -278,7 +278,7 @@ class _Trials:
         if not same(clean.state, trial.state):
             trial.fault = difference(clean.state, trial.state)
         elif self.case.results and not same(clean.value, trial.value):
-            trial.fault = f"another answer: {difference(clean.value, trial.value)} {MINDS}"
+            trial.fault = f"another result: {difference(clean.value, trial.value)} {MAY_DIFFER}"
 
 
 def _value(answer: Any) -> Any:

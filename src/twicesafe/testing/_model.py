@@ -1,9 +1,9 @@
-"""The model: Hypothesis asks a store and the lifecycle the same things and compares every answer.
+"""Model-based test: Hypothesis sends random requests to a store and to a model, and compares the answers.
 
-The conformance suite holds a store to the rules that we thought of; this finds the others. The model
-is a `MemoryStore`, which applies `_core.lifecycle` and nothing else, on the same clock. Several keys and
-owners, stale owners and fences, batches, operators, sweeps, time and reopening come in any order;
-after each step every row must be the same.
+The conformance suite tests the rules that we thought of; this finds the others. The model is a
+`MemoryStore`, which applies `_core.lifecycle` and nothing else, on the same clock. Requests of several
+keys and owners, stale owners and fences, batches, operators, sweeps, time and reopening come in any
+order; after each step every row must be the same.
 
     class SqliteModel(Sqlite, StoreModel):
         pass
@@ -11,8 +11,8 @@ after each step every row must be the same.
     TestSqliteModel = SqliteModel.TestCase
     TestSqliteModel.settings = settings(max_examples=200, stateful_step_count=30)
 
-Fences need not be equal numbers: where the model's fence is new, the store's must be higher than any
-before it; where it is not, the store's must be the one that it was.
+Fences need not be equal numbers. If the model's fence is new, the store's must be higher than any
+before it; otherwise the store's must be the same as before.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["StoreModel"]
 KEYS: Final = [Key("k"), Key("k", ("shop",)), Key("other", ("shop", "it's"))]
 OWNERS: Final = [b"1" * 16, b"2" * 16, b"\0" * 16]
 SLACK: Final = 10_000
-"""Milliseconds by which two clocks that both run may differ."""
+"""Milliseconds by which two real clocks may differ."""
 
 keys = st.sampled_from(KEYS)
 owners = st.sampled_from(OWNERS)
@@ -57,13 +57,13 @@ fingerprints = st.sampled_from([None, b"f" * 32, b"g" * 32])
 attempts = st.sampled_from([1, 2, 5])
 results = st.sampled_from([None, b"", b"x", b"big" * 1000])
 lapses = st.integers(0, 2)
-"""A duration: already over, over soon, or not in this test."""
+"""A duration that is over already, over soon, or not over in this test."""
 
 
 class StoreModel(StoreUnderTest, RuleBasedStateMachine):
     """Fill in the hooks of `StoreUnderTest`; run its ``TestCase``."""
 
-    colour: ClassVar[str] = "blocking"
+    mode: ClassVar[str] = "blocking"
     """Or "async"."""
 
     claims = Bundle("claims")
@@ -71,7 +71,7 @@ class StoreModel(StoreUnderTest, RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = Path(tempfile.mkdtemp(prefix="twicesafe-model-"))
-        self._bench = open_bench(self, self.colour, self._folder)
+        self._bench = open_bench(self, self.mode, self._folder)
         self._model = MemoryStore(now=None if self.real_clock else self._bench.place.clock)
         self._fences: dict[bytes, dict[int, int]] = {key.id: {} for key in KEYS}
 
@@ -82,7 +82,7 @@ class StoreModel(StoreUnderTest, RuleBasedStateMachine):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ms(self, lapse: int) -> int:
-        """On a clock that runs, what is over soon would be over at another moment each time."""
+        """Milliseconds. On a real clock there is no "soon": it would differ in each run."""
         return (0, 0, HOUR)[lapse] if self.real_clock else (1, 500, HOUR)[lapse]
 
     # -- what a worker does -------------------------------------------------------------------
@@ -141,7 +141,7 @@ class StoreModel(StoreUnderTest, RuleBasedStateMachine):
         by=owners,
     )
     def batch(self, mine: list[Mine], act: str, lapse: int, fresh: list[Key], by: bytes) -> None:
-        """One request per key: those of one batch have no order."""
+        """One request per key, because the requests of a batch have no order."""
         ms = self._ms(lapse)
         taken = {each.id for each in mine}
         asks = [self._request(each, act, ms, ms, 2, b"batch") for each in mine]
@@ -169,7 +169,7 @@ class StoreModel(StoreUnderTest, RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def sweep(self, limit: int) -> None:
-        """To the end: which records the first bite meets is the store's affair."""
+        """Sweep to the end: the store chooses which records its first step examines."""
         removed = [_sweep(perform, limit) for perform in (self._model.perform, self._bench.perform)]
         if not self._bench.capabilities.native_expiry:
             assert removed[0] == removed[1], f"swept {removed[1]}, not {removed[0]}"
@@ -212,7 +212,7 @@ class StoreModel(StoreUnderTest, RuleBasedStateMachine):
         return expected
 
     def _translated(self, ask: Any) -> Request:
-        """The model's fence in the store's numbers."""
+        """The request with the store's number for the model's fence."""
         if not hasattr(ask, "fence"):
             return ask  # type: ignore[no-any-return]
         known = self._fences[ask.id]
@@ -222,11 +222,11 @@ class StoreModel(StoreUnderTest, RuleBasedStateMachine):
 
     def _compare(self, ask: Any, expected: Any, found: Any) -> None:
         if isinstance(expected, (Claimed, Row)) and type(found) is type(expected):
-            found = self._levelled(ask.id, expected, found)
+            found = self._without_allowed_differences(ask.id, expected, found)
         assert found == expected, f"{ask}\n  expected {expected}\n  got      {found}"
 
-    def _levelled(self, id: bytes, expected: Any, found: Any) -> Any:  # noqa: A002
-        """The store's answer with the differences that are allowed taken out."""
+    def _without_allowed_differences(self, id: bytes, expected: Any, found: Any) -> Any:  # noqa: A002
+        """The store's answer, without the differences that are allowed."""
         changes: dict[str, Any] = {}
         if expected.fence:
             known = self._fences[id]
@@ -238,8 +238,8 @@ class StoreModel(StoreUnderTest, RuleBasedStateMachine):
                 changes["fence"] = expected.fence
         if self.real_clock:
             changes |= _same_time(expected, found)
-        untold = self._bench.capabilities.native_expiry and found.cause is None
-        if untold and expected.cause in (Cause.RETENTION_EXPIRED, Cause.FAILED):
+        lost_cause = self._bench.capabilities.native_expiry and found.cause is None
+        if lost_cause and expected.cause in (Cause.RETENTION_EXPIRED, Cause.FAILED):
             changes["cause"] = expected.cause
         return replace(found, **changes)
 
@@ -272,7 +272,7 @@ def _sweep(perform: Any, limit: int) -> int:
 
 
 def _same_time(expected: Any, found: Any) -> dict[str, int]:
-    """Of two clocks that run: spans are about equal, moments are either set or not."""
+    """For two real clocks: durations are about equal, and a time is either set or not in both."""
     changes = {}
     for name in ("wait", "age", "expires_in"):
         span = getattr(expected, name, None)

@@ -1,12 +1,12 @@
-"""Deliveries as a broker makes them: twice, many times, in any order; and over all inputs.
+"""Repeated deliveries, as a broker makes them: twice, many times, in any order, over all inputs.
 
     run_twice(set_price, "tea", 350, snapshot=book.copy)
     deliver_at_least_once(handle, messages, key=lambda m: m["id"], n=3, seed=7)
     assert_idempotent_for(set_price, strategies.tuples(items, cents), snapshot=book.copy, setup=book.clear)
 
 `run_twice` and `assert_idempotent_for` call the function itself, with no receiver in between: they
-ask whether f(f(x)) = f(x), which is what makes a retry after a crash harmless. What they cannot show:
-what a crash in the middle leaves behind (`crash_matrix`), and inputs that the strategy does not draw.
+check that a second run changes nothing, which makes a retry after a crash harmless. They cannot show
+what a crash in the middle leaves behind (`crash_matrix`), nor inputs that the strategy does not draw.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..errors import ConfigurationError, UsageError
 from ..receiver import Receiver
 from ..stores.memory import MemoryStore
 from ._comparison import COPIED, copied, difference, plain_copy, same
-from ._simulated_process import called, is_awaited
+from ._simulated_process import called, is_async_function
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -42,18 +42,18 @@ def run_twice(
     results: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Call it two times; raise an AssertionError if the second changed the world, or its answer.
+    """Call it twice; raise an AssertionError if the second call changed the snapshot or the result.
 
-    ``results=False``: the answers may differ (``True``, then ``False`` for "was there already").
-    Returns the first answer. Async functions run on an event loop of their own.
+    ``results=False``: the results may differ (``True``, then ``False`` for "was there already").
+    Returns the first result. An async function runs on its own event loop.
     """
-    spoilt = False
+    changed_arguments = False
 
     def run() -> Any:
-        nonlocal spoilt
+        nonlocal changed_arguments
         given, named = plain_copy((args, kwargs))
         answer = called(lambda: function(*given, **named))
-        spoilt = not same((given, named), (args, kwargs))
+        changed_arguments = not same((given, named), (args, kwargs))
         return answer
 
     def state() -> Any:
@@ -63,29 +63,26 @@ def run_twice(
     first, before = run(), state()
     second, after = run(), state()
     name = getattr(function, "__qualname__", repr(function))
-    if spoilt and snapshot is not None and same(start, before):
-        raise ConfigurationError(
-            f"{name} changed nothing but an argument, and {COPIED}: so the snapshot sees nothing"
-        )
+    if changed_arguments and snapshot is not None and same(start, before):
+        raise ConfigurationError(f"{name} changed only an argument, but {COPIED}")
     if snapshot is None and (first is None or not results):
         raise ConfigurationError(
-            f"there is nothing to compare: {name} gave no answer, and without snapshot=… nobody looks "
-            "at the world"
+            f"there is nothing to compare: {name} returned no result, and there is no snapshot=…"
         )
     if not same(before, after):
         raise AssertionError(
-            f"{name} is not idempotent: its second run left the world {difference(before, after)}"
+            f"{name} is not idempotent: its second run changed the state: {difference(before, after)}"
         )
     if results and not same(first, second):
         raise AssertionError(
-            f"{name} is not idempotent: its second answer is {difference(first, second)}"
+            f"{name} is not idempotent: its second result is {difference(first, second)}"
         )
     return first
 
 
 @dataclass(frozen=True)
 class Delivered(Generic[M]):
-    """One delivery: the message, which time it was, and what came of it."""
+    """One delivery: the message, the number of the delivery, and its outcome."""
 
     message: M
     time: int
@@ -102,12 +99,12 @@ def deliver_at_least_once(
     seed: int = 0,
     receiver: Receiver | None = None,
 ) -> list[Delivered[M]]:
-    """Deliver each message 1 to ``n`` times, in an order that ``seed`` draws; the same seed, the
-    same order. Without ``shuffle``: each of them ``n`` times, one after the other.
+    """Deliver each message 1 to ``n`` times, in a random order that depends on ``seed`` only.
+    Without ``shuffle``: each of them ``n`` times, one after the other.
 
-    A failed delivery is no more than that, as for a broker: its error stands in its outcome, and the
-    message comes again in the end, ``n`` times at most. Look at your world afterwards: it must be as
-    if each message had come once.
+    A failed delivery stops nothing: its error is its outcome, and the message is delivered again at
+    the end, at most ``n`` times in all. Then check your data: it must look as if each message had been
+    delivered once.
     """
     if n < 1:
         raise ConfigurationError(f"n={n!r} is not valid: at least once is 1 or more")
@@ -131,7 +128,7 @@ def deliver_at_least_once(
         try:
             outcome = used.process(keys[index], run, plain_copy(batch[index]))
         except UsageError:
-            raise  # the test's own mistake, not a delivery's
+            raise  # a mistake in the test, not a failed delivery
         except Exception as error:
             outcome = error
             failed.add(index)
@@ -150,8 +147,8 @@ def deliver_at_least_once(
 
 
 def _blocking(handler: Callable[[M], Any]) -> Callable[[M], Any]:
-    """An async handler runs on an event loop of its own."""
-    if not is_awaited(handler):
+    """An async handler runs on its own event loop."""
+    if not is_async_function(handler):
         return handler
 
     def run(message: M) -> Any:
@@ -170,10 +167,10 @@ def assert_idempotent_for(
     results: bool = True,
     examples: int = 100,
 ) -> None:
-    """For all inputs: running it twice is running it once, f(f(x)) = f(x).
+    """For all inputs: a second run changes nothing, f(f(x)) = f(x).
 
-    ``inputs`` is a Hypothesis strategy; a tuple that it draws is taken as the arguments, anything
-    else as the one argument. Hypothesis makes the failing input small and tells it.
+    ``inputs`` is a Hypothesis strategy; a tuple is passed as the arguments, any other value as the
+    only argument. Hypothesis reports the smallest failing input.
     """
     from hypothesis import HealthCheck, given, settings
 

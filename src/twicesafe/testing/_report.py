@@ -1,4 +1,4 @@
-"""What a crash matrix came to: every trial, and in words what a reader does next."""
+"""The report of a crash matrix: every trial, the first bad interleaving, and a verdict."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WHERE: Final = {
     "delivery": "",
     "crash": "its process dies ",
     "kill": "its process is killed ",
-    "interleaving": "it meets itself, ",
+    "interleaving": "two deliveries at once, ",
 }
 SHOWN: Final = 5
-"""Bad interleavings that are listed; they tend to come in crowds."""
+"""How many bad interleavings are listed: where there is one, there are often many."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Matrix:
 
     @property
     def wrong(self) -> tuple[Trial, ...]:
-        """The trials that did harm, in the order in which they were tried."""
+        """The trials that went wrong, in order."""
         return tuple(trial for trial in self.trials if trial.fault)
 
     def check(self) -> None:
-        """Raise an AssertionError that is this report, if any trial did harm."""
+        """Raise an AssertionError with this report, if any trial went wrong."""
         if self.wrong:
             raise AssertionError(str(self))
 
@@ -60,7 +60,7 @@ class Matrix:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """For programs: plain values."""
+        """The report as plain values, for JSON."""
         return {
             "handler": self.handler,
             "ok": self.ok,

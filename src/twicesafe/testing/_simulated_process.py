@@ -1,13 +1,13 @@
-"""One delivery as a process of its own: a life, a receiver, and an event loop if it needs one.
+"""One delivery as a simulated process: a life, a receiver, and an event loop if the handler is async.
 
-A `Stage` is where one trial plays: a fresh store and a clock that stands still, or a receiver of
-the user's on a fresh key; or nothing at all, when the handler receives by itself (``bare``). What is
-delivered there is run in the thread that asks, under a `Life` that passes these points:
+A `Stage` is the environment of one trial: an empty store with a `FakeClock`, or the user's receiver
+with a new key, or nothing if the handler has its own receiver or inbox (``bare``). A delivery runs in
+the calling thread, under a `Life` that passes these points:
 
-    before and after every request to the store, except renewals, which come when they will
+    before and after every request to the store, except renewals, whose time is not fixed
     when the handler starts, and when it has ended and nothing is recorded yet
     at every `crash_point`, before every line that awaits and whenever it waits, and before every
-    line, if lines are asked for
+    line, if ``lines`` is set
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from ._crash import Life, _Mortal, crash_point
 from ._fresh import Fresh
 from ._tracing import Awaits, Tracer
 
-__all__ = ["END", "START", "Case", "Stage", "UnawaitedError", "called", "is_awaited"]
+__all__ = ["END", "START", "Case", "Stage", "UnawaitedError", "called", "is_async_function"]
 
 START: Final = "as the handler starts"
 END: Final = "after the handler, with nothing recorded"
 
 BRIEF: Final = 0.5
-"""Seconds of lease of whoever is to die, on a receiver of yours: the retry waits so long for real."""
+"""The lease in seconds of a life that is to die, on the user's receiver: the retry really waits for it."""
 
 REDELIVERIES: Final = 3
 
 
 class UnawaitedError(UsageError):
-    """A function that does not look like an async one returned something to await."""
+    """A function that does not look async returned an awaitable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """The handler under trial, with its arguments and what is known of it."""
+    """The handler under test, with its arguments and settings."""
 
     handler: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -67,19 +67,19 @@ class Case:
     snapshot: Callable[[], Any]
     later: Callable[[], Any] | None = None
     results: bool = True
-    """Must every delivery give the same answer?"""
-    awaited: bool
+    """Every delivery must return the same result."""
+    is_async: bool
 
     @property
     def name(self) -> str:
         return getattr(_inner(self.handler), "__qualname__", repr(self.handler))
 
     def state(self) -> tuple[Any, str]:
-        """The world; or why it cannot be read, which is a finding too: it is half written."""
+        """The snapshot, or the error of reading it, which is a fault too: it is half written."""
         try:
             return copied(called(self.snapshot)), ""
         except Exception as error:
-            return error, f"the world cannot be read: {type(error).__name__}: {error}"
+            return error, f"the snapshot cannot be read: {type(error).__name__}: {error}"
 
     def ask(self) -> Any:
         """One call of the handler, with arguments that no other call has changed."""
@@ -87,8 +87,8 @@ class Case:
         return self.handler(*args, **kwargs)
 
 
-def is_awaited(handler: Callable[..., Any]) -> bool:
-    """Is it written as an async function? (One that hides this is found out when it is run.)"""
+def is_async_function(handler: Callable[..., Any]) -> bool:
+    """Whether it is declared ``async``. (If a wrapper hides this, it is detected at its first run.)"""
     inner = _inner(handler)
     return any(map(inspect.iscoroutinefunction, (inner, getattr(inner, "__call__", None))))  # noqa: B004
 
@@ -100,7 +100,7 @@ def _inner(handler: Any) -> Any:
 
 
 def called(function: Callable[[], Any]) -> Any:
-    """What a function of the user's returns; awaited, if that is what it wants."""
+    """Call the user's function; if it returns an awaitable, await that."""
     found = function()
     if not inspect.isawaitable(found):
         return found
@@ -113,7 +113,7 @@ def called(function: Callable[[], Any]) -> Any:
 
 @dataclass
 class Stage:
-    """Where one trial plays: clean at first, and with one key."""
+    """The environment of one trial: clean at first, with one key."""
 
     case: Case
     starts: list[str] = field(default_factory=list)
@@ -125,10 +125,10 @@ class Stage:
         called(case.setup)
         own = case.receiver
         policy = case.policy or (Policy() if own is None else own.policy)
-        # Without a time-out, which would take the handler, and its points, to another thread.
+        # Without a time-out, which would run the handler, and its points, in another thread.
         self.policy = policy.replace(timeout=None)
         if own is None:
-            # Refusals instead of waits: nobody but us moves this clock.
+            # Reject instead of waiting: only we move this clock.
             self.clock = FakeClock()
             self.store: Store = MemoryStore(now=self.clock)
             self.policy = self.policy.replace(in_flight="reject")
@@ -139,7 +139,7 @@ class Stage:
             self.key = Fresh(own.key(case.key))
 
     def pass_time(self) -> None:
-        """Let whatever lease there is run out. On a real clock the next delivery waits for it."""
+        """Let every lease expire. On a real clock the next delivery waits for it."""
         if self.clock is not None and not self.case.bare:
             self.clock.advance(
                 max(seconds(self.policy.lease), seconds(self.policy.backoff.most)) + 1
@@ -148,19 +148,19 @@ class Stage:
             called(self.case.later)
 
     def deliver(self, life: Life | None = None) -> Any:
-        """The outcome (bare: the value), or the error. What the dead say is None."""
+        """The outcome (bare: the value), or the error; None if the life died."""
         life = life or Life()
         with life:
             try:
                 return self._received(life)
             except SystemExit as end:
-                return RuntimeError(f"it ended its process, with status {end.code!r}")
+                return RuntimeError(f"the handler exited, with status {end.code!r}")
             except Exception as error:
                 return error
         return None
 
     def deliver_again(self) -> Any:
-        """As a broker would, that does not give up while somebody else seems to be at it."""
+        """Deliver again, as a broker does: repeatedly, while the key seems to be in progress."""
         answer = self.deliver()
         for _ in range(REDELIVERIES):
             if not isinstance(answer, StillInProgressError):
@@ -169,11 +169,11 @@ class Stage:
             answer = self.deliver()
         return answer
 
-    # -- two colours --------------------------------------------------------------------------
+    # -- blocking and async -------------------------------------------------------------------
 
     def _received(self, life: Life) -> Any:
         with self.case.tracer.watching():
-            if self.case.awaited:
+            if self.case.is_async:
                 return asyncio.run(self._await(life))
             if self.case.bare:
                 return self._started()
@@ -204,10 +204,10 @@ class Stage:
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
-            raise UnawaitedError(f"{self.case.name} returned something to await")
+            raise UnawaitedError(f"{self.case.name} returned an awaitable")
         if isinstance(value, (GeneratorType, AsyncGeneratorType)):
             raise UsageError(
-                f"{self.case.name} returned a generator, which is work not yet done: return a value "
+                f"{self.case.name} returned a generator, so its work is not done yet: return a value "
                 "instead of yielding"
             )
         crash_point(END)
@@ -219,14 +219,14 @@ class Stage:
         )
 
     def _prepare(self, receiver: Receiver | AsyncReceiver) -> None:
-        """Zombies and lost leases are what trials are made of: nothing for a log. And the worker's
-        clock goes with the store's, so that `current_claim().lost` tells the truth."""
+        """Do not log lost leases, which trials cause on purpose. And use the store's clock for the worker,
+        so that `current_claim().lost` is right."""
         receiver._notify = receiver._runtime.keeper._notify = _silent
         if self.clock is not None:
             receiver._runtime.clock = self.clock.worker
 
     def _dressed(self, wrapper: Any) -> Any:
-        """With the handler's name and return type, so that results decode the same."""
+        """Give it the handler's name and return type, so that results are decoded the same way."""
         functools.update_wrapper(wrapper, self.case.handler, ("__name__", "__qualname__"))
         del wrapper.__wrapped__
         wrapper.__annotations__ = {"return": resolve_return_type(self.case.handler)}
@@ -237,19 +237,19 @@ def _silent(_: Event) -> None: ...
 
 
 class _Store(_Mortal):
-    """The stage's store as one life sees it. Renewals are not points: they come when they will."""
+    """The stage's store, bound to one life. Renewals are not points: their time is not fixed."""
 
     def perform(self, request: Request) -> Any:
         if request.op != "renew":
             return super().perform(request)
         self._life.check()
-        if getattr(self._life, "stands_still", False):
-            raise StoreUnavailableError("this worker stands still: it renews nothing")
+        if getattr(self._life, "is_paused", False):
+            raise StoreUnavailableError("this worker is paused, so it renews nothing")
         return self._store.perform(request)
 
 
 class _Inline(AsyncStore):
-    """A blocking store on an event loop that has nothing else to do."""
+    """A blocking store for an event loop that runs one delivery only."""
 
     immediate = True
 
@@ -274,4 +274,4 @@ class _Inline(AsyncStore):
         return self._store
 
     async def close(self) -> None:
-        """The data belongs to the stage."""
+        """Does nothing: the data belongs to the stage."""

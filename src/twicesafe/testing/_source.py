@@ -1,4 +1,4 @@
-"""What the source of a handler tells its tracer: where it awaits, and where its ``with`` blocks are."""
+"""Finds the ``await`` and ``with`` lines in a handler's source, for the tracer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Source:
             node.lineno: range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
             for node in blocks
         }
-        """By the line of each ``with``, which Python visits again on its way out: its body."""
+        """The body of each ``with``, by the line of the ``with``, which Python visits again when leaving it."""
         self._managers = {
             node.lineno: _named(node.items[-1]) for node in blocks if isinstance(node, ast.With)
         }
 
     def manager(self, line: int, local: Mapping[str, Any], glob: Mapping[str, Any]) -> Any:
-        """Whose exit comes next at this ``with``; None if it has no name that we could ask for."""
+        """The context manager that this ``with`` leaves; None if it has no name to look up."""
         name, *rest = self._managers.get(line) or [""]
         found = local.get(name, glob.get(name))
         for attribute in rest:
@@ -41,7 +41,7 @@ _WAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith)
 
 
 def _named(item: ast.withitem) -> list[str]:
-    """``lock`` and ``self.lock``, but nothing that would have to be called; or what it is called."""
+    """The name of the manager: after ``as``, or ``lock`` or ``self.lock``; [] if it is a call."""
     if isinstance(item.optional_vars, ast.Name):
         return [item.optional_vars.id]
     names: list[str] = []

@@ -1,9 +1,9 @@
-"""Points that nobody had to mark: before the lines of a handler, and whenever it waits.
+"""Automatic crash points: before the lines of a handler, and whenever it waits.
 
-Both call `crash_point`, so outside a life they do nothing. Lines are watched by ``sys.settrace`` in
-the thread that runs the handler, in the files that were asked for: a debugger or a coverage tool
-that uses the same hook sees nothing meanwhile, and gets it back afterwards. Once dead, a life is not
-traced any more: a ``finally`` of the handler runs to its end, as it would on an exception.
+Both call `crash_point`, so outside a life they do nothing. Lines are traced with ``sys.settrace`` in
+the thread that runs the handler, in the given files. A debugger or coverage tool that uses the same
+hook sees nothing meanwhile, and gets it back afterwards. A life that died is not traced any more, so a
+``finally`` of the handler runs to its end, as on any exception.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ._source import Source, source_of
 __all__ = ["Awaits", "LinesOf", "Tracer", "code_of", "receives_itself"]
 
 LinesOf: TypeAlias = bool | Iterable[ModuleType | str | Path]
-"""True: of the file that the handler is written in; or of these modules or files too."""
+"""True: the lines of the handler's file; or also those of these modules or files."""
 
 WIDE: Final = 56
-"""Characters of a line that are shown."""
+"""The most characters of a line that are shown."""
 
 _PACKAGE: Final = str(Path(__file__).parent.parent)
 _NOT_YOURS: Final = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
 
 
 def code_of(handler: Any) -> CodeType | None:
-    """The code that runs when this is called; None: it is not written in Python."""
+    """The code object that runs when this is called; None: it is not written in Python."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     handler = inspect.unwrap(handler)
@@ -48,21 +48,21 @@ def code_of(handler: Any) -> CodeType | None:
 
 
 def receives_itself(handler: Any) -> bool:
-    """Is it what one of our decorators made of a function?"""
+    """Whether one of our decorators made it, so that it has its own receiver or inbox."""
     code = getattr(handler, "__code__", None)
     return isinstance(code, CodeType) and code.co_filename.startswith(_PACKAGE)
 
 
 class Tracer:
-    """Makes points of lines: of all of these files, or only of those that await."""
+    """Makes a point of every line of these files, or only of the lines that await."""
 
     def __init__(self, files: Iterable[str], every_line: bool) -> None:
         self.files = frozenset(files)
         self.every_line = every_line
         self.elsewhere: set[str] = set()
-        """Files of the user's that were called from these, and are not watched."""
+        """Files of the user that were called from these, and are not traced."""
         self.passed = False
-        """Was any line of them met?"""
+        """Whether any line of these files was run."""
 
     @classmethod
     def of(cls, handler: Any, lines: LinesOf) -> Self:
@@ -71,15 +71,15 @@ class Tracer:
         if isinstance(lines, bool):
             if lines and not home:
                 raise ConfigurationError(
-                    f"lines=True: {handler!r} is not written in Python; name the modules whose lines "
-                    "count: lines=[shop]"
+                    f"lines=True: {handler!r} is not written in Python; name the modules to trace: "
+                    "lines=[shop]"
                 )
             return cls(home, lines)
         return cls(home | {_file_of(one) for one in lines}, True)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, and in this thread, lines are points. If none can be, nobody's hook is touched."""
+        """Trace lines in this thread. If there are none to trace, the hook is not touched."""
         if not self.every_line and not any(source_of(file).awaits for file in self.files):
             yield
             return
@@ -97,7 +97,7 @@ class Tracer:
             if caller is not None and caller.f_code.co_filename in self.files and _is_yours(file):
                 self.elsewhere.add(file)
             return None
-        if frame.f_trace is not None:  # a coroutine that goes on
+        if frame.f_trace is not None:  # a coroutine that continues
             return frame.f_trace
         source = source_of(file)
         before = 0
@@ -122,9 +122,9 @@ class Tracer:
 def _leave(life: Life, frame: FrameType, source: Source, line: int) -> None:
     """A point between the body of a ``with`` and its exit.
 
-    Python does not call the exit of an exception that is raised here, so whoever dies here leaves it
-    by our hand: a lock that is held for ever is what no real death leaves behind. Where we cannot
-    have the manager, only who dies for real may pass.
+    Python does not call ``__exit__`` for an exception that is raised here. So if the life dies here, we
+    call it: otherwise a lock would stay locked, as no real crash leaves it. If the manager is not known,
+    this is a point for a real process only.
     """
     manager = source.manager(line, frame.f_locals, frame.f_globals)
     if manager is None and not life.real:
@@ -149,8 +149,8 @@ def _is_yours(file: str) -> bool:
 
 def shown(function: str, file: str, line: int) -> str:
     source = linecache.getline(file, line).strip()
-    told = source if len(source) <= WIDE else f"{source[: WIDE - 1]}…"
-    return f"{Path(file).name}:{line} in {function}: {told}"
+    text = source if len(source) <= WIDE else f"{source[: WIDE - 1]}…"
+    return f"{Path(file).name}:{line} in {function}: {text}"
 
 
 class Awaits:
@@ -169,10 +169,12 @@ class Awaits:
                 return end.value
             try:
                 life = current_life()
-                if life is not None and life.alive:  # the dead may still let go of what they hold
+                if (
+                    life is not None and life.alive
+                ):  # after its death it may still release what it holds
                     life.reach(f"at the await of {_place(self._coroutine)}")
                 reply = yield awaited
-            except BaseException as error:  # the death too: it is the coroutine that dies
+            except BaseException as error:  # `Died` too: it must be raised in the coroutine
                 act = functools.partial(steps.throw, error)
             else:
                 act = functools.partial(steps.send, reply)

@@ -1,5 +1,7 @@
-"""The pytest plugin. pytest loads it in every run where twicesafe is installed, so it is light: it
-imports nothing of its own until a fixture is used.
+"""The pytest plugin: fixtures for the test kit.
+
+pytest loads it in every run where twicesafe is installed. So it imports nothing of twicesafe until a
+fixture is used.
 
     def test_charge(assert_idempotent, ledger):
         assert_idempotent(charge, order, snapshot=ledger.lines, setup=ledger.clear)
@@ -7,9 +9,9 @@ imports nothing of its own until a fixture is used.
     def test_charge_at_every_line(crash_matrix, ledger):
         crash_matrix(charge, order, snapshot=ledger.lines, setup=ledger.clear, lines=True).check()
 
-    @pytest.mark.twicesafe(takeover="hold")     # settings of a Policy, for both of the next
+    @pytest.mark.twicesafe(takeover="hold")     # settings of a Policy, for both fixtures below
     def test_takeover(idempotent_receiver, store_clock):
-        store_clock.advance(31)         # every lease of 30 s is over; nobody waited
+        store_clock.advance(31)         # every lease of 30 s has expired, without waiting
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def store_clock() -> FakeClock:
-    """The clock of `idempotent_receiver`'s store: it stands still until you ``advance`` it."""
+    """The clock of the store of `idempotent_receiver`. It does not move until you ``advance`` it."""
     from ._clock import FakeClock
 
     return FakeClock()
@@ -70,7 +72,7 @@ def _marked(request: pytest.FixtureRequest) -> Policy | None:
     mark = request.node.get_closest_marker("twicesafe")
     if mark is not None and mark.args:
         raise pytest.UsageError(
-            f"the mark twicesafe takes settings by their names, such as takeover='hold', not {mark.args}"
+            f"the mark twicesafe takes named settings, such as takeover='hold', not {mark.args}"
         )
     return None if mark is None else Policy(**mark.kwargs)
 

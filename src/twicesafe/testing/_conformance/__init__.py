@@ -1,4 +1,4 @@
-"""The conformance suite: what a store must keep, as tests that its author runs.
+"""The conformance suite for stores: the rules of the protocol, as tests for authors of stores.
 
     class Sqlite(StoreUnderTest):
         def open_store(self, place):
@@ -18,9 +18,9 @@
 
     TestSqliteModel = SqliteModel.TestCase
 
-That is all. Each rule of the protocol (P1 to P12, as far as it is the store's) and each row of the
-lifecycle's table is a test, in both colours. A store on a server with a clock of its own sets
-``real_clock = True``; what a store declares that it cannot do (`Capabilities`) is skipped, visibly.
+That is all. Each rule of the protocol (P1 to P12, as far as it concerns the store) and each row of the
+lifecycle table is a test, blocking and async. A store whose server has its own clock sets
+``real_clock = True``. A capability that the store does not declare (`Capabilities`) is a visible skip.
 """
 
 from __future__ import annotations

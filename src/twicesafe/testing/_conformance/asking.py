@@ -1,4 +1,4 @@
-"""The words that rules are written in: three owners, two keys, and requests with usual terms."""
+"""The vocabulary of the rules: three owners, two keys, and requests with default settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 HOUR: Final = 3_600_000
-"""Milliseconds that no test ever waits for, unless it can set the clock."""
+"""In milliseconds. No test waits that long, unless it can set the clock."""
 
 A: Final = b"owner A".ljust(16, b".")
 B: Final = b"owner B".ljust(16, b".")
@@ -54,7 +54,7 @@ OTHER: Final = Key("order-78", scope=("shop", "charge"))
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """What the winner of a claim knows, and may ask for."""
+    """A claim that was won, and the requests of its owner."""
 
     id: bytes
     owner: bytes
@@ -62,7 +62,7 @@ class Mine:
     answer: Claimed
 
     def replace(self, **changes: Any) -> Mine:
-        """An impostor: the same with another owner or fence."""
+        """The same with another owner or fence, as an impostor has."""
         return replace(self, **changes)
 
     def renew(self, lease: int = HOUR) -> Renew:
@@ -127,18 +127,18 @@ def forget(key: Key = KEY, *, retention: int = HOUR) -> Forget:
 # --- short scripts that longer ones begin with -----------------------------------------------
 
 
-def won(by: bytes = A, key: Key = KEY, **terms: Any) -> Script[Mine]:
-    """A claim that must win, and its row."""
-    answer = yield claim(by, key, **terms)
+def won(by: bytes = A, key: Key = KEY, **settings: Any) -> Script[Mine]:
+    """A claim that must win."""
+    answer = yield claim(by, key, **settings)
     assert answer.verdict is Verdict.WON, answer
     return Mine(key.id, by, answer.fence, answer)
 
 
-def reach(state: State | None, key: Key = KEY, by: bytes = A, **terms: Any) -> Script[Mine]:
-    """Bring a new key into this state; who did it."""
+def reach(state: State | None, key: Key = KEY, by: bytes = A, **settings: Any) -> Script[Mine]:
+    """Bring a new key into this state; returns its claim."""
     if state is None:
         return Mine(key.id, by, 1, Claimed(Verdict.WON))
-    mine = yield from won(by, key, **terms)
+    mine = yield from won(by, key, **settings)
     path: dict[State, list[Any]] = {
         State.IN_PROGRESS: [],
         State.COMPLETED: [mine.complete()],
@@ -157,8 +157,8 @@ def reach(state: State | None, key: Key = KEY, by: bytes = A, **terms: Any) -> S
 
 
 def unchanged(request: Any, expected: Any, key: Key = KEY) -> Script[None]:
-    """This request gets this answer and leaves the record as it was."""
+    """This request gets this answer and does not change the record."""
     before: Row | None = yield read(key)
     answer = yield request
     assert answer == expected, f"{request} was answered {answer}"
-    assert (yield read(key)) == before, f"{request} was refused and changed the record all the same"
+    assert (yield read(key)) == before, f"{request} was refused, but it changed the record"

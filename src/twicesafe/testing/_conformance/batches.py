@@ -1,7 +1,7 @@
-"""Batches: many requests in one trip, each with a verdict of its own.
+"""Batches: many requests in one round trip, each with its own verdict.
 
-The requests of a batch are as concurrent as those of different workers: each is atomic, their order
-is the store's. One that cannot be done does not sink the others; its error stands in its place.
+The requests of a batch are as concurrent as those of different workers: each is atomic, and the store
+chooses their order. One that fails does not affect the others; its error is in its place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .rules import Rules, rule
 
 __all__ = ["BatchRules"]
 
-NONSENSE: Any = "an hour"
+INVALID: Any = "an hour"
 
 
 class BatchRules(Rules):
@@ -59,7 +59,7 @@ class BatchRules(Rules):
 
     @rule("P1", "P11")
     def test_every_claim_has_its_own_verdict(self) -> Script[None]:
-        """And it is the one that the claim would get alone."""
+        """It is the verdict that the claim would get alone."""
         expected = {}
         for state in (None, *State):
             key = Key(f"in {state}")
@@ -200,7 +200,7 @@ class BatchRules(Rules):
     def test_a_request_that_makes_no_sense_sinks_no_other(self, case: int) -> Script[None]:
         keys = [Key("x"), Key("y"), Key("z")]
         answers = yield [
-            claim(A, key, lease=NONSENSE if number == case else HOUR)
+            claim(A, key, lease=INVALID if number == case else HOUR)
             for number, key in enumerate(keys)
         ]
         for number, (key, answer) in enumerate(zip(keys, answers, strict=True)):
@@ -216,7 +216,7 @@ class BatchRules(Rules):
     def test_a_completion_that_makes_no_sense_sinks_no_other(self) -> Script[None]:
         bad = yield from won(A)
         good = yield from won(A, OTHER)
-        answers = yield [bad.complete(b"x", retention=NONSENSE), good.complete(b"y")]
+        answers = yield [bad.complete(b"x", retention=INVALID), good.complete(b"y")]
         assert isinstance(answers[0], Exception)
         assert answers[1] is Ack.OK
         assert (yield read()).state is State.IN_PROGRESS

@@ -1,8 +1,8 @@
-"""The bench that a store is put on, and the commands of a rule's script.
+"""The test bench of a store, and the commands that a rule may yield.
 
-A rule is written once, as a generator that yields requests and receives answers. The blocking
-bench performs them on the `Store`, the other one on the `AsyncStore`; nothing else differs. Besides
-requests (and lists of them: one batch) a script may yield the commands below.
+A rule is written once, as a generator that yields requests and receives answers. `Bench` performs them
+on the `Store`, `AsyncBench` on the `AsyncStore`; nothing else differs. A rule may also yield a list of
+requests (one batch), and the commands below.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = [
     "AsyncBench",
     "AtOnce",
     "Bench",
-    "Beside",
     "Corrupt",
     "Elsewhere",
+    "KeeperStore",
     "Recalled",
     "Refuse",
     "Reopen",
@@ -42,11 +42,11 @@ T = TypeVar("T")
 Script: TypeAlias = Generator[Any, Any, T]
 
 
-EARSHOT: Final = 0.1
-"""Seconds in which a watcher has begun to listen."""
+LISTENING: Final = 0.1
+"""Seconds after which a watcher listens."""
 
 
-# --- what a script may yield besides requests ------------------------------------------------
+# --- commands --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class KeeperStore:
     """Perform this on the blocking store that the lease keeper uses."""
 
     request: Request
@@ -77,7 +77,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """Perform all of these at the same moment: threads or tasks. Reply: the answers, in order."""
+    """Perform all of these concurrently, in threads or tasks. Reply: the answers, in order."""
 
     requests: Sequence[Request]
     elsewhere: bool = False
@@ -86,7 +86,7 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Watch this key for so long, and meanwhile do this elsewhere. Reply: seconds it took."""
+    """Watch this key, and meanwhile perform a request elsewhere. Reply: seconds it took."""
 
     id: bytes
     seconds: float
@@ -109,11 +109,11 @@ class Corrupt:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """From now on the store says no to one payload. Reply: that payload."""
+    """From now on the store refuses one payload. Reply: that payload."""
 
 
 class Bench:
-    """One place, its store, and the commands above; blocking."""
+    """A store, and how it performs the commands above; blocking."""
 
     def __init__(self, hooks: StoreUnderTest, place: Place) -> None:
         self.hooks, self.place = hooks, place
@@ -143,13 +143,13 @@ class Bench:
                 return self.second.perform(request)
             case AtOnce(requests, elsewhere):
                 second = self.second if elsewhere else self.store
-                return _in_threads(_dealt(requests, self.store, second))
+                return _in_threads(_distributed(requests, self.store, second))
             case Watched(id_, seconds, meanwhile):
                 with ThreadPoolExecutor(1) as pool:
                     began = time.monotonic()
                     watching = pool.submit(self.store.watch, id_, seconds)
                     if meanwhile is not None:
-                        time.sleep(EARSHOT)
+                        time.sleep(LISTENING)
                         self.second.perform(meanwhile)
                     watching.result()
                     return time.monotonic() - began
@@ -157,7 +157,7 @@ class Bench:
                 return self.hooks.corrupt(self.place, id_)
             case Refuse():
                 return self.hooks.refuse(self.place)
-            case Beside(request):
+            case KeeperStore(request):
                 return self.store.perform(request)
         return self.store.perform(command)
 
@@ -180,7 +180,7 @@ class Bench:
 
 
 class AsyncBench:
-    """The same on an event loop of its own."""
+    """The async version, on its own event loop."""
 
     def __init__(self, hooks: StoreUnderTest, place: Place) -> None:
         self.hooks, self.place = hooks, place
@@ -214,12 +214,14 @@ class AsyncBench:
                 return await self.second.perform(request)
             case AtOnce(requests, elsewhere):
                 second = self.second if elsewhere else self.store
-                return await asyncio.gather(*(go() for go in _dealt(requests, self.store, second)))
+                return await asyncio.gather(
+                    *(go() for go in _distributed(requests, self.store, second))
+                )
             case Watched(id_, seconds, meanwhile):
                 began = time.monotonic()
                 watching = asyncio.ensure_future(self.store.watch(id_, seconds))
                 if meanwhile is not None:
-                    await asyncio.sleep(EARSHOT)
+                    await asyncio.sleep(LISTENING)
                     await self.second.perform(meanwhile)
                 await watching
                 return time.monotonic() - began
@@ -227,7 +229,7 @@ class AsyncBench:
                 return self.hooks.corrupt(self.place, id_)
             case Refuse():
                 return self.hooks.refuse(self.place)
-            case Beside(request):
+            case KeeperStore(request):
                 return await asyncio.to_thread(lambda: self.store.blocking_store().perform(request))
         return await self.store.perform(command)
 
@@ -248,8 +250,8 @@ class AsyncBench:
             self.hooks.tidy(self.place)
 
 
-def open_bench(hooks: StoreUnderTest, colour: str, folder: Path) -> Bench | AsyncBench:
-    return (Bench if colour == "blocking" else AsyncBench)(hooks, Place(folder))
+def open_bench(hooks: StoreUnderTest, mode: str, folder: Path) -> Bench | AsyncBench:
+    return (Bench if mode == "blocking" else AsyncBench)(hooks, Place(folder))
 
 
 async def _close_all(*stores: AsyncStore | None) -> None:
@@ -258,8 +260,8 @@ async def _close_all(*stores: AsyncStore | None) -> None:
             await store.close()
 
 
-def _dealt(requests: Sequence[Request], *stores: Any) -> list[Callable[[], Any]]:
-    """Each request on the next of these stores."""
+def _distributed(requests: Sequence[Request], *stores: Any) -> list[Callable[[], Any]]:
+    """Calls for these requests, on the stores in turn."""
     return [
         partial(stores[number % len(stores)].perform, request)
         for number, request in enumerate(requests)

@@ -1,4 +1,4 @@
-"""Looking around: pages of rows for an operator, and the counts that tell how full the store is."""
+"""Browsing: pages of rows and counts, for operators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCOPES: Final[list[tuple[str, ...]]] = [
     ("[",),
     ("x" * 255,),
 ]
-"""Any two of these are different, and a prefix is one of whole parts."""
+"""All different. A prefix consists of whole parts."""
 
 
 def browse_all(

@@ -1,7 +1,7 @@
-"""The suite without pytest's runner: for commands, and for tests that expect it to fail.
+"""The suite without pytest's runner: for commands, and for tests that expect failures.
 
 for checked in check(Sqlite(), folder):
-    print(checked.name, checked.colour, checked.verdict)
+    print(checked.name, checked.mode, checked.verdict)
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Checked", "check"]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One rule (and case) on one store in one colour."""
+    """One rule (and case) on one store, blocking or async."""
 
     name: str
-    colour: str
+    mode: str
     verdict: Literal["kept", "broken", "skipped"]
     why: str = ""
 
@@ -34,12 +34,12 @@ class Checked:
 def check(
     suite: Rules,
     folder: Path,
-    colours: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
     only: Collection[str] | None = None,
 ) -> Iterator[Checked]:
-    """Try every rule, each on a store of its own below `folder`; hand over the outcomes.
+    """Test every rule, each on a new store below `folder`; yields the outcomes.
 
-    ``only``: those of these names, written as `Checked.name` is: with the case in brackets.
+    ``only``: only rules with these names, as in `Checked.name`, with the case in brackets.
     """
     _refuse_unknown(suite, only or ())
     for name, rule in rules_of(type(suite)).items():
@@ -49,17 +49,17 @@ def check(
             label = f"{name}[{case}]" if case else name
             if only is not None and label not in only:
                 continue
-            for colour in suite.colours if colours is None else colours:
+            for mode in suite.modes if modes is None else modes:
                 where = Path(tempfile.mkdtemp(dir=folder))
                 try:
-                    with open_bench(suite, colour, where) as bench:
+                    with open_bench(suite, mode, where) as bench:
                         test(bench, **arguments)
                 except pytest.skip.Exception as skipped:
-                    yield Checked(label, colour, "skipped", str(skipped))
+                    yield Checked(label, mode, "skipped", str(skipped))
                 except Exception as error:
-                    yield Checked(label, colour, "broken", f"{type(error).__name__}: {error}")
+                    yield Checked(label, mode, "broken", f"{type(error).__name__}: {error}")
                 else:
-                    yield Checked(label, colour, "kept")
+                    yield Checked(label, mode, "kept")
 
 
 def _refuse_unknown(suite: Rules, only: Collection[str]) -> None:

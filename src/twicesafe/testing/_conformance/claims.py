@@ -1,7 +1,7 @@
-"""Claims: one atomic write decides who runs (P1), and a repeated question gets the same answer (P2).
+"""Claims: one atomic write decides which worker runs (P1), and a repeated claim gets the same answer (P2).
 
-Also: what each verdict tells, that a mismatch comes before everything else (P11), and that every
-start beyond the first has its cause (P12).
+Also: what each verdict contains, that a mismatch comes before everything else (P11), and that every
+start after the first has its cause (P12).
 """
 
 from __future__ import annotations
@@ -234,22 +234,22 @@ class ClaimRules(Rules):
         fences = [each.fence for each in (mine, again, third, fourth, fifth)]
         assert fences == sorted(set(fences)), "fences strictly increase (P3)"
 
-    # -- a look without a claim: may know nothing, may not know more than a claim ----------------
+    # -- recall: it may know nothing, but never more than a claim ------------------------------
 
     @rule("P8", cases={state.value: state for state in State})
     def test_a_look_tells_what_a_claim_would_tell(self, case: State) -> Script[None]:
         yield from reach(case, fingerprint=F1)
-        told = yield Recalled(KEY.id)
+        recalled = yield Recalled(KEY.id)
         answer = yield claim(B)
-        if told is not None and told.verdict is Verdict.REPLAY:
+        if recalled is not None and recalled.verdict is Verdict.REPLAY:
             assert case in (State.COMPLETED, State.FAILED), f"{case} is no answer"
             same = ("fence", "attempt", "cause", "state", "result", "fingerprint")
-            assert [getattr(told, name) for name in same] == [getattr(answer, n) for n in same]
+            assert [getattr(recalled, name) for name in same] == [getattr(answer, n) for n in same]
 
     @rule("P8")
     def test_a_look_does_not_tell_what_has_expired(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.complete(b"x", retention=self.tick)
         yield Advance(self.tick)
-        told = yield Recalled(KEY.id)
-        assert told is None or told.verdict is not Verdict.REPLAY
+        recalled = yield Recalled(KEY.id)
+        assert recalled is None or recalled.verdict is not Verdict.REPLAY

@@ -1,6 +1,6 @@
-"""Completion (P4): one result, recorded by the owner alone, once; its repeats change nothing.
+"""Completion (P4): only the owner records a result, and only once; a repeat changes nothing.
 
-A late owner may still complete if nobody took over; nobody may complete a record that is gone.
+A late owner may still complete if there was no takeover. A record that was deleted cannot be completed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from .rules import Rules, rule
 
 __all__ = ["CompletionRules"]
 
-APART: Final = 2048
-"""Near here, stores move results off the hot row."""
+LARGE: Final = 2048
+"""Near this size, stores move results out of the row."""
 
 RESULTS: Final[dict[str, bytes | None]] = {
     "none": None,
@@ -27,9 +27,9 @@ RESULTS: Final[dict[str, bytes | None]] = {
     "false": b"false",
     "every_byte": bytes(range(256)),
     "not_utf8": b"\xc3\x28\xff\xfe",
-    "2047": b"a" * (APART - 1),
-    "2048": b"b" * APART,
-    "2049": b"c" * (APART + 1),
+    "2047": b"a" * (LARGE - 1),
+    "2048": b"b" * LARGE,
+    "2049": b"c" * (LARGE + 1),
     "262144": bytes(range(256)) * 1024,
 }
 

@@ -1,6 +1,6 @@
-"""Many at once: threads on the blocking store, tasks on the other; then through two store objects.
+"""Concurrency: many requests at once, in threads or tasks, on one store object or on two.
 
-Whatever the order, at most one claim lives at any moment, and every answer "won" has its row (P1).
+In any order, at most one claim is alive at any moment, and every "won" has its row (P1).
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class ConcurrencyRules(Rules):
             key = Key(f"retry-{number}")
             answers = yield AtOnce([claim(A, key)] * 16)
             for place in range(16):
-                while answers[place].locked:  # it waited for a sibling's write and decided nothing
+                while answers[
+                    place
+                ].locked:  # it waited for the write of another one and decided nothing
                     answers[place] = yield claim(A, key)
             first = answers[0]
             assert first.verdict is Verdict.WON
@@ -81,7 +83,7 @@ class ConcurrencyRules(Rules):
 
     @rule("P1", "P6")
     def test_a_sweep_never_takes_the_row_from_under_a_claim(self) -> Script[None]:
-        """A purge race in the field handed out claims with no row behind them."""
+        """A race with a purge once produced claims without a row, in production."""
         for number in range(4 * ROUNDS):
             key = Key(f"purge-{number}")
             fence = yield from expiring(State.COMPLETED, self.tick, key)

@@ -1,4 +1,4 @@
-"""What outlives a store object: records, fences and trails; and what another object sees at once."""
+"""Durability: what survives reopening a store, and what a second store object sees at once."""
 
 from __future__ import annotations
 

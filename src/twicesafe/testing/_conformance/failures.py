@@ -1,7 +1,7 @@
-"""Failures: a failed attempt rests and is tried again; one that fails too often is parked.
+"""Failures: a failed key is retried after its back-off; one that fails too often is parked.
 
-Attempts are counted when a claim is won, so a handler that kills its process counts too. What is
-parked or held waits for an operator: it is never started, expired or swept.
+Attempts are counted when a claim is won, so a handler that kills its process counts too. A parked or
+held key waits for an operator: it is never started, and never expires.
 """
 
 from __future__ import annotations

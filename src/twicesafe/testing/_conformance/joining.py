@@ -1,7 +1,7 @@
-"""Joining: the record in a transaction that is not the store's (inbox). Only with ``transactions``.
+"""Transaction mode: the programs for the caller's transaction (inbox). Only with ``transactions``.
 
-The programs run here in transactions of the store's own (`Store.own_transaction`), where they must decide as
-the lifecycle's table says, and know their own transaction from the next one.
+Here they run in the store's own transactions (`Store.own_transaction`). They must decide as the lifecycle
+table says, and tell the transaction that they entered from the next one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class _UndoneError(Exception):
 
 
 class Joined:
-    """A store, and its programs for the transactions of others."""
+    """A store, and its programs for the caller's transaction."""
 
     def __init__(self, store: Store, advance: Callable[[int], None]) -> None:
         self.store, self.advance = store, advance
-        self._inside = store.in_transaction()
+        self._programs = store.in_transaction()
 
     def enter(self, owner: bytes = A, **more: Any) -> Entered:
-        """In a transaction that commits."""
+        """Enter, in a transaction that commits."""
         entered: Entered = self.store.own_transaction(lambda: self._first(self._ask(owner, **more)))
         return entered
 
@@ -48,17 +48,17 @@ class Joined:
         def both() -> Any:
             entered = yield from self._first(self._ask(owner))
             if entered.answer.verdict is Verdict.WON:
-                assert (yield from self._inside.leave(self._end(owner, entered, result)))
+                assert (yield from self._programs.leave(self._end(owner, entered, result)))
             return entered.answer
 
         answer: Claimed = self.store.own_transaction(both)
         return answer
 
     def leave(self, owner: bytes, entered: Entered) -> bool:
-        """Later, in a transaction of its own. (An inbox takes a missing mark for a False.)"""
+        """Leave, in another transaction. (For an inbox, a missing mark is a False.)"""
         ask = self._end(owner, entered, b"late")
         try:
-            left: bool = self.store.own_transaction(lambda: self._inside.leave(ask))
+            left: bool = self.store.own_transaction(lambda: self._programs.leave(ask))
         except StoreError:
             return False
         return left
@@ -82,14 +82,14 @@ class Joined:
         return Leave(end, entered.mark)
 
     def _first(self, ask: Enter) -> Any:
-        return self._inside.enter_one(ask)
+        return self._programs.enter_one(ask)
 
 
 class JoiningRules(Rules):
     @pytest.fixture
     def joined(self, tmp_path: Path) -> Iterator[Joined]:
-        if "blocking" not in self.colours:
-            pytest.skip("its programs are the same in both colours, and tried in the blocking one")
+        if "blocking" not in self.modes:
+            pytest.skip("tested on the blocking store: the async one has the same programs")
         place = Place(tmp_path)
         store = self.open_store(place)
         try:
@@ -101,7 +101,7 @@ class JoiningRules(Rules):
             self.tidy(place)
 
     def test_it_declares_the_sql_that_it_speaks(self, joined: Joined) -> None:
-        """By this an inbox notices a connection to another engine."""
+        """So that an inbox detects a connection to another engine."""
         assert joined.store.dialect in ("sqlite", "postgresql", "mysql")
 
     def test_what_is_accepted_is_completed_at_once(self, joined: Joined) -> None:
@@ -126,7 +126,7 @@ class JoiningRules(Rules):
         assert joined.enter_and_leave(B).verdict is Verdict.WON
 
     def test_another_transaction_cannot_leave(self, joined: Joined) -> None:
-        """The handler committed: what follows is not what was entered, and nothing says done."""
+        """The handler committed: the next transaction must not complete the record."""
         entered = joined.enter()
         assert not joined.leave(A, entered)
         assert joined.row().state is State.IN_PROGRESS

@@ -1,7 +1,7 @@
-"""Leases: a claim lives while it is renewed; then the next delivery takes over, and the old owner is out.
+"""Leases: a claim lives while it is renewed; then another delivery takes over, and the old owner is fenced.
 
-The lease is a field, not a TTL (P6). The store's clock judges it (P5). A takeover raises the fence
-(P3), and a policy of *at most once* turns it into a hold.
+The lease is a field, not a TTL (P6). The store's clock decides when it expires (P5). A takeover raises
+the fence (P3). With ``takeover="hold"`` the key is held instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..._core.protocol import Ack, Claimed, Sweep, Verdict
 from ..._values.records import Cause, State
 from .asking import HOUR, KEY, A, B, C, Mine, claim, read, release, unchanged, won
-from .bench import Advance, Beside, Script
+from .bench import Advance, KeeperStore, Script
 from .rules import Rules, rule
 
 __all__ = ["LeaseRules"]
@@ -28,7 +28,7 @@ ZOMBIE: Final[dict[str, Any]] = {
 """What an owner that lost its claim may still try."""
 
 FENCED: Final = {name: ask for name, ask in ZOMBIE.items() if name != "abandon"}
-"""All but the one that is known by its token alone."""
+"""All but `abandon`, which needs no fence."""
 
 
 class LeaseRules(Rules):
@@ -90,8 +90,8 @@ class LeaseRules(Rules):
 
     @rule("P4", cases=ZOMBIE)
     def test_a_missing_row_is_not_made(self, case: Any) -> Script[None]:
-        nobody = Mine(KEY.id, A, 1, Claimed(Verdict.WON))
-        yield from unchanged(case(nobody), Ack.MISSING)
+        missing = Mine(KEY.id, A, 1, Claimed(Verdict.WON))
+        yield from unchanged(case(missing), Ack.MISSING)
         assert (yield claim(B)).attempt == 1
 
     # -- renewal ------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class LeaseRules(Rules):
     @rule("P6")
     def test_the_keepers_store_renews_the_same_claims(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick)
-        assert (yield Beside(mine.renew())) is Ack.OK
+        assert (yield KeeperStore(mine.renew())) is Ack.OK
         yield Advance(self.tick)
         assert (yield claim(B)).verdict is Verdict.BUSY
 

@@ -1,8 +1,8 @@
 """Operators: release, resolve and forget, each with who and why in the audit trail.
 
-An operator's act raises the fence, so a worker that still runs is out (P3). A forgotten key keeps
-its tombstone: its data is gone, and a late duplicate still does not run. What leaves a key closed
-keeps it at least as long as it was kept before.
+An operator's act raises the fence, so a worker that still runs is fenced (P3). A forgotten key leaves a
+tombstone: its data is deleted, and a late duplicate still does not run. An act that closes a key never
+shortens its retention.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class OperatorRules(Rules):
     def test_forgetting_again_is_ok_and_changes_nothing(self) -> Script[None]:
         yield from reach(State.FORGOTTEN)
         yield from unchanged(forget(retention=9 * HOUR), Ack.OK)
-        assert len((yield History(KEY.id))) == 1, "an act that changed nothing is not an act"
+        assert len((yield History(KEY.id))) == 1, (
+            "an act that changed nothing must not be in the audit trail"
+        )
 
     @rule("P6")
     def test_work_in_progress_cannot_be_forgotten(self) -> Script[None]:
@@ -144,7 +146,7 @@ class OperatorRules(Rules):
     def test_an_act_that_closes_a_key_never_shortens_its_retention(
         self, case: tuple[State, Any]
     ) -> Script[None]:
-        """An operator's settings are not those of the work: a late repeat must find it closed."""
+        """An operator may have other settings than the worker: a late repeat must find the key closed."""
         state, act = case
         yield from reach(state)
         before = yield read()
@@ -223,4 +225,4 @@ class OperatorRules(Rules):
         assert len((yield History(KEY.id))) == 1
         yield Advance(self.tick)
         yield Sweep(100)
-        assert (yield History(KEY.id)) == [], "a trail without its record is kept for ever"
+        assert (yield History(KEY.id)) == [], "an audit trail without its record is never deleted"

@@ -1,8 +1,8 @@
-"""Refusals: the store says no to one payload, and to nothing else.
+"""Refusals: the store refuses one payload, and nothing else.
 
-The handler of that payload has run. The core ends such a key without its result, and asks three things
-of a store for that: a refusal is an error and changes nothing; the same claim is served as before,
-without the payload; and no neighbour of the refused one is hit, at least not when it comes alone.
+The handler of that payload has run. The core completes such a key without its result, and relies on
+three things: a refusal is an error and changes nothing; the same claim can then be completed without
+the payload; and other requests of the same batch succeed, at least when they are retried alone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RefusalRules(Rules):
         answers = yield asks
         assert isinstance(answers[2], Exception), answers[2]
         for ask, answer in zip(asks, answers, strict=True):
-            if ask is not asks[2] and answer is not Ack.OK:  # the connection they shared was cut
+            if ask is not asks[2] and answer is not Ack.OK:  # their shared connection was closed
                 assert isinstance(answer, StoreUnavailableError), answer
                 assert (yield replace(ask, alone=True)) is Ack.OK
         rows = yield [read(key) for key in keys]

@@ -1,7 +1,7 @@
-"""Retention: what is over is over on every read (P8); the sweep only tidies up.
+"""Retention: an expired record is gone for every read (P8); the sweep only frees its space.
 
-A sweep is bounded, can be resumed, and removes nothing but what is expired at that moment: never
-work in progress, never what waits for an operator (P6). Fences go on after it (P3).
+A sweep is bounded and can be resumed. It removes only records that are expired at that moment: never
+work in progress, never a key that waits for an operator (P6). Fences still increase after it (P3).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .rules import Rules, rule
 
 __all__ = ["RetentionRules", "expiring"]
 
-MORTAL: Final = {
+EXPIRING: Final = {
     state.value: state for state in (State.COMPLETED, State.FAILED, State.RELEASED, State.FORGOTTEN)
 }
-IMMORTAL: Final = {state.value: state for state in (State.IN_PROGRESS, State.HELD, State.PARKED)}
+PERMANENT: Final = {state.value: state for state in (State.IN_PROGRESS, State.HELD, State.PARKED)}
 
 
 def expiring(state: State, retention: int, key: Key = KEY) -> Script[int]:
-    """A record in this state that ends after `retention`; its fence."""
+    """Make a record in this state that expires after `retention`; returns its fence."""
     mine = yield from won(A, key)
     match state:
         case State.COMPLETED:
@@ -37,14 +37,14 @@ def expiring(state: State, retention: int, key: Key = KEY) -> Script[int]:
             yield mine.fail(max_attempts=1)
             yield forget(key, retention=retention)
     row = yield read(key)
-    if row is None:  # on a clock that runs it may be over already
+    if row is None:  # on a real clock it may be expired already
         return mine.fence
     assert row.state is state
     return int(row.fence)
 
 
 def expiring_every_fourth(retention: int) -> Script[None]:
-    """Three records that end after `retention`, among nine in progress."""
+    """Three records that expire after `retention`, among nine in progress."""
     for number in range(12):
         key = Key(f"key-{number}")
         if number % 4 == 3:
@@ -54,7 +54,7 @@ def expiring_every_fourth(retention: int) -> Script[None]:
 
 
 def sweep_all(limit: int = 100, most: int = ALL) -> Script[list[SweepReport]]:
-    """Bites until there are no more."""
+    """Sweep step by step, until there is no more."""
     reports, after = [], ""
     while True:
         report, after = yield Sweep(limit, after, most)
@@ -62,11 +62,11 @@ def sweep_all(limit: int = 100, most: int = ALL) -> Script[list[SweepReport]]:
         assert report.more == bool(after)
         if not after:
             return reports
-        assert len(reports) < 100, "this sweep does not come to an end"
+        assert len(reports) < 100, "this sweep does not end"
 
 
 class RetentionRules(Rules):
-    @rule("P3", "P8", "P12", cases=MORTAL)
+    @rule("P3", "P8", "P12", cases=EXPIRING)
     def test_what_expired_is_gone_before_any_sweep(self, case: State) -> Script[None]:
         fence = yield from expiring(case, self.tick)
         yield Advance(self.tick)
@@ -93,7 +93,7 @@ class RetentionRules(Rules):
         yield Advance(1)
         assert (yield read()) is None
 
-    @rule("P6", cases=IMMORTAL)
+    @rule("P6", cases=PERMANENT)
     def test_what_is_not_ended_never_expires(self, case: State) -> Script[None]:
         yield from reach(case, lease=self.tick)
         before = yield read()
@@ -103,7 +103,7 @@ class RetentionRules(Rules):
         yield from sweep_all()
         assert (yield read()) == before
 
-    @rule(cases=MORTAL)
+    @rule(cases=EXPIRING)
     def test_a_sweep_removes_what_expired(self, case: State) -> Script[None]:
         yield from expiring(case, self.tick)
         yield Advance(self.tick)
@@ -112,12 +112,12 @@ class RetentionRules(Rules):
             assert (report.removed, report.examined) == (1, 1)
         assert (yield Survey()).total == 0
 
-    @rule(cases=MORTAL)
+    @rule(cases=EXPIRING)
     def test_a_sweep_leaves_what_is_within_its_retention(self, case: State) -> Script[None]:
         yield from expiring(case, HOUR)
         yield from unchanged(Sweep(100), (SweepReport(removed=0, examined=1, more=False), ""))
 
-    @rule("P3", cases=MORTAL)
+    @rule("P3", cases=EXPIRING)
     def test_fences_go_on_after_a_sweep(self, case: State) -> Script[None]:
         fence = 0
         for _ in range(3):
@@ -129,7 +129,7 @@ class RetentionRules(Rules):
 
     @rule("P3")
     def test_fences_go_on_after_a_sweep_that_removed_others_too(self) -> Script[None]:
-        """The key with the highest fence may be swept before the one that is asked for."""
+        """The key with the highest fence may be swept before the one under test."""
         other = Key("busy")
         for _ in range(3):
             mine = yield from won(A, other)
@@ -167,7 +167,7 @@ class RetentionRules(Rules):
 
     @rule()
     def test_a_sweep_gets_past_what_stays(self) -> Script[None]:
-        """Live records in front of the dead ones must not stop it."""
+        """Live records before the expired ones must not stop it."""
         yield from expiring_every_fourth(self.tick)
         yield Advance(self.tick)
         reports = yield from sweep_all(limit=2)
@@ -177,7 +177,7 @@ class RetentionRules(Rules):
 
     @rule()
     def test_a_sweep_that_may_remove_few_still_looks_at_many(self) -> Script[None]:
-        """What it may remove is not what it looks at: the living are not looked at one by one."""
+        """The limit is on removed records, not on examined ones: live records are not examined one by one."""
         yield from expiring_every_fourth(self.tick)
         yield Advance(self.tick)
         reports = yield from sweep_all(most=2)

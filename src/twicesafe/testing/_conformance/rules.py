@@ -1,4 +1,4 @@
-"""How a rule of the protocol becomes a pytest test, in both colours.
+"""Turns a rule of the protocol into a pytest test, for blocking and async stores.
 
     class Leases(Rules):
         @rule("P2")
@@ -6,9 +6,9 @@
             first = yield claim(A)
             assert (yield claim(A)) == first
 
-`rule` names the protocol rules that the test stands for, the capability that it asks of the store
-(a missing one is a skip that says so), and whether it needs a clock that can be set, a way to damage a
-record, or a payload that the store refuses.
+`rule` names the protocol rules that the test covers, the capability that it needs (a store without it
+is skipped, with the reason), and whether it needs a clock that can be set, a way to damage a record, or
+a payload that the store refuses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Rule", "Rules", "rule", "rules_of"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is known of a test without running it."""
+    """What we know about a test without running it."""
 
     name: str
     protocol: tuple[str, ...]
@@ -42,30 +42,30 @@ class Rule:
     cases: Mapping[str, Any] = field(default_factory=dict)
 
     def reason_to_skip(self, hooks: StoreUnderTest, capabilities: Capabilities) -> str:
-        """Why this store need not keep this rule; empty if it must."""
+        """Why this rule does not apply to this store; empty if it does."""
         if self.needs and not getattr(capabilities, self.needs):
             return f"the store declares {self.needs}=False"
         if self.exact_time and hooks.real_clock:
-            return "the store's clock cannot be set (real_clock), so it cannot be read to the ms"
+            return "the store's clock cannot be set (real_clock), so no time is exact to the millisecond"
         if self.damages and type(hooks).corrupt is StoreUnderTest.corrupt:
-            return "the store's hooks do not say how to damage a record (corrupt)"
+            return "the store's hooks do not implement corrupt"
         if self.refuses and type(hooks).refuse is StoreUnderTest.refuse:
-            return "the store's hooks do not say which payload it refuses (refuse)"
+            return "the store's hooks do not implement refuse"
         return ""
 
 
 class Rules(StoreUnderTest):
-    """The base of every topic: time in units that a real clock can afford."""
+    """The base class of every topic. Times are short, because a real clock must wait for them."""
 
     tick: ClassVar[int] = 50
-    """Milliseconds of a lease, a back-off or a retention that a test lets run out."""
+    """Milliseconds of a lease, a back-off or a retention that expires within a test."""
 
     capabilities: Capabilities
-    """Of the store on the bench; set before a rule runs."""
+    """The capabilities of the store under test; set before a rule runs."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "bench" in metafunc.fixturenames:
-            metafunc.parametrize("bench", self.colours, indirect=True)
+            metafunc.parametrize("bench", self.modes, indirect=True)
 
     @pytest.fixture
     def bench(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench | AsyncBench]:
@@ -73,13 +73,13 @@ class Rules(StoreUnderTest):
             yield bench
 
     def near(self, measured: int, expected: int) -> bool:
-        """Equal on a clock that stands still; about equal on one that runs."""
+        """Equal on a `FakeClock`; about equal on a real clock."""
         return abs(measured - expected) <= (2000 if self.real_clock else 0)
 
     def after_expiry(self, cause: Cause) -> tuple[Cause | None, ...]:
         """Causes that a start after the end of retention may have (P12).
 
-        A record that its engine removed by itself left nothing to tell.
+        If the engine itself deleted the record, the cause is unknown.
         """
         return (cause, None) if self.capabilities.native_expiry else (cause,)
 
@@ -92,7 +92,7 @@ def rule(
     refuses: bool = False,
     cases: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Script[None]]], Callable[..., None]]:
-    """A generator method as a test. With `cases` it is called once for each, as its argument."""
+    """Turns a generator method into a test. With `cases`, the test runs once for each of them."""
 
     def make(script: Callable[..., Script[None]]) -> Callable[..., None]:
         about = Rule(script.__name__, protocol, needs, exact_time, damages, refuses, cases or {})
@@ -120,6 +120,6 @@ def rule(
 
 
 def rules_of(suite: type[Rules]) -> dict[str, Rule]:
-    """Every rule that a suite holds a store to, by the name of its test."""
+    """Every rule of a suite, by the name of its test."""
     found = ((name, getattr(suite, name)) for name in dir(suite) if name.startswith("test_"))
     return {name: test.rule for name, test in found if hasattr(test, "rule")}

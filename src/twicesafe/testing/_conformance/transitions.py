@@ -1,7 +1,7 @@
 """The whole table of the lifecycle: every state × every event, allowed or refused.
 
-The expectations are read from `_core.lifecycle.TRANSITIONS`, so a row that is added there is asked
-of every store. An event that is not in the table must change nothing.
+The expectations come from `_core.lifecycle.TRANSITIONS`, so a new row there is tested on every store.
+An event that is not in the table must change nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ TABLE: Final[dict[str, Case]] = {
     for event in RecordEvent
 }
 ALLOWED: Final = {name: case for name, case in TABLE.items() if case in TRANSITIONS}
-UNASKED: Final[set[Case]] = {
+SAME_AS_CLAIM: Final[set[Case]] = {
     (None, RecordEvent.TAKE_OVER),
     (None, RecordEvent.PARK),
     (State.RELEASED, RecordEvent.TAKE_OVER),
 }
-"""A claim like any other: there is no lease that ran out, and nothing to park."""
+"""Here the event is a plain claim: no lease expired, and there is nothing to park."""
 REFUSED: Final = {
-    name: case for name, case in TABLE.items() if case not in TRANSITIONS and case not in UNASKED
+    name: case
+    for name, case in TABLE.items()
+    if case not in TRANSITIONS and case not in SAME_AS_CLAIM
 }
 
 VERDICTS: Final = {
@@ -53,7 +55,7 @@ REPEATS: Final[dict[RecordEvent, set[State]]] = {
     RecordEvent.HOLD: {State.RELEASED, State.HELD, State.PARKED},
     RecordEvent.FORGET: {State.FORGOTTEN},
 }
-"""Said before by the same one: a repeat is OK, and changes nothing."""
+"""States in which the event is a repeat by the same owner: it is OK, and changes nothing."""
 
 
 class TransitionRules(Rules):
@@ -90,7 +92,7 @@ class TransitionRules(Rules):
         assert (yield Read(mine.id)) == before
 
     def _request(self, state: State | None, event: RecordEvent, mine: Mine) -> Any:
-        """How this event comes about."""
+        """The request that causes this event."""
         return {
             RecordEvent.CLAIM: claim(B),
             RecordEvent.TAKE_OVER: claim(B),

@@ -1,4 +1,4 @@
-"""Values: every byte and every letter that is put into a record comes out again, and no other."""
+"""Values: every byte and every character of a record is read back unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Waking: whoever was told "busy" and watches the key hears of its end from another store object.
+"""Wake-ups: a caller that got "busy" and watches the key is woken when another store object ends it.
 
-Only for stores that declare ``wake``; elsewhere waiters poll. A wake-up may come for nothing, and one
-that is missed costs no more than the seconds that the watcher gave.
+Only for stores that declare ``wake``; in others, waiters poll. A wake-up may come without a reason, and
+a missed one costs no more than the seconds of the watch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ENDS: Final[dict[str, Any]] = {
 
 class WakingRules(Rules):
     patience: ClassVar[float] = 8.0
-    """Seconds that a deaf watcher would sit through; nobody else does."""
+    """Seconds of the watch. A watcher that is woken needs far less."""
 
     @rule(needs="wake", cases=ENDS)
     def test_a_watcher_hears_of_the_end(self, case: Any) -> Script[None]:
         mine = yield from won(A)
         assert (yield claim(B)).verdict is Verdict.BUSY
         took = yield Watched(KEY.id, self.patience, meanwhile=case(mine))
-        assert took < self.patience / 2, f"nobody woke the watcher in {took:.1f} s"
+        assert took < self.patience / 2, f"the watcher was not woken within {took:.1f} s"
         assert (yield claim(B)).verdict in (Verdict.REPLAY, Verdict.WON)
 
     @rule(needs="wake")

@@ -1,4 +1,4 @@
-"""The conformance suite for publishers: what a relay relies on, as tests that their author runs.
+"""The conformance suite for publishers: tests of what a relay relies on, for authors of publishers.
 
     class TestMine(PublisherConformance):
         def open_publisher(self):
@@ -13,8 +13,8 @@
 
         …
 
-The hooks are in `PublisherUnderTest`. Use a real broker, with a TCP proxy in front of it or with a process
-of your own to stop: an outage, a hang-up and silence are what the suite is about.
+The hooks are in `PublisherUnderTest`. Use a real broker that you can stop, or put a TCP proxy in front of
+it: the suite tests outages, dropped connections and a broker that does not answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the author of a publisher tells the suite: how to open it, and how to mistreat its broker."""
+"""What the author of a publisher fills in: how to open it, and how to make its broker fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PublisherUnderTest"]
 
 
 class PublisherUnderTest:
-    """Fill in all of it, but for what your broker cannot do: that is said by a class variable."""
+    """Fill in all methods. A class variable says what your broker cannot do."""
 
     patience: ClassVar[float] = 120.0
     """Seconds until something that must happen counts as never happening."""
@@ -21,44 +21,44 @@ class PublisherUnderTest:
     """The broker can drop its clients' connections. False skips that rule, visibly."""
 
     makes_topics: ClassVar[bool] = True
-    """Any topic is taken: a destination that does not exist is made, or is nothing to this broker."""
+    """The broker accepts any topic: it creates a missing destination, or needs none."""
 
     def open_publisher(self) -> Any:
         """A new publisher for the broker, with a time-out of about a second; plain or async."""
         raise NotImplementedError
 
     def topic(self, name: str) -> str:
-        """A topic of this test's own, beginning with `name`. What it needs over there exists."""
+        """A new topic that begins with `name`. Create what it needs on the broker."""
         raise NotImplementedError
 
     def taken(self, topic: str) -> list[str]:
-        """The ids of all messages that the broker has taken for this topic, in its order."""
+        """The ids of all messages that the broker accepted for this topic, in its order."""
         raise NotImplementedError
 
     def poison(self) -> Sequence[Message]:
-        """Messages that can never be taken: too large, a topic that is forbidden or no topic at all …
+        """Messages that can never be accepted: too large, a forbidden or an invalid topic …
 
-        One for each way in which broker or driver say no, hanging up included. Keys are chosen by
-        the suite.
+        One for each way in which the broker or the driver refuses, including a dropped connection.
+        The suite chooses their keys.
         """
         raise NotImplementedError
 
     def lone_poison(self) -> Sequence[Message]:
-        """Those that can be told from an outage although nothing else is sent: all, if possible."""
+        """Those that the publisher can tell from an outage without another message: all, if possible."""
         return self.poison()
 
     def missing_topic(self) -> str:
-        """Of brokers that do not make topics: one whose stream, queue or topic does not exist."""
+        """For brokers that do not create topics: one whose stream, queue or topic does not exist."""
         raise NotImplementedError
 
     def outage(self) -> AbstractContextManager[object]:
-        """The broker cannot be reached while this is entered; then it can again."""
+        """A context in which the broker cannot be reached."""
         raise NotImplementedError
 
     def silence(self) -> AbstractContextManager[object]:
-        """The broker says nothing while this is entered, whether it takes messages or not."""
+        """A context in which the broker does not answer, whether it accepts messages or not."""
         raise NotImplementedError
 
     def hang_up(self) -> None:
-        """The broker drops all connections, and is there for new ones."""
+        """Make the broker drop all connections. It accepts new ones."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The rules: order per key, refusals that stay where they belong, outages that are told from them."""
+"""The rules: order per key, refusals that affect only their own key, and outages that count no attempt."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ OUTAGE: Final = "an outage"
 class PublisherConformance(PublisherUnderTest):
     """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""
 
-    # -- what the rules are made of ---------------------------------------------------------------
+    # -- what the rules use -----------------------------------------------------------------------
 
     @contextmanager
     def publisher(self) -> Iterator[_Opened]:
-        """The publisher, in blocking words."""
+        """The publisher, with blocking methods."""
         opened = _Opened(self.open_publisher())
         try:
             yield opened
@@ -45,7 +45,7 @@ class PublisherConformance(PublisherUnderTest):
     def relay(
         self, folder: Path, max_attempts: int = 2
     ) -> Iterator[tuple[Outbox, Callable[..., None]]]:
-        """A relay at work between an outbox in SQLite and the broker; and how to add to it."""
+        """A running relay from an outbox in SQLite to the broker; yields the outbox and `add`."""
         import sqlite3
 
         url = f"sqlite:///{folder / 'outbox.db'}"
@@ -66,7 +66,7 @@ class PublisherConformance(PublisherUnderTest):
                 connection.close()
 
     def keeps_order(self) -> bool:
-        """Whether the publisher says that a call may have several messages of a key."""
+        """Whether the publisher accepts several messages of a key in one call."""
         publisher = self.open_publisher()
         opened = _Opened(publisher)
         opened.close()
@@ -102,7 +102,7 @@ class PublisherConformance(PublisherUnderTest):
         assert set(self.taken(topic)) == {sent[0].id}
 
     def test_behind_a_message_that_failed_its_key_stops(self) -> None:
-        """Only for publishers that keep order: a call may then have several messages of a key."""
+        """Only for publishers that keep order, which may get several messages of a key in one call."""
         if not self.keeps_order():
             pytest.skip("this publisher gets one message of a key at a time")
         for poison in self.poison():
@@ -110,10 +110,10 @@ class PublisherConformance(PublisherUnderTest):
             with self.publisher() as publisher:
                 sent = [replace(poison, key="k"), _message(topic, "k"), _message(topic, "k")]
                 answers = _answers(publisher, sent[: publisher.batch])
-                assert None not in answers, "what is behind the poison counts as published"
+                assert None not in answers, "a message after the poison counts as published"
 
     def test_a_message_that_failed_says_nothing_about_others(self) -> None:
-        """Each message has an answer of its own: None is durable, and poison never is."""
+        """Each message has its own answer: None means durable, and poison never gets None."""
         topic = self.topic("neighbours")
         for poison in self.poison():
             sent = [_message(topic, "a"), replace(poison, key="b"), _message(topic, "c")]
@@ -126,7 +126,9 @@ class PublisherConformance(PublisherUnderTest):
                         assert answer is None or isinstance(answer, Exception)
                         assert answer is not None or message is not sent[1], "poison is published"
                         if answer is None:
-                            assert message.id in self.taken(topic), "published, but not there"
+                            assert message.id in self.taken(topic), (
+                                "published, but not on the broker"
+                            )
                         elif message is not sent[1]:
                             fine = (BrokerUnavailableError, type(NOT_TRIED))
                             assert isinstance(answer, fine), "a good message is refused"
@@ -134,7 +136,7 @@ class PublisherConformance(PublisherUnderTest):
     # -- refusals -----------------------------------------------------------------------------------
 
     def test_poison_parks_its_own_lane_and_the_others_go_on(self, tmp_path: Path) -> None:
-        """Also poison that the broker answers by hanging up, which looks like an outage."""
+        """Also if the broker drops the connection because of the poison, which looks like an outage."""
         topic = self.topic("others")
         poisons = [
             replace(poison, key=f"poison {number}") for number, poison in enumerate(self.poison())
@@ -145,7 +147,7 @@ class PublisherConformance(PublisherUnderTest):
             add([*good[:10], *poisons, *behind, *good[10:]])
 
             def all_parked() -> bool:
-                good.append(_message(topic, "k0"))  # what it is compared with goes on coming
+                good.append(_message(topic, "k0"))  # messages to compare with keep coming
                 add(good[-1:])
                 return len(outbox.parked()) == len(poisons)
 
@@ -158,11 +160,11 @@ class PublisherConformance(PublisherUnderTest):
             for lane in outbox.parked():
                 outbox.skip(lane.lane, by="suite", why="poison")
             self.until(
-                lambda: set(self.taken(topic)) >= _ids(behind), "what was behind it is taken"
+                lambda: set(self.taken(topic)) >= _ids(behind), "the messages after it are taken"
             )
 
     def test_poison_with_nothing_else_to_send_is_found_out(self, tmp_path: Path) -> None:
-        """There is no other message to compare with: the publisher must tell, or be able to check."""
+        """There is no other message to compare with: the publisher must recognise it, or check the broker."""
         for number, poison in enumerate(self.lone_poison()):
             folder = tmp_path / f"{number}"
             folder.mkdir()
@@ -171,7 +173,7 @@ class PublisherConformance(PublisherUnderTest):
                 self.until(outbox.parked, f"poison {number} is parked")
 
     def test_a_key_with_poison_in_the_middle_keeps_its_order(self, tmp_path: Path) -> None:
-        """Its messages have several topics, and the broker would take those behind the poison."""
+        """Its messages have several topics, and the broker would accept those after the poison."""
         topic = self.topic("middle")
         poison = replace(self.poison()[0], key="k")
         before, behind = ([_message(topic, "k") for _ in range(3)] for _ in range(2))
@@ -181,13 +183,13 @@ class PublisherConformance(PublisherUnderTest):
             assert set(self.taken(topic)) == _ids(before)
             outbox.skip(outbox.parked()[0].lane, by="suite", why="poison")
             self.until(
-                lambda: set(self.taken(topic)) >= _ids(behind), "what was behind it is taken"
+                lambda: set(self.taken(topic)) >= _ids(behind), "the messages after it are taken"
             )
         _assert_in_order(self.taken(topic), [*before, *behind])
 
     def test_a_destination_that_is_missing_is_no_messages_fault(self, tmp_path: Path) -> None:
         if self.makes_topics:
-            pytest.skip("this broker makes what is missing, or needs nothing")
+            pytest.skip("this broker creates missing topics, or needs none")
         topic, missing = self.topic("there"), _message(self.missing_topic(), "missing")
         with self.publisher() as publisher:
             (answer,) = publisher.publish([missing])
@@ -207,9 +209,9 @@ class PublisherConformance(PublisherUnderTest):
         with self.relay(tmp_path, max_attempts=1) as (outbox, add):
             with self.outage():
                 with self.publisher() as publisher:
-                    assert _said(publisher, sent[:1]) == OUTAGE
+                    assert _outage_or_answers(publisher, sent[:1]) == OUTAGE
                 add(sent)
-                time.sleep(0.5)  # so that the relay meets it; a quick machine does so several times
+                time.sleep(0.5)  # so that the relay tries it; a quick machine tries several times
                 assert outbox.parked() == []
                 assert outbox.depth().pending == len(sent)
             self.until(lambda: set(self.taken(topic)) >= _ids(sent), "all are taken")
@@ -218,7 +220,7 @@ class PublisherConformance(PublisherUnderTest):
 
     def test_a_publisher_that_was_dropped_comes_back(self, tmp_path: Path) -> None:
         if not self.hangs_up:
-            pytest.skip("this broker cannot be made to hang up")
+            pytest.skip("this broker cannot drop connections")
         topic = self.topic("dropped")
         sent = [_message(topic, "k") for _ in range(3)]
         with self.relay(tmp_path, max_attempts=1) as (outbox, add):
@@ -234,8 +236,10 @@ class PublisherConformance(PublisherUnderTest):
         with self.publisher() as publisher:
             assert list(publisher.publish([first])) == [None]
             with self.silence():
-                assert _said(publisher, [second]) == OUTAGE
-            self.until(lambda: _goes(publisher, second), "it is taken when the broker is back")
+                assert _outage_or_answers(publisher, [second]) == OUTAGE
+            self.until(
+                lambda: _is_published(publisher, second), "it is taken when the broker is back"
+            )
         _assert_in_order(self.taken(topic), [first, second])
 
     # -- closing ------------------------------------------------------------------------------------
@@ -251,7 +255,7 @@ class PublisherConformance(PublisherUnderTest):
 
 
 class _Opened:
-    """A publisher, plain or async, in blocking words."""
+    """A publisher, blocking or async, with blocking methods."""
 
     def __init__(self, publisher: Any) -> None:
         self.batch: int = publisher.batch
@@ -287,13 +291,13 @@ def _ids(messages: Sequence[Message]) -> set[str]:
 
 
 def _assert_in_order(taken: Sequence[str], sent: Sequence[Message]) -> None:
-    """Of every key: at their first coming, its messages stand as they were sent."""
+    """For every key: its messages were first delivered in the order in which they were sent."""
     for key in {message.key for message in sent} - {None}:
         mine = [message.id for message in sent if message.key == key]
         assert list(dict.fromkeys(id_ for id_ in taken if id_ in set(mine))) == mine
 
 
-def _said(publisher: _Opened, messages: Sequence[Message]) -> object:
+def _outage_or_answers(publisher: _Opened, messages: Sequence[Message]) -> object:
     try:
         answers = publisher.publish(messages)
     except BrokerUnavailableError:
@@ -310,7 +314,7 @@ def _answers(publisher: _Opened, messages: Sequence[Message]) -> list[Any]:
         return [error] * len(messages)
 
 
-def _goes(publisher: _Opened, message: Message) -> bool:
+def _is_published(publisher: _Opened, message: Message) -> bool:
     try:
         return list(publisher.publish([message])) == [None]
     except BrokerUnavailableError:
