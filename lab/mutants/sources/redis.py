@@ -137,7 +137,7 @@ break_source(
     "redis: an act has no entry",
     bug="what an operator did is not kept",
     file=f"{LUA}/record.lua",
-    old="  note(trail, now, action, by, why, before, retention)\n",
+    old="  write_audit(trail, now, action, by, why, before, retention)\n",
     new="",
     tests=[f"{RULES}::test_names_and_reasons_are_kept_to_the_letter"],
 )

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final
 
 from ..._core.outbox_requests import GATES, Added, OutboxRequest, Reply
 from ...stores._base import Program
 from ..sql.commands import Change, Query, dollars
 from ..sql.migrations import Schema
 from ..sql.outbox_dialect import WRITTEN, gates_of, values_of
-from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
+from ..sql.outbox_programs import OutboxPrograms, RunProgram, SqlOutboxPort
 from .schema import PostgresSchema
 from .settings import percents
 from .statements import CHANNEL, NOW
 
 __all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "bell_of"]
-
-T = TypeVar("T")
 
 _OURS: Final = 0x7C5AF << 42
 """The first of our advisory locks: all users of the database share their numbers."""
@@ -93,14 +91,6 @@ class PostgresOutbox(OutboxPrograms):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         return f"{column} <> ALL(?::bytea[])", (list(lanes),)
 
-    def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
-        changes = ", ".join(f"{name} = excluded.{name}" for name in overwritten)
-        first = columns.partition(",")[0]
-        return (
-            f"INSERT INTO {table} ({columns}) VALUES ({values})"
-            f" ON CONFLICT ({first}) DO UPDATE SET {changes}"
-        )
-
     def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
         """`created_at` is not used: the server sets the time."""
         columns = zip(*map(values_of, added), strict=True)
@@ -112,15 +102,11 @@ class PostgresOutbox(OutboxPrograms):
         return not (yield Query(self._ready, (owner,)))[0][0]
 
 
-class _Run(Protocol):
-    def __call__(self, program: Program[T]) -> T: ...
-
-
 class PostgresOutboxPort(SqlOutboxPort):
     def __init__(
         self,
         programs: PostgresOutbox,
-        run: _Run,
+        run: RunProgram,
         wait: Callable[[bytes, float, Callable[[], Program[bool]]], None],
     ) -> None:
         super().__init__(programs)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ...stores._base import Finding, Program
 from .routing import PlainCommand
+from .servers import info_fields
 from .settings import Settings
 
 __all__ = ["examine"]
@@ -30,7 +31,7 @@ def examine(settings: Settings) -> Program[list[Finding]]:
             return findings
         if isinstance(replies[0], Exception):
             raise replies[0]
-        info = _fields(replies[0])
+        info = info_fields(replies[0])
         where = f" (node {node + 1})" if settings.kind == "cluster" else ""
         findings += [
             Finding(each.level, each.what + where, each.remedy)
@@ -115,15 +116,12 @@ def _replaced(least: int, settings: Settings) -> Finding:
 
 
 def _cluster(reply: Any) -> Finding:
-    state = "unknown" if isinstance(reply, Exception) else _fields(reply).get("cluster_state", "?")
+    state = (
+        "unknown" if isinstance(reply, Exception) else info_fields(reply).get("cluster_state", "?")
+    )
     if state == "ok":
         return Finding("ok", "cluster_state ok")
     return Finding("refuse", f"cluster_state {state}", "check CLUSTER INFO on its nodes")
-
-
-def _fields(text: bytes) -> dict[str, str]:
-    lines = text.decode(errors="replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def _value(reply: Any) -> str:

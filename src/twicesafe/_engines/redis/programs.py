@@ -97,7 +97,7 @@ class RedisPrograms(KeyScans):
         if isinstance(reply, list):
             _, at, before, retention = reply
             entry = (at, ask.op, _text(ask.by), _text(ask.why), before, retention)
-            (reply,) = yield [ScriptCall(self.scripts.note, whole.keys[1:], entry, True, False)]
+            (reply,) = yield [ScriptCall(self.scripts.audit, whole.keys[1:], entry, True, False)]
         if isinstance(reply, Exception):
             raise reply
         return ACKS[reply]

@@ -23,7 +23,7 @@ SCRIPTS: Final = {
     "release": "allow-oom",
     "resolve": "allow-oom",
     "forget": "allow-oom",
-    "note": "allow-oom",
+    "audit": "allow-oom",
     "read": "allow-oom",
     "peek": "allow-oom",
     "awaits": "allow-oom",
@@ -69,7 +69,7 @@ class Scripts:
     release: Script
     resolve: Script
     forget: Script
-    note: Script
+    audit: Script
     read: Script
     peek: Script
     awaits: Script

@@ -34,6 +34,7 @@ __all__ = [
     "Sentinels",
     "Servers",
     "Slots",
+    "info_fields",
     "servers_of",
     "slot_of",
 ]
@@ -176,7 +177,7 @@ class Sentinels(Servers):
         yield from ()
 
     def check_server(self, address: Address, info: bytes) -> None:
-        fields = _fields(info)
+        fields = info_fields(info)
         if fields.get("role") != "master":
             raise NotPrimaryError(f"{address} is a replica, or was demoted")
         named = self._named
@@ -330,7 +331,8 @@ def _map(answer: Any, asked: Address) -> list[Address | None]:
     return slots
 
 
-def _fields(text: bytes) -> dict[str, str]:
+def info_fields(text: bytes) -> dict[str, str]:
+    """The fields of a reply to INFO or CLUSTER INFO."""
     lines = text.decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 

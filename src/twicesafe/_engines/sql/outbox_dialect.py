@@ -79,9 +79,14 @@ class OutboxDialect(abc.ABC):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         """`column` is none of these lanes."""
 
-    @abc.abstractmethod
     def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
         """Insert a row, or overwrite some columns of the row that has the same first column."""
+        changes = ", ".join(f"{name} = excluded.{name}" for name in overwritten)
+        first = columns.partition(",")[0]
+        return (
+            f"INSERT INTO {table} ({columns}) VALUES ({values})"
+            f" ON CONFLICT ({first}) DO UPDATE SET {changes}"
+        )
 
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
         """Delete the rows with these numbers. It waits for no other row."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from ..._core.outbox_requests import (
     Added,
@@ -32,7 +33,9 @@ from .commands import Change, Query, atomically
 from .outbox_dialect import FALSE, TRUE
 from .outbox_relay_programs import RelayPrograms
 
-__all__ = ["OutboxPrograms", "SqlOutboxPort"]
+__all__ = ["OutboxPrograms", "RunProgram", "SqlOutboxPort"]
+
+T = TypeVar("T")
 
 
 class OutboxPrograms(RelayPrograms):
@@ -98,6 +101,12 @@ class OutboxPrograms(RelayPrograms):
             )
         yield from self._resume(ask.lane)
         return True
+
+
+class RunProgram(Protocol):
+    """Runs a program on a connection of the store."""
+
+    def __call__(self, program: Program[T]) -> T: ...
 
 
 class SqlOutboxPort(OutboxPort):

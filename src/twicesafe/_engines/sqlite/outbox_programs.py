@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final
 
 from ..._core.outbox_requests import Added, OutboxRequest, Reply
 from ...stores._base import Program
 from ..sql.commands import Change
 from ..sql.migrations import Schema
 from ..sql.outbox_dialect import WRITTEN, all_values_of, inlined, marked
-from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
+from ..sql.outbox_programs import OutboxPrograms, RunProgram, SqlOutboxPort
 
 __all__ = ["SqliteOutbox", "SqliteOutboxPort"]
-
-T = TypeVar("T")
 
 ROWS: Final = 50
 """In one INSERT: older versions of SQLite allow at most 999 values in a statement."""
@@ -45,14 +43,6 @@ class SqliteOutbox(OutboxPrograms):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         return marked(column, lanes)
 
-    def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
-        changes = ", ".join(f"{name} = excluded.{name}" for name in overwritten)
-        first = columns.partition(",")[0]
-        return (
-            f"INSERT INTO {table} ({columns}) VALUES ({values})"
-            f" ON CONFLICT ({first}) DO UPDATE SET {changes}"
-        )
-
     def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
         for start in range(0, len(added), ROWS):
             part = added[start : start + ROWS]
@@ -65,14 +55,10 @@ class SqliteOutbox(OutboxPrograms):
             )
 
 
-class _Run(Protocol):
-    def __call__(self, program: Program[T]) -> T: ...
-
-
 class SqliteOutboxPort(SqlOutboxPort):
     """Reads and writes run as those of the store do."""
 
-    def __init__(self, programs: SqliteOutbox, read: _Run, write: _Run) -> None:
+    def __init__(self, programs: SqliteOutbox, read: RunProgram, write: RunProgram) -> None:
         super().__init__(programs)
         self._read, self._write = read, write
 

@@ -100,16 +100,16 @@ local function owns(row, owner, fence)
   return row.owner == owner and row.fence == fence
 end
 
-local function note(key, at, action, by, why, before, retention)
+local function write_audit(key, at, action, by, why, before, retention)
   redis.call('RPUSH', key, cmsgpack.pack({at, action, by, why, before}))
   redis.call('LTRIM', key, -AUDIT_MOST, -1)
   redis.call('PEXPIRE', key, string.format('%.0f', retention + AUDIT_KEPT))
 end
 
 -- An operator's act is done: write the audit entry. While a slot moves to another node, a script cannot
--- use a key that exists and one that does not. Then `trail` is nil, and the caller writes it (note.lua).
+-- use a key that exists and one that does not. Then `trail` is nil, and the caller writes it (audit.lua).
 local function done(trail, action, by, why, before, retention)
   if not trail then return {1, now, before, string.format('%.0f', retention)} end
-  note(trail, now, action, by, why, before, retention)
+  write_audit(trail, now, action, by, why, before, retention)
   return OK
 end
