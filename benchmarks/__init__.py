@@ -1,5 +1,13 @@
-"""How fast: ours against hand-written code and against the neighbours, in one run.
+"""How fast: ours against hand-written code, against the peers, and against another version of ours.
 
-``make bench`` runs all of it. Read `cases` for what is measured, `floors` for what it is compared
-with, `measure` for how.
+``make bench`` runs the first two, ``make bench ARGS="--against COMMIT"`` the last.
+
+    what is measured     cases: embedded, networked (by doors), http_layer, web, inbox, growth; apart from
+                         them processes, outbox, imports, size, size_servers
+    compared with        floors, floors_*, peers
+    how                  workload (keys, callers), measure (rounds), spread (medians and tails)
+    two versions         against, verdicts; side is the process of one version
+    what it needs        engines (servers), delay (a slow network)
+    what comes out       running, rows, report, publishing; remarks.toml has the words of the page
+    by hand              generations
 """
