@@ -63,7 +63,7 @@ class Finding:
 class _Described:
     capabilities: ClassVar[Capabilities]
     recalls: ClassVar[bool] = False
-    """`recall` can tell: an embedded store, which looks in this process."""
+    """`recall` works: the store is embedded, so it can look without a round trip."""
     url: str
     """The URL without its password."""
 
@@ -118,11 +118,11 @@ class Store(_Described, abc.ABC):
         """Do many, in as few round trips as possible; a failed item's error is in its place."""
 
     def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
-        """What one cheap look in this process tells. None: there is no record of this key.
+        """Look up the recorded answer, without a claim. None: there is no record of this key.
 
-        The recorded answer is a `Claimed` with the verdict REPLAY; any other says: make a claim.
-        Only with ``recalls``: it saves a claim for every repeat. It waits for nothing and raises
-        nothing: what is wrong, the claim that follows will say.
+        A `Claimed` with the verdict REPLAY is the recorded answer; after any other verdict the caller
+        makes a claim. Only with ``recalls``: it saves a claim for every repeat. It never waits and
+        never raises: the claim that follows reports what is wrong.
         """
         return None
 

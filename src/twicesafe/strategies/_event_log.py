@@ -184,9 +184,8 @@ class _Log:
         rows = yield query(place, f"SELECT n FROM {self.table}_positions WHERE name = ?", [b""])
         number = rows[0][0]
         last = f"SELECT version FROM {self.table} WHERE stream = ? ORDER BY version DESC LIMIT 1"
-        rows = yield query(
-            place, f"{last} FOR UPDATE", [stream]
-        )  # the newest one, not that of our snapshot
+        # FOR UPDATE reads the newest row, not that of our snapshot.
+        rows = yield query(place, f"{last} FOR UPDATE", [stream])
         version = rows[0][0] if rows else 0
         if (expected is not None and version != expected) or (yield from self._look(place, new)):
             return None

@@ -169,9 +169,8 @@ class Awaits:
                 return end.value
             try:
                 life = current_life()
-                if (
-                    life is not None and life.alive
-                ):  # after its death it may still release what it holds
+                # Not after its death, so that it can still release what it holds.
+                if life is not None and life.alive:
                     life.reach(f"at the await of {_place(self._coroutine)}")
                 reply = yield awaited
             except BaseException as error:  # `Died` too: it must be raised in the coroutine

@@ -202,10 +202,8 @@ class MysqlPrograms(SqlPrograms):
 
     def _claim_one(self, ask: ClaimRequest) -> Program[Any]:
         """The answer; None: decide under a lock."""
-        known = ask.id in self._known
-        if (
-            known
-        ):  # a waiter or a late duplicate: read, and do not lock the row that the owner will write
+        if ask.id in self._known:
+            # A waiter or a late duplicate: read, and do not lock the row that the owner will write.
             rows = yield Query(self._look + "(%s)", (ask.id,))
             answer = self._answer(ask, rows[0]) if rows else None
             if answer is not None:

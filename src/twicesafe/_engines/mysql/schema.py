@@ -39,7 +39,6 @@ class MysqlSchema(Schema):
                 f"another process has been migrating {self.table} for {patience} s; try again"
             )
         done = yield from migrate(self, BEGIN)
-        yield Query(
-            f"SELECT RELEASE_LOCK({name})"
-        )  # an error ends the session, and with it the lock
+        # After an error the session is closed, which releases the lock too.
+        yield Query(f"SELECT RELEASE_LOCK({name})")
         return done

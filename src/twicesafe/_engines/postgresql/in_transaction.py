@@ -109,9 +109,8 @@ class PostgresInTransaction(InTransaction):
             rows = yield Query(self._enter_one, (patience, *_values_of(ask), ask.id))
             now, mark, fresh, *seen, before = rows[0]
             answer = _answer(ask, now, fresh, seen)
-            if (
-                answer is None and seen[0] is not None
-            ):  # it may be taken over: decide under its lock
+            if answer is None and seen[0] is not None:
+                # It may be taken over: decide under its lock.
                 yield Query(self._patience, (patience,))
                 answer = yield from self._take(ask)
                 yield Query(self._patience, (before,))
