@@ -75,6 +75,9 @@ class EventLoopRuntime(SharedState):
 
     async def new_run(self) -> EventLoopFlowRun:
         """A run with a connected store. If connecting failed, its first request raises."""
+        warm = self._warm
+        if warm is not None and warm.done and warm.loop() is running_loop():
+            return EventLoopFlowRun(self)
         return EventLoopFlowRun(self, await self.connect())
 
     async def connect(self) -> Exception | None:

@@ -40,21 +40,23 @@ class AsyncConnection(abc.ABC):
         self._store = store
 
     def drive(self, program: Program[T]) -> Coroutine[Any, Any, T]:
-        return drive_async(program, self._execute)
+        perform = self.execute if self._store._tap is None else self._tapped
+        return drive_async(program, perform, self._explained)
 
-    async def _execute(self, command: Any) -> Any:
+    async def _tapped(self, command: Any) -> Any:
         tap = self._store._tap
-        if tap is not None:
-            tap("before", command)
-        try:
-            reply = await self.execute(command)
-        except (TimeoutError, StoreError):
-            raise
-        except Exception as error:
-            raise explain(error, self._store.url) from error
-        if tap is not None:
-            tap("after", command)
+        assert tap is not None
+        tap("before", command)
+        reply = await self.execute(command)
+        tap("after", command)
         return reply
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, (TimeoutError, StoreError)):
+            return error
+        ours = explain(error, self._store.url)
+        ours.__cause__ = error
+        return ours
 
     @property
     @abc.abstractmethod

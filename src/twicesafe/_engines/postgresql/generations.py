@@ -22,12 +22,11 @@ from collections.abc import Callable, Sequence
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Final
 
-from ..._core.protocol import ClaimRequest
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ..sql.migrations import Schema, files_of
 from .generation_sweep import MOVED, GenerationSweep
-from .programs import AGAIN, PostgresPrograms
+from .programs import PostgresPrograms
 from .schema import GENERATIONS, PostgresSchema
 from .settings import code_of
 from .statements import NOW, START, TAKEABLE, Statements
@@ -109,6 +108,7 @@ class GenerationPrograms(GenerationSweep, PostgresPrograms):
     """The programs of a store with generations."""
 
     holder: ClassVar[str] = "generations"
+    moved: ClassVar[str] = MOVED
 
     def __init__(self, table: str, mark: Callable[[str], str], period: int, now: str = NOW) -> None:
         # The gate does not work if a snapshot outlives its statement. Then this finds no current
@@ -128,24 +128,6 @@ class GenerationPrograms(GenerationSweep, PostgresPrograms):
 
     def statements(self) -> Statements:
         return _Statements(self.records, self.meta, self._mark, self._now, self.current)
-
-    # A statement that waited for a row gets an error if that row was moved meanwhile.
-
-    def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
-        try:
-            return (yield from super()._claim_all(asks))
-        except StoreUnavailableError as error:
-            if code_of(error) != MOVED:
-                raise
-            return [AGAIN for _ in asks]
-
-    def _acks(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Program[list[Any]]:
-        try:
-            return (yield from super()._acks(sql, values))
-        except StoreUnavailableError as error:
-            if code_of(error) != MOVED:
-                raise
-            return [None for _ in values]  # one by one
 
     def _decide_alone(self, ask: Any) -> Program[Any]:
         for _ in range(_TRIES):

@@ -43,14 +43,6 @@ class SerialConnection:
         self._lock = asyncio.Lock()
 
     async def run(self, program: Program[T]) -> T:
-        try:
-            return await self._run(program)
-        except SchemaVersionError:
-            if self._store._checked:  # the tables were there: do they keep generations now?
-                await self._run(self._store._schema.version())
-            raise
-
-    async def _run(self, program: Program[T]) -> T:
         patience = self._store.settings.timeout
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
@@ -74,6 +66,11 @@ class SerialConnection:
         except asyncio.CancelledError:
             await self._wait_for_statement()
             raise
+        except SchemaVersionError:
+            self.drop()
+            if self._store._checked:  # the tables were there: do they keep generations now?
+                await self._check_schema()
+            raise
         except BaseException as error:
             self.drop()
             task = asyncio.current_task()
@@ -84,6 +81,14 @@ class SerialConnection:
             raise
         finally:
             self._lock.release()
+
+    async def _check_schema(self) -> None:
+        async with asyncio.timeout(self._store.settings.timeout):
+            connection = await self._open()
+            try:
+                await connection.drive(self._store._schema.version())
+            finally:
+                connection.drop()
 
     async def connect(self) -> None:
         try:
@@ -164,7 +169,7 @@ class LoopConnections:
 
     def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
         store = self._store
-        if self._is_locked(request):
+        if store.programs.locked and self._is_locked(request):
             return self._locked.run(store.programs.perform(request))
         batcher = self._batchers.get(request.op)
         if batcher is not None:
@@ -172,14 +177,13 @@ class LoopConnections:
         return self.run_other(store.programs.perform(request))
 
     def submit(self, request: Request) -> Awaitable[Any]:
-        batcher = None if self._is_locked(request) else self._batchers.get(request.op)
-        if batcher is None:
+        batcher = self._batchers.get(request.op)
+        if batcher is None or (self._store.programs.locked and self._is_locked(request)):
             return uncancellable(self.perform(request))
         return batcher.submit(request)
 
     def _is_locked(self, request: Any) -> bool:
-        locked = self._store.programs.locked
-        return bool(locked) and request.op in ("claim", "abandon") and request.id in locked
+        return request.op in ("claim", "abandon") and request.id in self._store.programs.locked
 
     def run_other(self, program: Program[T]) -> Coroutine[Any, Any, T]:
         return self.other.run(program)

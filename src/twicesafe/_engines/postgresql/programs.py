@@ -9,7 +9,8 @@ lock by the programs that all SQL stores share. The SQL is in `statements`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from operator import itemgetter
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ..._core import lifecycle
 from ..._core.protocol import (
@@ -56,6 +57,8 @@ class PostgresPrograms(HeapWalks):
     """For one table that holds all records; `GenerationPrograms` is for partitions."""
 
     begin: ClassVar[str] = "BEGIN"
+    moved: ClassVar[str] = "-"
+    """The SQLSTATE of a statement that waited for a row which moved meanwhile; here none does."""
 
     def __init__(self, table: str, mark: Callable[[str], str], now: str = NOW) -> None:
         self._mark = mark
@@ -99,9 +102,18 @@ class PostgresPrograms(HeapWalks):
 
     def perform(self, request: Request) -> Program[Any]:
         """One request. Most are answered by one statement."""
+        ask: Any = request
+        kind = _KINDS.get(ask.op)
         answer: Any = AGAIN
-        if hasattr(self, f"_{request.op}_all"):
-            (answer,) = yield from self._run_statement(request.op, [request])
+        if kind is not None:
+            try:
+                rows = yield Query(getattr(self._statements, ask.op)[0], kind.values(ask))
+            except StoreUnavailableError as error:
+                (answer,) = yield from self._refused(kind, [ask], error)
+            else:
+                if self.locked:
+                    self.locked.pop(ask.id, None)
+                answer = kind.answer(ask, rows[0] if rows else None)
         if answer is AGAIN:
             answer = (yield from self.perform_all([request]))[0]
         elif answer is None:
@@ -138,7 +150,7 @@ class PostgresPrograms(HeapWalks):
                 answers += [(yield from self._alone(ask))]
             return answers
         found: list[Any] = [None] * len(asks)
-        if hasattr(self, f"_{op}_all"):
+        if op in _KINDS:
             locked = [ask for ask in asks if ask.id in self.locked]
             if locked and len(asks) > 1:  # they would fail the whole statement again
                 return (yield from self._one_by_one(op, asks, locked))
@@ -168,17 +180,28 @@ class PostgresPrograms(HeapWalks):
         return [answers[id(ask)] for ask in asks]
 
     def _run_statement(self, op: str, asks: list[Any]) -> Program[list[Any]]:
-        """Run the statement of this kind. A single request whose row is locked gets its own answer."""
+        """Run the statement of this kind, for all of them together."""
+        kind = _KINDS[op]
         try:
-            found: list[Any] = yield from getattr(self, f"_{op}_all")(asks)
+            rows = yield _query(getattr(self._statements, op), [kind.values(ask) for ask in asks])
         except StoreUnavailableError as error:
-            if code_of(error) != NOT_FREE or len(asks) > 1:
-                raise
-            return [(yield from self._answer_locked(asks[0], error))]
+            return (yield from self._refused(kind, asks, error))
         if self.locked:
             for ask in asks:
                 self.locked.pop(ask.id, None)
-        return found
+        by_id = {row[0]: row for row in rows}
+        return [kind.answer(ask, by_id.get(ask.id)) for ask in asks]
+
+    def _refused(
+        self, kind: _Kind, asks: list[Any], error: StoreUnavailableError
+    ) -> Program[list[Any]]:
+        """The answers after an error: a single request whose row is locked gets its own."""
+        code = code_of(error)
+        if code == self.moved:
+            return [kind.after_a_move for _ in asks]
+        if code != NOT_FREE or len(asks) > 1:
+            raise error
+        return [(yield from self._answer_locked(asks[0], error))]
 
     def _answer_locked(self, ask: Any, error: StoreUnavailableError) -> Program[Any]:
         """The answer when another transaction locks the row: the key counts as in progress.
@@ -249,7 +272,8 @@ class PostgresPrograms(HeapWalks):
                 if after is not None:
                     yield from self.save(after)
                 return answer
-            (found,) = yield from PostgresPrograms._claim_all(self, [ask])
+            rows = yield Query(self._statements.claim[0], _claim_values(ask))
+            found = _answered(ask, rows[0])
             if found is not AGAIN and found is not None:
                 return found
         raise StoreUnavailableError(
@@ -268,60 +292,6 @@ class PostgresPrograms(HeapWalks):
     def insert(self, row: Row) -> Program[bool]:
         """Insert a record with a fence above the floor; False: another transaction did."""
         return bool((yield Change(f"{self._insert} ON CONFLICT DO NOTHING", self.values(row))))
-
-    # -- one statement per kind ---------------------------------------------------------------
-
-    def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
-        rows = yield self._query(
-            self._statements.claim,
-            [
-                (
-                    ask.key.id,
-                    ask.owner,
-                    ask.lease,
-                    ask.max_attempts,
-                    ask.hold,
-                    ask.fingerprint,
-                    scope_text(ask.key.scope).encode(),
-                    ask.key.value.encode(),
-                )
-                for ask in asks
-            ],
-        )
-        if len(asks) == 1:
-            return [_answered(asks[0], rows[0])]
-        by_id = {row[0]: row for row in rows}
-        return [_answered(ask, by_id[ask.key.id]) for ask in asks]
-
-    def _complete_all(self, asks: list[Complete]) -> Program[list[Any]]:
-        values = [
-            (a.id, a.owner, a.fence, a.retention, a.result, number_of(a.state), a.error.encode())
-            for a in asks
-        ]
-        return (yield from self._acks(self._statements.complete, values))
-
-    def _fail_all(self, asks: list[Fail]) -> Program[list[Any]]:
-        values = [
-            (a.id, a.owner, a.fence, a.delay, a.max_attempts, a.retention, a.error.encode(), a.hold)
-            for a in asks
-        ]
-        return (yield from self._acks(self._statements.fail, values))
-
-    def _renew_all(self, asks: list[Renew]) -> Program[list[Any]]:
-        values = [(a.id, a.owner, a.fence, a.lease) for a in asks]
-        return (yield from self._acks(self._statements.renew, values))
-
-    def _acks(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Program[list[Any]]:
-        rows = yield self._query(sql, values)
-        done = {row[0] for row in rows}
-        return [Ack.OK if value[0] in done else None for value in values]
-
-    def _query(self, sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Query:
-        if len(values) == 1:
-            return Query(sql[0], values[0])
-        # Sorted by key, so that two batches never deadlock.
-        values = sorted(values, key=lambda value: value[0])
-        return Query(sql[1], tuple(list(column) for column in zip(*values, strict=True)))
 
 
 AGAIN: Final = object()
@@ -365,3 +335,61 @@ def _answer(ask: ClaimRequest, row: Any) -> Any:
         return AGAIN  # another claim took it at the same moment
     known = (state, fence, attempt, owner, lease, changed, expires, hold, cause, *rest)
     return lifecycle.look(present_from(ask.key.id, known), ask, now)
+
+
+# --- one statement per kind: its values, and what an answer row means ------------------------------
+
+
+def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
+    key = ask.key
+    return (
+        key.id,
+        ask.owner,
+        ask.lease,
+        ask.max_attempts,
+        ask.hold,
+        ask.fingerprint,
+        scope_text(key.scope).encode() if key.scope else b"",
+        key.value.encode(),
+    )
+
+
+def _complete_values(ask: Complete) -> tuple[Any, ...]:
+    state, error = number_of(ask.state), ask.error.encode()
+    return ask.id, ask.owner, ask.fence, ask.retention, ask.result, state, error
+
+
+def _fail_values(ask: Fail) -> tuple[Any, ...]:
+    end = ask.delay, ask.max_attempts, ask.retention, ask.error.encode(), ask.hold
+    return ask.id, ask.owner, ask.fence, *end
+
+
+def _renew_values(ask: Renew) -> tuple[Any, ...]:
+    return ask.id, ask.owner, ask.fence, ask.lease
+
+
+def _acknowledged(_: Any, row: Any) -> Ack | None:
+    """Every row that the statement changed is returned; None: decide under a lock."""
+    return None if row is None else Ack.OK
+
+
+class _Kind(NamedTuple):
+    values: Callable[[Any], tuple[Any, ...]]
+    answer: Callable[[Any, Any], Any]
+    after_a_move: Any = None
+    """The answer if the row moved while the statement waited for it."""
+
+
+_KINDS: Final = {
+    "claim": _Kind(_claim_values, _answered, AGAIN),
+    "complete": _Kind(_complete_values, _acknowledged),
+    "fail": _Kind(_fail_values, _acknowledged),
+    "renew": _Kind(_renew_values, _acknowledged),
+}
+
+
+def _query(sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Query:
+    if len(values) == 1:
+        return Query(sql[0], values[0])
+    values = sorted(values, key=itemgetter(0))  # by key, so that two batches never deadlock
+    return Query(sql[1], tuple(list(column) for column in zip(*values, strict=True)))
