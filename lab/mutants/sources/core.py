@@ -25,7 +25,7 @@ break_source(
     "an outage drops the result",
     bug="tries that fail together with their renewals count against the result",
     file="_core/recording.py",
-    old="            one.alone = 0  # an outage after all",
+    old="            one.alone = 0  # this is an outage",
     new="            reached.append(one)",
     tests=[f"{REFUSED}test_an_outage_drops_nothing"],
 )

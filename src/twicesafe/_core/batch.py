@@ -32,7 +32,7 @@ from .commands import (
 from .delivery import deliver, finish, granted
 from .duplicates import outcome_of, refusal
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .recording import Recording, see_through
+from .recording import Recording, retry_until_recorded
 from .settling import RELEASE_PATIENCE, conclude, prepare
 
 __all__ = ["LINGER", "exchange_many"]
@@ -199,7 +199,7 @@ def _record_all(asks: list[Any], done: list[Done], clock: WorkerClock) -> Flow[l
         Recording(claim, ask, answer, began, _until(reply, began))
         for (_, claim, reply), ask, answer in zip(done, asks, replies, strict=True)
     ]
-    yield from see_through(recordings, clock)
+    yield from retry_until_recorded(recordings, clock)
     return recordings
 
 

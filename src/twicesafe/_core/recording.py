@@ -1,18 +1,18 @@
-"""Recording: an end is sent until the store has it; if the store takes it in no other way, without its payload.
+"""Recording: retry until the store has recorded how a handler ended; if need be, without the result.
 
     answered              recorded
-    no answer             the same words again (P10), as long as the claim lasts
-    refused               the store says no to this payload (too large, a quota, a value that it does not
-                          take): at once without the payload
-    refused even so       the payload is not to blame (a permission was taken away, a table renamed): the
-                          same words again, until the lease ends
-    stuck                 small requests of the same claim get through and this one does not, `ALONE`
-                          times in a row: without the payload, too
+    no answer             the same request again (P10), as long as the claim lasts
+    refused               the store rejects this payload (too large, a quota, an invalid value): the
+                          same request without the payload, at once
+    refused even so       the payload is not the cause (a permission was revoked, a table renamed): the
+                          whole request again, until the lease ends
+    stuck                 small requests of the same claim succeed and this one does not,
+                          `FAILURES_ALONE` times in a row: without the payload
 
-The handler has run, so its effect is there. A record that says *done* without a result is the lesser
-evil: without any record the next delivery would run the handler again. What tells "stuck" from an
-outage is a renewal of the same claim that changes nothing. Then the end is sent by itself: what fails
-alone is its own failure, and no neighbour in the same batch is to blame.
+The handler has run, so its effect has happened. A record that says *done* without a result is better
+than none: without a record the next delivery would run the handler again. A renewal of the same claim
+that changes nothing tells "stuck" from an outage. After it, the request is sent by itself, so that no
+other request of a batch can be the cause of its failure.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .protocol import Ack, Complete, Fail, Renew
 
 A = TypeVar("A", bound=Complete | Fail)
 
-__all__ = ["ALONE", "Recording", "pause_after", "see_through", "without_payload"]
+__all__ = ["FAILURES_ALONE", "Recording", "pause_after", "retry_until_recorded", "without_payload"]
 
-ALONE: Final = 3
-"""So many times an end may fail by itself, each time right after a renewal that got through."""
+FAILURES_ALONE: Final = 3
+"""How often a request must fail by itself, each time right after a renewal that succeeded."""
 
-AT_LEAST: Final = 1.0
-"""Seconds for which it is tried all the same: a connection that was cut has been made anew by then."""
+RETRY_AT_LEAST: Final = 1.0
+"""Seconds for which it is retried in any case: by then a lost connection has been replaced."""
 
 
 class Recording:
-    """One end on its way into the store."""
+    """One request that records how a handler ended, and its answer so far."""
 
     __slots__ = ("alone", "ask", "began", "claim", "refused", "reply", "until", "whole")
 
@@ -57,7 +57,7 @@ class Recording:
         self.claim = claim
         self.ask = self.whole = ask
         self.reply = reply
-        """What came of it so far: an `Ack`, or an exception."""
+        """The last answer: an `Ack`, or an exception."""
         self.began = began
         self.until = until
         """When to give up; None: when the claim is surely over."""
@@ -66,9 +66,9 @@ class Recording:
         self.alone = 0
 
     def answer(self, call: Call) -> Ack | None:
-        """What the store said of it; or the error that the caller gets instead of a value.
+        """The store's answer; raises the error that the caller gets instead of a value.
 
-        None: the store did not record the failure. Then the caller's own error comes first.
+        None: the store did not record the failure, and the caller gets the handler's own error.
         """
         reply = self.reply
         if isinstance(reply, Ack):
@@ -102,74 +102,73 @@ class Recording:
         problem.__cause__ = self.refused
         return problem
 
-    def _is_to_be_lightened(self, now: float, then: float) -> bool:
-        """Is it time to send it without its payload? `then`: when it could be tried again."""
+    def _should_drop_payload(self, now: float, then: float) -> bool:
+        """Whether to send it without its payload now. `then`: when it could be retried."""
         if not isinstance(self.reply, Exception) or self.refused is not None:
             return False
         if not (self.ask.error or getattr(self.ask, "result", None)):
             return False
         if not isinstance(self.reply, StoreUnavailableError):
             return True
-        if self.alone >= ALONE and now - self.began >= AT_LEAST:
+        if self.alone >= FAILURES_ALONE and now - self.began >= RETRY_AT_LEAST:
             return True
-        # No time is left. It failed alone a moment ago: without its payload it may still be recorded.
-        return self.alone > 0 and not self.claim.gone and not self._waits(then)
+        # There is no time for a retry, and it failed by itself just now. Without its payload it may be recorded.
+        return self.alone > 0 and not self.claim.gone and not self._can_retry(then)
 
-    def _lighten(self) -> None:
+    def _drop_payload(self) -> None:
         assert isinstance(self.reply, Exception)
         self.refused = self.reply
         self.ask = without_payload(self.ask)
 
-    def _restore(self) -> None:
-        """Its payload was not to blame if it is refused without it, too: it is sent whole again."""
+    def _restore_payload(self) -> None:
+        """If it is also refused without its payload, the payload is not the cause: send it whole again."""
         if not isinstance(self.reply, StoreUnavailableError):
             self.ask, self.refused = self.whole, None
 
-    def _waits(self, then: float) -> bool:
-        """Is it not recorded, and is its claim still there at that time?"""
+    def _can_retry(self, then: float) -> bool:
+        """Whether it is not recorded yet, and its claim will still be valid at that time."""
         until = self.claim.expires if self.until is None else self.until
         return isinstance(self.reply, Exception) and not self.claim.gone and then < until
 
 
-def see_through(recordings: Sequence[Recording], clock: WorkerClock) -> Flow[None]:
-    """Until each of them is answered, or its claim is over."""
+def retry_until_recorded(recordings: Sequence[Recording], clock: WorkerClock) -> Flow[None]:
+    """Retry each of them until it is answered or its claim is over."""
     tries = 0
     while True:
         now, pause = clock(), pause_after(tries)
-        refused = [one for one in recordings if one._is_to_be_lightened(now, now + pause)]
+        refused = [one for one in recordings if one._should_drop_payload(now, now + pause)]
         if refused:
             for one in refused:
-                one._lighten()
+                one._drop_payload()
             yield from _send(refused)
             continue
         for one in recordings:
             if not isinstance(one.reply, StoreUnavailableError):
-                one.claim.settled = (
-                    True  # recorded; or refused, and then the lease is all the time it has
-                )
-        unanswered = [one for one in recordings if one._waits(now + pause)]
+                # Recorded; or refused, and then it is retried only as long as the lease lasts.
+                one.claim.settled = True
+        unanswered = [one for one in recordings if one._can_retry(now + pause)]
         if not unanswered:
             return
         tries += 1
         yield Sleep(pause, firm=True)
         for one in unanswered:
-            one._restore()
+            one._restore_payload()
         now = clock()
         asked = [one for one in unanswered if tries > 1 and now < one.claim.expires]
-        told = [one for one in unanswered if one not in asked]  # too late to renew anything
-        if told:
-            yield from _send(told)
+        late = [one for one in unanswered if one not in asked]  # too late for a renewal
+        if late:
+            yield from _send(late)
         for one in (yield from _reached(asked)) if asked else ():
             yield from _send_alone(one)
 
 
 def pause_after(tries: int) -> float:
-    """Pauses between two tries to record grow from 20 ms to a second."""
+    """The pause between two tries grows from 20 ms to a second."""
     return 0.02 * 2**tries if tries < 6 else 1.0
 
 
 def without_payload(ask: A) -> A:
-    """The same end, without what only its sender knows the size and the form of."""
+    """The same request without its result, and with a short error text in ASCII."""
     changes: dict[str, object] = {"error": ask.error[:200].encode("ascii", "replace").decode()}
     if isinstance(ask, Complete):
         changes["result"] = None
@@ -198,7 +197,7 @@ def _send_alone(one: Recording) -> Flow[None]:
 
 
 def _reached(recordings: Sequence[Recording]) -> Flow[list[Recording]]:
-    """Those whose claims the store answers for. A renewal by a millisecond changes no live lease."""
+    """Those whose claims the store can renew. To renew by a millisecond changes no live lease."""
     asks = [Renew(one.ask.id, one.ask.owner, one.ask.fence, 1) for one in recordings]
     if len(asks) == 1:
         try:
@@ -212,5 +211,5 @@ def _reached(recordings: Sequence[Recording]) -> Flow[list[Recording]]:
         if isinstance(reply, Ack):
             reached.append(one)
         else:
-            one.alone = 0  # an outage after all
+            one.alone = 0  # this is an outage
     return reached

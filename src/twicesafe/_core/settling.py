@@ -31,7 +31,7 @@ from ..errors import (
 from .call import Call, cause_of
 from .commands import EndFlight, Flow, Raised, Reply, Returned, Sleep, Within
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
-from .recording import Recording, see_through, without_payload
+from .recording import Recording, retry_until_recorded, without_payload
 
 __all__ = ["conclude", "prepare", "settle"]
 
@@ -51,7 +51,7 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
             ack = yield ask
         except Exception as error:
             recording = Recording(claim, ask, error, sent)
-            yield from see_through([recording], call.clock)
+            yield from retry_until_recorded([recording], call.clock)
             ask, ack = recording.ask, recording.answer(call)
             problem = problem or recording.problem(call, reply)
     else:
