@@ -626,7 +626,7 @@ store](../how-to/write-a-store.md).
 Each store declares its `Capabilities` in the code, and the conformance suite tests what it declares.
 
 {table("capability", *titles.values(), "meaning", rows=can)}
-For what each of them cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and on the pages of the
+For what each of them cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and the pages of the
 servers: [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md).
 
 {chr(10).join(sections)}"""

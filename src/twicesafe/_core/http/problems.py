@@ -110,27 +110,27 @@ CASES: Final[dict[str, Case]] = {
     ),
     "upstream-failed": Case(
         502,
-        "The service behind this proxy gave no whole answer",
+        "The service behind this proxy gave no complete answer",
         "The request was sent and may or may not have had its effect. With a key it could be retried "
         "safely.",
         False,
     ),
     "attempt-failed": Case(
         502,
-        "The service behind this proxy gave no whole answer",
+        "The service behind this proxy gave no complete answer",
         "The request was sent and may or may not have had its effect. It is harmless to repeat: the "
         "same request may be sent again.",
         True,
     ),
     "request-malformed": Case(
         400,
-        "The request cannot be read in one way only",
+        "The request is ambiguous",
         "It was not passed on, and the connection is closed.",
         False,
     ),
     "upgrade-refused": Case(
         501,
-        "This proxy passes no other protocols",
+        "This proxy does not support other protocols",
         "Websockets must be routed past it.",
         False,
     ),
