@@ -1,7 +1,7 @@
 """The shipped model at full size (C11): Hypothesis asks a store and the lifecycle the same things.
 
 What users run on their own store (`twicesafe.testing._model.StoreModel`), here on ours, in both
-colours; a failing example is shrunk and printed with the blob that repeats it.
+modes; a failing example is shrunk and printed with the blob that repeats it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def models(t: Trial) -> None:
     answer as the lifecycle does, and is every row the same?"""
     hooks = type(hooks_for(t.engine))
     examples = t.size(3, 500 if t.engine == "sqlite" else 50)  # a server is asked 50 times for each
-    for colour in ("blocking", "async"):
+    for mode in ("blocking", "async"):
         counted = [0]
 
         class Model(hooks, StoreModel):  # type: ignore[misc, valid-type]
@@ -35,7 +35,7 @@ def models(t: Trial) -> None:
                 super().__init__()
                 counted[0] += 1
 
-        Model.colour = colour
+        Model.mode = mode
         terms = settings(
             max_examples=examples,
             stateful_step_count=STEPS,
@@ -50,6 +50,6 @@ def models(t: Trial) -> None:
         try:
             run_state_machine_as_test(machine, settings=terms)
         except Exception as error:
-            t.broke(f"{colour}: {type(error).__name__}: {error}"[:2000])
+            t.broke(f"{mode}: {type(error).__name__}: {error}"[:2000])
         t.tried += counted[0]
     t.count("steps at most", t.tried * STEPS)

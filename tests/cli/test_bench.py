@@ -26,8 +26,8 @@ def test_every_scenario_is_measured_in_both_modes(line: Line):
     data = line(*SHORT, "--json").data
     found = [(r["mode"], r["scenario"], r["callers"], r["batch"]) for r in data["results"]]
     assert found == [
-        (colour, *rest)
-        for colour in ("sync", "async")
+        (mode, *rest)
+        for mode in ("sync", "async")
         for rest in [
             ("first", 1, None),
             ("first", 4, None),
@@ -102,7 +102,7 @@ def test_load_never_goes_to_a_store_it_was_not_sent_to(line: Line, monkeypatch: 
 # --- servers: exact round trips, and nothing left ----------------------------------------------------
 
 
-def trips(data: Any) -> dict[tuple[str, str], float]:
+def round_trips(data: Any) -> dict[tuple[str, str], float]:
     return {
         (r["mode"], r["scenario"]): r["round_trips_per_call"]
         for r in data["results"]
@@ -115,10 +115,10 @@ def test_on_postgresql(line: Line, postgres_url: str, driver: str):
     import psycopg
 
     url = postgres_url.replace("://", f"{driver}://") + "?table=shop"
-    found = trips(line(*SHORT, "--store", url, "--json", store=False).data)
-    for colour in ("sync", "async"):
-        assert found[colour, "first"] == found[colour, "batch"] == 2
-        assert found[colour, "duplicate"] == 1
+    found = round_trips(line(*SHORT, "--store", url, "--json", store=False).data)
+    for mode in ("sync", "async"):
+        assert found[mode, "first"] == found[mode, "batch"] == 2
+        assert found[mode, "duplicate"] == 1
     with psycopg.connect(postgres_url) as connection:
         left = connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
@@ -127,10 +127,10 @@ def test_on_postgresql(line: Line, postgres_url: str, driver: str):
 
 
 def test_on_valkey(line: Line, valkey: Any, valkey_url: str):
-    found = trips(line(*SHORT, "--store", valkey_url, "--json", store=False).data)
-    for colour in ("sync", "async"):
-        assert found[colour, "first"] == found[colour, "batch"] == 2
-        assert found[colour, "duplicate"] == 1
+    found = round_trips(line(*SHORT, "--store", valkey_url, "--json", store=False).data)
+    for mode in ("sync", "async"):
+        assert found[mode, "first"] == found[mode, "batch"] == 2
+        assert found[mode, "duplicate"] == 1
     prefix = valkey_url.rpartition("=")[2]
     with valkey.client() as client:
         assert list(client.scan_iter(f"{prefix}*")) == []
@@ -149,10 +149,10 @@ def test_on_a_cluster_every_node_is_cleaned(line: Line, valkey_cluster: Any):
 def test_on_mariadb(line: Line, mariadb: Any, mariadb_url: str):
     import pymysql
 
-    found = trips(line(*SHORT, "--store", mariadb_url, "--json", store=False).data)
-    for colour in ("sync", "async"):
-        assert found[colour, "first"] == found[colour, "batch"] == 2
-        assert found[colour, "duplicate"] == 1
+    found = round_trips(line(*SHORT, "--store", mariadb_url, "--json", store=False).data)
+    for mode in ("sync", "async"):
+        assert found[mode, "first"] == found[mode, "batch"] == 2
+        assert found[mode, "duplicate"] == 1
     database = mariadb_url.rpartition("/")[2]
     with pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root") as connection:
         cursor = connection.cursor()

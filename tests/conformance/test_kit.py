@@ -74,7 +74,7 @@ class TestOneMode(OwnTimeSuite):
         return AsyncMemoryStore(MemoryStore())
 
 
-def test_a_store_of_one_colour_is_tried_in_that_one(tmp_path: Path):
+def test_a_store_of_one_mode_is_tried_in_that_one(tmp_path: Path):
     only = ["test_the_first_claim_wins_and_its_row_is_there"]
     assert [c.mode for c in check(TestOneMode(), tmp_path, only=only)] == ["async"]
 

@@ -31,16 +31,6 @@ QUOTED = {
     "tests/servers/pgbouncer.py": "the operating system has a user of that name",
     "lab/mutants/sources": "names and bugs are published with the last proof run",
     "docs/explanation/proof.md": "published: the ids of the tests of that run",
-    "src/twicesafe/_bench": "not rewritten yet",
-    "src/twicesafe/_engines": "not rewritten yet",
-    "src/twicesafe/stores": "not rewritten yet",
-    "src/twicesafe/strategies": "not rewritten yet",
-    "src/twicesafe/testing": "not rewritten yet",
-    "docs/reference/stores.md": "shows texts of the engines",
-    "docs/how-to/write-a-store.md": "uses names of the kit",
-    "lab/field/models.py": "uses names of the kit",
-    "tests/conformance": "uses names of the kit",
-    "tests/cli/test_bench.py": "uses names of the benchmark",
 }
 
 

@@ -13,7 +13,7 @@ from twicesafe._values.records import Row
 
 
 class SinksWithOneItem(Misled):
-    rejected_by = "test_a_request_that_makes_no_sense_sinks_no_other[first]"
+    rejected_by = "test_an_invalid_request_fails_no_other[first]"
 
     def perform_many(self, requests):
         return [self.perform(request) for request in requests]

@@ -54,7 +54,7 @@ class CompletesOverAndOver(Broken):
 class RefusesTheLateOwner(Broken):
     """No worker took over, the effect is there, and its result is thrown away."""
 
-    rejected_by = "test_a_late_owner_completes_if_nobody_took_over"
+    rejected_by = "test_a_late_owner_completes_if_there_was_no_takeover"
 
     def complete(self, ask):
         row = self.row(ask)

@@ -197,7 +197,7 @@ class BatchRules(Rules):
     # -- one bad item -------------------------------------------------------------------------
 
     @rule(cases={"first": 0, "middle": 1, "last": 2})
-    def test_a_request_that_makes_no_sense_sinks_no_other(self, case: int) -> Script[None]:
+    def test_an_invalid_request_fails_no_other(self, case: int) -> Script[None]:
         keys = [Key("x"), Key("y"), Key("z")]
         answers = yield [
             claim(A, key, lease=INVALID if number == case else HOUR)
@@ -213,7 +213,7 @@ class BatchRules(Rules):
                 assert row.fence == answer.fence
 
     @rule()
-    def test_a_completion_that_makes_no_sense_sinks_no_other(self) -> Script[None]:
+    def test_a_completion_that_cannot_be_used_fails_no_other(self) -> Script[None]:
         bad = yield from won(A)
         good = yield from won(A, OTHER)
         answers = yield [bad.complete(b"x", retention=INVALID), good.complete(b"y")]

@@ -56,7 +56,9 @@ class ClaimRules(Rules):
         yield from unchanged(claim(A), first)
 
     @rule("P2")
-    def test_a_retry_gets_the_same_answer_after_the_lease_if_nobody_took_over(self) -> Script[None]:
+    def test_a_retry_gets_the_same_answer_after_the_lease_if_there_was_no_takeover(
+        self,
+    ) -> Script[None]:
         first = yield claim(A, lease=self.tick)
         yield Advance(self.tick)
         yield from unchanged(claim(A), first)

@@ -74,7 +74,7 @@ class CompletionRules(Rules):
         yield from unchanged(mine.complete(b"big" * 1000), Ack.OK)
 
     @rule("P4")
-    def test_a_late_owner_completes_if_nobody_took_over(self) -> Script[None]:
+    def test_a_late_owner_completes_if_there_was_no_takeover(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick)
         yield Advance(2 * self.tick)
         assert (yield mine.complete(b"late")) is Ack.OK

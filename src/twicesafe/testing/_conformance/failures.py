@@ -75,7 +75,7 @@ class FailureRules(Rules):
         yield from unchanged(mine.fail(), Ack.LOST)
 
     @rule()
-    def test_a_late_owner_may_fail_if_nobody_took_over(self) -> Script[None]:
+    def test_a_late_owner_may_fail_if_there_was_no_takeover(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick)
         yield Advance(self.tick)
         assert (yield mine.fail()) is Ack.OK

@@ -120,7 +120,7 @@ class LeaseRules(Rules):
         yield from unchanged(mine.renew(self.tick), Ack.OK)
 
     @rule("P6")
-    def test_a_late_renewal_is_accepted_if_nobody_took_over(self) -> Script[None]:
+    def test_a_late_renewal_is_accepted_if_there_was_no_takeover(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick)
         yield Advance(self.tick)
         assert (yield mine.renew()) is Ack.OK
