@@ -4,8 +4,8 @@ The benchmark of the working tree runs on both: on `src` of the working tree, an
 is unpacked into a temporary folder. Each version lives in a process of its own and has stores of its own on the
 same servers. Both run the same number of calls in turn: old new new old. `verdicts` says how that is judged.
 
-A case that is not clear after its blocks is repeated with a fresh pair of processes, up to `PAIRS` pairs. Cases use
-public names only, so old versions can run them; where one cannot, the table says why.
+A case that is not clear after its blocks is repeated with a fresh pair of processes, up to `PAIRS` pairs, and each of
+them runs twice as many blocks as the one before: on a quiet machine the first pairs are enough. Cases use public names only, so old versions can run them; where one cannot, the table says why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .verdicts import CLOCKS, LIMIT, NOT_THERE, SLOWER, Block, Comparison
 from .workload import Lap
 
 BLOCKS = 12
-"""Blocks of four laps for each pair of processes; a case that has a share gets its share of them."""
+"""Blocks of four laps for the first pair of processes; a case that has a share gets its share of them."""
 FEWEST_BLOCKS = 6
 """Fewer say nothing about where a median lies."""
 PAIRS = 4
@@ -87,7 +87,7 @@ def compare(
                     f"pair {number_of_pair + 1}: {number_of_case + 1}/{len(waiting)} {each.case.id}"
                 )
                 where = folder / f"{number_of_pair}-{number_of_case}"
-                count = max(FEWEST_BLOCKS, round(blocks * each.case.share))
+                count = max(FEWEST_BLOCKS, round(blocks * each.case.share)) * 2**number_of_pair
                 _one_pair(each, sides, urls, where, count, lap or each.case.lap)
     _say("")
     return found
