@@ -5,7 +5,8 @@ is unpacked into a temporary folder. Each version lives in a process of its own 
 same servers. Both run the same number of calls in turn: old new new old. `verdicts` says how that is judged.
 
 A case that is not clear after its blocks is repeated with a fresh pair of processes, up to `PAIRS` pairs, and each of
-them runs twice as many blocks as the one before: on a quiet machine the first pairs are enough. Cases use public names only, so old versions can run them; where one cannot, the table says why.
+them runs twice as many blocks as the one before: on a quiet machine the first pairs are enough. Cases use public
+names only, so old versions can run them; where one cannot, the table says why.
 """
 
 from __future__ import annotations
