@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,6 +33,46 @@ class SqliteSchema(Schema):
         return bool((yield Query(query, (f"{self.table}_meta",))))
 
 
+class CommonCase(NamedTuple):
+    """A request that one statement can do, if nothing is in its way."""
+
+    sql: str
+    values: Callable[[Any, int], tuple[Any, ...] | None]
+    """Its values, at this time of the store; None: this request needs more."""
+    answer: Callable[[Any], Any]
+    """The answer, from the statement's rows or its row count; None: it was not the common case."""
+    returns: bool = False
+    """The statement returns rows."""
+
+
+def _start_values(ask: ClaimRequest, now: int) -> tuple[Any, ...]:
+    key = ask.key
+    scope = scope_text(key.scope) if key.scope else ""
+    lease = now + ask.lease
+    return (key.id, ask.owner, lease, now, now, ask.hold, scope, key.value, ask.fingerprint)
+
+
+def _started(rows: list[Any]) -> Claimed | None:
+    return Claimed(Verdict.WON, rows[0][0], 1) if rows else None
+
+
+def _complete_values(ask: Complete, now: int) -> tuple[Any, ...] | None:
+    result = ask.result
+    if result is not None and len(result) > LARGE_RESULT:
+        return None
+    state = COMPLETED if ask.state is State.COMPLETED else number_of(ask.state)
+    until = now + ask.retention
+    return (state, result, ask.error, now, until, ask.id, ask.owner, ask.fence)
+
+
+def _renew_values(ask: Renew, now: int) -> tuple[Any, ...]:
+    return now + ask.lease, ask.id, ask.owner, ask.fence
+
+
+def _changed(count: int) -> Ack | None:
+    return Ack.OK if count else None
+
+
 class SqlitePrograms(SqlPrograms):
     """The common cases in one statement each; `SqlPrograms` does the rest."""
 
@@ -50,20 +90,25 @@ class SqlitePrograms(SqlPrograms):
         self.look = f"SELECT {present} FROM {self.records} WHERE id = ?"
         several = ", ".join("?" * PEEKED)
         self._look_at_many = f"SELECT id, {present} FROM {self.records} WHERE id IN ({several})"
-        self._start = (
+        start = (
             f"INSERT INTO {self.records} (id, state, fence, attempt, owner, lease_until,"
             " created_at, changed_at, expires_at, hold, cause, scope, value, error, fingerprint)"
             f" VALUES (?, 0, (SELECT floor + 1 FROM {self.meta}), 1, ?, ?, ?, ?, 0, ?, 0,"
             " ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING fence"
         )
-        self._complete = (
+        complete = (
             f"UPDATE {self.records} SET state=?, result=?, error=?, lease_until=0, changed_at=?,"
             " expires_at=? WHERE id=? AND owner=? AND fence=? AND state=0"
         )
-        self._renew = (
+        renew = (
             f"UPDATE {self.records} SET lease_until=max(lease_until, ?) WHERE id=? AND owner=?"
             " AND fence=? AND state=0"
         )
+        self.common_cases: dict[type, CommonCase] = {
+            ClaimRequest: CommonCase(start, _start_values, _started, returns=True),
+            Complete: CommonCase(complete, _complete_values, _changed),
+            Renew: CommonCase(renew, _renew_values, _changed),
+        }
 
     def mark(self, sql: str) -> str:
         return sql.replace("?", self._style)
@@ -114,33 +159,11 @@ class SqlitePrograms(SqlPrograms):
         return (yield from self.shortcut(ask))
 
     def shortcut(self, ask: Request) -> Program[Any]:
-        statement = self.statement_for(ask)
-        return None if statement is None else self.meaning(ask, (yield statement))
-
-    def statement_for(self, ask: Request) -> Query | Change | None:
-        """The one statement for the common case; None: there is none for this request."""
-        now = self.now()
-        if isinstance(ask, ClaimRequest):
-            key = ask.key
-            scope = scope_text(key.scope) if key.scope else ""
-            times = now + ask.lease, now, now
-            start = (key.id, ask.owner, *times, ask.hold, scope, key.value, ask.fingerprint)
-            return Query(self._start, start)
-        if isinstance(ask, Complete):
-            if ask.result is not None and len(ask.result) > LARGE_RESULT:
-                return None
-            state = COMPLETED if ask.state is State.COMPLETED else number_of(ask.state)
-            end = (state, ask.result, ask.error, now, now + ask.retention)
-            return Change(self._complete, (*end, ask.id, ask.owner, ask.fence))
-        if isinstance(ask, Renew):
-            return Change(self._renew, (now + ask.lease, ask.id, ask.owner, ask.fence))
-        return None
-
-    def meaning(self, ask: Request, reply: Any) -> Claimed | Ack | None:
-        """The answer, from the reply of that statement; None: it was not the common case."""
-        if isinstance(ask, ClaimRequest):
-            return Claimed(Verdict.WON, reply[0][0], 1) if reply else None
-        return Ack.OK if reply else None
+        common = self.common_cases.get(type(ask))
+        values = None if common is None else common.values(ask, self.now())
+        if common is None or values is None:
+            return None
+        return common.answer((yield (Query if common.returns else Change)(common.sql, values)))
 
     def save(self, row: Row, new: bool = False) -> Program[None]:
         is_large = row.result is not None and len(row.result) > LARGE_RESULT

@@ -221,20 +221,22 @@ class SqliteStore(SqliteConnections, Store):
 
     def _run_common_case(self, request: Any) -> Any:
         """One statement, without the cost of a program. None: this request needs more."""
-        statement = self.programs.statement_for(request)
-        if statement is None:
+        programs = self.programs
+        common = programs.common_cases.get(type(request))
+        values = None if common is None else common.values(request, programs.now())
+        if common is None or values is None:
             return None
         if self._writer is None:
             self._writer = self._connect()
         try:
-            cursor = self._writer.execute(statement.sql, statement.args)
-            reply = cursor.fetchall() if type(statement) is Query else cursor.rowcount
+            cursor = self._writer.execute(common.sql, values)
+            reply = cursor.fetchall() if common.returns else cursor.rowcount
             self._file.check()
         except BaseException:
             self._writer.close()
             self._writer = None
             raise
-        return self.programs.meaning(request, reply)
+        return common.answer(reply)
 
     def _answer_locked(self, ask: Any) -> Any:
         """The answer when another transaction, most likely an inbox's, locks the file for too long.
