@@ -15,12 +15,14 @@ from twicesafe import (
     AsyncReceiver,
     ConfigurationError,
     FingerprintMismatchError,
+    InvalidKeyError,
     Key,
     MissingKeyError,
     Outcome,
     Receiver,
     UsageError,
 )
+from twicesafe._core.handler_profile import profile_of
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 
@@ -628,3 +630,38 @@ def test_a_function_that_returns_the_outcome_says_so(receiver: Receiver) -> None
 
     assert Shop.buy("o").replayed is False
     assert Shop.buy("o").replayed is True
+
+
+def test_a_scope_that_can_be_read_once_serves_every_function(receiver: Receiver) -> None:
+    protect = receiver.idempotent(key="id", scope=(part for part in ("shop", "charge")))
+
+    def first(id: str) -> str:  # noqa: A002
+        return "first"
+
+    def second(id: str) -> str:  # noqa: A002
+        return "second"
+
+    assert protect(first)("1") == "first"
+    assert protect(second)("1") == "first"  # one scope is one key
+    assert receiver.record(Key("1", scope=("shop", "charge"))) is not None
+
+
+def test_a_scope_that_is_one_text_is_refused(receiver: Receiver) -> None:
+    with pytest.raises(InvalidKeyError, match="write scope="):
+        receiver.idempotent(key="id", scope="charge")
+
+
+def test_a_function_that_is_changed_in_place_is_seen_as_it_is() -> None:
+    """As a notebook does when it loads a module again."""
+    profile = profile_of(_changing)
+    assert profile.named((1,), {}) == {"a": 1}
+    before = _changing.__code__
+    try:
+        _changing.__code__ = (lambda a, b: a).__code__
+        assert profile_of(_changing).named((1, 2), {}) == {"a": 1, "b": 2}
+    finally:
+        _changing.__code__ = before
+
+
+def _changing(a: int) -> int:
+    return a

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreError
-from twicesafe._engines.sqlite import SqliteStore, settings
+from twicesafe._engines.sqlite import SqliteStore
 from twicesafe.stores._urls import default_url
 
 
@@ -120,41 +120,50 @@ def test_a_copy_that_is_put_in_place_is_another_file(tmp_path: Path):
             receiver.process("k", lambda: 2)
 
 
-def test_another_target_of_a_link_is_noticed_when_the_path_is_looked_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["folder moved", "link changed"])
+def test_another_file_at_the_same_path_is_noticed_although_ours_did_not_change(
+    tmp_path: Path, change: str
 ):
+    """As in a deployment that switches ``current -> releases/2`` while old workers still run."""
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     here = tmp_path / "current"
     here.symlink_to("one")
-    monkeypatch.setattr(settings, "LOOK_UP_EVERY", 0.0)  # the time is over at once
-    with Receiver.open(f"sqlite:///{here / 'keys.db'}") as receiver:
-        receiver.process("k", lambda: 1)
-        here.unlink()
-        here.symlink_to("two")
-        with pytest.raises(StoreError, match="removed"):
-            receiver.process("k", lambda: 2)
+    runs: list[str] = []
+    with Receiver.open(f"sqlite:///{here / 'keys.db'}") as old:
+        for _ in range(2):
+            old.process("warm", lambda: None)
+        if change == "folder moved":
+            (tmp_path / "one").rename(tmp_path / "three")
+            (tmp_path / "one").mkdir()
+        else:
+            here.unlink()
+            here.symlink_to("two")
+        with Receiver.open(f"sqlite:///{here / 'keys.db'}") as new:
+            new.process("k", lambda: runs.append("new"))
+        with pytest.raises(StoreError, match="replaced"):
+            old.process("k", lambda: runs.append("old"))
+    assert runs == ["new"]
 
 
-def test_a_file_that_was_written_a_moment_ago_is_looked_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Two changes in one tick of the clock have the same change time."""
-    looks: list[str] = []
-    monkeypatch.setattr(settings, "LOOK_UP_EVERY", 1e9)
-    real = settings.DatabaseFile._look_up
-    monkeypatch.setattr(
-        settings.DatabaseFile, "_look_up", lambda file: looks.append("path") or real(file)
+def test_a_child_that_closes_every_descriptor_goes_on(tmp_path: Path):
+    """Daemons do that after a fork: no check may need a descriptor."""
+    code = (
+        "import os, sys\n"
+        "from twicesafe import Receiver\n"
+        "receiver = Receiver.open(sys.argv[1])\n"
+        "receiver.process('k', lambda: 1)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    os.closerange(3, 1024)\n"
+        "    print(receiver.process('k', lambda: 2).value, receiver.process('l', lambda: 3).value)\n"
+        "    sys.stdout.flush()\n"
+        "    os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
     )
-    with Receiver.open(f"sqlite:///{tmp_path / 'keys.db'}") as receiver:
-        file = receiver.store._file
-        changed = os.fstat(file._opened).st_ctime_ns
-        for age, again in ((settings.TICK, True), (settings.TICK + 1, False)):
-            monkeypatch.setattr(settings.time, "time_ns", lambda age=age: changed + age)
-            file._look_up()
-            looks.clear()
-            file.check()
-            assert bool(looks) is again
+    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path / 'keys.db'}"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout == "1 3\n", told.stderr
 
 
 # --- who may read it ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
@@ -25,9 +24,7 @@ def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
     store = SqliteStore(path, timeout=0)
     store.close()
     seconds = count()
-    hasty = SimpleNamespace(
-        time_ns=time.time_ns, monotonic=lambda: next(seconds), sleep=lambda _: None
-    )
+    hasty = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
     monkeypatch.setattr(settings, "time", hasty)
     monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda _: Sleep(0))
     monkeypatch.setattr("twicesafe._core.delivery.CLAIM_PATIENCE", 0)

@@ -11,7 +11,6 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from inspect import CO_NESTED
 from itertools import pairwise
 from types import (
     CellType,
@@ -163,30 +162,11 @@ _by_function: weakref.WeakKeyDictionary[Any, dict[str, HandlerProfile]] = (
     weakref.WeakKeyDictionary()
 )
 _MOST_PROFILES = 4096
-_of_module_functions: dict[int, tuple[weakref.ref[Any], HandlerProfile]] = {}
-"""By the id of a function that is defined once, at the top of a module: most handlers are."""
 
 
 def profile_of(handler: Callable[..., Any], method: bool = False) -> HandlerProfile:
     """The profile of a handler, computed once. Functions created repeatedly from one source share
     it, if the source alone determines it."""
-    known = _of_module_functions.get(id(handler))
-    if known is not None and not method and known[0]() is handler:
-        return known[1]
-    profile = _profile_of(handler, method)
-    if not method and type(handler) is FunctionType and not handler.__code__.co_flags & CO_NESTED:
-        number = id(handler)
-        forget = functools.partial(_forget, number)
-        _of_module_functions[number] = weakref.ref(handler, forget), profile
-    return profile
-
-
-def _forget(number: int, reference: weakref.ref[Any]) -> None:
-    if _of_module_functions.get(number, (None,))[0] is reference:  # else its id is used again
-        _of_module_functions.pop(number, None)
-
-
-def _profile_of(handler: Callable[..., Any], method: bool) -> HandlerProfile:
     kind = "method" if method else "function"
     function: Any = handler
     if type(handler) is MethodType:  # has its function's code, but not its signature

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 from .._core.handler_profile import FingerprintSetting
-from .._values.keys import KeyLike
+from .._values.keys import Key, KeyLike
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
 
@@ -28,9 +28,14 @@ class Decoration(NamedTuple):
     """What `idempotent` was given for one function."""
 
     key: Callable[..., KeyLike] | str | None
-    scope: Iterable[str] | None
+    scope: tuple[str, ...] | None
     fingerprint: FingerprintSetting
     policy: Policy | None
+
+
+def _parts(scope: Iterable[str] | None) -> tuple[str, ...] | None:
+    """As a tuple, because several functions may be decorated with it; checked as any scope is."""
+    return None if scope is None else Key("-", scope).scope
 
 
 class _Decorator:
@@ -100,7 +105,9 @@ class Decorator(_Decorator):
         ``outcome=True`` it returns the `Outcome`, which also says whether the value was replayed.
         A function of an inbox takes the connection first, and needs ``key``.
         """
-        return self._decorate(Decoration(key, scope, fingerprint, policy), outcome, function)
+        return self._decorate(
+            Decoration(key, _parts(scope), fingerprint, policy), outcome, function
+        )
 
     def _receiving(self, answer: Callable[..., Outcome[Any]], outcome: bool) -> Any:
         def receive(*args: Any, **kwargs: Any) -> Any:
@@ -157,7 +164,9 @@ class AsyncDecorator(_Decorator):
         ``outcome=True`` it returns the `Outcome`, which also says whether the value was replayed.
         A function of an inbox takes the connection first, and needs ``key``.
         """
-        return self._decorate(Decoration(key, scope, fingerprint, policy), outcome, function)
+        return self._decorate(
+            Decoration(key, _parts(scope), fingerprint, policy), outcome, function
+        )
 
     def _receiving(self, answer: Callable[..., Awaitable[Outcome[Any]]], outcome: bool) -> Any:
         async def receive(*args: Any, **kwargs: Any) -> Any:

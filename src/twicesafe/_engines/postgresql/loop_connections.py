@@ -43,6 +43,14 @@ class SerialConnection:
         self._lock = asyncio.Lock()
 
     async def run(self, program: Program[T]) -> T:
+        try:
+            return await self._run(program)
+        except SchemaVersionError:
+            if self._store._checked:  # the tables were there: do they keep generations now?
+                await self._run(self._store._schema.version())
+            raise
+
+    async def _run(self, program: Program[T]) -> T:
         patience = self._store.settings.timeout
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
@@ -66,11 +74,6 @@ class SerialConnection:
         except asyncio.CancelledError:
             await self._wait_for_statement()
             raise
-        except SchemaVersionError:
-            self.drop()
-            if self._store._checked:  # the tables were there: do they keep generations now?
-                await self._check_schema()
-            raise
         except BaseException as error:
             self.drop()
             task = asyncio.current_task()
@@ -81,14 +84,6 @@ class SerialConnection:
             raise
         finally:
             self._lock.release()
-
-    async def _check_schema(self) -> None:
-        async with asyncio.timeout(self._store.settings.timeout):
-            connection = await self._open()
-            try:
-                await connection.drive(self._store._schema.version())
-            finally:
-                connection.drop()
 
     async def connect(self) -> None:
         try:

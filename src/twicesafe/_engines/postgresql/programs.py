@@ -187,8 +187,7 @@ class PostgresPrograms(HeapWalks):
         except StoreUnavailableError as error:
             return (yield from self._refused(kind, asks, error))
         if self.locked:
-            for ask in asks:
-                self.locked.pop(ask.id, None)
+            self._forget_locked(asks)
         by_id = {row[0]: row for row in rows}
         return [kind.answer(ask, by_id.get(ask.id)) for ask in asks]
 
@@ -198,10 +197,15 @@ class PostgresPrograms(HeapWalks):
         """The answers after an error: a single request whose row is locked gets its own."""
         code = code_of(error)
         if code == self.moved:
+            self._forget_locked(asks)
             return [kind.after_a_move for _ in asks]
         if code != NOT_FREE or len(asks) > 1:
             raise error
         return [(yield from self._answer_locked(asks[0], error))]
+
+    def _forget_locked(self, asks: list[Any]) -> None:
+        for ask in asks:
+            self.locked.pop(ask.id, None)
 
     def _answer_locked(self, ask: Any, error: StoreUnavailableError) -> Program[Any]:
         """The answer when another transaction locks the row: the key counts as in progress.

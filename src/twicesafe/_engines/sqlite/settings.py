@@ -19,11 +19,6 @@ __all__ = ["OPTIONS", "DatabaseFile", "path_of"]
 
 OPTIONS: Final = {"synchronous": "full", "timeout": 5.0, "table": "twicesafe", "migrate": True}
 
-LOOK_UP_EVERY: Final = 1.0
-"""Seconds after which the path is looked up although its file did not change."""
-TICK: Final = 50_000_000
-"""Nanoseconds within which two changes may get the same change time."""
-
 
 class DatabaseFile:
     """The one file of a store. A connection to any other file at the same path is refused."""
@@ -37,10 +32,6 @@ class DatabaseFile:
         self.timeout = timeout
         self._identity: tuple[int, int] | None = None
         """Device and number of the file that we opened first. No other file is ever written to."""
-        self._opened: int | None = None
-        """A descriptor of that file, where the system has one that touches no locks."""
-        self._seen: tuple[int, float] | None = None
-        """Its change time when its path led to it, and until when that may be relied on."""
         self._is_logged = False
 
     def connect(self) -> sqlite3.Connection:
@@ -87,27 +78,14 @@ class DatabaseFile:
         """Raise if the file at our path is not the one that we opened. Called before every answer.
 
         SQLite continues in a file that was removed, while other processes create a new one: a key
-        would run in both. A removal or a rename changes the file's link count or its change time,
-        which is much cheaper to read than to look the path up. A moved folder or another target of
-        a symbolic link changes neither, so the path is looked up as well, once in `LOOK_UP_EVERY`.
+        would run in both. Only the path can tell: a folder that was moved, or another target of a
+        symbolic link, leaves the open file as it was.
         """
-        seen = self._seen
-        if seen is not None and self._opened is not None and time.monotonic() < seen[1]:
-            file = os.fstat(self._opened)
-            if file.st_nlink and file.st_ctime_ns == seen[0]:
-                return
-        self._look_up()
-
-    def _look_up(self) -> None:
-        self._seen = None
-        until = time.monotonic() + LOOK_UP_EVERY
-        # Read before the path, so that a later change is noticed by the next check.
-        changed = None if self._opened is None else os.fstat(self._opened).st_ctime_ns
         try:
             found = os.stat(self._name)
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
-                raise StoreUnavailableError(f"cannot check {self.path}: {error}") from error
+                raise StoreUnavailableError(f"cannot look at {self.path}: {error}") from error
             raise self._gone("removed") from error
         here = found.st_dev, found.st_ino
         if self._identity is None:
@@ -115,12 +93,9 @@ class DatabaseFile:
             if hasattr(os, "O_PATH"):
                 # While it is open, its inode number is not given to another file. It is not open for
                 # reading, so closing it does not release SQLite's locks.
-                self._opened = os.open(self._name, os.O_PATH | os.O_CLOEXEC)
-                weakref.finalize(self, os.close, self._opened)
+                weakref.finalize(self, os.close, os.open(self._name, os.O_PATH | os.O_CLOEXEC))
         elif self._identity != here:
             raise self._gone("replaced by another file")
-        elif changed is not None and time.time_ns() - changed > TICK:
-            self._seen = changed, until
 
     def _gone(self, how: str) -> StoreError:
         error = StoreError(
