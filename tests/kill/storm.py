@@ -141,6 +141,7 @@ class Broker:
         """Deliveries that are not acknowledged yet, and when they went out."""
         self.values: dict[int, set[str]] = {}
         self.lost: list[tuple[int, int]] = []
+        self.reports = 0
         self.counts = {"deliveries": 0, "busy": 0, "refused": 0}
         self._rest = b""
 
@@ -188,6 +189,7 @@ class Broker:
         if not select.select([self._reports], [], [], seconds)[0]:
             return
         *lines, self._rest = (self._rest + os.read(self._reports, 65536)).split(b"\n")
+        self.reports += len(lines)
         for line in lines:
             number, pid, told = line.decode().split()
             self.queued.pop(int(number), None)
@@ -206,12 +208,18 @@ class Broker:
             self.start_worker()
         began = time.monotonic()
         next_kill = began + 0.2
+        reports_at_kill = 0
         while self.rages():
             while len(self.queued) < 3 * WORKERS:
                 self.deliver_any()
-            self.listen(max(0.0, next_kill - time.monotonic()))
-            if time.monotonic() >= next_kill and len(self.killed) < self.options.kills:
+            self.listen(max(0.001, next_kill - time.monotonic()))
+            # Not before a worker has reported since the last kill: on a slow machine workers would die
+            # before they have begun, and no kill would fall into their work.
+            reported = self.reports > reports_at_kill
+            due = reported and time.monotonic() >= next_kill
+            if due and len(self.killed) < self.options.kills:
                 self.kill_one()
+                reports_at_kill = self.reports
                 next_kill = time.monotonic() + self.rng.expovariate(1 / MEAN_LIFE)
             self._forget_unacknowledged()
         self._drain(until=time.monotonic() + 30)
