@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreError
-from twicesafe._engines.sqlite import SqliteStore
+from twicesafe._engines.sqlite import SqliteStore, settings
 from twicesafe.stores._urls import default_url
 
 
@@ -164,6 +164,27 @@ def test_a_child_that_closes_every_descriptor_goes_on(tmp_path: Path):
     command = [sys.executable, "-c", code, f"sqlite:///{tmp_path / 'keys.db'}"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     assert told.stdout == "1 3\n", told.stderr
+
+
+def test_a_descriptor_whose_number_is_used_again_is_not_closed(tmp_path: Path):
+    """A forked worker that closed what it inherited lost a file of its own when the store was freed."""
+    path = tmp_path / "keys.db"
+    path.touch()
+    found = path.stat()
+    identity = found.st_dev, found.st_ino
+    others = [os.open(path, os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)]
+    ours = os.open(path, os.O_PATH)
+    try:
+        for descriptor in others:
+            settings._close(descriptor, identity)
+            os.fstat(descriptor)  # still open
+        settings._close(ours, identity)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(ours)
+        settings._close(ours, identity)  # it is closed already: nothing happens
+    finally:
+        for descriptor in others:
+            os.close(descriptor)
 
 
 # --- who may read it ------------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ class DatabaseFile:
             if hasattr(os, "O_PATH"):
                 # While it is open, its inode number is not given to another file. It is not open for
                 # reading, so closing it does not release SQLite's locks.
-                weakref.finalize(self, os.close, os.open(self._name, os.O_PATH | os.O_CLOEXEC))
+                kept = os.open(self._name, os.O_PATH | os.O_CLOEXEC)
+                weakref.finalize(self, _close, kept, here)
         elif self._identity != here:
             raise self._gone("replaced by another file")
 
@@ -160,6 +161,17 @@ class DatabaseFile:
             if path.startswith(at.rstrip("/") + "/") and len(at) > len(best):
                 best, kind = at, what
         return kind
+
+
+def _close(descriptor: int, identity: tuple[int, int]) -> None:
+    """Close it, if it is still ours: a daemon closes what it inherited, and its number is used again."""
+    import fcntl  # where there is O_PATH, there is fcntl
+
+    with suppress(OSError):
+        found = os.fstat(descriptor)
+        is_ours = (found.st_dev, found.st_ino) == identity
+        if is_ours and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_PATH:
+            os.close(descriptor)
 
 
 def path_of(url: str) -> str:
