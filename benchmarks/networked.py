@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import engines, floors, ours, peers
 from .case import BATCHED, FLOOR, Case, Entrants, Target, no_others
-from .doors import DOORS, Door
+from .drivers import DRIVERS, Driver
 from .workload import Contestant
 
 CROWDS = {"blocking": (1, 50), "async": (1, 50, 500)}
@@ -45,142 +45,144 @@ HERD_TARGET = Target(0.230, "seconds")
 
 
 def networked() -> Iterator[Case]:
-    for door in DOORS:
-        yield from _receiving(door)
-        yield from _batching(door)
-        yield from _herding(door)
-    for door in DOORS:
-        yield from _delayed(replace(door, delayed=True))
+    for driver in DRIVERS:
+        yield from _receiving(driver)
+        yield from _batching(driver)
+        yield from _herding(driver)
+    for driver in DRIVERS:
+        yield from _delayed(replace(driver, delayed=True))
 
 
 # --- first and duplicate, alone and in a crowd; alone with a network in between -------------------
 
 
-def _receiving(door: Door) -> Iterator[Case]:
-    for callers in CROWDS[door.mode]:
+def _receiving(driver: Driver) -> Iterator[Case]:
+    for callers in CROWDS[driver.mode]:
         for what in ("first", "duplicate"):
             yield Case(
-                f"{door.id}/{what}/{callers}",
-                door.shown,
+                f"{driver.id}/{what}/{callers}",
+                driver.shown,
                 f"{what}, "
-                + ("alone" if callers == 1 else f"{callers} {door.callers}, of call by call"),
-                partial(floor_of, door),
-                partial(ours_of, door),
-                partial(_others, door, callers),
-                door.mode,
+                + ("alone" if callers == 1 else f"{callers} {driver.callers}, of call by call"),
+                partial(floor_of, driver),
+                partial(ours_of, driver),
+                partial(_others, driver, callers),
+                driver.mode,
                 callers,
                 fresh=what == "first",
-                target=TARGETS.get((door.engine, door.mode, what, callers)),
+                target=TARGETS.get((driver.engine, driver.mode, what, callers)),
                 share={1: 1.0, 50: 0.7, 500: 0.4}[callers],
                 lap=NETWORK_LAP,
-                quick=callers == 1 or (door.is_async and callers == 50),
-                engine=door.engine,
+                quick=callers == 1 or (driver.is_async and callers == 50),
+                engine=driver.engine,
             )
 
 
-def _delayed(door: Door) -> Iterator[Case]:
+def _delayed(driver: Driver) -> Iterator[Case]:
     for what in ("first", "duplicate"):
         yield Case(
-            f"delayed/{door.id}/{what}",
+            f"delayed/{driver.id}/{what}",
             f"A network of {engines.ROUND_TRIP * 1e3:g} ms per round trip, one caller",
-            f"{door.shown}, {what}",
-            partial(floor_of, door),
-            partial(ours_of, door),
-            partial(_others, door, 1),
-            door.mode,
+            f"{driver.shown}, {what}",
+            partial(floor_of, driver),
+            partial(ours_of, driver),
+            partial(_others, driver, 1),
+            driver.mode,
             fresh=what == "first",
             lap=NETWORK_LAP,
             quick=False,
-            engine=door.engine,
+            engine=driver.engine,
         )
 
 
-def floor_of(door: Door, folder: Path) -> Contestant:
-    wrap = floors.over_the_wire if door.is_async else floors.blocking
-    return wrap(door.floor(door.url()), door.handler, FLOOR)
+def floor_of(driver: Driver, folder: Path) -> Contestant:
+    wrap = floors.over_the_wire if driver.is_async else floors.blocking
+    return wrap(driver.floor(driver.url()), driver.handler, FLOOR)
 
 
-def ours_of(door: Door, folder: Path, name: str = ours.NAME) -> Contestant:
-    return (ours.awaited if door.is_async else ours.blocking)(door.ours(), door.handler, name=name)
+def ours_of(driver: Driver, folder: Path, name: str = ours.NAME) -> Contestant:
+    return (ours.awaited if driver.is_async else ours.blocking)(
+        driver.ours(), driver.handler, name=name
+    )
 
 
-def _others(door: Door, callers: int, folder: Path) -> Entrants:
+def _others(driver: Driver, callers: int, folder: Path) -> Entrants:
     if callers < 500:
-        return door.neighbours(door.handler, door.url(), folder, False)
+        return driver.neighbours(driver.handler, driver.url(), folder, False)
     too_long = "left out with 500 callers, it takes minutes"
     with peers.without({peers.JUSTONCE: too_long, peers.DBOS: too_long}):
-        return door.neighbours(door.handler, door.url(), folder, False)
+        return driver.neighbours(driver.handler, driver.url(), folder, False)
 
 
 # --- batches --------------------------------------------------------------------------------------
 
 
-def _batching(door: Door) -> Iterator[Case]:
+def _batching(driver: Driver) -> Iterator[Case]:
     for size in (100, 1000):
-        limit = BATCH_TARGETS.get(door.id) or BATCH_TARGETS[door.engine]
+        limit = BATCH_TARGETS.get(driver.id) or BATCH_TARGETS[driver.engine]
         yield Case(
-            f"{door.id}/batch/{size}",
-            door.shown,
+            f"{driver.id}/batch/{size}",
+            driver.shown,
             f"batch of {size}, per message: gain over our single calls",
-            partial(ours_of, door, name=FLOOR),
-            partial(_batches, door),
-            partial(_batched_by_hand, door),
-            door.mode,
+            partial(ours_of, driver, name=FLOOR),
+            partial(_batches, driver),
+            partial(_batched_by_hand, driver),
+            driver.mode,
             batch=size,
             target=Target(limit, "gain") if size == 1000 else None,
             share=0.4,
             gains=True,
             lap=NETWORK_LAP,
             quick=size == 1000,
-            engine=door.engine,
+            engine=driver.engine,
         )
 
 
-def _batches(door: Door, folder: Path) -> Contestant:
-    return (ours.batches_async if door.is_async else ours.batches)(door.ours(), door.handler)
+def _batches(driver: Driver, folder: Path) -> Contestant:
+    return (ours.batches_async if driver.is_async else ours.batches)(driver.ours(), driver.handler)
 
 
-def _batched_by_hand(door: Door, folder: Path) -> Entrants:
-    floor = door.floor(door.url())
+def _batched_by_hand(driver: Driver, folder: Path) -> Entrants:
+    floor = driver.floor(driver.url())
     if not hasattr(floor, "batch"):
         return ()
-    return [(floors.batched_async if door.is_async else floors.batched)(floor, BATCHED)]
+    return [(floors.batched_async if driver.is_async else floors.batched)(floor, BATCHED)]
 
 
 # --- a herd: many callers, one key ----------------------------------------------------------------
 
 
-def _herding(door: Door) -> Iterator[Case]:
+def _herding(driver: Driver) -> Iterator[Case]:
     for receivers in (1, 2):
         through = "" if receivers == 1 else " at two receivers"
         yield Case(
-            f"{door.id}/herd/{receivers}",
-            door.shown,
-            f"100 {door.callers}{through}, one key of 200 ms: until all are answered",
-            partial(_single_flight, door),
-            partial(_herd, door, receivers),
-            partial(_other_herds, door) if receivers == 1 else no_others,
-            door.mode,
+            f"{driver.id}/herd/{receivers}",
+            driver.shown,
+            f"100 {driver.callers}{through}, one key of 200 ms: until all are answered",
+            partial(_single_flight, driver),
+            partial(_herd, driver, receivers),
+            partial(_other_herds, driver) if receivers == 1 else no_others,
+            driver.mode,
             callers=100,
             herd=True,
             target=HERD_TARGET,
             share=0.2,
             quick=receivers == 2,
-            engine=door.engine,
+            engine=driver.engine,
         )
 
 
-def _single_flight(door: Door, folder: Path) -> Contestant:
-    single = floors.single_flight_async if door.is_async else floors.single_flight
-    return single(door.slow_handler, FLOOR)
+def _single_flight(driver: Driver, folder: Path) -> Contestant:
+    single = floors.single_flight_async if driver.is_async else floors.single_flight
+    return single(driver.slow_handler, FLOOR)
 
 
-def _herd(door: Door, receivers: int, folder: Path) -> Contestant:
+def _herd(driver: Driver, receivers: int, folder: Path) -> Contestant:
     if receivers == 2:
-        two = ours.two_receivers_async if door.is_async else ours.two_receivers
-        return two(door.ours(), door.slow_handler)
-    return (ours.awaited if door.is_async else ours.blocking)(door.ours(), door.slow_handler)
+        two = ours.two_receivers_async if driver.is_async else ours.two_receivers
+        return two(driver.ours(), driver.slow_handler)
+    return (ours.awaited if driver.is_async else ours.blocking)(driver.ours(), driver.slow_handler)
 
 
-def _other_herds(door: Door, folder: Path) -> Entrants:
-    return door.neighbours(door.slow_handler, door.url(), folder, True)
+def _other_herds(driver: Driver, folder: Path) -> Entrants:
+    return driver.neighbours(driver.slow_handler, driver.url(), folder, True)

@@ -38,7 +38,7 @@ def names() -> list[str]:
 
 def measured(name: str, rounds: int, lap: float = LAP) -> list[Row]:
     """The rows of one of `names`: one for each number of processes above one."""
-    _, engine, door, what = name.split("/")
+    _, engine, driver, what = name.split("/")
     urls = {engine: engines.url(engine)} if engine in engines.ENGINES else {}
     laps: dict[int, list[Lap]] = {count: [] for count in COUNTS}
     with tempfile.TemporaryDirectory(dir=place()) as folder, ExitStack() as stack:
@@ -46,7 +46,7 @@ def measured(name: str, rounds: int, lap: float = LAP) -> list[Row]:
         size = 0
         for side in sides:
             opened = side.ask(
-                open=f"{engine}/{door}/{what}/1", folder=folder, engines=urls, lap=lap
+                open=f"{engine}/{driver}/{what}/1", folder=folder, engines=urls, lap=lap
             )
             if "absent" in opened:
                 raise RuntimeError(opened["absent"])
@@ -56,7 +56,7 @@ def measured(name: str, rounds: int, lap: float = LAP) -> list[Row]:
                 laps[count].append(together(sides[:count], size))
         for side in sides:
             side.ask(close=True)
-    shown = f"{STORES[f'{engine}/{door}']}, {what}"
+    shown = f"{STORES[f'{engine}/{driver}']}, {what}"
     return [_row(name, shown, count, laps[1], laps[count]) for count in COUNTS[1:]]
 
 

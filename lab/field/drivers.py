@@ -1,12 +1,13 @@
-"""A receiver, blocking or async, through any driver, behind one blocking interface."""
+"""Every driver of every engine, behind one blocking interface: see `tests/stores/drivers.py`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from twicesafe import AsyncReceiver, Outcome, Policy, Receiver
+from tests.stores.drivers import AnyReceiver
+from twicesafe import Policy
 
 __all__ = ["DRIVERS", "DriverReceiver", "through"]
 
@@ -24,27 +25,15 @@ def through(url: str, port: int) -> str:
     return f"{head}127.0.0.1:{port}{tail.lstrip('0123456789')}"
 
 
-class DriverReceiver:
-    """An async one runs its event loop for the length of each call, in the caller's own thread."""
-
+class DriverReceiver(AnyReceiver):
     def __init__(self, driver: str, url: str, policy: Policy | None = None) -> None:
         if driver.startswith("asyncpg"):
             url = url.replace("postgresql:", "postgresql+asyncpg:", 1)
-        self._runner = asyncio.Runner() if driver.endswith("awaited") else None
-        kind: Any = Receiver if self._runner is None else AsyncReceiver
-        try:
-            self.receiver: Any = kind.open(url, policy=policy)
-        except BaseException:
-            if self._runner is not None:
-                self._runner.close()
-            raise
+        super().__init__(url, is_async=driver.endswith("awaited"), policy=policy)
 
-    def process(self, key: str, handler: Callable[..., Any], *args: Any) -> Outcome[Any]:
-        outcome: Outcome[Any] = self._end(self.receiver.process(key, self._own(handler), *args))
-        return outcome
-
-    def process_many(self, keys: list[str], handler: Callable[[str], Any]) -> list[Any]:
-        return list(self._end(self.receiver.process_many(keys, self._own(handler), key=str)))
+    def process_many(self, messages: Any, handler: Callable[..., Any], **settings: Any) -> Any:
+        """The messages are their own keys."""
+        return super().process_many(messages, handler, **{"key": str, **settings})
 
     def perform(self, request: Any) -> Any:
         """One request, straight to the store."""
@@ -56,31 +45,6 @@ class DriverReceiver:
         return self._runner.run(main)
 
     def end_loop(self) -> None:
-        """As `asyncio.run` does at its end: what is still at work is cancelled."""
-        assert self._runner is not None
-        self._runner.close()
+        """As `asyncio.run` does at its end: running work is cancelled."""
+        self._end_loop()
         self._runner = asyncio.Runner()
-
-    def _own(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        if self._runner is None:
-            return handler
-
-        async def handle(*args: Any) -> Any:
-            return handler(*args)
-
-        return handle
-
-    def _end(self, found: Any) -> Any:
-        return found if self._runner is None else self._runner.run(_awaited(found))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end(self.receiver.close())
-        if self._runner is not None:
-            self._runner.close()
-
-
-async def _awaited(found: Any) -> Any:
-    return await found

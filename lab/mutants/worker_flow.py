@@ -32,47 +32,47 @@ def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
     return tampered(deliver, handle, StoreUnavailableError)
 
 
-@mutant("an unanswered claim is repeated with a new owner")
-def new_owner_on_retry(patch: Patch) -> None:
+def _if_unanswered(patch: Patch, kind: type, then: Callable[[Any, Any], Any]) -> None:
+    """The worker does this after a request of that kind that got no answer."""
+
     def handle(call: Any, command: Any) -> Any:
         try:
             return (yield command)
         except StoreUnavailableError:
-            if type(command) is not ClaimRequest:
+            if type(command) is not kind:
                 raise
+        return (yield from then(call, command))
+
+    patch(processes, "deliver", _tampering(handle))
+
+
+@mutant("an unanswered claim is repeated with a new owner")
+def new_owner_on_retry(patch: Patch) -> None:
+    def then(call: Any, command: Any) -> Any:
         yield Sleep(0.02)
         return (yield replace(command, owner=new_owner()))
 
-    patch(processes, "deliver", _tampering(handle))
+    _if_unanswered(patch, ClaimRequest, then)
 
 
 @mutant("an unanswered claim counts as won")
 def unanswered_is_won(patch: Patch) -> None:
-    def handle(call: Any, command: Any) -> Any:
-        try:
-            return (yield command)
-        except StoreUnavailableError:
-            if type(command) is not ClaimRequest:
-                raise
+    def then(call: Any, command: Any) -> Any:
+        yield from ()
         return Claimed(Verdict.WON, 1, 1)
 
-    patch(processes, "deliver", _tampering(handle))
+    _if_unanswered(patch, ClaimRequest, then)
 
 
 @mutant("an unanswered complete runs the handler again")
 def unknown_outcome_reruns(patch: Patch) -> None:
-    def handle(call: Any, command: Any) -> Any:
-        try:
-            return (yield command)
-        except StoreUnavailableError:
-            if type(command) is not Complete:
-                raise
+    def then(call: Any, command: Any) -> Any:
         claim = (call.key, command.owner, command.fence, 1, None, call.clock())
         again = ActiveClaim(*claim, call.policy.lease, call.policy.max_lease, call.clock)
         yield Invoke(again, call.run)
         return (yield command)
 
-    patch(processes, "deliver", _tampering(handle))
+    _if_unanswered(patch, Complete, then)
 
 
 @mutant("waiting callers get the handler's value before it is recorded")

@@ -119,7 +119,7 @@ def test_an_unknown_commit_or_case_is_refused(capsys: pytest.CaptureFixture[str]
 
 def test_ours_uses_public_names_only():
     """Old versions have other private names, so a case that used them could not run there."""
-    for name in ("ours", "http_layer", "inbox", "embedded", "doors", "networked"):
+    for name in ("ours", "http_layer", "inbox", "embedded", "drivers", "networked"):
         text = (against.ROOT / "benchmarks" / f"{name}.py").read_text("utf-8")
         assert "twicesafe._" not in text, name
         assert "twicesafe.stores" not in text, name

@@ -1,33 +1,31 @@
-"""Three drivers for PostgreSQL, behind one blocking interface: psycopg, async psycopg, asyncpg.
+"""A receiver, blocking or async, through any driver, behind one blocking interface.
 
-An async client runs its event loop for the length of each call, in the caller's own thread.
+An async one runs its event loop for the length of each call, in the caller's own thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from twicesafe import AsyncReceiver, Outcome, Receiver
 
 KINDS = ("psycopg", "psycopg-async", "asyncpg")
+"""The drivers for PostgreSQL."""
 
 
-class DriverReceiver:
-    def __init__(self, kind: str, url: str, **settings: Any) -> None:
-        self.kind = kind
-        self._runner = None if kind == "psycopg" else asyncio.Runner()
-        self.receiver: Any
-        if self._runner is None:
-            self.receiver = Receiver.open(url, **settings)
-        else:
-            self.receiver = AsyncReceiver.open(url_for(kind, url), **settings)
+class AnyReceiver:
+    """`is_async`: an `AsyncReceiver`, with an event loop that belongs to it."""
 
-    @property
-    def store(self) -> Any:
-        return self.receiver.store
+    def __init__(self, url: str, *, is_async: bool, **settings: Any) -> None:
+        self._runner = asyncio.Runner() if is_async else None
+        kind: Any = AsyncReceiver if is_async else Receiver
+        try:
+            self.receiver: Any = kind.open(url, **settings)
+        except BaseException:
+            self._end_loop()
+            raise
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Any method of the receiver, to its end."""
@@ -52,18 +50,28 @@ class DriverReceiver:
     def _end(self, found: Any) -> Any:
         return found if self._runner is None else self._runner.run(_awaited(found))
 
+    def _end_loop(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end(self.receiver.close())
-        if self._runner is not None:
-            self._runner.close()
+        self._end_loop()
+
+
+class DriverReceiver(AnyReceiver):
+    """A receiver on PostgreSQL, through one of its drivers."""
+
+    def __init__(self, kind: str, url: str, **settings: Any) -> None:
+        self.kind = kind
+        super().__init__(url_for(kind, url), is_async=kind != "psycopg", **settings)
+
+    @property
+    def store(self) -> Any:
+        return self.receiver.store
 
 
 def url_for(kind: str, url: str) -> str:

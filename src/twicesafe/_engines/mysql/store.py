@@ -57,7 +57,7 @@ _LOCKED: Final = 1024
 """How many keys we remember as locked by a transaction. They are not batched."""
 
 OPERATOR_PATIENCE: Final = 1.0
-"""Seconds for which an operator's request tries to lock such a row: longer than an owner's write takes."""
+"""Seconds that an operator's request waits for such a row. An owner's write is over sooner."""
 
 
 class MysqlStore(Store):

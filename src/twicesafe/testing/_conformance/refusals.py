@@ -1,8 +1,8 @@
 """Refusals: the store refuses one payload, and nothing else.
 
-The handler of that payload has run. The core completes such a key without its result, and relies on
-three things: a refusal is an error and changes nothing; the same claim can then be completed without
-the payload; and other requests of the same batch succeed, at least when they are retried alone.
+When a store refuses a result, the handler has already run, so the core completes the key without the
+result. This needs three promises of the store. A refusal is an error and changes nothing. The same
+claim can then be completed without the payload. Other requests of the batch succeed, at least alone.
 """
 
 from __future__ import annotations

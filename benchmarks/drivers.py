@@ -25,7 +25,7 @@ Neighbours = Callable[[Handler, str, Path, bool], list[Contestant | Absent]]
 
 
 @dataclass(frozen=True)
-class Door:
+class Driver:
     """One way into one engine: its driver, its floor, and who else goes that way."""
 
     id: str
@@ -99,16 +99,16 @@ def _no_peers(work: Handler, url: str, folder: Path, waits: bool) -> list[Contes
     return []
 
 
-DOORS = (
-    Door("postgresql/psycopg", "PostgreSQL: psycopg", "blocking", PsycopgFloor, _on_postgresql),
-    Door(
+DRIVERS = (
+    Driver("postgresql/psycopg", "PostgreSQL: psycopg", "blocking", PsycopgFloor, _on_postgresql),
+    Driver(
         "postgresql/psycopg-async",
         "PostgreSQL: psycopg, asyncio",
         "async",
         AsyncPsycopgFloor,
         _on_postgresql,
     ),
-    Door(
+    Driver(
         "postgresql/asyncpg",
         "PostgreSQL: asyncpg",
         "async",
@@ -116,8 +116,8 @@ DOORS = (
         _on_asyncpg,
         suffix="+asyncpg",
     ),
-    Door("valkey/blocking", "Valkey: redis-py", "blocking", RedisFloor, _on_valkey),
-    Door("valkey/async", "Valkey: redis-py, asyncio", "async", AsyncRedisFloor, _on_valkey),
-    Door("mariadb/blocking", "MariaDB: PyMySQL", "blocking", PyMySqlFloor, _no_peers),
-    Door("mariadb/async", "MariaDB: asyncio (floor: asyncmy)", "async", AsyncmyFloor, _no_peers),
+    Driver("valkey/blocking", "Valkey: redis-py", "blocking", RedisFloor, _on_valkey),
+    Driver("valkey/async", "Valkey: redis-py, asyncio", "async", AsyncRedisFloor, _on_valkey),
+    Driver("mariadb/blocking", "MariaDB: PyMySQL", "blocking", PyMySqlFloor, _no_peers),
+    Driver("mariadb/async", "MariaDB: asyncio (floor: asyncmy)", "async", AsyncmyFloor, _no_peers),
 )
