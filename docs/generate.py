@@ -392,10 +392,10 @@ leaves no trace: the next start counts as the first.
 def evidence() -> str:
     """What the last published run of the lab found, in one sentence."""
     proof = json.loads((ROOT / "lab" / "results" / "proof.json").read_text("utf-8"))
-    schedules = sum(study["schedules"] for study in proof["simulations"])
+    schedules = sum(study["schedules"] for study in proof["simulations"].values())
     tried = [trial for trial in proof["field"] if not trial["skipped"]]
     broken = sum(len(trial["broken"]) for trial in tried) + sum(
-        len(study["violations"]) for study in proof["simulations"]
+        len(study["violations"]) for study in proof["simulations"].values()
     )
     found = sum(mutant["schedule"] is not None for mutant in proof["mutants"])
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,16 +20,16 @@ from .mutants.sources import Kill
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally
 
-__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "read", "write"]
+__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "publish", "read"]
 
 ROOT = Path(__file__).parent.parent
 NUMBERS = ROOT / "lab" / "results" / "proof.json"
 PAGE = ROOT / "docs" / "explanation" / "proof.md"
-LAST = ROOT / ".dev" / "proof.json"
 
 
 class Proof(msgspec.Struct):
-    simulations: list[Tally] = []
+    simulations: dict[str, Tally] = {}
+    """By study."""
     mutants: list[Hunt] = []
     sources: list[Kill] = []
     source_mutants: int = 0
@@ -36,20 +37,27 @@ class Proof(msgspec.Struct):
     model: list[Check] = []
     readers: list[Compared] = []
     field: list[Trial] = []
+    tried: dict[str, str] = {}
+    """By part: the version that it ran on."""
     versions: dict[str, str] = {}
 
 
-def write(proof: Proof, *, publish: bool) -> None:
-    """The last run is kept beside the environments; a published one in the repository."""
-    versions = {"twicesafe": _ours(), "python": platform.python_version(), "spin": version()}
-    proof.versions = versions | field_versions(proof.field)
+def publish(new: Proof, parts: Sequence[str]) -> None:
+    """The parts of this run into the published numbers, beside parts of earlier runs."""
+    proof = read(NUMBERS) if NUMBERS.exists() else Proof()
+    proof.simulations |= new.simulations
+    for part in parts:
+        if part not in STUDIES:
+            setattr(proof, part, getattr(new, part))
+    if "sources" in parts:
+        proof.source_mutants = new.source_mutants
+    proof.tried |= dict.fromkeys(parts, _ours())
+    proof.versions |= {"python": platform.python_version(), "spin": version()}
+    proof.versions |= field_versions(new.field)
+    NUMBERS.parent.mkdir(exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
-    LAST.parent.mkdir(exist_ok=True)
-    LAST.write_bytes(text)
-    if publish:
-        NUMBERS.parent.mkdir(exist_ok=True)
-        NUMBERS.write_bytes(text)
-        PAGE.write_text(as_markdown(read(NUMBERS)), "utf-8")
+    NUMBERS.write_bytes(text)
+    PAGE.write_text(as_markdown(read(NUMBERS)), "utf-8")
 
 
 def _ours() -> str:
@@ -71,7 +79,7 @@ def as_markdown(proof: Proof) -> str:
     return "\n".join(
         [
             *_head(proof),
-            *_simulations(proof.simulations),
+            *_simulations([proof.simulations[name] for name in STUDIES]),
             *_mutants(proof.mutants),
             *_sources(proof.sources, proof.source_mutants),
             *_model(proof.model),
@@ -85,11 +93,18 @@ def as_markdown(proof: Proof) -> str:
 
 def _head(proof: Proof) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
+    commits: dict[str, list[str]] = {}
+    for part, commit in proof.tried.items():
+        commits.setdefault(commit, []).append(part)
     return [
         "# The proof lab",
         "",
-        "`make prove ARGS=--publish` writes this page; the numbers are those of that run",
-        f"({versions}). You can repeat everything below in a clone with `make prove`.",
+        "`make prove ARGS=--publish` writes this page. All of it takes hours, so it can be renewed part by part",
+        "(`--only`), and each part names the version that it ran on:",
+        "",
+        *(f"- {commit}: {', '.join(parts)}" for commit, parts in commits.items()),
+        "",
+        f"The rest of the set-up: {versions}. You can repeat everything below in a clone with `make prove`.",
         "[Peers, tried](peers-tried.md) shows what the same failures do to other libraries.",
         "",
     ]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+import pytest
 from msgspec.structs import replace
 
 from lab import report
+from lab.__main__ import PARTS
 from lab.mutants import MUTANTS
 from lab.simulation import STUDIES
 from lab.simulation.campaign import Found
@@ -17,18 +22,34 @@ def test_the_page_is_made_of_the_numbers():
 
 def test_what_was_published_is_a_whole_run():
     proof = report.read(report.NUMBERS)
-    assert [tally.study for tally in proof.simulations] == list(STUDIES)
-    for tally in proof.simulations:
-        assert tally.schedules >= 100_000 // STUDIES[tally.study].share
-    assert not any(tally.violations for tally in proof.simulations)
+    assert set(proof.tried) == set(PARTS)
+    for name, study in STUDIES.items():
+        assert proof.simulations[name].schedules >= 100_000 // study.share
+        assert not proof.simulations[name].violations
     assert {hunt.mutant for hunt in proof.mutants} == set(MUTANTS)
     assert all(hunt.schedule is not None for hunt in proof.mutants)
     assert all(check.as_expected and not check.skipped for check in proof.model)
 
 
+def test_a_part_is_published_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(report, "NUMBERS", tmp_path / "proof.json")
+    monkeypatch.setattr(report, "PAGE", tmp_path / "proof.md")
+    old = report.read(report.ROOT / "lab" / "results" / "proof.json")
+    old.tried = dict.fromkeys(PARTS, "an earlier version")
+    report.NUMBERS.write_bytes(msgspec.json.encode(old))
+    new = report.Proof(simulations={"relays": replace(old.simulations["relays"], events=7)})
+    report.publish(new, ["relays"])
+    found = report.read(report.NUMBERS)
+    assert found.simulations == old.simulations | new.simulations
+    assert (found.mutants, found.field) == (old.mutants, old.field)
+    later = found.tried.pop("relays")
+    assert set(found.tried.values()) == {"an earlier version"}
+    assert f"- {later}: relays\n" in report.PAGE.read_text("utf-8")
+
+
 def test_a_page_does_not_hide_what_broke():
     proof = report.read(report.NUMBERS)
-    proof.simulations[0].violations.append(Found(1, "one result", "two"))
+    proof.simulations["leases"].violations.append(Found(1, "one result", "two"))
     proof.mutants[0] = replace(proof.mutants[0], schedule=None)
     proof.model[0] = replace(proof.model[0], caught=True)
     page = report.as_markdown(proof)
