@@ -70,6 +70,29 @@ def test_a_message_that_the_broker_hangs_up_on_parks_its_lane(
     assert others == [f"{n}" for n in range(6, number)]
 
 
+def test_messages_that_come_later_are_sent_and_compared_with_it(
+    mode: RelayMode, outbox: Outbox, put: Put
+):
+    """It was alone at first: the relay fetches others although this one is still to be sent."""
+    broker = Choking()
+    failures: list[Event] = []
+    put("bad", key="k")
+    relay = mode.relay(broker, max_attempts=2, backoff=AT_ONCE, observers=[failures.append]).start()
+    until(lambda: sum(isinstance(event, BrokerFailed) for event in failures) > 1, 60)
+    number = 0
+
+    def parked() -> Any:
+        nonlocal number
+        put(f"{number}", key="others")
+        number += 1
+        return outbox.parked()
+
+    until(parked, 60)
+    until(lambda: len(set(broker.bodies)) == number, 60)
+    relay.stop()
+    assert list(dict.fromkeys(broker.bodies)) == [f"{n}" for n in range(number)]
+
+
 def test_alone_it_is_detected_by_a_check(mode: RelayMode, outbox: Outbox, put: Put):
     broker = Checked()
     put("bad", key="k")

@@ -1,6 +1,7 @@
 """The end of a run: once faults stop, everything must go out, in a bounded time, and nothing stay.
 
-First poison is refused as before: all other lanes must go on, and the poisoned ones end up parked.
+First poison is refused as before: all other lanes must go on, and the poisoned ones end up parked. New
+messages keep coming until then: a relay that cannot check its broker compares poison with them.
 Then the broker is mended and an operator retries what is parked. Then the relays are stopped.
 """
 
@@ -13,7 +14,7 @@ from twicesafe._core.relay_lease import REST
 from twicesafe._values.settings import seconds
 
 from .invariants import broken
-from .plan import LEASE
+from .plan import LEASE, Post
 
 if TYPE_CHECKING:
     from .world import World
@@ -22,6 +23,9 @@ __all__ = ["Ending"]
 
 BOUND = LEASE + seconds(REST.most) + 4.0
 """A lease ends, the longest rest ends, and there is work to do."""
+
+PAUSE = 0.1
+"""Seconds between two messages that come in the end."""
 
 
 class Ending:
@@ -35,6 +39,13 @@ class Ending:
     def begin(self) -> None:
         self._tell("no more faults; poison is refused as before")
         self._expect("other lanes go on")
+        if not self._world.plan.checks and any(post.chokes for post in self._world.plan.posts):
+            self._world.after(PAUSE, None, self._add)
+
+    def _add(self) -> None:
+        if self._rule == "other lanes go on":
+            self._world.writers.add(Post(self._world.now, -1))
+            self._world.after(PAUSE, None, self._add)
 
     def _tell(self, what: str) -> None:
         if self._world.say:

@@ -130,7 +130,7 @@ def draw(seed: int) -> Plan:
             chance() < 0.05,
             pick((1, 2, POISON, POISON)) if chance() < poison else 0,
             chance() < 0.2 * trouble,
-            checks and chance() < 0.5,
+            chance() < 0.5,
         )
 
     seats = tuple(

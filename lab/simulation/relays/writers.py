@@ -75,6 +75,13 @@ class Writers:
         self.by_number: dict[int, TrackedMessage] = {}
         self.lanes: dict[bytes, list[TrackedMessage]] = {}
         self._highest = 0
+        self._unplanned = 0
+
+    def add(self, post: Post) -> None:
+        """One that was not planned."""
+        self.open += 1
+        self._unplanned += 1
+        self.post(post, len(self._world.plan.posts) + self._unplanned)
 
     def post(self, post: Post, number: int) -> None:
         tracked = TrackedMessage(post, number)

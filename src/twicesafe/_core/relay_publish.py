@@ -67,14 +67,16 @@ class _PublishLoop:
         self.pause = 0.0
         self.outages = 0
         self.down_until = 0.0
-        self.alone = 0
-        """How many messages to send one by one: a group of them failed, and one may be to blame."""
+        self.alone: Counter[bytes] = Counter()
+        """By lane, how many messages to send one by one: a group with them failed."""
         self.suspects: Counter[bytes] = Counter()
         """Outages per lane since the broker last accepted a message of that lane."""
         self.took = self.answered = False
         """Since the last outage: the broker accepted a message; it answered a check."""
         self.doubt = False
         """After an outage: check the broker before sending more."""
+        self.compare = False
+        """After an outage: fetch other messages before the suspects are sent again."""
         self.asleep = False
         self.known: object = None
 
@@ -84,7 +86,7 @@ class _PublishLoop:
             self._let_go()
             if not state.stopping:
                 found = yield from self._refill()
-                empty = found == 0 and not self.todo.aside
+                empty = found == 0 and not self.ready and not self.todo.aside
                 if state.until_empty and not self.under_way and (empty or state.outage is not None):
                     break
                 yield from self._start_publishing()
@@ -108,20 +110,19 @@ class _PublishLoop:
         busy_lanes = {row.lane for rows in self.under_way.values() for row in rows}
         for lane, rows in list(self.lanes.items()):
             if not _is_ours(rows[0], usable) and lane not in busy_lanes:
-                del self.lanes[lane]
-                self.suspects.pop(lane, None)
+                self._forget(lane)
         self.ready = deque(lane for lane in self.ready if lane in self.lanes)
         busy = {row.slot for rows in self.under_way.values() for row in rows}
         state.drained = (unwanted, unwanted - busy - self.owed)
 
     def _refill(self) -> Flow[int | None]:
-        """Fetch rows, always from the first one, if none is ready and there is room.
+        """Fetch rows, always from the first one, if too few are ready and there is room.
 
         None: it did not fetch.
         """
         state, todo = self.state, self.todo
         unsettled = todo.done or todo.setbacks or todo.cured
-        if self.ready or unsettled or state.clock() < self.down_until:
+        if unsettled or self._has_enough() or state.clock() < self.down_until:
             return None
         if self.rows_under_way >= state.batch or len(self.under_way) >= state.concurrency:
             return None
@@ -135,7 +136,7 @@ class _PublishLoop:
         except StoreError as error:
             self._outage("outbox_fetch", error)
             return None
-        rows = fetched.rows
+        rows, self.compare = fetched.rows, False
         todo.aside = fetched.aside
         self._sort_in(rows, slots)
         if rows:
@@ -146,6 +147,15 @@ class _PublishLoop:
             self.pause = min(state.longest_pause, max(GATHER, self.pause * 2))
         return len(rows)
 
+    def _has_enough(self) -> bool:
+        """A lane is ready. After an outage: one that cannot be to blame for it, unless many are ready.
+
+        The suspects alone would be retried for ever, with nothing to compare them with.
+        """
+        if self.compare and len(self.ready) <= self.state.batch:
+            return any(not self.suspects[lane] for lane in self.ready)
+        return bool(self.ready)
+
     def _sort_in(self, rows: Sequence[Pending], slots: dict[int, int]) -> None:
         for row in rows:
             row.fence = slots[row.slot]
@@ -154,13 +164,21 @@ class _PublishLoop:
             else:
                 self.lanes[row.lane] = deque((row,))
                 self.ready.append(row.lane)
+        if self.suspects:  # others first: if the broker accepts them, the suspects are to blame
+            self.ready = deque(sorted(self.ready, key=lambda lane: self.suspects[lane] > 0))
+
+    def _forget(self, lane: bytes) -> None:
+        """Its rows are fetched again later, or by another relay."""
+        self.lanes.pop(lane, None)
+        self.suspects.pop(lane, None)
+        self.alone.pop(lane, None)
 
     # -- publishing ---------------------------------------------------------------------------
 
     def _start_publishing(self) -> Flow[None]:
         state = self.state
         while self.ready and len(self.under_way) < state.concurrency:
-            room = min(1 if self.alone else state.group, self._room())
+            room = min(state.group, self._room())
             if room <= 0 or state.clock() < self.down_until:
                 return
             if self.doubt and state.checks:
@@ -179,12 +197,18 @@ class _PublishLoop:
         """Rows for one publish call: lane by lane, each in order."""
         chosen: list[Pending] = []
         while self.ready and len(chosen) < room:
-            lane = self.ready.popleft()
-            rows = self.lanes[lane]
+            lane = self.ready[0]
+            rows, alone = self.lanes[lane], self.alone[lane]
             if not _is_ours(rows[0], usable):
-                del self.lanes[lane]
+                self.ready.popleft()
+                self._forget(lane)
                 continue
+            if chosen and alone:
+                break
             chosen.append(rows[0])
+            self.ready.popleft()
+            if alone:
+                break
             if self.state.keeps_order:
                 chosen += self._followers(rows, room - len(chosen))
         return chosen
@@ -268,9 +292,8 @@ class _PublishLoop:
             outage = outage or BrokerUnavailableError("the publisher sent none of its messages")
             away = list(rows)
         if outage is None:
-            self.alone = max(0, self.alone - len(rows))
-        elif len(rows) == 1 and self._is_to_blame(rows[0], outage):
-            self.alone = max(0, self.alone - 1)
+            return
+        if len(rows) == 1 and self._is_to_blame(rows[0], outage):
             self.took = self.answered = False
             self._refused(rows[0], outage)
         else:
@@ -306,18 +329,18 @@ class _PublishLoop:
         state = self.state
         self.took = self.answered = False
         if isinstance(error, BrokerUnavailableError):
-            self.doubt = True
+            self.doubt = self.compare = True
             if error.blames == "none":
                 self.suspects.clear()
             else:
                 lanes = {row.lane for row in rows}
                 self.suspects.update(lanes)
                 if any(self.suspects[lane] > 1 for lane in lanes):
-                    self.alone = max(self.alone, len(rows))
+                    self.alone |= Counter(row.lane for row in rows)
             if error.blames == "none" or self.outages + 1 >= OUTAGES:
                 state.outage = error
         else:
-            self.alone = len(rows)
+            self.alone |= Counter(row.lane for row in rows)
         self._rest(len(rows), error)
 
     def _rest(self, count: int, error: Exception) -> None:
@@ -331,6 +354,8 @@ class _PublishLoop:
         self.outages = 0
         self.took, self.doubt = True, False
         self.suspects.pop(row.lane, None)
+        if self.alone:
+            self.alone -= Counter((row.lane,))
         waiting = self.lanes.get(row.lane)
         if waiting and waiting[0].n == row.n:
             waiting.popleft()
@@ -344,8 +369,8 @@ class _PublishLoop:
     def _refused(self, row: Pending, error: Exception, counts: bool = True) -> None:
         """Back off the lane, or park it with all its fetched rows; other lanes continue."""
         state, attempts = self.state, row.attempts + counts
-        self.suspects.pop(row.lane, None)
-        mine = self.lanes.pop(row.lane, deque((row,)))
+        mine = self.lanes.get(row.lane, deque((row,)))
+        self._forget(row.lane)
         park = counts and attempts >= state.max_attempts
         rest = state.backoff.delay(attempts if counts else NOT_COUNTED, chance(state.owner, row.n))
         where = (row.slot, row.fence, row.lane, row.n)

@@ -163,6 +163,27 @@ class PublisherConformance(PublisherUnderTest):
                 lambda: set(self.taken(topic)) >= _ids(behind), "the messages after it are taken"
             )
 
+    def test_poison_that_was_alone_at_first_does_not_stop_later_messages(
+        self, tmp_path: Path
+    ) -> None:
+        """The relay has tried it several times before there is another message to compare it with."""
+        topic = self.topic("later")
+        for number, poison in enumerate(self.poison()):
+            folder = tmp_path / f"{number}"
+            folder.mkdir()
+            good: list[Message] = []
+            with self.relay(folder) as (outbox, add):
+                add([replace(poison, key="poison")])
+                time.sleep(0.5)  # so that the relay tries it; a quick machine tries several times
+
+                def is_parked() -> bool:
+                    good.append(_message(topic, "k"))  # noqa: B023 - called in this turn only
+                    add(good[-1:])  # noqa: B023
+                    return bool(outbox.parked())
+
+                self.until(is_parked, f"poison {number} is parked", pause=0.2)
+                self.until(lambda: set(self.taken(topic)) >= _ids(good), "the others are taken")  # noqa: B023
+
     def test_poison_with_nothing_else_to_send_is_found_out(self, tmp_path: Path) -> None:
         """There is no other message to compare with: the publisher must recognise it, or check the broker."""
         for number, poison in enumerate(self.lone_poison()):
