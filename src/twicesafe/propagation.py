@@ -25,7 +25,7 @@ from ._core.http.key_field import BadKey, field_of, parse_key
 from ._core.http.policy import HttpPolicy
 from ._forking import RenewedLock
 from ._values.context import ActiveClaim, current_claim, current_key
-from ._values.keys import MAX_KEY_BYTES, Key
+from ._values.keys import MAX_KEY_BYTES, Key, uuid7
 from .errors import InvalidKeyError
 
 __all__ = ["extract", "inject", "numbered", "outgoing_key"]
@@ -68,7 +68,7 @@ def outgoing_key(step: str, *, policy: HttpPolicy = _DRAFT) -> str:
     Derived keys have 69 characters. If the policy allows fewer, they are sent as a UUID.
     """
     current = current_key()
-    return as_sent(Key.random() if current is None else current.derive(step), policy)
+    return uuid7() if current is None else as_sent(current.derive(step), policy)
 
 
 def as_sent(key: Key, policy: HttpPolicy) -> str:

@@ -33,7 +33,7 @@ from ..errors import InvalidKeyError, MissingKeyError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["MAX_KEY_BYTES", "MAX_SCOPE_PARTS", "Key", "KeyLike", "as_key"]
+__all__ = ["MAX_KEY_BYTES", "MAX_SCOPE_PARTS", "Key", "KeyLike", "as_key", "uuid7"]
 
 MAX_KEY_BYTES: Final = 255
 MAX_SCOPE_PARTS: Final = 8
@@ -41,6 +41,13 @@ MAX_SCOPE_PARTS: Final = 8
 _DOMAIN = b"twicesafe.key.1\0"
 _NO_SCOPE = _DOMAIN + b"\0"
 _sha256 = hashlib.sha256
+
+
+def uuid7() -> str:
+    """Unique, and sorted by the time it was made."""
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
+    return str(UUID(int=number))
 
 
 class Key:
@@ -110,9 +117,7 @@ class Key:
     @classmethod
     def random(cls, *, scope: Iterable[str] = ()) -> Key:
         """A fresh UUIDv7: unique, and sorted by the time it was made."""
-        number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
-        number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
-        return cls(str(UUID(int=number)), scope)
+        return cls(uuid7(), scope)
 
     def derive(self, step: str) -> Key:
         """The key for one step of this operation: the same on every retry, different per step."""
