@@ -123,6 +123,14 @@ def outages_count(patch: Patch) -> None:
     patch(_PublishLoop, "_broker_failed", blamed)
 
 
+@mutant(
+    "while a message that looks like an outage is retried, no others are fetched to compare it with",
+    STUDY,
+)
+def suspects_block_the_fetch(patch: Patch) -> None:
+    patch(_PublishLoop, "_has_enough", lambda self: bool(self.ready))
+
+
 @mutant("refusals are not counted, so a poison message is retried for ever", STUDY)
 def poison_never_parks(patch: Patch) -> None:
     refused = _PublishLoop._refused
