@@ -30,10 +30,10 @@ def url_of(store: str, folder: Path, name: str = "ours") -> str:
 # --- the receiver, first and duplicate, alone and in a crowd --------------------------------------
 
 TARGETS = {
-    ("memory", "blocking", "first", 1): Target(3.5),
-    ("memory", "blocking", "duplicate", 1): Target(3.0),
-    ("sqlite-normal", "blocking", "first", 1): Target(1.3),
-    ("sqlite-normal", "blocking", "duplicate", 1): Target(1.6),
+    ("memory", "blocking", "first", 1): Target(5.5),
+    ("memory", "blocking", "duplicate", 1): Target(3.3),
+    ("sqlite-normal", "blocking", "first", 1): Target(1.35),
+    ("sqlite-normal", "blocking", "duplicate", 1): Target(2.0),
     ("sqlite-full", "blocking", "first", 1): Target(1.1),
 }
 

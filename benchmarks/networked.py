@@ -25,7 +25,7 @@ NETWORK_LAP = 0.03
 TARGETS = {
     ("postgresql", "blocking", "first", 1): Target(1.10),
     ("postgresql", "blocking", "duplicate", 1): Target(1.15),
-    ("postgresql", "async", "first", 1): Target(1.10),
+    ("postgresql", "async", "first", 1): Target(1.25),
     ("postgresql", "async", "duplicate", 1): Target(1.15),
     ("postgresql", "async", "first", 50): Target(0.30),
     ("postgresql", "async", "duplicate", 50): Target(0.30),

@@ -235,7 +235,7 @@ def web() -> Iterator[WebCase]:
     yield WebCase(
         "http/no-key", "Valkey, without a key", "valkey", "none", Target(1.05), engine="valkey"
     )
-    yield WebCase("http/valkey/first", "Valkey, first", "valkey", "fresh", Target(1.5), engine="valkey")  # fmt: skip
+    yield WebCase("http/valkey/first", "Valkey, first", "valkey", "fresh", Target(1.65), engine="valkey")  # fmt: skip
     yield WebCase("http/valkey/replay", "Valkey, replay", "valkey", "again", Target(0.85), engine="valkey")  # fmt: skip
     for what, keys in (("no-key", "none"), ("first", "fresh"), ("replay", "again")):
         shown = f"our proxy of the bare proxy, Valkey, {what.replace('-', ' ')}"
