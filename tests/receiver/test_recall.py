@@ -13,11 +13,14 @@ import pytest
 from twicesafe import (
     AsyncReceiver,
     FingerprintMismatchError,
+    Key,
     Policy,
     Receiver,
     RememberedFailureError,
     events,
 )
+from twicesafe._core.protocol import ClaimRequest, Verdict
+from twicesafe._engines.sqlite import SqliteStore
 
 
 class Watched:
@@ -115,3 +118,29 @@ def test_an_async_receiver_in_memory_looks_too():
             assert (await receiver.process("k", work)).replayed
 
     asyncio.run(main())
+
+
+def test_an_interrupted_look_leaves_no_statement_open(tmp_path: Path):
+    """An open statement would keep an old snapshot, from which SQLite refuses to write."""
+    store, other = (SqliteStore(tmp_path / "keys.db") for _ in range(2))
+    owner = b"o" * 16
+
+    class Interrupted:
+        def __init__(self, cursor: Any) -> None:
+            self.cursor = cursor
+
+        def execute(self, sql: str, values: Any) -> Any:
+            self.cursor.execute(sql, values)
+            return self
+
+        def fetchall(self) -> Any:
+            raise KeyboardInterrupt
+
+    store.perform(ClaimRequest(Key("a"), owner, 60_000))
+    store._cursor = Interrupted(store._cursor)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        store.recall(Key("a").id)
+    other.perform(ClaimRequest(Key("b"), owner, 60_000))
+    assert store.perform(ClaimRequest(Key("c"), owner, 60_000)).verdict is Verdict.WON
+    store.close()
+    other.close()

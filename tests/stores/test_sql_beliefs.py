@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,7 +18,8 @@ import pytest
 
 from tests.patience import until
 from twicesafe import Key, SchemaVersionError, StoreError, StoreUnavailableError
-from twicesafe._core.protocol import ClaimRequest, Verdict
+from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Sweep, Verdict
+from twicesafe._engines.sqlite import SqliteStore
 from twicesafe.stores._urls import open_store
 
 OWNER = b"o" * 16
@@ -41,6 +43,28 @@ def fill_pool(store: Any, most: int = 4) -> None:
     for thread in threads:
         thread.join()
     assert len(store._pool._idle) >= most
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_sqlite_the_floor_is_compared_by_every_claim(tmp_path: Path, batch: bool):
+    """A sweep in another process raises the floor: the fence that this process would use is taken."""
+    now = [1_000_000]
+    store, other = (SqliteStore(tmp_path / "keys.db", now=lambda: now[0]) for _ in range(2))
+
+    def fence_of(name: str, owner: bytes) -> int:
+        ask = ClaimRequest(Key(name), owner, 60_000, looked=True)
+        won = store.perform_many([ask])[0] if batch else store.perform(ask)
+        assert won.verdict is Verdict.WON
+        return won.fence  # type: ignore[no-any-return]
+
+    first = fence_of("a", OWNER)
+    assert store.perform(Complete(Key("a").id, OWNER, first, 1000, b"")) is Ack.OK
+    now[0] += 2000
+    assert other.perform(Sweep(100))[0].removed == 1
+    assert fence_of("a", b"p" * 16) == first + 1, "the swept record had this fence"
+    assert fence_of("b", OWNER) == first + 1
+    store.close()
+    other.close()
 
 
 def test_mariadb_a_demoted_server_costs_one_call(own_server: Callable[..., Any]):

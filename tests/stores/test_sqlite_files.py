@@ -72,6 +72,19 @@ def test_no_key_runs_when_the_file_is_another(
 
 
 @WAYS
+def test_a_new_key_finds_another_file(tmp_path: Path, change: Any):
+    """Its look finds no record, so nothing but the one statement of its claim can tell."""
+    path = tmp_path / "keys.db"
+    runs: list[str] = []
+    with Receiver.open(f"sqlite:///{path}") as receiver:
+        receiver.process("before", lambda: runs.append("before"))
+        change(path)
+        with pytest.raises(StoreError, match="while it was open"):
+            receiver.process("new", lambda: runs.append("again"))
+    assert runs == ["before"]
+
+
+@WAYS
 def test_the_same_on_an_event_loop(tmp_path: Path, change: Any):
     path = tmp_path / "keys.db"
     runs: list[str] = []

@@ -107,3 +107,32 @@ break_source(
     new="    return False",
     tests=["tests/stores/test_lane.py::test_what_must_be_alone_is_not_taken_along"],
 )
+
+break_source(
+    "the floor is not compared",
+    bug="a claim uses the next fence that its process knows, although a sweep elsewhere used it up",
+    file="_engines/sqlite/programs.py",
+    old='" WHERE floor = ? ON CONFLICT',
+    new='" WHERE floor >= ? ON CONFLICT',
+    tests=[
+        "tests/stores/test_sql_beliefs.py::test_sqlite_the_floor_is_compared_by_every_claim[False]"
+    ],
+)
+
+break_source(
+    "single statements are not checked against the file",
+    bug="a claim and a completion in one statement do not notice that the file is another one",
+    file="_engines/sqlite/store.py",
+    old="values).rowcount\n            self._file.check()\n",
+    new="values).rowcount\n",
+    tests=[f"{FILES}test_a_new_key_finds_another_file"],
+)
+
+break_source(
+    "an interrupted look stays open",
+    bug="a statement that was interrupted keeps its snapshot, and nothing can be written any more",
+    file="_engines/sqlite/store.py",
+    old="            self._close_writer()  # an open statement would keep its snapshot\n",
+    new="",
+    tests=["tests/receiver/test_recall.py::test_an_interrupted_look_leaves_no_statement_open"],
+)

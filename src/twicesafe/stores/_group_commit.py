@@ -79,11 +79,11 @@ class GroupCommit:
             if self._line:
                 self._ring()
 
-    def alone(self, work: Callable[[], T]) -> T:
+    def alone(self, work: Callable[..., T], *args: Any) -> T:
         """Run other work under the lock."""
         try:
             with self._taken:
-                return work()
+                return work(*args)
         finally:
             if self._line:
                 self._ring()

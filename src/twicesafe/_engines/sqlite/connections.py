@@ -60,6 +60,8 @@ class SqliteConnections:
     def _reset_connections(self) -> None:
         self._writes = GroupCommit(self._write_one, self._write_all)
         self._writer: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
+        """Of the writer, for single statements: a new one for each would cost more."""
         self._idle_readers: deque[sqlite3.Connection] = deque()
         self._reading: dict[object, None] = {}
         """One entry per thread that reads now. A dict, because its single steps are atomic."""
@@ -108,17 +110,29 @@ class SqliteConnections:
             return self._writes.alone(lambda: self._run_on_writer(program))
 
     def _run_on_writer(self, program: Program[T]) -> T:
-        if self._writer is None:
-            self._writer = self._connect()
+        self._open_writer()
+        assert self._writer is not None
         try:
             answer = drive(program, self._executor(self._writer))
             self._file.check()
         except BaseException:
-            # Closing also rolls back, so no half-done transaction stays behind.
-            self._writer.close()
-            self._writer = None
+            self._close_writer()
             raise
         return answer
+
+    def _open_writer(self) -> sqlite3.Cursor:
+        if self._cursor is None:
+            if self._writer is None:
+                self._writer = self._connect()
+            self._cursor = self._writer.cursor()
+        return self._cursor
+
+    def _close_writer(self) -> None:
+        """Closing also rolls back and ends every statement, so nothing half-done stays behind."""
+        self._cursor = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def _executor(self, connection: sqlite3.Connection) -> Callable[[Any], Any]:
         run = connection.execute
@@ -152,9 +166,7 @@ class SqliteConnections:
         self._writes.alone(self._disconnect)
 
     def _disconnect(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._close_writer()
         while self._idle_readers:
             self._idle_readers.pop().close()
 
@@ -185,5 +197,5 @@ class SqliteConnections:
         fork, self._fork = self._fork, None
         if fork is None or not fork.clean:
             self._is_lost = True
-            _left_to_parent.append((self._writer, self._idle_readers))
+            _left_to_parent.append((self._writer, self._cursor, self._idle_readers))
         self._reset_connections()

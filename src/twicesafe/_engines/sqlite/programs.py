@@ -23,6 +23,9 @@ LARGE_RESULT: Final = 2048
 
 COMPLETED: Final = number_of(State.COMPLETED)
 
+RECORDED: Final = "state, fence, attempt, changed_at, expires_at, cause, fingerprint, result"
+"""The columns of a recorded answer. The driver names every column of every reply, so there are few."""
+
 PEEKED: Final = 100
 """Keys that one statement looks up."""
 
@@ -34,43 +37,39 @@ class SqliteSchema(Schema):
 
 
 class CommonCase(NamedTuple):
-    """A request that one statement can do, if nothing is in its way."""
+    """A request that one statement can do, if nothing is in its way.
+
+    Its bytes are bound as `bytearray`, and a flag as a number: for these types, and for text, the
+    driver does not look for an adapter, which costs more than to run a statement.
+    """
 
     sql: str
     values: Callable[[Any, int], tuple[Any, ...] | None]
     """Its values, at this time of the store; None: this request needs more."""
-    answer: Callable[[Any], Any]
-    """The answer, from the statement's rows or its row count; None: it was not the common case."""
-    returns: bool = False
-    """The statement returns rows."""
+    answer: Callable[[tuple[Any, ...]], Any]
+    """The answer to these values, if the statement changed a row. Else it was not the common case."""
 
 
-def _start_values(ask: ClaimRequest, now: int) -> tuple[Any, ...]:
-    key = ask.key
-    scope = scope_text(key.scope) if key.scope else ""
-    lease = now + ask.lease
-    return (key.id, ask.owner, lease, now, now, ask.hold, scope, key.value, ask.fingerprint)
-
-
-def _started(rows: list[Any]) -> Claimed | None:
-    return Claimed(Verdict.WON, rows[0][0], 1) if rows else None
+def _started(values: tuple[Any, ...]) -> Claimed:
+    return Claimed(Verdict.WON, values[1], 1)
 
 
 def _complete_values(ask: Complete, now: int) -> tuple[Any, ...] | None:
     result = ask.result
     if result is not None and len(result) > LARGE_RESULT:
         return None
+    body = None if result is None else bytearray(result)
     state = COMPLETED if ask.state is State.COMPLETED else number_of(ask.state)
-    until = now + ask.retention
-    return (state, result, ask.error, now, until, ask.id, ask.owner, ask.fence)
+    id_, owner = bytearray(ask.id), bytearray(ask.owner)
+    return (state, body, ask.error, now, now + ask.retention, id_, owner, ask.fence)
 
 
 def _renew_values(ask: Renew, now: int) -> tuple[Any, ...]:
     return now + ask.lease, ask.id, ask.owner, ask.fence
 
 
-def _changed(count: int) -> Ack | None:
-    return Ack.OK if count else None
+def _changed(_: tuple[Any, ...]) -> Ack:
+    return Ack.OK
 
 
 class SqlitePrograms(SqlPrograms):
@@ -88,13 +87,18 @@ class SqlitePrograms(SqlPrograms):
         super().__init__(table)
         present = PRESENT.replace("result", _whole_result(table))
         self.look = f"SELECT {present} FROM {self.records} WHERE id = ?"
+        recorded = RECORDED.replace("result", _whole_result(table))
+        self.look_for_answer = f"SELECT {recorded} FROM {self.records} WHERE id = ?"
         several = ", ".join("?" * PEEKED)
         self._look_at_many = f"SELECT id, {present} FROM {self.records} WHERE id IN ({several})"
+        self._known_floor = 0
+        # It has no RETURNING, for which SQLite would create a table. So the fence is passed in, and
+        # the statement compares what we know of the floor with what it is (P3).
         start = (
-            f"INSERT INTO {self.records} (id, state, fence, attempt, owner, lease_until,"
-            " created_at, changed_at, expires_at, hold, cause, scope, value, error, fingerprint)"
-            f" VALUES (?, 0, (SELECT floor + 1 FROM {self.meta}), 1, ?, ?, ?, ?, 0, ?, 0,"
-            " ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING fence"
+            f"INSERT INTO {self.records} (id, fence, owner, lease_until, created_at, changed_at,"
+            " hold, scope, value, fingerprint, state, attempt, expires_at, cause, error)"
+            f" SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), 0, 1, 0, 0, '' FROM {self.meta}"
+            " WHERE floor = ? ON CONFLICT (id) DO NOTHING"
         )
         complete = (
             f"UPDATE {self.records} SET state=?, result=?, error=?, lease_until=0, changed_at=?,"
@@ -105,7 +109,7 @@ class SqlitePrograms(SqlPrograms):
             " AND fence=? AND state=0"
         )
         self.common_cases: dict[type, CommonCase] = {
-            ClaimRequest: CommonCase(start, _start_values, _started, returns=True),
+            ClaimRequest: CommonCase(start, self._start_values, _started),
             Complete: CommonCase(complete, _complete_values, _changed),
             Renew: CommonCase(renew, _renew_values, _changed),
         }
@@ -116,6 +120,26 @@ class SqlitePrograms(SqlPrograms):
     def clock(self) -> Program[int]:
         yield from ()
         return self.now()
+
+    def floor(self) -> Program[int]:
+        self._known_floor = yield from super().floor()
+        return self._known_floor
+
+    def _start_values(self, ask: ClaimRequest, now: int) -> tuple[Any, ...]:
+        key, print_, floor = ask.key, ask.fingerprint, self._known_floor
+        return (
+            bytearray(key.id),
+            floor + 1,
+            bytearray(ask.owner),
+            now + ask.lease,
+            now,
+            now,
+            1 if ask.hold else 0,
+            scope_text(key.scope) if key.scope else "",
+            key.value,
+            0 if print_ is None else bytearray(print_),
+            floor,
+        )
 
     def peek(self, ask: ClaimRequest) -> Program[Claimed | None]:
         """The answer that needs no write, if there is one."""
@@ -144,10 +168,14 @@ class SqlitePrograms(SqlPrograms):
 
     def recall(self, id_: bytes) -> Program[Claimed | None]:
         """The recorded answer, if there is one."""
-        return self.recalled(id_, (yield Query(self.look, (id_,))))
+        return self.recalled(id_, (yield Query(self.look_for_answer, (id_,))))
 
     def recalled(self, id_: bytes, rows: Any) -> Claimed | None:
-        return lifecycle.recall(present_from(id_, rows[0]), self.now()) if rows else None
+        if not rows:
+            return None
+        state, fence, attempt, changed, expires, cause, print_, result = rows[0]
+        columns = state, fence, attempt, b"", 0, changed, expires, 0, cause, print_, result
+        return lifecycle.recall(present_from(id_, columns), self.now())
 
     def look_or_shortcut(self, ask: Request) -> Program[Any]:
         """A claim looks first, unless its caller just did, because a duplicate needs no write. All
@@ -163,7 +191,7 @@ class SqlitePrograms(SqlPrograms):
         values = None if common is None else common.values(ask, self.now())
         if common is None or values is None:
             return None
-        return common.answer((yield (Query if common.returns else Change)(common.sql, values)))
+        return common.answer(values) if (yield Change(common.sql, values)) else None
 
     def save(self, row: Row, new: bool = False) -> Program[None]:
         is_large = row.result is not None and len(row.result) > LARGE_RESULT

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core import lifecycle
-from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Request, Verdict
 from ..._values.clocks import boot_id, since_boot, wall_clock
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Capabilities, Finding, Program, Store
@@ -138,28 +137,36 @@ class SqliteStore(SqliteConnections, Store):
     # -- performing ---------------------------------------------------------------------------
 
     def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
+        writes = self._writes
         try:
-            if self._writes.busy or self._tap is not None:  # do not wait for the writer
+            if writes.busy or self._tap is not None:  # do not wait for the writer
                 return self._read(self.programs.recall(id))
-            return self._writes.alone(partial(self._recall, id))
+            return writes.alone(self._recall, id)
         except (sqlite3.Error, StoreError):
             return lifecycle.ASK
 
     def _recall(self, id_: bytes) -> Claimed | None:
-        if self._writer is None:
-            self._writer = self._connect()
-        rows = self._writer.execute(self.programs.look, (id_,)).fetchall()
+        cursor = self._cursor or self._open_writer()
+        try:
+            rows = cursor.execute(self.programs.look_for_answer, (bytearray(id_),)).fetchall()
+        except BaseException:
+            self._close_writer()  # an open statement would keep its snapshot
+            raise
         if not rows:
             return None  # a claim follows, and its answer is checked
         self._file.check()
         return self.programs.recalled(id_, rows)
 
     def perform(self, request: Request) -> Any:
+        if type(request) is Complete:
+            return self._writes.perform(request)
+        if type(request) is ClaimRequest:
+            if not request.looked and self._writes.busy:  # do not wait for the writer
+                answer = self._read(self.programs.peek(request))
+                if answer is not None:
+                    return answer
+            return self._writes.perform(request)
         op = request.op
-        if isinstance(request, ClaimRequest) and not request.looked and self._writes.busy:
-            answer = self._read(self.programs.peek(request))  # do not wait for the writer
-            if answer is not None:
-                return answer
         if op in READING:
             return self._read(getattr(self.programs, op)(request))
         if op == "sweep":
@@ -226,17 +233,14 @@ class SqliteStore(SqliteConnections, Store):
         values = None if common is None else common.values(request, programs.now())
         if common is None or values is None:
             return None
-        if self._writer is None:
-            self._writer = self._connect()
+        cursor = self._cursor or self._open_writer()
         try:
-            cursor = self._writer.execute(common.sql, values)
-            reply = cursor.fetchall() if common.returns else cursor.rowcount
+            changed = cursor.execute(common.sql, values).rowcount
             self._file.check()
         except BaseException:
-            self._writer.close()
-            self._writer = None
+            self._close_writer()
             raise
-        return common.answer(reply)
+        return common.answer(values) if changed else None
 
     def _answer_locked(self, ask: Any) -> Any:
         """The answer when another transaction, most likely an inbox's, locks the file for too long.
