@@ -99,7 +99,7 @@ class Postgres(Server):
         for pid in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while any(_alive(pid) for pid in family) and time.monotonic() < until:
             time.sleep(0.01)
 

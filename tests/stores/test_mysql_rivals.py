@@ -242,10 +242,15 @@ def test_fences_rise_under_sweeps_and_claims_at_once(store: MysqlStore):
     keys = [Key(f"k{number}") for number in range(3)]
     fences: dict[Key, list[int]] = {key: [] for key in keys}
     problems: list[Exception] = []
-    end = time.monotonic() + 2
+    began = time.monotonic()
+
+    def goes_on() -> bool:
+        """Two seconds, or longer on a machine that is too busy for enough lives."""
+        seconds = time.monotonic() - began
+        return seconds < 2 or (seconds < 120 and min(map(len, fences.values())) <= 10)
 
     def live(owner: bytes) -> None:
-        while time.monotonic() < end:
+        while goes_on():
             for key in keys:
                 won = store.perform(ClaimRequest(key, owner, HOUR))
                 if won.verdict is Verdict.WON:
@@ -253,7 +258,7 @@ def test_fences_rise_under_sweeps_and_claims_at_once(store: MysqlStore):
                     store.perform(Complete(key.id, owner, won.fence, 1, b""))
 
     def sweep() -> None:
-        while time.monotonic() < end:
+        while goes_on():
             store.perform(Sweep(100))
 
     def guarded(act: Callable[[], None]) -> Callable[[], None]:
@@ -351,7 +356,7 @@ def test_a_worker_that_stalls_in_a_transaction_does_not_keep_its_locks(mariadb_u
     stalled.connection.cursor().execute(
         f"SELECT * FROM {RECORDS} WHERE id = %s FOR UPDATE", (first.id,)
     )
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     answer: Any = None
     while answer is not Ack.OK and time.monotonic() < until:
         (answer,) = store.perform_many([first])

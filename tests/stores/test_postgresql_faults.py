@@ -143,7 +143,7 @@ async def test_cancelled_claims_are_given_back(kind: str, together: int, postgre
     async def say() -> str:
         return "done"
 
-    policy = Policy(lease=30, wait=5)
+    policy = Policy(lease=600, wait=60)
     async with AsyncReceiver.open(url_for(kind, postgres_url), policy=policy) as receiver:
         await receiver.process("warm", say)
         for number in range(30):

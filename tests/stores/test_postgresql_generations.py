@@ -103,7 +103,7 @@ def meanwhile(store: PostgresStore, act: Callable[[], Any]) -> Iterator[Future[A
     """Do it in a thread, and go on when the server says that it waits for a lock."""
     with ThreadPoolExecutor(1) as pool, a_node(store) as (watcher, _):
         future = pool.submit(act)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         while not future.done() and not watcher.execute(waiting).fetchone()[0]:
             assert time.monotonic() < until, "it neither ended nor waited"
@@ -191,7 +191,7 @@ async def test_asyncpg_goes_through_the_gate_too(url: str, store: PostgresStore)
         claiming = asyncio.ensure_future(other.perform(ClaimRequest(KEY, B, HOUR)))
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         with a_node(store) as (watcher, _):
-            until = time.monotonic() + 10
+            until = time.monotonic() + 60
             while not claiming.done() and not watcher.execute(waiting).fetchone()[0]:
                 assert time.monotonic() < until, "it neither ended nor waited"
                 await asyncio.wait({claiming}, timeout=0.001)
