@@ -80,7 +80,8 @@ class AsyncBatcher:
                 return await self._one(request)
             finally:
                 self._busy = False
-                self._start()
+                if self._gathered:
+                    self._start()
         future = asyncio.get_running_loop().create_future()
         self._gathered.append((request, future))
         return await future
@@ -89,13 +90,13 @@ class AsyncBatcher:
         """Like `perform`, but not in the caller's task, so that a cancellation cannot stop it."""
         future = Uncancellable(loop=asyncio.get_running_loop())
         self._gathered.append((request, future))
-        self._start()
+        if not self._busy:
+            self._start()
         return future
 
     def _start(self) -> None:
-        if self._gathered and not self._busy:
-            self._busy = True
-            self._pump = asyncio.get_running_loop().create_task(self._send_batches())
+        self._busy = True
+        self._pump = asyncio.get_running_loop().create_task(self._send_batches())
 
     async def _send_batches(self) -> None:
         try:
@@ -123,12 +124,13 @@ class AsyncBatcher:
                         future.set_result(answer)
         finally:
             self._busy = False
-            self._start()
+            if self._gathered:
+                self._start()
 
     def _next(self) -> list[tuple[Any, asyncio.Future[Any]]]:
         """The next batch: all queued requests, except those that must run alone."""
         batch = [self._gathered.popleft()]
-        if not goes_alone(batch[0][0]):
+        if self._gathered and not goes_alone(batch[0][0]):
             while (
                 self._gathered and len(batch) < self._most and not goes_alone(self._gathered[0][0])
             ):

@@ -66,7 +66,7 @@ class AsyncConnection(abc.ABC):
     @abc.abstractmethod
     async def open(self) -> None: ...
     @abc.abstractmethod
-    async def execute(self, command: Any) -> Any: ...
+    def execute(self, command: Any) -> Coroutine[Any, Any, Any]: ...
     @abc.abstractmethod
     async def listen(self, ring: Callable[[str], None]) -> None:
         """Call `ring` for every notification, until the connection ends."""
@@ -144,9 +144,12 @@ class AsyncpgConnection(AsyncConnection):
             target_session_attrs="read-write",
         )
 
-    async def execute(self, command: Any) -> Any:
+    def execute(self, command: Any) -> Coroutine[Any, Any, Any]:
         if type(command) is Query:
-            return await self._connection.fetch(command.sql, *command.args)
+            return self._connection.fetch(command.sql, *command.args)  # type: ignore[no-any-return]
+        return self._change(command)
+
+    async def _change(self, command: Any) -> int:
         status = await self._connection.execute(command.sql, *command.args)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0

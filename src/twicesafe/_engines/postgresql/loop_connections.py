@@ -43,14 +43,6 @@ class SerialConnection:
         self._lock = asyncio.Lock()
 
     async def run(self, program: Program[T]) -> T:
-        try:
-            return await self._run(program)
-        except SchemaVersionError:
-            if self._store._checked:  # the tables were there: do they keep generations now?
-                await self._run(self._store._schema.version())
-            raise
-
-    async def _run(self, program: Program[T]) -> T:
         patience = self._store.settings.timeout
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
@@ -62,13 +54,19 @@ class SerialConnection:
         else:
             await self._lock.acquire()
         try:
-            if self._connection is None:
+            connection = self._connection
+            if connection is None:
                 async with asyncio.timeout_at(until):
-                    self._connection = await self._open()
+                    connection = self._connection = await self._open()
             # Not asyncio.timeout: a cancelled driver first tries to reach the server, which may hang.
-            alarm = loop.call_at(until, self._connection.abort)
+            alarm = loop.call_at(until, connection.abort)
             try:
-                return await self._connection.drive(program)
+                return await connection.drive(program)
+            except SchemaVersionError:
+                # The tables were there when this connection was opened: this raises if they keep
+                # generations now.
+                await connection.drive(self._store._schema.version())
+                raise
             finally:
                 alarm.cancel()
         except asyncio.CancelledError:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple
 
+import msgspec
+
 from ..._core import lifecycle
 from ..._core.protocol import (
     Ack,
@@ -28,13 +30,12 @@ from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Program
 from ..sql.commands import (
     CAUSES,
+    NUMBER_OF_STATE,
     Change,
     Query,
     atomically,
-    number_of,
     present_from,
     row_from,
-    scope_text,
 )
 from ..sql.programs import ACTS, READING
 from .heap_walks import HeapWalks
@@ -322,13 +323,6 @@ def _one_of_each_key(
 
 
 def _answered(ask: ClaimRequest, row: Any) -> Any:
-    try:
-        return _answer(ask, row)
-    except StoreError as error:  # a damaged row: only its own request fails
-        return error.about(ask.key)
-
-
-def _answer(ask: ClaimRequest, row: Any) -> Any:
     """The verdict from a row of the claim statement; None: decide under a lock."""
     _, now, won, state, fence, attempt, cause, owner, lease, changed, expires, hold, *rest = row
     if won:
@@ -338,7 +332,10 @@ def _answer(ask: ClaimRequest, row: Any) -> Any:
     if 0 < expires <= now:
         return AGAIN  # another claim took it at the same moment
     known = (state, fence, attempt, owner, lease, changed, expires, hold, cause, *rest)
-    return lifecycle.look(present_from(ask.key.id, known), ask, now)
+    try:
+        return lifecycle.look(present_from(ask.key.id, known), ask, now)
+    except StoreError as error:  # a damaged row: only its own request fails
+        return error.about(ask.key)
 
 
 # --- one statement per kind: its values, and what an answer row means ------------------------------
@@ -353,13 +350,13 @@ def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
         ask.max_attempts,
         ask.hold,
         ask.fingerprint,
-        scope_text(key.scope).encode() if key.scope else b"",
+        msgspec.json.encode(key.scope) if key.scope else b"",
         key.value.encode(),
     )
 
 
 def _complete_values(ask: Complete) -> tuple[Any, ...]:
-    state, error = number_of(ask.state), ask.error.encode()
+    state, error = NUMBER_OF_STATE[ask.state], ask.error.encode()
     return ask.id, ask.owner, ask.fence, ask.retention, ask.result, state, error
 
 

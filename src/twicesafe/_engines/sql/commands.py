@@ -16,6 +16,7 @@ from ...errors import CorruptRecordError
 
 __all__ = [
     "CAUSES",
+    "NUMBER_OF_STATE",
     "PRESENT",
     "STATES",
     "Change",
@@ -64,13 +65,13 @@ CAUSES: Final[tuple[Cause | None, ...]] = (
     Cause.RECORD_LOST,
 )
 # Two tables, because a state and a cause of the same name are equal strings ("failed").
-_NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STATES)}
+NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STATES)}
 _NUMBER_OF_CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 def number_of(value: State | Cause | None) -> int:
     if isinstance(value, State):
-        return _NUMBER_OF_STATE[value]
+        return NUMBER_OF_STATE[value]
     return _NUMBER_OF_CAUSE[value]
 
 
