@@ -18,7 +18,7 @@ from twicesafe._core.http.json_form import json_form
 from twicesafe._core.http.key_field import BadKey, parse_key, require_key
 from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import Refused
-from twicesafe._core.http.recording import Ending
+from twicesafe._core.http.recording import Ending, Recording
 from twicesafe._core.http.rules import Rules
 from twicesafe._core.http.stored import NOT_KEPT, ResponseCodec
 from twicesafe._engines.redis.record_layout import row_of
@@ -153,7 +153,7 @@ def recorder(octets: bytes) -> bool:
     *lines, body = octets[2:].split(b"\x1e")
     fields = [(n, v) for n, _, v in (line.partition(b":") for line in lines)]
     pieces = [body[at : at + 7] for at in range(0, len(body), 7)]
-    recording = RULES.recording()
+    recording = Recording(RULES.policy, RULES.kept_names)
     recording.start(status, fields)
     for piece in pieces:
         recording.feed(piece)

@@ -14,7 +14,7 @@ from twicesafe._core.http import json_form as json_forms
 from twicesafe._core.http.fingerprint import canonical_print, http_fingerprint
 from twicesafe._core.http.json_form import json_form
 from twicesafe._core.http.key_field import BadKey, parse_key
-from twicesafe._core.http.policy import NOT_EXECUTED, HttpPolicy
+from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import CASES
 from twicesafe._core.http.recording import Ending, Recording
 from twicesafe._core.http.routes import Routes
@@ -401,7 +401,7 @@ def test_only_responses_are_stored():
 @pytest.mark.item("E1", "E2", "E3", "E7")
 def test_how_a_recording_ends():
     def end(status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Ending:
-        recording = Recording(10, NOT_EXECUTED.__contains__, StoredResponse)  # type: ignore[arg-type]
+        recording = Recording(HttpPolicy(), frozenset())
         recording.start(status, headers)
         recording.feed(body)
         return recording.end()
@@ -413,7 +413,7 @@ def test_how_a_recording_ends():
     assert end(200, b"abc", (b"content-length", b"4")) is Ending.UNKNOWN
     assert end(200, b"abc", (b"content-length", b"2")) is Ending.UNKNOWN
     assert end(304, b"", (b"content-length", b"4")) is Ending.KEEP
-    nothing = Recording(10, NOT_EXECUTED.__contains__, StoredResponse)  # type: ignore[arg-type]
+    nothing = Recording(HttpPolicy(), frozenset())
     assert nothing.end() is Ending.UNKNOWN
 
 

@@ -218,7 +218,7 @@ async def test_the_claim_of_a_duplicate_ends_when_it_is_entered():
     receiver, async_receiver = Receiver(memory), AsyncReceiver(AsyncMemoryStore(memory))
     kept: list[Any] = []  # a claim that is dropped ends by itself
     for count in range(3):
-        claim = EdgeClaim(receiver, receiver.key("k"), None, Any)
+        claim = EdgeClaim(receiver, receiver.key("k"), None, None, Any)
         kept.append(claim)
         claim.enter()
         assert claim.is_new is (count == 0)
@@ -226,7 +226,7 @@ async def test_the_claim_of_a_duplicate_ends_when_it_is_entered():
             claim.complete(1)
             claim.leave()
         for _ in range(2):
-            duplicate = AsyncEdgeClaim(async_receiver, async_receiver.key("k"), None, Any)
+            duplicate = AsyncEdgeClaim(async_receiver, async_receiver.key("k"), None, None, Any)
             kept.append(duplicate)
             await duplicate.enter()
             assert (duplicate.is_new, duplicate.result) == (False, 1)
@@ -235,7 +235,7 @@ async def test_the_claim_of_a_duplicate_ends_when_it_is_entered():
 @pytest.mark.item("E4")
 async def test_a_claim_is_left_once():
     receiver = AsyncReceiver(AsyncMemoryStore())
-    claim = AsyncEdgeClaim(receiver, receiver.key("k"), None, Any)
+    claim = AsyncEdgeClaim(receiver, receiver.key("k"), None, None, Any)
     await claim.enter()
     await claim.leave(BUG)
     await claim.leave()

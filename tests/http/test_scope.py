@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import threading
 from contextvars import Context, copy_context
@@ -13,6 +14,7 @@ import pytest
 
 from tests.http.stage import Answer, Play, Seen, Stage
 from twicesafe import AsyncReceiver, Receiver, asgi, key_scope, wsgi
+from twicesafe._core.http.rules import credentials
 from twicesafe.http import HttpPolicy, HttpRequest
 from twicesafe.stores import open_async_store, open_store
 from twicesafe.stores.memory import MemoryStore
@@ -31,6 +33,16 @@ def test_every_principal_has_keys_of_its_own(stage: Stage):
         reply = ask(stage, "k", *who)
         assert (reply.replayed, reply.body) == (True, body)
     assert len(stage.seen) == 3
+
+
+@pytest.mark.item("S6")
+@pytest.mark.parametrize("secret", [b"", b"a secret", b"x" * 64, b"x" * 65, b"x" * 200])
+def test_credentials_are_hashed_by_the_standard_hmac(secret: bytes):
+    """Another hash would be another scope: keys from before an upgrade would run again."""
+    request = HttpRequest("POST", "/", b"/", b"", [(b"authorization", b"Bearer a")])
+    framed = b"twicesafe.http.scope.1\0" + (1).to_bytes(4, "big") + (8).to_bytes(8, "big")
+    expected = hmac.digest(secret, framed + b"Bearer a", "sha256").hex()
+    assert credentials(request, ["Authorization"], secret) == expected
 
 
 @pytest.mark.item("S1", "K10", "D1")

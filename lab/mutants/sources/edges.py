@@ -34,7 +34,7 @@ break_source(
 break_source(
     "only the first step is in the server's context",
     bug="a send that had to wait goes on under the key",
-    file="_edges/server_context.py",
+    file="asgi/_connection.py",
     old="            act, given = work.send, (yield awaited)",
     new="            act, given = work.send, (yield awaited)\n            run = lambda step, *words: step(*words)",
     tests=[SERVER_CALLS],
@@ -43,8 +43,8 @@ break_source(
     "the claim stays in the server's context",
     bug="the task of the server goes on under the key of a request that it has answered",
     file="asgi/_middleware.py",
-    old="        exchange.claim.leave_context()  # the claim lives on in the context of the task\n",
-    new="",
+    old="            step.exchange.claim.leave_context()  #",
+    new="            pass  #",
     tests=[SERVER_CALLS],
 )
 break_source(
@@ -268,9 +268,9 @@ break_source(
 break_source(
     "a replay keeps its claim open",
     bug="each replay leaves a flow run behind: its waiters in this process are never woken",
-    file="receiver/_edge_claim.py",
-    old="        self._flow_run.end()\n",
-    new="",
+    file="receiver/_claim.py",
+    old="            run.end()  # a duplicate",
+    new="            # a duplicate",
     tests=["tests/http/test_flow.py::test_the_claim_of_a_duplicate_ends_when_it_is_entered"],
 )
 break_source(

@@ -363,8 +363,10 @@ def unfinished(value: Any) -> UsageError | None:
     A coroutine has not started, so nothing has happened yet. A generator is different: the function that
     returned it has run, so the record must say so, without a result.
     """
-    if type(value) is not CoroutineType:
-        return None
+    return refuse_coroutine(value) if type(value) is CoroutineType else None
+
+
+def refuse_coroutine(value: CoroutineType[Any, Any, Any]) -> UsageError:
     value.close()  # it has not started; close it so that it never does
     return UsageError(
         "the handler returned a coroutine, whose work has not run: await it in the handler; async "

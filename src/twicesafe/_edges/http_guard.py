@@ -98,8 +98,9 @@ class Guard:
 
     def _claim(self, admission: Admission) -> EdgeClaim | AsyncEdgeClaim:
         receiver = self._rerunning if admission.reruns else self._holding
-        key = receiver.key(admission.key)
-        return self._claim_type(receiver, key, admission.fingerprint, StoredResponse)
+        return self._claim_type(
+            receiver, admission.key, admission.fingerprint, None, StoredResponse
+        )
 
 
 def perform(command: Any) -> Any:

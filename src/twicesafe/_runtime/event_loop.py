@@ -78,7 +78,10 @@ class EventLoopRuntime(SharedState):
         warm = self._warm
         if warm is not None and warm.done and warm.loop() is running_loop():
             return EventLoopFlowRun(self)
-        return EventLoopFlowRun(self, await self.connect())
+        refused = await self.connect()
+        run = EventLoopFlowRun(self)
+        run.refused = refused
+        return run
 
     async def connect(self) -> Exception | None:
         """Connect on this loop before any lease is running; returns the error, if any."""
@@ -143,21 +146,15 @@ class _Warm:
 class EventLoopFlowRun(FlowRun):
     """One flow in the caller's own task."""
 
-    __slots__ = ("_immediate", "_refused")
+    __slots__ = ()
 
     _jobs: TaskJobs | None
-
-    def __init__(self, runtime: EventLoopRuntime, refused: Exception | None = None) -> None:
-        super().__init__(runtime)
-        self._immediate = runtime.store.immediate
-        self._refused = refused
-        """Why connecting failed: the first request raises it."""
 
     def perform(self, command: Any) -> Any:
         """The answer, or a coroutine that returns it."""
         kind = type(command)
-        if self._refused is not None and (kind is PerformMany or kind not in _ACTS):
-            refused, self._refused = self._refused, None
+        if self.refused is not None and (kind is PerformMany or kind not in _ACTS):
+            refused, self.refused = self.refused, None
             raise refused
         if kind is ClaimRequest:
             self._asked = command  # until it is held or refused
@@ -165,7 +162,7 @@ class EventLoopFlowRun(FlowRun):
         act = _ACTS.get(kind)
         if act is not None:
             return act(self, command)
-        if self._immediate or kind not in RECORDING:
+        if self._store.immediate or kind not in RECORDING:
             return self._perform(command)
         return self._recorded(self._store.submit(command))
 

@@ -34,6 +34,7 @@ class FlowRun:
         "_runtime",
         "_store",
         "cancelled",
+        "refused",
     )
 
     def __init__(self, runtime: Any) -> None:
@@ -46,6 +47,8 @@ class FlowRun:
         self._asked: ClaimRequest | list[ClaimRequest] | None = None
         """Claims that were requested and are not held, whatever the answer was."""
         self._jobs: Any = None
+        self.refused: Exception | None = None
+        """Why an async store could not connect: the first request raises it."""
         self.cancelled: BaseException | None = None
         """A delayed interrupt or cancellation: it is raised when the flow has ended."""
 
@@ -91,7 +94,8 @@ class FlowRun:
             for claim in self._claims:
                 self._runtime.keeper.remove(claim)
             self._claims = []
-            self.leave_flight()
+            if self._flight is not None:
+                self.leave_flight()
         except BaseException:
             self.end()  # interrupted in here: every step can be repeated
             raise

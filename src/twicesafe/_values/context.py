@@ -20,7 +20,7 @@ import msgspec
 from ..errors import LeaseLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .clocks import WorkerClock
     from .keys import Key
@@ -120,5 +120,5 @@ def key_scope(*parts: str) -> Iterator[tuple[str, ...]]:
         _scope.reset(token)
 
 
-def scope_of_context() -> tuple[str, ...]:
-    return _scope.get()
+scope_of_context: Callable[[], tuple[str, ...]] = _scope.get
+"""The scope of the enclosing `key_scope()` blocks."""

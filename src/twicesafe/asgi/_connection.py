@@ -1,19 +1,25 @@
 """The client of one keyed request: sends to it, and notices when it disconnects.
 
-The server's `send` and `receive` are called in the server's own context: see `server_context`.
+The server's `send` and `receive` are called in the server's own context, never in that of the claim. A
+handler runs in a context in which `current_key()` is its key. `send` and `receive` may start the next
+request of the connection, or register the callback that reads it, and what they start inherits the
+context of the call. In the context of the claim, unrelated requests would get its key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
+from types import CoroutineType, coroutine
+from typing import Any, TypeVar
 
-from .._edges.server_context import call_in
 from ._messages import Message, Receive, Send
 
-__all__ = ["Client"]
+__all__ = ["Client", "call_in"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("twicesafe")
 
@@ -75,3 +81,32 @@ class Client:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
+
+
+@coroutine
+def call_in(
+    context: Context, function: Callable[..., Awaitable[T]], *words: Any
+) -> Generator[Any, Any, T]:
+    """Call and await a function of the server in this context; the caller's task does the waiting."""
+    run: Callable[..., Any] = context.run
+    work = run(function, *words)
+    if type(work) is not CoroutineType:
+        work = _awaited(work)
+    act: Callable[[Any], Any] = work.send
+    given: Any = None
+    while True:
+        try:
+            awaited = run(act, given)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            act, given = work.send, (yield awaited)
+        except GeneratorExit:
+            run(work.close)
+            raise
+        except BaseException as error:  # above all a cancellation, which the server must see
+            act, given = work.throw, error
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work

@@ -11,7 +11,7 @@ from .._core.http.flow import Exchange, HttpFlow
 from .._edges.http_guard import perform
 from .._values.settings import seconds
 from ._connection import Client
-from ._messages import App, Inner, Message, Receive, Send, answer, is_event_stream, version_of
+from ._messages import App, Inner, Message, Receive, Send, answer, version_of
 
 __all__ = ["AsgiExchange"]
 
@@ -32,7 +32,6 @@ class AsgiExchange:
         "_inner",
         "_recording",
         "_streams",
-        "_tells_by_send",
         "_writing_off",
         "over",
     )
@@ -47,7 +46,6 @@ class AsgiExchange:
         self._client = Client(receive, send, context, self._client_left)
         self._delivered = self._streams = False
         self._impatient = self._dismissed = False
-        self._tells_by_send = version_of(inner.scope) >= (2, 4)
         self._disconnected = asyncio.Event()
         """Set when the application may learn that its client has disconnected."""
         self._alarm: asyncio.TimerHandle | None = None
@@ -57,7 +55,12 @@ class AsgiExchange:
         """Run the application in a separate task. `over` gets the result."""
         trouble: BaseException | None = None
         try:
-            trouble = await self._work(app)
+            await app(self._inner.scope, self.receive, self.send)
+        except BaseException as error:
+            trouble = error
+        try:
+            if not self._exchange.settled:
+                trouble = await self._end_unfinished(trouble)
         except BaseException as error:
             trouble = error
         self._disconnected.set()
@@ -77,14 +80,8 @@ class AsgiExchange:
         elif trouble is not None:
             _log.error("a handler failed after its client had disconnected", exc_info=trouble)
 
-    async def _work(self, app: App) -> BaseException | None:
-        trouble: BaseException | None = None
-        try:
-            await app(self._inner.scope, self.receive, self.send)
-        except BaseException as error:
-            trouble = error
-        if self._exchange.settled:
-            return trouble
+    async def _end_unfinished(self, trouble: BaseException | None) -> BaseException | None:
+        """The application has ended before its response was complete."""
         started = self._recording.status != 0
         ended = await drive_async(self._exchange.ended(trouble, started=started), perform)
         if ended.response is not None:
@@ -108,7 +105,7 @@ class AsgiExchange:
             fields = list(message.get("headers", ()))  # it may be an iterator, and is read twice
             self._recording.start(message["status"], fields)
             self._inner.tell_outer()
-            if is_event_stream(fields):
+            if self._recording.is_event_stream:
                 self._stream()
             await self._client.send({**message, "headers": fields})
         elif kind != "http.response.body":
@@ -125,7 +122,7 @@ class AsgiExchange:
                 self._disconnected.set()
                 return
             self._dismiss()
-            if self._dismissed and self._tells_by_send:
+            if self._dismissed and version_of(self._inner.scope) >= (2, 4):
                 raise OSError("the client has disconnected")
 
     def _stream(self) -> None:

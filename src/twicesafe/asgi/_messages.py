@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from .._core.http.message import HttpRequest, StoredResponse
@@ -17,7 +17,6 @@ __all__ = [
     "Send",
     "again",
     "answer",
-    "is_event_stream",
     "messages",
     "request_of",
     "version_of",
@@ -62,7 +61,9 @@ class Inner:
     def __init__(self, outer: Scope, rules: Rules, *, records: bool = True) -> None:
         self._outer = outer
         self.scope: Scope = dict(outer)
-        self.scope["headers"] = rules.forwarded(outer["headers"])
+        if rules.hidden:
+            lines = outer["headers"]
+            self.scope["headers"] = [line for line in lines if line[0] not in rules.hidden]
         extensions = outer.get("extensions")
         if records and extensions and any(name in extensions for name in _BY_FILE):
             kept = {name: each for name, each in extensions.items() if name not in _BY_FILE}
@@ -76,13 +77,6 @@ class Inner:
                 self._known[name] = self._outer[name] = value
 
 
-def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream")
-        for name, value in headers
-    )
-
-
 async def whole_body(receive: Receive, rules: Rules) -> bytes | None:
     """The whole body, or None if the client disconnected first."""
     chunks: list[bytes] = []
@@ -93,7 +87,8 @@ async def whole_body(receive: Receive, rules: Rules) -> bytes | None:
             return None
         chunk = message.get("body", b"")
         size += len(chunk)
-        rules.require_size(size)
+        if size > rules.max_body:
+            raise rules.too_large()
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from functools import partial
 
 from .._core.driving import drive_async
-from .._core.http.flow import Exchange, Respond, Run
+from .._core.http.flow import Respond, Run
 from .._core.http.policy import HttpPolicy
 from .._edges.http_guard import Guard, perform
 from ..receiver import AsyncReceiver
@@ -44,16 +44,25 @@ class IdempotencyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self._rules.concerns(scope["method"], scope["headers"]):
             return await self.app(scope, receive, send)
-        return await self._keyed(scope, receive, send)
-
-    async def _keyed(self, scope: Scope, receive: Receive, send: Send) -> None:
         own = copy_context()  # the server's context, without the claim
         read = partial(whole_body, receive, self._rules)
         step = await drive_async(self._guard.admit(request_of(scope), read), perform)
         if isinstance(step, Run):
             inner = Inner(scope, self._rules)
             running = AsgiExchange(step.exchange, inner, receive, send, own)
-            return await self._work(running, step.exchange)
+            task = asyncio.get_running_loop().create_task(running.run(self.app))
+            self._running.add(task)  # the event loop holds only a weak reference
+            step.exchange.claim.leave_context()  # the claim lives on in the context of the task
+            try:
+                return await running.over  # a cancellation here must not cancel the task
+            except asyncio.CancelledError:
+                running.client_left()
+                raise
+            finally:
+                if task.done():
+                    self._running.discard(task)
+                else:
+                    task.add_done_callback(self._running.discard)
         if isinstance(step, Respond):
             return await answer(send, step.response)
         if step is None:
@@ -73,17 +82,6 @@ class IdempotencyMiddleware:
             await self.app(inner.scope, receive, telling)
         finally:
             inner.tell_outer()
-
-    async def _work(self, running: AsgiExchange, exchange: Exchange) -> None:
-        task = asyncio.ensure_future(running.run(self.app))
-        exchange.claim.leave_context()  # the claim lives on in the context of the task
-        self._running.add(task)  # the event loop holds only a weak reference
-        task.add_done_callback(self._running.discard)
-        try:
-            await running.over  # a cancellation here must not cancel the task
-        except asyncio.CancelledError:
-            running.client_left()
-            raise
 
     async def finish(self, grace: float) -> None:
         """Wait `grace` seconds for running handlers, then cancel them.

@@ -19,6 +19,7 @@ from .._core.handler_profile import (
     FingerprintSetting,
     HandlerProfile,
     check_setting,
+    claimed_content,
     profile_of,
     refuse_generator,
     scope_of_function,
@@ -27,6 +28,7 @@ from .._core.protocol import Forget, Release, Resolve, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.clocks import wall_clock
 from .._values.context import scope_of_context
+from .._values.fingerprint import field_names, stated
 from .._values.keys import Key, KeyLike, as_key
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
@@ -139,6 +141,13 @@ class ReceiverBase:
             self._notify,
             self._observed,
         )
+
+    def _compared(self, fingerprint: object) -> tuple[bytes | None, Any]:
+        """What a manual claim is compared by: a fingerprint, and how to get its field names."""
+        content = claimed_content(fingerprint, self._fingerprint)
+        if content is None or isinstance(content, bytes):
+            return stated(content), None
+        return stated(content), lambda: field_names(content)
 
     def _known(self, call: Call) -> Outcome[Any] | None:
         """The recorded answer, if it can be had without a claim; None: deliver the call."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Sequence
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from .._core.call import Call, cause_of
@@ -20,12 +22,11 @@ from .._core.commands import Flow, Raised, Returned, Sleep
 from .._core.delivery import admit
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
-from .._core.handler_profile import claimed_content, unfinished
+from .._core.handler_profile import refuse_coroutine
 from .._core.protocol import Abandon, Ack, Claimed, Fail
 from .._core.recording import without_payload
 from .._core.settling import settle
 from .._values.context import ActiveClaim, active
-from .._values.fingerprint import field_names, stated
 from ..errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
 from ..events import Held, StoreFailed
 
@@ -45,17 +46,22 @@ T = TypeVar("T")
 class _Claim(Generic[T]):
     """What `Claim` and `AsyncClaim` share."""
 
-    def __init__(self, receiver: Any, key: Key, fingerprint: object, returns: Any) -> None:
-        content = claimed_content(fingerprint, receiver._fingerprint)
-        named = not (content is None or isinstance(content, bytes))
+    def __init__(
+        self,
+        receiver: Any,
+        key: Key,
+        fingerprint: bytes | None,
+        names: Callable[[], Sequence[str]] | None,
+        returns: Any,
+    ) -> None:
         self._receiver = receiver
         self._call = Call(
             key,
             _nothing,
             receiver._resolved,
             returns,
-            stated(content),
-            (lambda: field_names(content)) if named else None,
+            fingerprint,
+            names,
             receiver._runtime.clock,
             receiver._notify,
             receiver._observed,
@@ -112,6 +118,8 @@ class _Claim(Generic[T]):
         if isinstance(admitted, Claimed):
             outcome = outcome_of(self._call, admitted)
             self._result, self._attempt, self._fence = outcome.value, outcome.attempt, outcome.fence
+            run.end()  # a duplicate holds nothing and records nothing
+            run.deliver()
             return
         self._held = admitted
         self._attempt, self._fence = admitted.attempt, admitted.fence
@@ -133,9 +141,8 @@ class _Claim(Generic[T]):
         return self._held
 
     def _completing(self, value: Any) -> Flow[Any]:
-        undone = unfinished(value)
-        if undone is not None:
-            raise undone
+        if type(value) is CoroutineType:
+            raise refuse_coroutine(value)
         mine, self._unsure = self._mine(), True
         return settle(self._call, mine, Returned(value))
 
@@ -168,8 +175,11 @@ class _Claim(Generic[T]):
                 active.reset(token)
 
     def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
-        self._step_out()
-        if self._held is None or self._done or self._held.pid != os.getpid():
+        """The flow that ends the claim, if it has not ended. A second call returns None."""
+        if self._token is not None:
+            self._step_out()
+        is_over, self._done = self._done, True
+        if self._held is None or is_over or self._held.pid != os.getpid():
             return None
         if self._unsure:
             return None  # the store may have recorded it: let the lease expire
@@ -241,7 +251,8 @@ class Claim(_Claim[T]):
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
         assert self._flow_run is not None
         self._completed(drive(self._completing(value), self._flow_run.perform), value)
-        self._flow_run.deliver()
+        if self._flow_run.cancelled is not None:
+            self._flow_run.deliver()
 
     def release(self) -> None:
         """Nothing was done: release the claim now. It does not count as an attempt."""
@@ -256,6 +267,10 @@ class Claim(_Claim[T]):
         self._gave_up()
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._leave(error)
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        """End the claim. With an error, the attempt failed. A second call does nothing."""
         assert self._flow_run is not None
         try:
             flow = self._leaving(error)
@@ -263,7 +278,8 @@ class Claim(_Claim[T]):
                 drive(flow, self._flow_run.perform)
         finally:
             self._flow_run.end()
-        self._flow_run.deliver(instead_of=error)
+        if self._flow_run.cancelled is not None:
+            self._flow_run.deliver(instead_of=error)
 
 
 class AsyncClaim(_Claim[T]):
@@ -289,7 +305,8 @@ class AsyncClaim(_Claim[T]):
         assert self._flow_run is not None
         answer = await drive_async(self._completing(value), self._flow_run.perform)
         self._completed(answer, value)
-        self._flow_run.deliver()
+        if self._flow_run.cancelled is not None:
+            self._flow_run.deliver()
 
     async def release(self) -> None:
         """Nothing was done: release the claim now. It does not count as an attempt."""
@@ -304,6 +321,10 @@ class AsyncClaim(_Claim[T]):
         self._gave_up()
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None = None) -> None:
+        """End the claim. With an error, the attempt failed. A second call does nothing."""
         assert self._flow_run is not None
         try:
             flow = self._leaving(error)
@@ -311,4 +332,5 @@ class AsyncClaim(_Claim[T]):
                 await drive_async(flow, self._flow_run.perform)
         finally:
             self._flow_run.end()
-        self._flow_run.deliver(instead_of=error)
+        if self._flow_run.cancelled is not None:
+            self._flow_run.deliver(instead_of=error)

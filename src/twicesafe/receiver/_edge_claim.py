@@ -17,8 +17,6 @@ __all__ = ["AsyncEdgeClaim", "EdgeClaim"]
 
 
 class _EdgeClaim(_Claim[Any]):
-    _is_left = False
-
     @property
     def is_held_by_caller(self) -> bool:
         """The caller already holds this claim: waiting for it would never end."""
@@ -35,36 +33,15 @@ class _EdgeClaim(_Claim[Any]):
     def notify(self, event: Event) -> None:
         self._receiver._notify(event)
 
-    def _end_duplicate(self) -> None:
-        """What leaving the block does for a duplicate: it holds nothing and records nothing."""
-        self._flow_run.end()
-        self._flow_run.deliver()
-
 
 class EdgeClaim(_EdgeClaim, Claim[Any]):
-    def enter(self) -> None:
-        """Make the claim. That of a duplicate ends at once."""
-        self.__enter__()
-        if self._held is None:
-            self._end_duplicate()
-
-    def leave(self, error: BaseException | None = None) -> None:
-        """Close the claim. With an error, the attempt failed. A second call does nothing."""
-        if not self._is_left:
-            self._is_left = True
-            self.__exit__(None, error, None)
+    enter = Claim.__enter__
+    leave = Claim._leave
 
 
 class AsyncEdgeClaim(_EdgeClaim, AsyncClaim[Any]):
-    async def enter(self) -> None:
-        await self.__aenter__()
-        if self._held is None:
-            self._end_duplicate()
-
-    async def leave(self, error: BaseException | None = None) -> None:
-        if not self._is_left:
-            self._is_left = True
-            await self.__aexit__(None, error, None)
+    enter = AsyncClaim.__aenter__
+    leave = AsyncClaim._leave
 
 
 def _is_same_store(one: Any, other: Any) -> bool:

@@ -148,7 +148,7 @@ class Receiver(Decorator, Operators):
 
         ``returns``: the type of the result, if it is not plain data; ``claim.result`` has this type.
         """
-        return Claim(self, self.key(key), fingerprint, returns)
+        return Claim(self, self.key(key), *self._compared(fingerprint), returns)
 
     def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.
@@ -291,7 +291,7 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
 
         ``returns``: the type of the result, if it is not plain data; ``claim.result`` has this type.
         """
-        return AsyncClaim(self, self.key(key), fingerprint, returns)
+        return AsyncClaim(self, self.key(key), *self._compared(fingerprint), returns)
 
     async def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.

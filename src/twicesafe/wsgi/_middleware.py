@@ -48,7 +48,8 @@ class IdempotencyMiddleware:
 
     def _keyed(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         # The claim has its own context, because a server may take or close the response in
-        # another one. The server's callables run in the server's context (see `server_context`).
+        # another one. The server's callables run in the server's context: what they start
+        # inherits it, and must not get the key of this claim.
         context, own = copy_context(), copy_context()
 
         read = partial(whole_body, environ, self._rules)

@@ -9,6 +9,7 @@ each Content-Encoding.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -39,11 +40,11 @@ class Content(msgspec.Struct, frozen=True):
 
 
 def content_of(request: HttpRequest) -> Content:
-    lines: list[bytes] = []
+    lines: tuple[bytes, ...] = ()
     encodings: list[bytes] = []
     for name, value in request.headers:
         if name == b"content-type":
-            lines.append(value)
+            lines += (value,)
         elif name == b"content-encoding":
             encodings.append(value.strip(b" \t").lower())
     content = _labelled(lines)
@@ -53,7 +54,9 @@ def content_of(request: HttpRequest) -> Content:
     return Content(content.media, content.boundary, marks, readable=False)
 
 
-def _labelled(lines: list[bytes]) -> Content:
+@lru_cache(64)
+def _labelled(lines: tuple[bytes, ...]) -> Content:
+    """Cached, because an application gets few different labels."""
     if not lines:
         return Content(b"")
     media = lines[0].partition(b";")[0].strip(b" \t").lower()

@@ -51,7 +51,9 @@ def http_fingerprint(
         assert callable(how)
         return _chosen(request, how(request))
     content = content_of(request)
-    query, is_plain = ordered(request.query)
+    query, is_plain = request.query, True
+    if b"&" in query:
+        query, is_plain = ordered(query)
     kind, body, labels, is_first = _body(request.body, content, how == "canonical")
     parts = [request.method.encode(), request.target, query, content.media, kind, body]
     scheme = SCHEME_1
@@ -82,7 +84,10 @@ def _chosen(request: HttpRequest, chosen: object) -> bytes | None:
 
 
 def _framed(parts: list[bytes]) -> bytes:
-    return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+    framed: list[bytes] = []
+    for part in parts:
+        framed += len(part).to_bytes(8, "big"), part
+    return b"".join(framed)
 
 
 def _body(

@@ -40,7 +40,7 @@ from ... import events as ev
 from ...errors import CorruptRecordError, ResultError, StoreUnavailableError, TwicesafeError
 from .message import HttpRequest, StoredResponse
 from .problems import Problem, Refused
-from .recording import Ending
+from .recording import Ending, Recording
 from .rules import Admission, Rules
 from .stored import NOT_KEPT
 
@@ -180,7 +180,7 @@ def admit(
         body: bytes | None = yield ReadBody(read)
         if body is None:
             return None
-        request = request.with_body(body)
+        request = msgspec.structs.replace(request, body=body)
         admission = rules.admit(request, looked)
     except Refused as refused:
         return Respond(rules.refuse(request, refused.problem))
@@ -217,7 +217,7 @@ class Exchange:
 
     def __init__(self, rules: Rules, reruns: bool, request: HttpRequest, claim: Any) -> None:
         self.rules, self.reruns, self.request, self.claim = rules, reruns, request, claim
-        self.recording = rules.recording()
+        self.recording = Recording(rules.policy, rules.kept_names)
         self.settled = False
         """True as soon as it is decided how the key ends."""
 

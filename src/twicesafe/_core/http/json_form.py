@@ -36,9 +36,10 @@ def json_form(body: bytes) -> bytes | None:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name.casefold() for name, _ in pairs}) != len(pairs):
+    members = dict(pairs)
+    if len(set(map(str.casefold, members))) != len(pairs):
         raise ValueError("two members have the same name")
-    return dict(pairs)
+    return members
 
 
 def _refuse(constant: str) -> NoReturn:

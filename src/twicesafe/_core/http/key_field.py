@@ -66,7 +66,9 @@ def parse_key(lines: Sequence[bytes], *, strict: bool = False, most: int = 255) 
         )
     else:
         key = text
-    return require_key(key.decode("ascii"), most)
+    if not 1 <= len(key) <= most:
+        raise _wrong_size(len(key), most)
+    return key.decode("ascii")
 
 
 def field_of(key: str, *, strict: bool = False) -> str:
@@ -76,12 +78,14 @@ def field_of(key: str, *, strict: bool = False) -> str:
     return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _wrong_size(size: int, most: int) -> BadKey:
+    return BadKey(f"the key is longer than {most} characters" if size else "the key is empty")
+
+
 def require_key(key: str, most: int) -> str:
     """Check a key from any source and return it unchanged. Raises `BadKey`."""
-    if not key:
-        raise BadKey("the key is empty")
-    if len(key) > most:
-        raise BadKey(f"the key is longer than {most} characters")
+    if not 1 <= len(key) <= most:
+        raise _wrong_size(len(key), most)
     if _TEXT.fullmatch(key) is None:
         raise BadKey("the key has characters outside printable ASCII")
     return key

@@ -28,11 +28,6 @@ class HttpRequest(msgspec.Struct, frozen=True):
     native: Any = None
     """The ASGI scope, WSGI environ or Django request, with what outer middleware stored in it."""
 
-    def with_body(self, body: bytes) -> HttpRequest:
-        return HttpRequest(
-            self.method, self.path, self.target, self.query, self.headers, body, self.native
-        )
-
     def values(self, name: str) -> list[bytes]:
         """Every field line of this name, in order."""
         wanted = name.lower().encode()

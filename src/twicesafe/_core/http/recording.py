@@ -13,10 +13,11 @@ dropped and a repeat gets `result-not-kept`. No I/O, no time: an edge feeds it w
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from .message import StoredResponse
-from .stored import NOT_KEPT, NotKept
+from .policy import HttpPolicy
+from .stored import NOT_KEPT, NotKept, kept_fields
 
 __all__ = ["Ending", "Recording"]
 
@@ -32,25 +33,22 @@ class Recording:
         "_chunks",
         "_declared",
         "_fields",
-        "_keep",
-        "_most",
-        "_released",
+        "_kept_names",
+        "_policy",
+        "is_event_stream",
         "overflowed",
         "size",
         "status",
         "trouble",
     )
 
-    def __init__(
-        self,
-        most: int,
-        released: Callable[[int], bool],
-        keep: Callable[[int, Iterable[tuple[bytes, bytes]], bytes], StoredResponse],
-    ) -> None:
-        self._most, self._released, self._keep = most, released, keep
+    def __init__(self, policy: HttpPolicy, kept_names: frozenset[bytes]) -> None:
+        self._policy, self._kept_names = policy, kept_names
         self._chunks: list[bytes] = []
         self._fields: list[tuple[bytes, bytes]] = []
         self._declared: int | None = None
+        self.is_event_stream = False
+        """The response may never end."""
         self.overflowed = False
         """The response is larger than the limit."""
         self.size = 0
@@ -63,13 +61,23 @@ class Recording:
         """Record the head. A second head, before any body, replaces the first."""
         self.status = status
         self._fields = list(headers)
-        self._declared = None if status in (204, 304) else _length(self._fields)
+        self.is_event_stream = False
+        length: bytes | None = None
+        for name, value in self._fields:
+            kind = name.lower()
+            if kind == b"content-type":
+                self.is_event_stream |= value.lower().startswith(b"text/event-stream")
+            elif kind == b"content-length" and length is None:
+                length = value
+        self._declared = None
+        if length is not None and length.isdigit() and status not in (204, 304):
+            self._declared = int(length)
 
     def feed(self, data: bytes) -> bool:
         """Record a piece of the body. True: it reached the announced length, so it is the last."""
         self.size += len(data)
         if data and not self.overflowed:
-            if self.size > self._most:
+            if self.size > self._policy.max_result:
                 self.overflowed = True
                 self._chunks.clear()
             else:
@@ -80,21 +88,18 @@ class Recording:
         """The handler has ended its response."""
         if self.status < 200 or (self._declared is not None and self.size != self._declared):
             return Ending.UNKNOWN
-        return Ending.RELEASE if self._released(self.status) else Ending.KEEP
+        return Ending.RELEASE if self.status in self._policy.release else Ending.KEEP
 
     def result(self) -> StoredResponse | NotKept:
         """What is stored for `Ending.KEEP`."""
         if self.overflowed:
             return NOT_KEPT
         try:
-            return self._keep(self.status, self._fields, b"".join(self._chunks))
+            fields = kept_fields(self._fields, self._kept_names)
+            body = b"" if self.status in (204, 304) else b"".join(self._chunks)
+            stored = StoredResponse(self.status, fields, body)
+            redact = self._policy.redact
+            return stored if redact is None else redact(stored)
         except Exception as error:
             self.trouble = error
             return NOT_KEPT
-
-
-def _length(headers: list[tuple[bytes, bytes]]) -> int | None:
-    for name, value in headers:
-        if name.lower() == b"content-length":
-            return int(value) if value.isdigit() else None
-    return None

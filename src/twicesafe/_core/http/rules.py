@@ -3,7 +3,7 @@
     concerns(method, fields)  False: the layer ignores it; costs only a look at the field names
     look(request)             None: the layer ignores it; otherwise read the body, then `admit`
     admit(request, looked)    the key and the fingerprint; None: the layer ignores it
-    recording()               records the response of the handler
+    kept_names                the fields of a response that `Recording` keeps
     replay(request, stored)   the response to a repeat
     refuse(request, problem)  the response to a refused request
 
@@ -12,10 +12,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from hashlib import sha256 as _sha256
 from itertools import islice
 
 import msgspec
@@ -25,13 +25,12 @@ from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key
 from ...errors import ConfigurationError, TwicesafeError
 from .fingerprint import http_fingerprint
 from .key_field import BadKey, parse_key, require_key
-from .message import Fields, HttpRequest, StoredResponse
+from .message import HttpRequest, StoredResponse
 from .policy import HttpPolicy
 from .problems import Problem, Refused, problem_of, problem_response
-from .recording import Recording
 from .routes import Routes
 from .sources import place_of, reads_body
-from .stored import kept_fields, kept_names, replay_fields
+from .stored import kept_names, replay_fields
 
 __all__ = ["Admission", "Looked", "Rules", "credentials"]
 
@@ -64,8 +63,11 @@ class Rules:
     def __init__(self, policy: HttpPolicy, scope: tuple[str, ...] = ()) -> None:
         self.policy = policy
         self.methods = policy.methods
+        self.max_body = policy.max_body
         self.names = frozenset(name.lower().encode() for name in policy.key_fields)
         """The names of the key field, in lower case."""
+        self.hidden = frozenset() if policy.forward_key else self.names
+        """Fields that the handler does not get."""
         self._place = policy.header or " or ".join(map(place_of, policy.key_from))
         self._outer_scope = scope
         self._scope_room = MAX_SCOPE_PARTS - len(scope) - 1 - policy.per_operation
@@ -77,7 +79,9 @@ class Rules:
             )
         self._include = Routes(policy.include, "include")
         self._exclude = Routes(policy.exclude, "exclude")
+        self._ignores_some = bool(self._include or self._exclude)
         self._rerun = Routes(policy.rerun, "rerun")
+        self._reruns_all, self._reruns_some = policy.on_unknown == "rerun", bool(self._rerun)
         required = policy.required
         self._required = Routes(() if isinstance(required, bool) else required, "required")
         self.by_name = not (policy.key_from or required)
@@ -85,7 +89,7 @@ class Rules:
         self._reads_body = any(reads_body(source) for source in policy.key_from)
         marker = policy.replay_header
         dropped = policy.drop_headers if marker is None else (*policy.drop_headers, marker)
-        self._kept_names = kept_names(
+        self.kept_names = kept_names(
             cookies=policy.replay_cookies, more=policy.keep_headers, without=dropped
         )
         self._marker = None if marker is None else marker.lower().encode()
@@ -128,7 +132,7 @@ class Rules:
 
     def look(self, request: HttpRequest) -> Looked | None:
         """Check a request without its body. None: the layer ignores it."""
-        if self._is_ignored(request.method, request.path):
+        if self._ignores_some and self._is_ignored(request.method, request.path):
             return None
         if self._reads_body and not any(name in self.names for name, _ in request.headers):
             return _IN_THE_BODY
@@ -137,15 +141,18 @@ class Rules:
             self._require_key(request)
             return None
         for name, value in request.headers:
-            if name == b"content-length" and value.isdigit():
-                self.require_size(int(value))
+            if name == b"content-length" and value.isdigit() and int(value) > self.max_body:
+                raise self.too_large()
         return Looked(found)
 
     def require_size(self, size: int) -> None:
         """Raise `Refused` if a body of this size is too large."""
-        if size > self.policy.max_body:
-            limit = f"The limit is {self.policy.max_body} bytes."
-            raise Refused(Problem("request-too-large", detail=limit))
+        if size > self.max_body:
+            raise self.too_large()
+
+    def too_large(self) -> Refused:
+        limit = f"The limit is {self.max_body} bytes."
+        return Refused(Problem("request-too-large", detail=limit))
 
     # -- with the body ------------------------------------------------------------------------
 
@@ -162,7 +169,8 @@ class Rules:
                 absolute=True,
             ),
             http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
-            policy.on_unknown == "rerun" or self._rerun.match(request.method, request.path),
+            self._reruns_all
+            or (self._reruns_some and self._rerun.match(request.method, request.path)),
         )
 
     def scope(self, request: HttpRequest) -> tuple[str, ...]:
@@ -173,7 +181,7 @@ class Rules:
         else:
             parts = (credentials(request, how, self.policy.scope_secret),)
         if self.policy.per_operation:
-            place = hashlib.sha256(request.target).hexdigest()
+            place = _sha256(request.target).hexdigest()
             parts = (*parts, f"{request.method[:32]} {place}")
         return ("http", *parts)
 
@@ -248,17 +256,6 @@ class Rules:
 
     # -- responses ----------------------------------------------------------------------------
 
-    def recording(self) -> Recording:
-        return Recording(self.policy.max_result, self.policy.release.__contains__, self._kept)
-
-    def _kept(
-        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
-    ) -> StoredResponse:
-        policy = self.policy
-        lines = kept_fields(headers, self._kept_names)
-        stored = StoredResponse(status, lines, b"" if status in (204, 304) else body)
-        return stored if policy.redact is None else policy.redact(stored)
-
     def replay(self, request: HttpRequest, stored: StoredResponse) -> StoredResponse:
         marker = self._marker
         if self.policy.on_replay is not None:
@@ -285,12 +282,6 @@ class Rules:
     def refuse_error(self, request: HttpRequest, error: TwicesafeError) -> StoredResponse:
         return self.refuse(request, problem_of(error))
 
-    def forwarded(self, headers: Fields) -> Fields:
-        """The header fields that the handler gets."""
-        if self.policy.forward_key:
-            return headers
-        return [line for line in headers if line[0] not in self.names]
-
 
 def _kind(value: object) -> str:
     """The type of a value, for errors. The value may be a secret."""
@@ -306,9 +297,24 @@ def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> st
             cookie = request.cookie(name.removeprefix("cookie:"))
             values = [] if cookie is None else [cookie.encode("latin-1")]
         else:
-            values = request.values(name)
+            wanted, values = name.lower().encode(), []
+            for found, value in request.headers:
+                if found == wanted:
+                    values.append(value)
         empty = empty and not values
         framed.append(len(values).to_bytes(4, "big"))
         for value in values:
             framed += len(value).to_bytes(8, "big"), value
-    return ANONYMOUS if empty else hmac.digest(secret, b"".join(framed), "sha256").hex()
+    return ANONYMOUS if empty else _hmac_sha256(secret, b"".join(framed))
+
+
+def _hmac_sha256(secret: bytes, message: bytes) -> str:
+    """HMAC as RFC 2104 writes it: OpenSSL needs five times as long to prepare one."""
+    inner, outer = _pads(secret)
+    return _sha256(outer + _sha256(inner + message).digest()).hexdigest()
+
+
+@lru_cache(64)
+def _pads(secret: bytes) -> tuple[bytes, bytes]:
+    key = (secret if len(secret) <= 64 else _sha256(secret).digest()).ljust(64, b"\0")
+    return bytes(octet ^ 0x36 for octet in key), bytes(octet ^ 0x5C for octet in key)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -88,11 +89,15 @@ def kept_fields(
     headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]
 ) -> tuple[tuple[bytes, bytes], ...]:
     """The fields of a response that are stored."""
-    lines = [(name.lower(), value) for name, value in headers]
-    for name, value in lines:
-        if name == b"connection":
+    lines: list[tuple[bytes, bytes]] = []
+    for written, value in headers:
+        name = written.lower()
+        if name in names:
+            lines.append((name, value))
+        elif name == b"connection":  # it may stand after the fields that it names
             names -= {option.strip().lower() for option in value.split(b",")}
-    return tuple([line for line in lines if line[0] in names])
+            lines = [line for line in lines if line[0] in names]
+    return tuple(lines)
 
 
 def replay_fields(
@@ -133,7 +138,7 @@ class ResponseCodec:
         problem = _problem(value.status, value.headers)
         if problem:
             raise NotStorableError(f"the response cannot be kept: {problem}")
-        flat = [text for line in value.headers for text in line]
+        flat = list(chain.from_iterable(value.headers))
         return _VERSION + _encode((value.status, flat, value.body))
 
     def decode(self, payload: bytes, declared: Any = Any) -> StoredResponse:
