@@ -94,7 +94,7 @@ def aborted_is_done(patch: Patch) -> None:
 def handler_first(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         if type(command) is core.Enter:
-            claim = (call.key, command.owner, 1, 1, None, 0.0, 1e9, 1e9, call.clock)
+            claim = (call.key, command.owner, 1, 1, None, 0.0, 1e9, 1e9, call.clock, 0.0, 1e9)
             yield Invoke(ActiveClaim(*claim), call.run)
         return (yield command)
 

@@ -67,8 +67,9 @@ def unanswered_is_won(patch: Patch) -> None:
 @mutant("an unanswered complete runs the handler again")
 def unknown_outcome_reruns(patch: Patch) -> None:
     def then(call: Any, command: Any) -> Any:
-        claim = (call.key, command.owner, command.fence, 1, None, call.clock())
-        again = ActiveClaim(*claim, call.policy.lease, call.policy.max_lease, call.clock)
+        now, policy = call.clock(), call.policy
+        claim = (call.key, command.owner, command.fence, 1, None, now, policy.lease)
+        again = ActiveClaim(*claim, policy.max_lease, call.clock, now, now + policy.usable)
         yield Invoke(again, call.run)
         return (yield command)
 

@@ -117,7 +117,19 @@ class Keeping:
 
     def claim(self, key: str = "k", lease: float = 30, max_lease: float = 3600) -> ActiveClaim:
         now = self.clock.worker()
-        claim = ActiveClaim(Key(key), b"o", 1, 1, None, now, lease, max_lease, self.clock.worker)
+        claim = ActiveClaim(
+            Key(key),
+            b"o",
+            1,
+            1,
+            None,
+            now,
+            lease,
+            max_lease,
+            self.clock.worker,
+            now,
+            now + 0.9 * lease,
+        )
         self.keeper.add(claim)
         return claim
 
@@ -233,7 +245,10 @@ def test_the_thread_starts_when_needed_and_ends_when_closed() -> None:
     renewed = threading.Event()
     store.perform_many = lambda asks: renewed.set() or [Ack.OK] * len(asks)  # type: ignore[func-returns-value]
     keeper._perform_many = store.perform_many
-    keeper.add(ActiveClaim(Key("k"), b"o", 1, 1, None, time.monotonic(), 0.05, 9, time.monotonic))
+    now = time.monotonic()
+    keeper.add(
+        ActiveClaim(Key("k"), b"o", 1, 1, None, now, 0.05, 9, time.monotonic, now, now + 0.045)
+    )
     assert renewed.wait(20)
     thread = keeper._thread
     assert thread is not None
@@ -253,7 +268,9 @@ def test_a_claim_whose_answer_was_late_is_renewed_at_once() -> None:
 
     def claim(key: str, ago: float) -> ActiveClaim:
         began = time.monotonic() - ago
-        return ActiveClaim(Key(key), b"o", 1, 1, None, began, 90, 900, time.monotonic)
+        return ActiveClaim(
+            Key(key), b"o", 1, 1, None, began, 90, 900, time.monotonic, began, began + 81
+        )
 
     keeper = LeaseKeeper(perform_many, time.monotonic, lambda event: None)
     keeper.add(claim("fresh", 0))
@@ -315,7 +332,8 @@ def test_the_current_claim_and_its_deadline() -> None:
     assert current_claim() is None
     assert current_key() is None
     clock = FakeClock()
-    claim = ActiveClaim(Key("k"), b"o", 3, 1, None, clock.worker(), 30, 90, clock.worker)
+    now = clock.worker()
+    claim = ActiveClaim(Key("k"), b"o", 3, 1, None, now, 30, 90, clock.worker, now, now + 27)
     token = active.set(claim)
     try:
         assert current_claim() is claim

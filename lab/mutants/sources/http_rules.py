@@ -240,7 +240,7 @@ break_source(
 break_source(
     "the second media type is ignored",
     bug="of two Content-Type lines only the first one counts",
-    file="_core/http/content.py",
+    file="_core/http/fingerprint.py",
     old="_parameters(lines[0]) if len(lines) == 1 else None",
     new="_parameters(lines[0])",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -248,7 +248,7 @@ break_source(
 break_source(
     "charsets are noise",
     bug="a body in another charset is compared as if it were UTF-8",
-    file="_core/http/content.py",
+    file="_core/http/fingerprint.py",
     old="readable=not is_foreign",
     new="readable=True",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -256,7 +256,7 @@ break_source(
 break_source(
     "encodings are noise",
     bug="the Content-Encoding label is not compared",
-    file="_core/http/content.py",
+    file="_core/http/fingerprint.py",
     old='marks = (*content.marks, b"content-encoding", *encodings)',
     new="marks = content.marks",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -264,7 +264,7 @@ break_source(
 break_source(
     "a parameter twice is its last",
     bug="of two boundary parameters the last one counts",
-    file="_core/http/content.py",
+    file="_core/http/fingerprint.py",
     old="        if name in found:\n            return None\n",
     new="",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],
@@ -272,7 +272,7 @@ break_source(
 break_source(
     "parameters of the media type are noise",
     bug="application/json; v=1 equals v=2",
-    file="_core/http/content.py",
+    file="_core/http/fingerprint.py",
     old="    return Content(media, boundary, tuple(marks), readable",
     new="    return Content(media, boundary, (), readable",
     tests=[f"{CORE}::test_labels_that_say_how_to_read_a_body_count"],

@@ -230,6 +230,8 @@ def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> Acti
         call.policy.lease,
         call.policy.max_lease,
         call.clock,
+        sent,
+        sent + call.policy.usable,
     )
 
 

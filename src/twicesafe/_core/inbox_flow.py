@@ -211,16 +211,19 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
         refusal(call, Claimed(Verdict.PARKED))
     if call.observed:
         call.notify(ev.Started(call.key, answer.attempt, answer.cause))
+    began = call.clock()
     claim = ActiveClaim(
         call.key,
         ask.owner,
         answer.fence,
         answer.attempt,
         answer.cause,
-        call.clock(),
+        began,
         FOREVER,
         FOREVER,
         call.clock,
+        began,
+        began + FOREVER,
     )
     reply: Reply = yield Invoke(claim, call.run)
     end, problem = prepare(call, claim, reply)

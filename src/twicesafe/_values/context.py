@@ -53,9 +53,9 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
     lease: float
     max_lease: float
     clock: WorkerClock
-    renewed: float = 0.0
+    renewed: float
     """When the last granted claim or renewal request was sent."""
-    expires: float = 0.0
+    expires: float
     """The end of the lease for this worker: earlier than in the store."""
     gone: bool = False
     """The store said that this owner no longer has the key."""
@@ -67,10 +67,6 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
     store: Any = None
     """The store of a manual claim."""
     pid: int = 0
-
-    def __post_init__(self) -> None:
-        self.renewed = self.started
-        self.expires = self.started + self.lease * (1 - MARGIN)
 
     @property
     def lost(self) -> bool:

@@ -159,9 +159,13 @@ _put_value, _put_scope, _put_id, _put_absolute = (
 
 def _fill(key: Key, value: str, scope: tuple[str, ...], absolute: bool) -> None:
     text = _prefixed(value, "key")
+    try:
+        around = _remembered(scope) if scope else _NO_SCOPE
+    except TypeError:  # a part that cannot be hashed, so no text either
+        around = _encoded(scope)
     _put_value(key, value if type(value) is str else str.__str__(value))
     _put_scope(key, scope)
-    _put_id(key, _sha256((_around(scope) if scope else _NO_SCOPE) + text).digest())
+    _put_id(key, _sha256(around + text).digest())
     _put_absolute(key, absolute)
 
 
@@ -219,13 +223,5 @@ def _encoded(scope: tuple[str, ...]) -> bytes:
 
 
 _remembered = functools.lru_cache(1024)(_encoded)
-
-
-def _around(scope: tuple[str, ...]) -> bytes:
-    try:
-        return _remembered(scope)
-    except TypeError:  # a part that cannot be hashed, so no text either
-        return _encoded(scope)
-
 
 _LENGTHS = [bytes((n,)) for n in range(256)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from operator import is_
 from typing import Any, TypeAlias
 
 from .._core.http.message import HttpRequest, StoredResponse
@@ -72,7 +73,10 @@ class Inner:
 
     def tell_outer(self) -> None:
         """Copy what the application has changed since the last call."""
-        for name, value in self.scope.items():
+        now, known = self.scope, self._known
+        if now.keys() == known.keys() and all(map(is_, now.values(), known.values())):
+            return
+        for name, value in now.items():
             if name not in _OURS and self._known.get(name, self) is not value:
                 self._known[name] = self._outer[name] = value
 

@@ -6,7 +6,6 @@
     sources      other places where a key may be found
     routes       patterns of methods and paths
     policy       the settings, checked when a policy is made
-    content      the media type and encodings of a body
     parameters   queries and forms in a canonical order
     json_form    JSON bodies in a canonical form
     fingerprint  tells whether a repeat is the same request

@@ -88,12 +88,12 @@ class AsyncStoreBase(AsyncStore):
         await self._loops.here().watch(id, seconds)
 
     async def migrate(self) -> list[str]:
-        return await self._loops.here().other.run(migrate(self._schema, PostgresPrograms.begin))
+        return await self._loops.here().other.run(migrate, self._schema, PostgresPrograms.begin)
 
     async def doctor(self) -> list[Finding]:
-        run = self._loops.here().run_other
-        found = findings(await run(settings_program()), self._schema.newest)
-        return found + await run(self.programs.upkeep())
+        run = self._loops.here().other.run
+        found = findings(await run(settings_program), self._schema.newest)
+        return found + await run(self.programs.upkeep)
 
     async def close(self) -> None:
         connections = self._loops.forget()
@@ -163,11 +163,10 @@ class _AsyncOutboxPort(AsyncOutboxPort):
         return self.programs.with_placeholders(style)
 
     async def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        return await self._loops.here().run_other(self.programs.perform(request))
+        return await self._loops.here().other.run(self.programs.perform, request)
 
     async def listen(self, owner: bytes, seconds: float) -> None:
-        programs = self.programs
-        await self._loops.here().wait(bell_of(owner), seconds, lambda: programs.awaits(owner))
+        await self._loops.here().wait(bell_of(owner), seconds, self.programs.awaits, owner)
 
 
 class AsyncPostgresStore(AsyncStoreBase):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..._core.protocol import Request
@@ -42,7 +43,8 @@ class SerialConnection:
         self._connection: AsyncConnection | None = None
         self._lock = asyncio.Lock()
 
-    async def run(self, program: Program[T]) -> T:
+    async def run(self, program: Callable[..., Program[T]], *words: Any) -> T:
+        """Run the program that this call makes."""
         patience = self._store.settings.timeout
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
@@ -61,7 +63,7 @@ class SerialConnection:
             # Not asyncio.timeout: a cancelled driver first tries to reach the server, which may hang.
             alarm = loop.call_at(until, connection.abort)
             try:
-                return await connection.drive(program)
+                return await connection.drive(program(*words))
             except SchemaVersionError:
                 # The tables were there when this connection was opened: this raises if they keep
                 # generations now.
@@ -151,8 +153,8 @@ class LoopConnections:
     def _batcher(self, connection: SerialConnection) -> AsyncBatcher:
         programs = self._store.programs
         return AsyncBatcher(
-            lambda request: connection.run(programs.perform(request)),
-            lambda requests: connection.run(programs.perform_all(requests)),
+            partial(connection.run, programs.perform),
+            partial(connection.run, programs.perform_all),
             BATCH,
         )
 
@@ -163,11 +165,11 @@ class LoopConnections:
     def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
         store = self._store
         if store.programs.locked and self._is_locked(request):
-            return self._locked.run(store.programs.perform(request))
+            return self._locked.run(store.programs.perform, request)
         batcher = self._batchers.get(request.op)
         if batcher is not None:
             return batcher.perform(request)
-        return self.run_other(store.programs.perform(request))
+        return self.other.run(store.programs.perform, request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         batcher = self._batchers.get(request.op)
@@ -178,16 +180,13 @@ class LoopConnections:
     def _is_locked(self, request: Any) -> bool:
         return request.op in ("claim", "abandon") and request.id in self._store.programs.locked
 
-    def run_other(self, program: Program[T]) -> Coroutine[Any, Any, T]:
-        return self.other.run(program)
-
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(requests), BATCH):
             part = requests[start : start + BATCH]
             connection = self._claims if part[0].op in ("claim", "abandon") else self._ends
             try:
-                answers += await connection.run(self._store.programs.perform_all(part))
+                answers += await connection.run(self._store.programs.perform_all, part)
             except StoreError as error:
                 answers += [error.again() for _ in part]
         return answers
@@ -195,9 +194,15 @@ class LoopConnections:
     # -- wake-ups -----------------------------------------------------------------------------
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        await self.wait(id, seconds, lambda: self._store.programs.awaits(id))
+        await self.wait(id, seconds, self._store.programs.awaits, id)
 
-    async def wait(self, id: bytes, seconds: float, awaits: Callable[[], Program[bool]]) -> None:  # noqa: A002
+    async def wait(
+        self,
+        id: bytes,  # noqa: A002
+        seconds: float,
+        awaits: Callable[[bytes], Program[bool]],
+        whom: bytes,
+    ) -> None:
         """The async version of `PostgresStore._wait`."""
         if not self._store.settings.wake:
             await asyncio.sleep(min(seconds, POLL))
@@ -205,7 +210,7 @@ class LoopConnections:
         try:
             async with asyncio.timeout(seconds), self._listener.listening(id) as bell:
                 # Mark the row after we listen and before we wait, so that no end is missed.
-                if await self.run_other(awaits()):
+                if await self.other.run(awaits, whom):
                     await bell.wait()
         except TimeoutError:
             return
