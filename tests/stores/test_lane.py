@@ -34,7 +34,7 @@ def test_an_interrupt_anywhere_leaves_the_lane_free(work: Callable[[GroupCommit]
     for moment in itertools.count(1):
         lane = GroupCommit(echo, echo_all)
         error = suddenly(module, moment, lambda lane=lane: work(lane))
-        assert not lane.busy
+        assert not lane.is_busy()
         assert begin(lambda lane=lane: lane.perform("b"))() == ("one", "b")
         if error is None:
             break
@@ -48,7 +48,7 @@ def test_an_interrupt_of_one_in_company_costs_the_others_nothing_but_a_moment(pl
         lane = GroupCommit(echo, echo_all)
         go = threading.Event()
         long_write = begin(lambda lane=lane, go=go: lane.alone(go.wait))
-        until(lambda lane=lane: lane.busy)
+        until(lambda lane=lane: lane.is_busy())
         ends = []
         for at in range(3):
             ends.append(
@@ -68,7 +68,7 @@ def test_an_interrupt_of_one_in_company_costs_the_others_nothing_but_a_moment(pl
         got = [end() for end in ends]
         error = got.pop(place)
         assert [each[1] for each in got] == [at for at in range(3) if at != place]
-        assert not lane.busy
+        assert not lane.is_busy()
         if error is None:
             break
     assert moment > 8
@@ -84,7 +84,7 @@ def test_who_waits_travels_together():
     lane = GroupCommit(echo, all_at_once)
     go = threading.Event()
     long_write = begin(lambda: lane.alone(go.wait))
-    until(lambda: lane.busy)
+    until(lane.is_busy)
     ends = []
     for at in range(5):
         ends.append(begin(lambda at=at: lane.perform(at)))

@@ -184,7 +184,7 @@ def test_a_descriptor_whose_number_is_used_again_is_not_closed(tmp_path: Path):
     path = tmp_path / "keys.db"
     path.touch()
     found = path.stat()
-    identity = found.st_dev, found.st_ino
+    identity = found.st_ino, found.st_dev
     others = [os.open(path, os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)]
     ours = os.open(path, os.O_PATH)
     try:

@@ -174,8 +174,8 @@ break_source(
     "a look does not compare the payload",
     bug="a repeat with another payload gets the answer to the first one",
     file="receiver/_base.py",
-    old="is Verdict.REPLAY and call.fingerprint in (None, answer.fingerprint):\n            return outcome_of(call, answer)\n",
-    new="is Verdict.REPLAY:\n            return outcome_of(call, answer)\n",
+    old="is _REPLAY and call.fingerprint in (None, answer.fingerprint):\n            return outcome_of(call, answer)\n",
+    new="is _REPLAY:\n            return outcome_of(call, answer)\n",
     tests=[f"{RECALL}test_another_payload_is_still_refused"],
 )
 

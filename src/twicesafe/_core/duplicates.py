@@ -35,11 +35,14 @@ __all__ = [
 ]
 
 
+_FAILED = State.FAILED
+
+
 def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any]:
     """The outcome, or the error, that a duplicate gets for a recorded answer."""
     if call.observed:
         call.notify(ev.Replayed(call.key, answer.age / 1000, cached))
-    if answer.state is State.FAILED:
+    if answer.state is _FAILED:
         if answer.result is None:
             raise RememberedFailureError(
                 "the first delivery failed permanently; the store refused to keep the error",

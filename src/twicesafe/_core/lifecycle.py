@@ -264,7 +264,7 @@ def complete(row: Row | None, ask: Complete, now: int) -> tuple[Ack, Row | None]
         return _OK, None
     if state is not _IN_PROGRESS and state not in (State.HELD, State.PARKED):
         return Ack.LOST, None
-    assert ask.state is TRANSITIONS[state, _ENDS[ask.state]]
+    assert ask.state is _COMPLETED or ask.state is _FAILED
     return _OK, Row(
         row.id,
         row.scope,
@@ -285,7 +285,10 @@ def complete(row: Row | None, ask: Complete, now: int) -> tuple[Ack, Row | None]
     )
 
 
-_ENDS = {_COMPLETED: RecordEvent.COMPLETE, _FAILED: RecordEvent.REMEMBER}
+for _from in (_IN_PROGRESS, State.HELD, State.PARKED):
+    # What `complete` does is in the table. Checked once: to look it up for every call is slow.
+    assert TRANSITIONS[_from, RecordEvent.COMPLETE] is _COMPLETED
+    assert TRANSITIONS[_from, RecordEvent.REMEMBER] is _FAILED
 
 
 def fail(row: Row | None, ask: Fail, now: int) -> tuple[Ack, Row | None]:

@@ -42,6 +42,9 @@ from ._decorator import Decoration
 __all__ = ["ReceiverBase", "check_receiver", "merged", "unswept", "value_or_raise", "whole"]
 
 
+_REPLAY = Verdict.REPLAY
+
+
 class ReceiverBase:
     """Settings, and how a delivery becomes a call. No I/O."""
 
@@ -162,7 +165,7 @@ class ReceiverBase:
         answer = recall(call.key.id)
         if answer is None:
             call.looked = True
-        elif answer.verdict is Verdict.REPLAY and call.fingerprint in (None, answer.fingerprint):
+        elif answer.verdict is _REPLAY and call.fingerprint in (None, answer.fingerprint):
             return outcome_of(call, answer)
         return None
 

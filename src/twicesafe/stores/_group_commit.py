@@ -63,11 +63,8 @@ class GroupCommit:
         self._perform_one = perform_one
         self._perform_all = perform_all
         self._taken = threading.Lock()
+        self.is_busy = self._taken.locked
         self._line: deque[_Ticket] = deque()
-
-    @property
-    def busy(self) -> bool:
-        return self._taken.locked()
 
     def perform(self, request: Request) -> Any:
         if self._line or self._taken.locked():

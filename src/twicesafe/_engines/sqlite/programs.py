@@ -22,6 +22,7 @@ LARGE_RESULT: Final = 2048
 """Results above this many bytes go to their own table, so that rows stay small."""
 
 COMPLETED: Final = number_of(State.COMPLETED)
+_COMPLETED, _WON, _OK = State.COMPLETED, Verdict.WON, Ack.OK
 
 RECORDED: Final = "state, fence, attempt, changed_at, expires_at, cause, fingerprint, result"
 """The columns of a recorded answer. The driver names every column of every reply, so there are few."""
@@ -51,7 +52,7 @@ class CommonCase(NamedTuple):
 
 
 def _started(values: tuple[Any, ...]) -> Claimed:
-    return Claimed(Verdict.WON, values[1], 1)
+    return Claimed(_WON, values[1], 1)
 
 
 def _complete_values(ask: Complete, now: int) -> tuple[Any, ...] | None:
@@ -59,7 +60,7 @@ def _complete_values(ask: Complete, now: int) -> tuple[Any, ...] | None:
     if result is not None and len(result) > LARGE_RESULT:
         return None
     body = None if result is None else bytearray(result)
-    state = COMPLETED if ask.state is State.COMPLETED else number_of(ask.state)
+    state = COMPLETED if ask.state is _COMPLETED else number_of(ask.state)
     id_, owner = bytearray(ask.id), bytearray(ask.owner)
     return (state, body, ask.error, now, now + ask.retention, id_, owner, ask.fence)
 
@@ -69,7 +70,7 @@ def _renew_values(ask: Renew, now: int) -> tuple[Any, ...]:
 
 
 def _changed(_: tuple[Any, ...]) -> Ack:
-    return Ack.OK
+    return _OK
 
 
 class SqlitePrograms(SqlPrograms):

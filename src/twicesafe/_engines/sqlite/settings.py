@@ -28,10 +28,11 @@ class DatabaseFile:
             raise ConfigurationError(f"synchronous={synchronous[:20]!r}: use full or normal")
         self.path = Path(path).absolute()
         self._name = str(self.path)
+        self._encoded = os.fsencode(self._name)  # else every check encodes it
         self.synchronous = synchronous.lower()
         self.timeout = timeout
         self._identity: tuple[int, int] | None = None
-        """Device and number of the file that we opened first. No other file is ever written to."""
+        """Number and device of the file that we opened first. No other file is ever written to."""
         self._is_logged = False
 
     def connect(self) -> sqlite3.Connection:
@@ -82,12 +83,11 @@ class DatabaseFile:
         symbolic link, leaves the open file as it was.
         """
         try:
-            found = os.stat(self._name)
+            here: tuple[int, int] = os.stat(self._encoded)[1:3]  # its number and its device
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 raise StoreUnavailableError(f"cannot look at {self.path}: {error}") from error
             raise self._gone("removed") from error
-        here = found.st_dev, found.st_ino
         if self._identity is None:
             self._identity = here
             if hasattr(os, "O_PATH"):
@@ -169,7 +169,7 @@ def _close(descriptor: int, identity: tuple[int, int]) -> None:
 
     with suppress(OSError):
         found = os.fstat(descriptor)
-        is_ours = (found.st_dev, found.st_ino) == identity
+        is_ours = (found.st_ino, found.st_dev) == identity
         if is_ours and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_PATH:
             os.close(descriptor)
 

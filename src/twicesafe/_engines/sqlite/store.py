@@ -139,7 +139,7 @@ class SqliteStore(SqliteConnections, Store):
     def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
         writes = self._writes
         try:
-            if writes.busy or self._tap is not None:  # do not wait for the writer
+            if writes.is_busy() or self._tap is not None:  # do not wait for the writer
                 return self._read(self.programs.recall(id))
             return writes.alone(self._recall, id)
         except (sqlite3.Error, StoreError):
@@ -161,7 +161,7 @@ class SqliteStore(SqliteConnections, Store):
         if type(request) is Complete:
             return self._writes.perform(request)
         if type(request) is ClaimRequest:
-            if not request.looked and self._writes.busy:  # do not wait for the writer
+            if not request.looked and self._writes.is_busy():  # do not wait for the writer
                 answer = self._read(self.programs.peek(request))
                 if answer is not None:
                     return answer
@@ -230,17 +230,20 @@ class SqliteStore(SqliteConnections, Store):
         """One statement, without the cost of a program. None: this request needs more."""
         programs = self.programs
         common = programs.common_cases.get(type(request))
-        values = None if common is None else common.values(request, programs.now())
-        if common is None or values is None:
+        if common is None:
+            return None
+        sql, values_of, answer_to = common
+        values = values_of(request, programs.now())
+        if values is None:
             return None
         cursor = self._cursor or self._open_writer()
         try:
-            changed = cursor.execute(common.sql, values).rowcount
+            changed = cursor.execute(sql, values).rowcount
             self._file.check()
         except BaseException:
             self._close_writer()
             raise
-        return common.answer(values) if changed else None
+        return answer_to(values) if changed else None
 
     def _answer_locked(self, ask: Any) -> Any:
         """The answer when another transaction, most likely an inbox's, locks the file for too long.

@@ -35,7 +35,6 @@ __all__ = ["DEFAULT_CODEC", "MAX_DEPTH", "Codec", "JsonCodec", "resolve_return_t
 
 _PLAIN: Final = b"j"
 _TAGGED: Final = b"t"
-_TEXT: Final = frozenset((str,))
 _EXACT: Final = frozenset((str, int, bool, NoneType))
 _DIGITS: Final = 4300  # msgspec reads no longer int; Python's default limit is the same
 
@@ -112,23 +111,23 @@ def _is_plain(value: Any, depth: int) -> bool:
     """True if JSON round-trips this exactly. Written for speed: most results are small dicts."""
     kind = type(value)
     if kind is dict:
-        if not _TEXT.issuperset(map(type, value)):
-            return False
+        for name in value:
+            if type(name) is not str:
+                return False
         value = value.values()
     elif kind is not list:
         return kind in _EXACT or (kind is float and isfinite(value))
     for item in value:
         kind = type(item)
-        if kind in _EXACT:
+        if kind is str or kind is int:
             continue
-        if kind is float:
+        if kind is dict or kind is list:
+            if depth >= MAX_DEPTH or not _is_plain(item, depth + 1):
+                return False
+        elif kind is float:
             if not isfinite(item):  # JSON has no inf, no nan
                 return False
-        elif (
-            (kind is not dict and kind is not list)
-            or depth >= MAX_DEPTH
-            or not _is_plain(item, depth + 1)
-        ):
+        elif kind not in _EXACT:
             return False
     return True
 
