@@ -216,6 +216,7 @@ async def test_the_claim_of_a_duplicate_ends_when_it_is_entered():
     """A claim that is left open refuses every other duplicate in its process."""
     memory = MemoryStore()
     receiver, async_receiver = Receiver(memory), AsyncReceiver(AsyncMemoryStore(memory))
+    receiver._runtime.recall = async_receiver._runtime.recall = None  # as on a server
     kept: list[Any] = []  # a claim that is dropped ends by itself
     for count in range(3):
         claim = EdgeClaim(receiver, receiver.key("k"), None, None, Any)

@@ -17,6 +17,7 @@ from twicesafe import (
     Policy,
     Receiver,
     RememberedFailureError,
+    UsageError,
     events,
 )
 from twicesafe._core.protocol import ClaimRequest, Verdict
@@ -56,6 +57,42 @@ def test_a_repeat_makes_no_claim(watched: Watched):
     assert asked == ["claim", "complete"]
     assert watched.requests == asked, "the repeat asked the store for more than a look"
     assert [event.cached for event in watched.seen if isinstance(event, events.Replayed)] == [False]
+
+
+def test_a_repeat_by_hand_makes_no_claim(watched: Watched):
+    """The same for `claim`, and so for the HTTP edges."""
+    receiver = watched.receiver
+    with receiver.claim("k", fingerprint=b"same") as first:
+        first.complete({"n": 1})
+    asked = list(watched.requests)
+    with receiver.claim("k", fingerprint=b"same") as again:
+        assert (again.is_new, again.result, again.fence) == (False, {"n": 1}, first.fence)
+        for act in (lambda: again.complete(2), again.release, again.hold):
+            with pytest.raises(UsageError, match="duplicate"):
+                act()
+    assert watched.requests == asked, "the repeat asked the store for more than a look"
+    with pytest.raises(FingerprintMismatchError), receiver.claim("k", fingerprint=b"other"):
+        pass
+
+
+async def test_a_repeat_by_hand_makes_no_claim_async():
+    async with AsyncReceiver.open("memory://") as receiver:
+        async with receiver.claim("k") as first:
+            await first.complete(1)
+        async with receiver.claim("k") as again:
+            assert (again.is_new, again.result, again.fence) == (False, 1, first.fence)
+            for act in (again.complete, again.release, again.hold):
+                with pytest.raises(UsageError, match="duplicate"):
+                    await act()
+
+
+def test_a_claim_is_answered_from_the_cache_too(tmp_path: Path):
+    with Receiver.open(f"sqlite:///{tmp_path}/keys.db", cache=10) as receiver:
+        with receiver.claim("k") as first:
+            first.complete(1)
+        receiver._runtime.recall = lambda _: pytest.fail("asked the store")
+        with receiver.claim("k") as again:
+            assert (again.is_new, again.result) == (False, 1)
 
 
 def test_another_payload_is_still_refused(watched: Watched):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .._runtime.blocking import BlockingFlowRun
     from .._runtime.event_loop import EventLoopFlowRun
     from .._values.keys import Key
+    from .._values.outcomes import Outcome
     from .._values.records import Cause
 
 __all__ = ["AsyncClaim", "Claim"]
@@ -114,10 +115,22 @@ class _Claim(Generic[T]):
             raise UsageError("no result yet: call complete(value) first", key=self.key)
         return self._result  # type: ignore[no-any-return]
 
+    def _is_answered(self) -> bool:
+        """Whether the answer is on record and can be had without a claim, as in `process`."""
+        runtime = self._receiver._runtime
+        if runtime.recall is None and runtime.cache is None:
+            return False
+        outcome = self._receiver._known(self._call)
+        if outcome is not None:
+            self._answer_with(outcome)
+        return outcome is not None
+
+    def _answer_with(self, outcome: Outcome[Any]) -> None:
+        self._result, self._attempt, self._fence = outcome.value, outcome.attempt, outcome.fence
+
     def _admitted(self, admitted: ActiveClaim | Claimed, run: Any) -> None:
         if isinstance(admitted, Claimed):
-            outcome = outcome_of(self._call, admitted)
-            self._result, self._attempt, self._fence = outcome.value, outcome.attempt, outcome.fence
+            self._answer_with(outcome_of(self._call, admitted))
             run.end()  # a duplicate holds nothing and records nothing
             run.deliver()
             return
@@ -237,6 +250,8 @@ class Claim(_Claim[T]):
     def __enter__(self) -> Self:
         from .._runtime.blocking import BlockingFlowRun
 
+        if self._is_answered():
+            return self
         run = self._flow_run = BlockingFlowRun(self._receiver._runtime)
         try:
             self._admitted(drive(admit(self._call, run.join(self._call)), run.perform), run)
@@ -249,21 +264,24 @@ class Claim(_Claim[T]):
 
     def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
+        flow = self._completing(value)
         assert self._flow_run is not None
-        self._completed(drive(self._completing(value), self._flow_run.perform), value)
+        self._completed(drive(flow, self._flow_run.perform), value)
         if self._flow_run.cancelled is not None:
             self._flow_run.deliver()
 
     def release(self) -> None:
         """Nothing was done: release the claim now. It does not count as an attempt."""
+        flow = self._releasing()
         assert self._flow_run is not None
-        drive(self._releasing(), self._flow_run.perform)
+        drive(flow, self._flow_run.perform)
         self._gave_up()
 
     def hold(self, why: str = "") -> None:
         """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
+        flow = self._holding(why)
         assert self._flow_run is not None
-        drive(self._holding(why), self._flow_run.perform)
+        drive(flow, self._flow_run.perform)
         self._gave_up()
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -271,7 +289,8 @@ class Claim(_Claim[T]):
 
     def _leave(self, error: BaseException | None = None) -> None:
         """End the claim. With an error, the attempt failed. A second call does nothing."""
-        assert self._flow_run is not None
+        if self._flow_run is None:
+            return  # a duplicate that was answered without a claim
         try:
             flow = self._leaving(error)
             if flow is not None:
@@ -288,6 +307,8 @@ class AsyncClaim(_Claim[T]):
     _flow_run: EventLoopFlowRun | None
 
     async def __aenter__(self) -> Self:
+        if self._is_answered():
+            return self
         run = self._flow_run = await self._receiver._runtime.new_run()
         try:
             self._admitted(
@@ -302,22 +323,25 @@ class AsyncClaim(_Claim[T]):
 
     async def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
+        flow = self._completing(value)
         assert self._flow_run is not None
-        answer = await drive_async(self._completing(value), self._flow_run.perform)
+        answer = await drive_async(flow, self._flow_run.perform)
         self._completed(answer, value)
         if self._flow_run.cancelled is not None:
             self._flow_run.deliver()
 
     async def release(self) -> None:
         """Nothing was done: release the claim now. It does not count as an attempt."""
+        flow = self._releasing()
         assert self._flow_run is not None
-        await drive_async(self._releasing(), self._flow_run.perform)
+        await drive_async(flow, self._flow_run.perform)
         self._gave_up()
 
     async def hold(self, why: str = "") -> None:
         """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
+        flow = self._holding(why)
         assert self._flow_run is not None
-        await drive_async(self._holding(why), self._flow_run.perform)
+        await drive_async(flow, self._flow_run.perform)
         self._gave_up()
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -325,7 +349,8 @@ class AsyncClaim(_Claim[T]):
 
     async def _leave(self, error: BaseException | None = None) -> None:
         """End the claim. With an error, the attempt failed. A second call does nothing."""
-        assert self._flow_run is not None
+        if self._flow_run is None:
+            return  # a duplicate that was answered without a claim
         try:
             flow = self._leaving(error)
             if flow is not None:
