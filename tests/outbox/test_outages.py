@@ -308,6 +308,33 @@ def test_a_call_that_sent_nothing_is_an_outage_of_all_its_messages(counts: Any):
     assert flow.setbacks == []
 
 
+def test_a_long_outage_fills_no_memory():
+    """Others are fetched to compare with, and the rows behind the suspects are let go for them."""
+    flow = PublishingFlow(("k", "a"))
+    loop = flow.flow.gi_frame.f_locals["self"]
+    held = 0
+    command = flow.command
+    for n in range(2_000):
+        reply: Any = None
+        if type(command) is Fetch:
+            lane = f"lane {n}".encode()
+            rows = [
+                Pending(
+                    10 * n + place, lane, 0, 0, False, 0, Message(f"{n} {place}", "a", b"", "k")
+                )
+                for place in range(10)
+            ]
+            reply = Fetched(rows)
+        elif type(command) is Publish:
+            ticket = command.ticket
+        elif type(command) is Collect:
+            flow.now += 20
+            reply, ticket = ([(ticket, outage())] if ticket else []), 0
+        command = flow.flow.send(reply)
+        held = max(held, sum(map(len, loop.lanes.values())))
+    assert flow.state.batch < held <= 2 * flow.state.batch + 1
+
+
 def test_a_publisher_that_never_tries_is_asked_again_after_a_rest():
     flow = PublishingFlow(("k", "a"))
     call = flow.until(Publish, Fetched(flow.rows))

@@ -347,3 +347,46 @@ def test_a_union_or_a_list_as_the_type(bench: Bench) -> None:
     for _ in range(2):
         found = bench.manual("n", lambda claim: None, returns=Receipt | None)
         assert found.result is None
+
+
+VALUES = (None, "done", "late")
+
+
+def test_a_claim_may_be_entered_again() -> None:
+    """A loop that tries again with the same object: each block is a claim of its own."""
+    claim = Receiver(MemoryStore()).claim("k")
+    found = []
+    for value in VALUES:
+        with claim:
+            found.append((claim.is_new, claim.fence))
+            if value and claim.is_new:
+                claim.complete(value)
+    assert [is_new for is_new, _ in found] == [True, True, False]
+    assert found[2][1] == found[1][1] > found[0][1]
+    assert claim.result == "done"
+
+
+async def test_a_claim_may_be_entered_again_async() -> None:
+    claim = AsyncReceiver(AsyncMemoryStore()).claim("k")
+    found = []
+    for value in VALUES:
+        async with claim:
+            found.append((claim.is_new, claim.fence))
+            if value and claim.is_new:
+                await claim.complete(value)
+    assert [is_new for is_new, _ in found] == [True, True, False]
+    assert found[2][1] == found[1][1] > found[0][1]
+    assert claim.result == "done"
+
+
+def test_a_claim_that_could_not_be_left_can_be_released_later() -> None:
+    outage = Outage("fail", "abandon")
+    store = FaultyStore(MemoryStore())
+    store.before = outage  # type: ignore[method-assign]
+    receiver = Receiver(store)
+    claim = receiver.claim("k")
+    with suppress(StoreUnavailableError), claim:
+        pass
+    outage.over()
+    claim.release()
+    assert receiver.process("k", lambda: "now").value == "now"

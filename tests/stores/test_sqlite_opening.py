@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from twicesafe import ConfigurationError, SchemaVersionError
+from twicesafe import ConfigurationError, Receiver, SchemaVersionError
 from twicesafe._engines.sql.migrations import first_steps
 from twicesafe._engines.sqlite import SqliteStore
 from twicesafe.stores._urls import open_store
@@ -43,3 +43,23 @@ def test_a_migration_by_hand_that_stopped_half_way_says_so(tmp_path: Path):
         connection.commit()
     with pytest.raises(SchemaVersionError, match=r"with schema 0.*by hand.*drop the tables"):
         SqliteStore(path)
+
+
+def test_an_interrupt_while_its_connection_is_closed_does_not_break_the_store(tmp_path: Path):
+    """Ctrl-C falls between the lines; the next call opens a new connection."""
+
+    class Interrupted:
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self._connection = connection
+
+        def close(self) -> None:
+            self._connection.close()
+            raise KeyboardInterrupt
+
+    store = SqliteStore.open(f"sqlite:///{tmp_path}/keys.db")
+    store._open_writer()
+    store._writer = Interrupted(store._writer)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        store._close_writer()
+    with Receiver(store) as receiver:
+        assert receiver.process("k", lambda: 1).value == 1

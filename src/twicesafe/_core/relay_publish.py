@@ -131,6 +131,8 @@ class _PublishLoop:
             state.outage = state.outage or state.unheld
             self.pause = GATHER * 4
             return None
+        if self.compare:
+            self._make_room()
         try:
             fetched: Fetched = yield Fetch(sorted(slots), state.batch, list(self.lanes))
         except StoreError as error:
@@ -155,6 +157,15 @@ class _PublishLoop:
         if self.compare and len(self.ready) <= self.state.batch:
             return any(not self.suspects[lane] for lane in self.ready)
         return bool(self.ready)
+
+    def _make_room(self) -> None:
+        """Keep the first row of each ready lane only, if there are more than a batch in all.
+
+        Otherwise every comparison would add a batch, as long as an outage lasts.
+        """
+        if sum(map(len, self.lanes.values())) > self.state.batch:
+            for lane in self.ready:
+                self.lanes[lane] = deque((self.lanes[lane][0],))
 
     def _sort_in(self, rows: Sequence[Pending], slots: dict[int, int]) -> None:
         for row in rows:

@@ -62,9 +62,8 @@ class Inner:
     def __init__(self, outer: Scope, rules: Rules, *, records: bool = True) -> None:
         self._outer = outer
         self.scope: Scope = dict(outer)
-        if rules.hidden:
-            lines = outer["headers"]
-            self.scope["headers"] = [line for line in lines if line[0] not in rules.hidden]
+        hidden = rules.hidden
+        self.scope["headers"] = [line for line in outer["headers"] if line[0] not in hidden]
         extensions = outer.get("extensions")
         if records and extensions and any(name in extensions for name in _BY_FILE):
             kept = {name: each for name, each in extensions.items() if name not in _BY_FILE}
@@ -74,7 +73,7 @@ class Inner:
     def tell_outer(self) -> None:
         """Copy what the application has changed since the last call."""
         now, known = self.scope, self._known
-        if now.keys() == known.keys() and all(map(is_, now.values(), known.values())):
+        if list(now) == list(known) and all(map(is_, now.values(), known.values())):
             return
         for name, value in now.items():
             if name not in _OURS and self._known.get(name, self) is not value:

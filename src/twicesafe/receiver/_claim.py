@@ -71,6 +71,7 @@ class _Claim(Generic[T]):
         self._unsure = False
         """The store was asked to end this claim and did not confirm it."""
         self._done = self._completed_here = False
+        self._left = False
         self._result: Any = None
         self._attempt = self._fence = 0
         self._token: Token[ActiveClaim | None] | None = None
@@ -114,6 +115,11 @@ class _Claim(Generic[T]):
         if self._held is not None and not self._completed_here:
             raise UsageError("no result yet: call complete(value) first", key=self.key)
         return self._result  # type: ignore[no-any-return]
+
+    def _begin_again(self) -> None:
+        """The block of this claim was left, and it is entered once more."""
+        self._left = self._done = self._completed_here = self._unsure = False
+        self._held = self._flow_run = None
 
     def _is_answered(self) -> bool:
         """Whether the answer is on record and can be had without a claim, as in `process`."""
@@ -191,8 +197,8 @@ class _Claim(Generic[T]):
         """The flow that ends the claim, if it has not ended. A second call returns None."""
         if self._token is not None:
             self._step_out()
-        is_over, self._done = self._done, True
-        if self._held is None or is_over or self._held.pid != os.getpid():
+        was_left, self._left = self._left, True
+        if self._held is None or self._done or was_left or self._held.pid != os.getpid():
             return None
         if self._unsure:
             return None  # the store may have recorded it: let the lease expire
@@ -250,6 +256,8 @@ class Claim(_Claim[T]):
     def __enter__(self) -> Self:
         from .._runtime.blocking import BlockingFlowRun
 
+        if self._left:
+            self._begin_again()
         if self._is_answered():
             return self
         run = self._flow_run = BlockingFlowRun(self._receiver._runtime)
@@ -307,6 +315,8 @@ class AsyncClaim(_Claim[T]):
     _flow_run: EventLoopFlowRun | None
 
     async def __aenter__(self) -> Self:
+        if self._left:
+            self._begin_again()
         if self._is_answered():
             return self
         run = self._flow_run = await self._receiver._runtime.new_run()

@@ -173,7 +173,7 @@ def content_of(request: HttpRequest) -> Content:
     encodings: list[bytes] = []
     for name, value in request.headers:
         if name == b"content-type":
-            lines += (value,)
+            lines += (bytes(value),)
         elif name == b"content-encoding":
             encodings.append(value.strip(b" \t").lower())
     content = _labelled(lines)

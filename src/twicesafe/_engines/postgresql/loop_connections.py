@@ -65,8 +65,8 @@ class SerialConnection:
             try:
                 return await connection.drive(program(*words))
             except SchemaVersionError:
-                # The tables were there when this connection was opened: this raises if they keep
-                # generations now.
+                # The tables were there when the store was opened: this raises if they keep generations
+                # now.
                 await connection.drive(self._store._schema.version())
                 raise
             finally:

@@ -129,10 +129,9 @@ class SqliteConnections:
 
     def _close_writer(self) -> None:
         """Closing also rolls back and ends every statement, so nothing half-done stays behind."""
-        self._cursor = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer, self._cursor = self._writer, None, None  # an interrupt may follow
+        if writer is not None:
+            writer.close()
 
     def _executor(self, connection: sqlite3.Connection) -> Callable[[Any], Any]:
         run = connection.execute

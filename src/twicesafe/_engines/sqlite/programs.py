@@ -66,7 +66,7 @@ def _complete_values(ask: Complete, now: int) -> tuple[Any, ...] | None:
 
 
 def _renew_values(ask: Renew, now: int) -> tuple[Any, ...]:
-    return now + ask.lease, ask.id, ask.owner, ask.fence
+    return now + ask.lease, bytearray(ask.id), bytearray(ask.owner), ask.fence
 
 
 def _changed(_: tuple[Any, ...]) -> Ack:
