@@ -27,7 +27,7 @@ def test_a_case_goes_from_contestants_to_report(tmp_path: Path):
     by_name = {each.name: each for each in found}
     for name in ("floor", "twicesafe"):
         spread = by_name[name].seconds
-        assert by_name[name].laps == 3
+        assert by_name[name].laps >= 3  # more while the quartiles are on both sides of the target
         assert spread is not None
         assert 0 < spread.low <= spread.median <= spread.high
     assert row.absent["idemkit"] == "has no SQLite store"

@@ -7,7 +7,7 @@ checks the schema.
 from __future__ import annotations
 
 import abc
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.outbox_requests import OutboxRequest, Reply
@@ -75,8 +75,8 @@ class AsyncStoreBase(AsyncStore):
     def outbox(self) -> _AsyncOutboxPort:
         return _AsyncOutboxPort(self._outbox, self._loops)
 
-    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
-        return self._loops.here().perform(request)
+    async def perform(self, request: Request) -> Any:
+        return await self._loops.here().perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         return self._loops.here().submit(request)

@@ -60,8 +60,8 @@ class AsyncRedisStore(AsyncStore):
     async def ready(self) -> None:
         await self._loops.here().connect()
 
-    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
-        return self._loops.here().perform(request)
+    async def perform(self, request: Request) -> Any:
+        return await self._loops.here().perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         return self._loops.here().submit(request)
