@@ -345,8 +345,8 @@ break_source(
     "every field is kept",
     bug="fields that are on no list are stored and replayed, secrets included",
     file="_core/http/stored.py",
-    old="if line[0] in names",
-    new="if line[0] not in OF_ONE_PASSAGE",
+    old="if name in names:\n            lines",
+    new="if name not in OF_ONE_PASSAGE:\n            lines",
     tests=[f"{REPLAY}::test_only_fields_that_are_listed_or_named_are_kept"],
 )
 break_source(
