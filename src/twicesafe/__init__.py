@@ -4,6 +4,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from ._values.breaker import Breaker
 from ._values.context import ActiveClaim, current_claim, current_key, key_scope
 from ._values.keys import Key
 from ._values.outcomes import Failure, Outcome
@@ -24,6 +25,7 @@ from .receiver import (
 if _TYPE_CHECKING:
     from .inbox import AsyncInbox, Inbox
     from .outbox import AsyncOutbox, AsyncOutboxRelay, Outbox, OutboxRelay
+    from .receiver._steps import AsyncSteps, Steps
 
 __all__ = [  # noqa: PLE0604 - the errors' names are data
     "ActiveClaim",
@@ -33,7 +35,9 @@ __all__ = [  # noqa: PLE0604 - the errors' names are data
     "AsyncOutbox",
     "AsyncOutboxRelay",
     "AsyncReceiver",
+    "AsyncSteps",
     "Backoff",
+    "Breaker",
     "Cause",
     "Claim",
     "Failure",
@@ -47,6 +51,7 @@ __all__ = [  # noqa: PLE0604 - the errors' names are data
     "Receiver",
     "Record",
     "State",
+    "Steps",
     "__version__",
     "current_claim",
     "current_key",
@@ -59,9 +64,11 @@ _LATER = {
     "AsyncInbox": "inbox",
     "AsyncOutbox": "outbox",
     "AsyncOutboxRelay": "outbox",
+    "AsyncSteps": "receiver._steps",
     "Inbox": "inbox",
     "Outbox": "outbox",
     "OutboxRelay": "outbox",
+    "Steps": "receiver._steps",
 }
 
 

@@ -4,6 +4,7 @@
     ├── UsageError                  the calling code must change (400)
     │   ├── InvalidKeyError
     │   ├── MissingKeyError
+    │   ├── UntrustedKeyError       the key has no valid signature (403)
     │   ├── ConfigurationError
     │   └── UnsupportedByStoreError
     ├── DuplicateError              the key is taken; the handler did not start
@@ -22,6 +23,11 @@
     │   ├── NotStorableError
     │   ├── TooLargeError
     │   └── ResultUnavailableError
+    ├── StepError                   about a durable run
+    │   ├── SuspendedError          it sleeps or waits; retry later, or leave it to the completer (409)
+    │   ├── StepMismatchError       a recorded step had another payload; the code changed (500)
+    │   ├── CompensatedError        it failed, and what it had done was undone
+    │   └── CompensationFailedError an undo kept failing; an operator must act
     ├── AtomicityBrokenError        the handler ended the transaction it was given
     ├── BrokerUnavailableError      retry later (503); no message is to blame
     └── VersionConflictError        reload and try again (409)
@@ -36,12 +42,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from ._values.keys import Key
 
 __all__ = [
     "AtomicityBrokenError",
     "BrokerUnavailableError",
+    "CompensatedError",
+    "CompensationFailedError",
     "ConfigurationError",
     "CorruptRecordError",
     "DuplicateError",
@@ -56,13 +65,17 @@ __all__ = [
     "ResultError",
     "ResultUnavailableError",
     "SchemaVersionError",
+    "StepError",
+    "StepMismatchError",
     "StillInProgressError",
     "StoreError",
     "StoreUnavailableError",
+    "SuspendedError",
     "TooLargeError",
     "TooManyWaitersError",
     "TwicesafeError",
     "UnsupportedByStoreError",
+    "UntrustedKeyError",
     "UsageError",
     "VersionConflictError",
 ]
@@ -146,6 +159,12 @@ class InvalidKeyError(UsageError, ValueError):
 
 class MissingKeyError(UsageError):
     """No key was given where one is required."""
+
+
+class UntrustedKeyError(UsageError):
+    """The receiver requires signed keys, and this one has no valid signature."""
+
+    http_status = 403
 
 
 class ConfigurationError(UsageError, ValueError):
@@ -243,6 +262,8 @@ class StoreUnavailableError(StoreError):
     """The store did not answer. The handler was not started (unless the message says otherwise)."""
 
     retryable = True
+    asked = True
+    """False: a circuit breaker did not even ask it."""
 
 
 class SchemaVersionError(StoreError):
@@ -280,6 +301,54 @@ class ResultUnavailableError(ResultError):
     """The work is done, but its result was not kept or was forgotten; it is not run again."""
 
     http_status = 410
+
+
+# --- durable runs ----------------------------------------------------------------------------
+
+
+class StepError(TwicesafeError):
+    """About a durable run or one of its steps."""
+
+
+class SuspendedError(StepError):
+    """The run sleeps or waits for a signal. ``resume_at``: when it goes on, at the latest; None: when a
+    signal comes."""
+
+    retryable = True
+    http_status = 409
+
+    def __init__(
+        self, message: str, *, key: Key | None = None, resume_at: datetime | None = None
+    ) -> None:
+        super().__init__(message, key=key)
+        self.resume_at = resume_at
+
+
+class StepMismatchError(StepError):
+    """A step of this name was recorded with other arguments, or as another kind. ``step`` names it."""
+
+    def __init__(self, message: str, *, key: Key | None = None, step: str = "") -> None:
+        super().__init__(message, key=key)
+        self.step = step
+
+
+class CompensatedError(StepError):
+    """The run failed for good, and every recorded undo has run. ``reason``: why it failed."""
+
+    def __init__(self, message: str, *, key: Key | None = None, reason: str = "") -> None:
+        super().__init__(message, key=key)
+        self.reason = reason
+
+
+class CompensationFailedError(StepError):
+    """An undo kept failing: the run is parked, half undone. ``step``: the step that was not undone."""
+
+    def __init__(
+        self, message: str, *, key: Key | None = None, step: str = "", reason: str = ""
+    ) -> None:
+        super().__init__(message, key=key)
+        self.step = step
+        self.reason = reason
 
 
 class AtomicityBrokenError(TwicesafeError):

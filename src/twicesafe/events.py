@@ -1,124 +1,165 @@
 """Events that observers receive as they happen.
 
 An observer is a callable that takes one event. It runs in the caller's thread, so it must be quick.
-Its errors are logged and swallowed. Events contain the key object, never results.
+Its errors are logged and swallowed. Events contain the key object, never results. `twicesafe.observers`
+has observers for Prometheus, OpenTelemetry and logging, made from one table of metrics.
+
+An observer that is also a `Tracer` gets to wrap the handler, and to name the trace that a record keeps.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from ._values.keys import Key
-from ._values.records import Cause
+from ._values.records import Cause, State
 
 __all__ = [
+    "BreakerChanged",
     "BrokerFailed",
     "Completed",
+    "DeadLettered",
     "Event",
     "Failed",
+    "FellBack",
     "Held",
     "LaneParked",
     "LeaseLost",
     "Observer",
+    "OutboxSampled",
     "Parked",
     "PublishFailed",
     "Refused",
     "Relayed",
     "RenewalFailed",
+    "RenewalRefused",
     "Replayed",
+    "Responded",
     "ResultNotKept",
+    "ResultUnreadable",
     "Started",
     "StoreFailed",
+    "StoreSampled",
     "Swept",
     "TakenOver",
+    "Tracer",
     "Unprotected",
+    "UpstreamFailed",
     "Waited",
     "notifier",
+    "tracer_of",
 ]
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """Base of all events."""
 
 
-class Started(Event, frozen=True):
+class Started(Event, frozen=True, gc=False):
     """A handler starts. ``cause``: why it runs again; None on the first attempt."""
 
     key: Key
     attempt: int
     cause: Cause | None
+    store: float | None = None
+    """Seconds until the store granted the claim; in an inbox not known."""
 
 
-class TakenOver(Event, frozen=True):
+class TakenOver(Event, frozen=True, gc=False):
     """A handler starts because another worker's lease ran out."""
 
     key: Key
     attempt: int
 
 
-class Completed(Event, frozen=True):
-    """The handler returned and the store confirmed its record."""
+class Completed(Event, frozen=True, gc=False):
+    """The handler returned and the store confirmed its record. ``seconds``: since the claim was sent."""
 
     key: Key
     seconds: float
+    handler: float = 0.0
+    """Seconds of the handler alone. In a batch they include the wait for a free worker."""
+    store: float | None = None
+    """Seconds until the store confirmed the record; in an inbox your transaction does."""
 
 
-class Failed(Event, frozen=True):
+class Failed(Event, frozen=True, gc=False):
     """The handler raised. ``remembered``: the failure was recorded as the key's answer."""
 
     key: Key
     error: str
     attempt: int
     remembered: bool
+    handler: float = 0.0
+    """Seconds of the handler alone."""
 
 
-class Replayed(Event, frozen=True):
+class Replayed(Event, frozen=True, gc=False):
     """A duplicate got the recorded answer. ``age``: seconds since completion, if known."""
 
     key: Key
     age: float | None
     cached: bool = False
+    window: float = 0.0
+    """Seconds for which the policy keeps an answer, to compare the age with."""
+    origin: bytes = b""
+    """The trace of the first run, as its tracer named it; empty: none was kept."""
+    store: float | None = None
+    """Seconds until the store answered the claim; None: it was answered without one."""
 
 
-class Waited(Event, frozen=True):
-    """A duplicate waited for a delivery in progress."""
+class Waited(Event, frozen=True, gc=False):
+    """A delivery has waited for another one of its key, or for a back-off to end."""
 
     key: Key
     seconds: float
 
 
-class Refused(Event, frozen=True):
+class Refused(Event, frozen=True, gc=False):
     """A delivery was answered without running: ``reason`` is the error's class name."""
 
     key: Key
     reason: str
 
 
-class LeaseLost(Event, frozen=True):
+class LeaseLost(Event, frozen=True, gc=False):
     """A worker finished after losing its claim; its result was not recorded."""
 
     key: Key
 
 
-class RenewalFailed(Event, frozen=True):
+class RenewalFailed(Event, frozen=True, gc=False):
     """A lease renewal failed; the lease keeper retries."""
 
     key: Key
     error: str
 
 
-class ResultNotKept(Event, frozen=True):
+class RenewalRefused(Event, frozen=True, gc=False):
+    """The store refused to renew a lease: another worker has the key. The handler must stop."""
+
+    key: Key
+
+
+class ResultNotKept(Event, frozen=True, gc=False):
     """The work is done, but its result was too large, not storable, or refused by the store."""
 
     key: Key
     reason: str
 
 
-class StoreFailed(Event, frozen=True):
+class ResultUnreadable(Event, frozen=True, gc=False):
+    """A recorded answer could not be decrypted: it was changed, or its key is not in the key ring."""
+
+    key: Key
+    error: str
+
+
+class StoreFailed(Event, frozen=True, gc=False):
     """The store did not answer, or returned an error."""
 
     key: Key | None
@@ -126,40 +167,83 @@ class StoreFailed(Event, frozen=True):
     error: str
 
 
-class Unprotected(Event, frozen=True):
+class Unprotected(Event, frozen=True, gc=False):
     """The store was down and the handler ran without a claim (``outage="run"``)."""
 
     key: Key
 
 
-class Held(Event, frozen=True):
+class BreakerChanged(Event, frozen=True, gc=False):
+    """A circuit breaker opened or closed. While it is open, claims are not sent to the store."""
+
+    state: str
+    """open or closed."""
+    failures: int
+    """Failed requests in a row."""
+    rest: float
+    """Seconds until a claim tries again."""
+
+
+class FellBack(Event, frozen=True, gc=False):
+    """A claim was granted by the fallback store: duplicates that only the store knows are not seen."""
+
+    key: Key
+
+
+class Held(Event, frozen=True, gc=False):
     """A key is held: its outcome is unknown. An operator must resolve or release it."""
 
     key: Key
     reason: str
 
 
-class Parked(Event, frozen=True):
+class Parked(Event, frozen=True, gc=False):
     """A key is parked: its attempts are used up. An operator must resolve or release it."""
 
     key: Key
     reason: str
 
 
-class Swept(Event, frozen=True):
+class Swept(Event, frozen=True, gc=False):
     """A sweep ended."""
 
     removed: int
     examined: int
 
 
-class Relayed(Event, frozen=True):
+class StoreSampled(Event, frozen=True, gc=False):
+    """The store was counted, by `sample` or in a round of maintenance."""
+
+    by_state: dict[State, int]
+    stuck: int
+    """In progress past their lease."""
+    expired: int
+    """Past their retention, not swept yet."""
+    oldest_expired: float
+    """Seconds since the retention of the oldest of them ended; 0: there is none."""
+    size: int | None
+    """Bytes that the store uses; None: it cannot say."""
+
+
+class OutboxSampled(Event, frozen=True, gc=False):
+    """A relay counted its outbox."""
+
+    pending: int
+    oldest_age: float
+    """Seconds since the oldest pending message was added."""
+    parked: int
+    parked_lanes: int
+    resting_lanes: int
+    relays: int
+
+
+class Relayed(Event, frozen=True, gc=False):
     """``count`` outbox messages were published and their rows deleted."""
 
     count: int
 
 
-class PublishFailed(Event, frozen=True):
+class PublishFailed(Event, frozen=True, gc=False):
     """The broker or the handler refused a message; its lane backs off before the next attempt."""
 
     message_id: str
@@ -168,7 +252,7 @@ class PublishFailed(Event, frozen=True):
     error: str
 
 
-class LaneParked(Event, frozen=True):
+class LaneParked(Event, frozen=True, gc=False):
     """A message used up its attempts: its lane waits for an operator. Other lanes continue."""
 
     message_id: str
@@ -177,7 +261,7 @@ class LaneParked(Event, frozen=True):
     error: str
 
 
-class BrokerFailed(Event, frozen=True):
+class BrokerFailed(Event, frozen=True, gc=False):
     """The broker accepted none of these messages; the relay retries after ``delay`` seconds."""
 
     count: int
@@ -185,43 +269,129 @@ class BrokerFailed(Event, frozen=True):
     delay: float
 
 
+class DeadLettered(Event, frozen=True, gc=False):
+    """A consumer gives up on a message: it goes to the dead letters."""
+
+    message_id: str
+    topic: str
+    reason: str
+
+
+class Responded(Event, frozen=True, gc=False):
+    """The proxy has answered a request."""
+
+    key: Key | None
+    method: str
+    route: str
+    """The path, without its query."""
+    status: int
+    """0: no response was started."""
+    seconds: float
+    outcome: str = ""
+    """What became of a request with a key."""
+
+
+class UpstreamFailed(Event, frozen=True, gc=False):
+    """The proxy got no complete answer from the upstream."""
+
+    reason: str
+
+
 Observer: TypeAlias = Callable[[Event], object]
+
+
+@runtime_checkable
+class Tracer(Protocol):
+    """What an observer needs to also trace handlers."""
+
+    def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
+        """`run`, wrapped so that the handler runs in a span, which becomes the claim's `origin`.
+
+        An async handler returns a coroutine.
+        """
+        ...
+
+    def origin(self) -> bytes:
+        """The current trace, at most 64 bytes, for claims by hand; empty: there is none."""
+        ...
+
+
+def tracer_of(observers: Sequence[Observer]) -> Tracer | None:
+    """The first observer that traces."""
+    candidates: Sequence[object] = observers
+    return next((one for one in candidates if isinstance(one, Tracer)), None)
+
 
 _log = logging.getLogger("twicesafe")
 
-_WARNINGS = (
-    BrokerFailed,
-    Held,
-    LaneParked,
-    LeaseLost,
-    Parked,
-    PublishFailed,
-    RenewalFailed,
-    ResultNotKept,
-    StoreFailed,
-    Unprotected,
+_WARNINGS = frozenset(
+    {
+        BreakerChanged,
+        BrokerFailed,
+        DeadLettered,
+        FellBack,
+        Held,
+        LaneParked,
+        LeaseLost,
+        Parked,
+        PublishFailed,
+        RenewalFailed,
+        RenewalRefused,
+        ResultNotKept,
+        ResultUnreadable,
+        StoreFailed,
+        Unprotected,
+    }
 )
 
 
 def log_warnings(event: Event) -> None:
     """The built-in observer: logs the events that an operator must know about."""
-    if isinstance(event, _WARNINGS):
-        details = " ".join(
-            f"{name}={value.short if isinstance(value, Key) else value}"
-            for name, value in msgspec.structs.asdict(event).items()
-        )
-        _log.warning("%s %s", type(event).__name__, details)
+    details = " ".join(
+        f"{name}={value.short if isinstance(value, Key) else value}"
+        for name, value in msgspec.structs.asdict(event).items()
+    )
+    _log.warning("%s %s", type(event).__name__, details)
+
+
+class _LogWarnings:
+    def __init__(self) -> None:
+        self.subscriptions = dict.fromkeys(_WARNINGS, log_warnings)
+
+    def __call__(self, event: Event) -> None:
+        if type(event) in _WARNINGS:
+            log_warnings(event)
 
 
 def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
-    """One callable that notifies all observers; one that raises does not stop the others."""
-    receivers = (log_warnings, *observers)
+    """One callable that notifies all observers; one that raises does not stop the others.
+
+    An observer with ``logs_warnings`` logs them in place of `log_warnings`.
+    """
+    logged = any(getattr(observer, "logs_warnings", False) for observer in observers)
+    receivers = (*(() if logged else (_LogWarnings(),)), *observers)
+    interested: dict[type[Event], tuple[Observer, ...]] = {}
 
     def notify(event: Event) -> None:
-        for observer in receivers:
+        kind = type(event)
+        calls = interested.get(kind)
+        if calls is None:
+            calls = interested[kind] = tuple(_call_for(kind, receivers))
+        for call in calls:
             try:
-                observer(event)
+                call(event)
             except Exception:
-                _log.exception("an observer failed on %s", type(event).__name__)
+                _log.exception("an observer failed on %s", kind.__name__)
 
     return notify
+
+
+def _call_for(kind: type[Event], observers: Sequence[Observer]) -> Iterator[Observer]:
+    """What to call for this kind of event. An observer with ``subscriptions`` names the kinds that
+    it wants, and what to call for each; any other observer gets all events."""
+    for observer in observers:
+        wanted: Mapping[type[Event], Observer] | None = getattr(observer, "subscriptions", None)
+        if wanted is None:
+            yield observer
+        elif kind in wanted:
+            yield wanted[kind]

@@ -1,1 +1,1 @@
-"""The pure core: decisions and exchanges as values and generators. No I/O, threads or clocks here."""
+"""The pure core: all decisions, as values and generators. No I/O, no threads, no clocks."""

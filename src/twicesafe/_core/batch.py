@@ -3,17 +3,31 @@
 With quick handlers, N messages need two store requests. With slow ones, finished items are recorded
 while the others still run, so that a crash loses little: no finished item waits longer than
 `LINGER` to be recorded. One failing item does not affect the others.
+
+Attempts count starts, although a batch is claimed before most of it starts:
+
+    new, can start now        claimed and counted, like a single call
+    new, behind others        claimed *ahead*: if the process dies, the next claim does not count it
+    tried before              claimed, and counted, when it can start: as many as run at once
+    its last worker died,     delivered alone, after the others: if it kills the process again, no other
+    and that start counted    message is counted
+    one start at most         never claimed ahead (`takeover="hold"`, `max_attempts=1`)
+
+So a message that waits behind one that kills the process is never counted for that. The killer may
+start once uncounted: at most max_attempts + 1 times in all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from .. import events as ev
 from .._values.clocks import WorkerClock
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
-from .._values.owner_token import new_owner
+from .._values.owner_token import is_ahead
+from .._values.records import Cause
 from ..errors import StoreUnavailableError, TwicesafeError
 from .call import Call, cause_of
 from .commands import (
@@ -29,13 +43,13 @@ from .commands import (
     Returned,
     Sleep,
 )
-from .delivery import deliver, finish, granted
+from .delivery import claim_request, deliver, finish, granted
 from .duplicates import outcome_of, refusal
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
 from .recording import Recording, retry_until_recorded
 from .settling import RELEASE_PATIENCE, conclude, prepare
 
-__all__ = ["LINGER", "exchange_many"]
+__all__ = ["LINGER", "ask_all", "exchange_many", "job_of", "settle_all"]
 
 LINGER: Final = 0.05
 """Seconds that a finished item may wait to be recorded together with others."""
@@ -47,52 +61,155 @@ Done: TypeAlias = tuple[int, ActiveClaim, Reply]
 
 def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
     """One answer per call, in order. Equal keys of one batch run once."""
-    answers: dict[int, Answer] = {}
-    leaders: dict[bytes, int] = {}
-    for index, call in enumerate(calls):
-        leaders.setdefault(call.key.id, index)
-    waiting = [index for index, call in enumerate(calls) if leaders[call.key.id] != index]
+    return _Batch(calls, concurrency).run()
 
-    claims = yield from _claim_all(calls, list(leaders.values()), answers, waiting)
-    jobs = [(index, _job(calls[index], claim)) for index, claim in claims.items()]
-    stopped: BaseException | None = None
-    while claims:
-        finished: list[tuple[int, Any]] = yield Launch(
-            jobs, concurrency, LINGER, stopped is not None
-        )
-        jobs = []
-        done: list[Done] = []
-        unstarted: list[Abandon] = []
-        for index, reply in finished:
-            claim = claims.pop(index)
-            if isinstance(reply, NotStarted):
-                kept = calls[index].policy.retention_ms
-                unstarted.append(Abandon(claim.key.id, claim.owner, kept))
-            elif calls[index].policy.timeout is not None:  # detached: it records its own result
-                answers[index] = reply.value if isinstance(reply, Returned) else reply
-                stopped = stopped or _stop_of(answers[index])
+
+class _Batch:
+    def __init__(self, calls: list[Call], concurrency: int) -> None:
+        self.calls, self.concurrency = calls, concurrency
+        self.answers: dict[int, Answer] = {}
+        self.later: list[int] = []
+        """To be claimed when they can start."""
+        self.waiting: list[int] = []
+        """To be delivered one by one, when nothing else of this batch runs."""
+        self.stopped: BaseException | None = None
+        """An interrupt or an exit that a handler raised: it ends the batch."""
+        self.cancelled = False
+
+    def run(self) -> Flow[list[Answer]]:
+        calls = self.calls
+        leaders: dict[bytes, int] = {}
+        for index, call in enumerate(calls):
+            leaders.setdefault(call.key.id, index)
+        self.waiting = [i for i, call in enumerate(calls) if leaders[call.key.id] != i]
+        self.later = [index for index in leaders.values() if _is_exact(calls[index])]
+        at_once = [index for index in leaders.values() if not _is_exact(calls[index])]
+        while (at_once or self.later) and self.stopped is None and not self.cancelled:
+            if not at_once:
+                at_once = self.later[: self.concurrency]
+                del self.later[: self.concurrency]
+            yield from self._handle((yield from self._claim(at_once)))
+            at_once = []
+        if self.stopped is not None:
+            raise self.stopped
+        if self.cancelled:
+            return []  # the runtime raises it after all claims are released
+        began = calls[0].clock()
+        for index in self.waiting:
+            try:  # they share one wait: a batch waits as long as a single call would
+                flight = yield JoinFlight(calls[index])
+                self.answers[index] = yield from deliver(calls[index], flight, began)
+            except Exception as error:
+                self.answers[index] = Raised(error)
+        return [self.answers[index] for index in range(len(calls))]
+
+    # -- who runs? ----------------------------------------------------------------------------
+
+    def _claim(self, indexes: list[int]) -> Flow[dict[int, ActiveClaim]]:
+        """Claim these in one request; those that may start now are returned."""
+        calls = self.calls
+        asks = [
+            claim_request(calls[index], ahead=place >= self.concurrency)
+            for place, index in enumerate(indexes)
+        ]
+        clock = calls[indexes[0]].clock
+        sent = clock()
+        replies = yield from ask_all(asks)
+        late = clock() - sent
+        won: dict[int, ActiveClaim] = {}
+        unused: list[Abandon] = []
+        for index, ask, reply in zip(indexes, asks, replies, strict=True):
+            call = calls[index]
+            if isinstance(reply, Exception):
+                self._not_claimed(index, reply)
+                continue
+            if reply.verdict is Verdict.WON:
+                if late < call.policy.usable and self._may_start(index, ask, reply):
+                    won[index] = granted(call, ask, reply, sent)
+                    continue
+                unused.append(Abandon(ask.key.id, ask.owner, call.policy.retention_ms))
+                if late < call.policy.usable:
+                    continue
+            self._answer_without_running(index, reply)
+        if unused:
+            yield PerformMany(unused)
+        return won
+
+    def _may_start(self, index: int, ask: ClaimRequest, reply: Claimed) -> bool:
+        """False: it was tried before, so it starts under a claim that counts, or alone."""
+        died = reply.cause is Cause.LEASE_EXPIRED
+        if died and reply.attempt > 1 and self.concurrency > 1:
+            self.waiting.append(index)
+            return False
+        if is_ahead(ask.owner) and (died or reply.attempt > 1):
+            self.later.append(index)
+            return False
+        return True
+
+    def _not_claimed(self, index: int, error: Exception) -> None:
+        call = self.calls[index]
+        if isinstance(error, StoreUnavailableError):
+            if call.policy.outage_runs:
+                self.waiting.append(index)  # `deliver` knows how to run unprotected
+                return
+            call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
+        known = error.about(call.key) if isinstance(error, TwicesafeError) else error
+        self.answers[index] = Raised(known)
+
+    def _answer_without_running(self, index: int, reply: Claimed) -> None:
+        call = self.calls[index]
+        busy = reply.verdict in (Verdict.BUSY, Verdict.RESTING, Verdict.WON)
+        if busy and not call.policy.rejects:
+            self.waiting.append(index)
+            return
+        try:
+            if reply.verdict is Verdict.REPLAY:
+                self.answers[index] = outcome_of(call, reply)
             else:
-                done.append((index, claim, reply))
-                stopped = stopped or _stop_of(reply)
-        if done:
-            yield from _settle_all(calls, done, answers)
-        if unstarted:
-            yield PerformMany(unstarted)
-            if stopped is None:
-                return []  # cancelled: the runtime raises it after all claims are released
-    if stopped is not None:
-        raise stopped
-    began = calls[0].clock()
-    for index in waiting:  # in progress elsewhere, or a duplicate of an item in this batch
-        try:  # they share one wait: a batch waits as long as a single call would
-            flight = yield JoinFlight(calls[index])
-            answers[index] = yield from deliver(calls[index], flight, began)
+                refusal(call, reply)
         except Exception as error:
-            answers[index] = Raised(error)
-    return [answers[index] for index in range(len(calls))]
+            self.answers[index] = Raised(error)
+
+    # -- run and record -----------------------------------------------------------------------
+
+    def _handle(self, claims: dict[int, ActiveClaim]) -> Flow[None]:
+        """Run all of these, and record them as they end."""
+        calls = self.calls
+        jobs = [(index, job_of(calls[index], claim)) for index, claim in claims.items()]
+        while claims:
+            finished: list[tuple[int, Any]] = yield Launch(
+                jobs, self.concurrency, LINGER, self.stopped is not None
+            )
+            jobs = []
+            done: list[Done] = []
+            unstarted: list[Abandon] = []
+            for index, reply in finished:
+                claim = claims.pop(index)
+                if isinstance(reply, NotStarted):
+                    kept = calls[index].policy.retention_ms
+                    unstarted.append(Abandon(claim.key.id, claim.owner, kept))
+                elif calls[index].policy.timeout is not None:  # detached: it records its own result
+                    answer = reply.value if isinstance(reply, Returned) else reply
+                    self.answers[index] = answer
+                    self.stopped = self.stopped or _stop_of(answer)
+                else:
+                    done.append((index, claim, reply))
+                    self.stopped = self.stopped or _stop_of(reply)
+            if done:
+                yield from settle_all(calls, done, self.answers)
+            if unstarted:
+                yield PerformMany(unstarted)
+                if self.stopped is None:
+                    self.cancelled = True
+                    return
 
 
-def _job(call: Call, claim: ActiveClaim) -> Invoke | Detach:
+def _is_exact(call: Call) -> bool:
+    """The policy allows one start only: so it is claimed when it can start, and not before."""
+    return call.policy.hold or call.policy.max_attempts == 1
+
+
+def job_of(call: Call, claim: ActiveClaim) -> Invoke | Detach:
     timeout = call.policy.timeout
     if timeout is None:
         return Invoke(claim, call.run)
@@ -106,57 +223,13 @@ def _stop_of(reply: object) -> BaseException | None:
     return None
 
 
-def _claim_all(
-    calls: list[Call], leaders: list[int], answers: dict[int, Answer], waiting: list[int]
-) -> Flow[dict[int, ActiveClaim]]:
-    asks = [_claim_for(calls[index]) for index in leaders]
-    clock = calls[leaders[0]].clock
-    sent = clock()
-    replies = yield from _ask_all(asks)
-    late = clock() - sent
-    won: dict[int, ActiveClaim] = {}
-    stale: list[Abandon] = []
-    for index, ask, reply in zip(leaders, asks, replies, strict=True):
-        call = calls[index]
-        if isinstance(reply, Exception):
-            if call.policy.outage_runs and isinstance(reply, StoreUnavailableError):
-                waiting.append(index)  # `deliver` knows how to run unprotected
-            else:
-                if isinstance(reply, StoreUnavailableError):
-                    call.notify(ev.StoreFailed(call.key, "claim", cause_of(reply)))
-                answers[index] = Raised(
-                    reply.about(call.key) if isinstance(reply, TwicesafeError) else reply
-                )
-        elif reply.verdict is Verdict.WON and late < call.policy.usable:
-            won[index] = granted(call, ask, reply, sent)
-        else:
-            if reply.verdict is Verdict.WON:
-                stale.append(Abandon(ask.key.id, ask.owner, call.policy.retention_ms))
-            _answer_without_running(call, reply, index, answers, waiting)
-    if stale:
-        yield PerformMany(stale)
-    return won
-
-
-def _answer_without_running(
-    call: Call, reply: Claimed, index: int, answers: dict[int, Answer], waiting: list[int]
-) -> None:
-    busy = reply.verdict in (Verdict.BUSY, Verdict.RESTING, Verdict.WON)
-    if busy and not call.policy.rejects:
-        waiting.append(index)
-        return
-    try:
-        if reply.verdict is Verdict.REPLAY:
-            answers[index] = outcome_of(call, reply)
-        else:
-            refusal(call, reply)
-    except Exception as error:
-        answers[index] = Raised(error)
-
-
-def _settle_all(calls: list[Call], done: list[Done], answers: dict[int, Answer]) -> Flow[None]:
+def settle_all(
+    calls: Sequence[Call] | Mapping[int, Call], done: list[Done], answers: dict[int, Answer]
+) -> Flow[None]:
+    """Record how these handlers ended, in one batch, and add the answer of each."""
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
-    recordings = yield from _record_all([ask for ask, _ in prepared], done, calls[0].clock)
+    clock = calls[done[0][0]].clock
+    recordings = yield from _record_all([ask for ask, _ in prepared], done, clock)
     for (index, claim, reply), (_, unkept), one in zip(done, prepared, recordings, strict=True):
         claim.settled = True
         call = calls[index]
@@ -167,23 +240,13 @@ def _settle_all(calls: list[Call], done: list[Done], answers: dict[int, Answer])
             answers[index] = Raised(error)
 
 
-def _claim_for(call: Call) -> ClaimRequest:
-    policy = call.policy
-    return ClaimRequest(
-        call.key,
-        new_owner(),
-        policy.lease_ms,
-        policy.max_attempts,
-        policy.hold,
-        call.fingerprint,
-    )
-
-
-def _ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
+def ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
     """All answers; unanswered claims are retried, each with its own owner (P2, P10)."""
     replies: list[Any] = yield PerformMany(asks)
     for pause in (0.05, 0.2, 0.5, 1.0, 1.0):
-        open_ = [i for i, r in enumerate(replies) if isinstance(r, StoreUnavailableError)]
+        open_ = [
+            i for i, r in enumerate(replies) if isinstance(r, StoreUnavailableError) and r.asked
+        ]
         if not open_:
             break
         yield Sleep(pause)

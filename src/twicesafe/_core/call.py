@@ -9,7 +9,7 @@ import msgspec
 
 from .._values.clocks import WorkerClock
 from .._values.keys import Key
-from ..events import Event
+from ..events import Event, Tracer
 from .resolved_policy import ResolvedPolicy
 
 __all__ = ["Call", "cause_of"]
@@ -28,9 +28,20 @@ class Call(msgspec.Struct, eq=False):
     notify: Callable[[Event], None]
     observed: bool
     looked: bool = False
-    """The store was looked at, and had no record of the key (`Store.recall`)."""
+    """The store was asked, and takes the key for new (`Store.recall`)."""
+    decide: Callable[[Exception, int], Exception] | None = None
+    """Of the handler's error and its attempt: the error that says what happens next, for a message
+    of a consumer (`consuming.recovery`)."""
+    spent: int = 0
+    """Attempts that are counted elsewhere: those of an inbox's message whose worker died."""
     flight: Any = None
     """The flight that this call leads: other callers in this process may wait for its answer."""
+    claimed_in: float | None = None
+    """Seconds until the store answered the last claim; only if the call is observed."""
+    durable: Any = None
+    """Of a durable run: its `RunCall`."""
+    tracer: Tracer | None = None
+    """Names the trace of a manual claim; only if it is observed. Handlers are wrapped instead."""
 
 
 def cause_of(error: BaseException) -> str:

@@ -13,7 +13,7 @@ reply that holds the error, and this would leak a reference cycle.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, final
 
 import msgspec
 
@@ -55,6 +55,7 @@ class Returned(msgspec.Struct):
     value: Any
 
 
+@final
 class Raised(msgspec.Struct):
     error: BaseException
 
@@ -138,7 +139,7 @@ class PerformMany(msgspec.Struct, gc=False):
 class Launch(msgspec.Struct):
     """Run many handlers, at most `concurrency` at once; return those that finished.
 
-    First sent with all `jobs`, then with none to ask for more. Reply: (index, reply) pairs, at
+    First sent with `jobs`, then with none to ask for more, until all have ended. Reply: (index, reply) pairs, at
     least one while any job is unfinished, and every job that ended within `linger` seconds.
     `stop`: start no more, cancel what can be cancelled, and return all the rest. A `Detach`
     settles its claim itself: its reply is `Returned` with the answer, or `Raised`.

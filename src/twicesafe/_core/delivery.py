@@ -4,18 +4,19 @@
     finish    invoke the handler, then settle (`settling`)
 
 The blocking and the async runtime run the same generators. They implement the protocol rules P2,
-P7, P9, P10 and P11; stores implement the others.
+P7, P9, P10 and P11; stores implement the others. `fast_path` makes the same decisions in the same
+order for the usual delivery, and continues here if anything unusual happens.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from .. import events as ev
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
-from .._values.owner_token import chance, new_owner
-from .._values.records import Cause
+from .._values.owner_token import chance, new_owner, new_owner_ahead
+from .._values.records import State
 from ..errors import StoreUnavailableError
 from .call import Call, cause_of
 from .commands import (
@@ -37,11 +38,17 @@ from .duplicates import (
     refuse_crowd,
     refuse_mismatch,
     refuse_own_wait,
+    refuse_suspended,
 )
+from .observing import started, waited
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
+from .run_requests import FOREVER
 from .settling import settle
 
-__all__ = ["admit", "deliver", "finish", "granted"]
+__all__ = ["Asked", "admit", "admitted", "claim_request", "deliver", "finish", "granted"]
+
+Asked: TypeAlias = tuple[ClaimRequest, float, Claimed | StoreUnavailableError]
+"""A claim that was requested, when, and the answer or the error."""
 
 _WON, _REPLAY, _BUSY, _RESTING = Verdict.WON, Verdict.REPLAY, Verdict.BUSY, Verdict.RESTING
 
@@ -53,16 +60,16 @@ CLAIM_PATIENCE = 3.0
 
 
 def deliver(
-    call: Call, flight: Any = None, began: float | None = None
+    call: Call, flight: Any = None, began: float | None = None, asked: Asked | None = None
 ) -> Flow[Outcome[Any] | Raised]:
     """One delivery; runs the handler at most once.
 
-    `flight`: another caller in this process already works on the key; None: this call leads. The
-    handler's own exception is returned, for the caller to raise: inside a generator a
-    `StopIteration` would change its meaning.
+    `flight`: another caller in this process already works on the key; None: this call leads.
+    `asked`: its first claim is already answered. The handler's own exception is returned, for the
+    caller to raise: inside a generator a `StopIteration` would change its meaning.
     """
     try:
-        admitted = yield from admit(call, flight, began)
+        found = yield from admit(call, flight, began, asked)
     except StoreUnavailableError:
         if not call.policy.outage_runs:
             raise
@@ -70,12 +77,12 @@ def deliver(
         if call.policy.timeout is not None:
             return (yield Detach(_unprotected(call), call.policy.timeout, None))  # type: ignore[no-any-return]
         return (yield from _unprotected(call))
-    if type(admitted) is Claimed:
-        return outcome_of(call, admitted)
+    if type(found) is Claimed:
+        return outcome_of(call, found)
     if call.policy.timeout is not None:
-        return (yield Detach(finish(call, admitted), call.policy.timeout, admitted))  # type: ignore[no-any-return]
-    reply: Reply = yield Invoke(admitted, call.run)
-    return (yield from settle(call, admitted, reply))
+        return (yield Detach(finish(call, found), call.policy.timeout, found))  # type: ignore[no-any-return]
+    reply: Reply = yield Invoke(found, call.run)
+    return (yield from settle(call, found, reply))
 
 
 def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
@@ -94,13 +101,15 @@ def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
 # --- admit: who runs? ------------------------------------------------------------------------
 
 
-def admit(call: Call, flight: Any = None, began: float | None = None) -> Flow[Any]:
+def admit(
+    call: Call, flight: Any = None, began: float | None = None, asked: Asked | None = None
+) -> Flow[Any]:
     """An `ActiveClaim` to run under, or the `Claimed` answer to replay; refusals are raised.
 
     `began`: when it started to wait, if it did. Observers are notified of an outage here, once, for
     every kind of delivery: a call, a manual claim, an HTTP request.
     """
-    key, policy, clock = call.key, call.policy, call.clock
+    clock = call.clock
     turn = 0
     try:
         if flight is not None:
@@ -109,43 +118,78 @@ def admit(call: Call, flight: Any = None, began: float | None = None) -> Flow[An
             if found is not None:
                 return found
         while True:
-            owner, lease = new_owner(), policy.lease_ms
-            new = call.looked and turn == 0
-            ask = ClaimRequest(
-                key, owner, lease, policy.max_attempts, policy.hold, call.fingerprint, new
-            )
-            sent = clock()
-            try:
-                answer: Claimed = yield ask
-            except StoreUnavailableError as error:
-                answer = yield from _ask_again(call, ask, sent, error)
+            answer: Claimed | StoreUnavailableError
+            if asked is None:
+                ask = claim_request(call, call.looked and turn == 0)
+                if call.durable is not None:
+                    ask = call.durable.claim(ask)
+                sent = clock()
+                try:
+                    answer = yield ask
+                except StoreUnavailableError as error:
+                    answer = error
+            else:
+                (ask, sent, answer), asked = asked, None
+            if isinstance(answer, StoreUnavailableError):
+                answer = yield from _ask_again(call, ask, sent, answer)
             verdict = answer.verdict
-            if verdict is _WON:
-                now = clock()
-                if now - sent < policy.usable:
-                    return granted(call, ask, answer, sent)
-                yield Abandon(key.id, owner, policy.retention_ms)
-                raise _late(call, now - sent)
-            if verdict is _REPLAY:
-                if call.flight is not None and call.flight.awaited:
+            if turn and call.observed and verdict is not _BUSY and verdict is not _RESTING:
+                waited(call, sent if began is None else began)
+            if call.durable is not None:
+                call.durable.won = answer
+            decided = admitted(call, ask, sent, answer)
+            if decided is not None:
+                if decided is answer and call.flight is not None and call.flight.awaited:
                     yield EndFlight(answer)
-                return answer
+                return decided
+            if verdict is _WON:
+                took = clock() - sent
+                kept = call.policy.retention_ms if call.durable is None else FOREVER
+                yield Abandon(call.key.id, ask.owner, kept)
+                raise _late(call, took)
             if verdict is not _BUSY and verdict is not _RESTING:
                 refusal(call, answer)
             # Another worker holds the key, or it backs off after a failure: wait, then ask again.
             began = sent if began is None else began
-            yield _pause_before(call, answer, began, turn, owner)
+            yield _pause_before(call, answer, began, turn, ask.owner)
             turn += 1
-            if call.observed:
-                call.notify(ev.Waited(key, clock() - began))
     except StoreUnavailableError as error:
-        call.notify(ev.StoreFailed(key, "claim", cause_of(error)))
+        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
         raise
+
+
+def claim_request(call: Call, looked: bool = False, ahead: bool = False) -> ClaimRequest:
+    """`looked`: the store was asked before, and takes the key for new. `ahead`: it may wait for its
+    start, so it is not counted if it is lost."""
+    policy = call.policy
+    return ClaimRequest(
+        call.key,
+        new_owner_ahead() if ahead else new_owner(),
+        policy.lease_ms,
+        policy.max_attempts,
+        policy.hold,
+        call.fingerprint,
+        looked,
+    )
+
+
+def admitted(
+    call: Call, ask: ClaimRequest, sent: float, answer: Claimed
+) -> ActiveClaim | Claimed | None:
+    """What this answer decides: a claim to run under, or the same answer to replay. None: neither."""
+    if answer.verdict is _WON:
+        usable = call.clock() - sent < call.policy.usable
+        return granted(call, ask, answer, sent) if usable else None
+    if answer.verdict is not _REPLAY:
+        return None
+    if call.observed:
+        call.claimed_in = call.clock() - sent
+    return answer
 
 
 def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
     """This process already works on the key: wait for its answer. None: ask the store."""
-    key, policy, clock = call.key, call.policy, call.clock
+    policy, clock = call.policy, call.clock
     while flight is not None:
         if flight.started:
             refuse_mismatch(call, flight.fingerprint)
@@ -163,7 +207,7 @@ def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
         except OverflowError:
             refuse_crowd(call)
         if call.observed and not asks:
-            call.notify(ev.Waited(key, clock() - began))
+            waited(call, began)
         # A leader without a fingerprint does not know the record's: the store must compare.
         if type(found) is Claimed and (call.fingerprint is None or found.fingerprint is not None):
             refuse_mismatch(call, found.fingerprint)
@@ -187,7 +231,11 @@ def _pause_before(
     """How to wait until the key may be free; a call that does not wait any longer is refused."""
     policy = call.policy
     patience = policy.wait - (call.clock() - began)
+    if answer.state is State.SUSPENDED and (policy.rejects or patience * 1000 < answer.wait):
+        refuse_suspended(call, answer)
     if policy.rejects or patience <= 0:
+        if turn and call.observed:
+            waited(call, began)
         refuse_busy(call, answer)
     refuse_own_wait(call)
     promised = min(patience, answer.wait / 1000 + 0.001)
@@ -205,7 +253,7 @@ def _ask_again(
     while True:
         left = min(CLAIM_PATIENCE, call.policy.usable) - (call.clock() - sent)
         pause = min(0.02 * 2**tries, 0.5)
-        if left <= pause:
+        if left <= pause or not error.asked:
             raise error.about(call.key) from error.__cause__
         tries += 1
         yield Sleep(pause)
@@ -216,11 +264,7 @@ def _ask_again(
 
 
 def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> ActiveClaim:
-    if call.observed:
-        call.notify(ev.Started(call.key, answer.attempt, answer.cause))
-        if answer.cause is Cause.LEASE_EXPIRED:
-            call.notify(ev.TakenOver(call.key, answer.attempt))
-    return ActiveClaim(
+    claim = ActiveClaim(
         call.key,
         ask.owner,
         answer.fence,
@@ -233,6 +277,9 @@ def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> Acti
         sent,
         sent + call.policy.usable,
     )
+    if call.observed:
+        started(call, claim)
+    return claim
 
 
 def _pause(answer: Claimed, turn: int, owner: bytes) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from .. import events as ev
+from .._values.cipher import MARK
 from .._values.context import active
 from .._values.fingerprint import fields_that_differ
+from .._values.keys import Key
 from .._values.outcomes import Outcome
-from .._values.records import State
+from .._values.records import State, moment
 from ..errors import (
+    CompensatedError,
     CorruptRecordError,
     FingerprintMismatchError,
     HeldError,
@@ -19,11 +22,15 @@ from ..errors import (
     RememberedFailureError,
     ResultUnavailableError,
     StillInProgressError,
+    SuspendedError,
     TooManyWaitersError,
     TwicesafeError,
 )
 from .call import Call
+from .encrypting import readable
+from .observing import replayed
 from .protocol import Claimed, Verdict
+from .run_requests import FOREVER
 
 __all__ = [
     "outcome_of",
@@ -32,44 +39,54 @@ __all__ = [
     "refuse_crowd",
     "refuse_mismatch",
     "refuse_own_wait",
+    "refuse_suspended",
 ]
 
 
 _FAILED = State.FAILED
+_MARK = MARK[:1]
+
+ENDLESS: Final = FOREVER // 2
+"""Milliseconds: a longer suspension has no end."""
 
 
 def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any]:
     """The outcome, or the error, that a duplicate gets for a recorded answer."""
+    result = answer.result
+    if result is not None and (call.policy.cipher is not None or result[:1] == _MARK):
+        result = readable(call, answer)
     if call.observed:
-        call.notify(ev.Replayed(call.key, answer.age / 1000, cached))
+        replayed(call, answer, cached, result)
     if answer.state is _FAILED:
-        if answer.result is None:
+        if result is None:
             raise RememberedFailureError(
                 "the first delivery failed permanently; the store refused to keep the error",
                 key=call.key,
             )
         try:
-            failure = msgspec.json.decode(answer.result, type=dict[str, str])
+            failure = msgspec.json.decode(result, type=dict[str, str])
         except (ValueError, msgspec.MsgspecError) as error:
             raise CorruptRecordError(
                 "the stored failure cannot be read; the work is not run again",
                 key=call.key,
             ) from error
         name, message = failure.get("type", "?"), failure.get("message", "")
+        if name == CompensatedError.__name__:
+            raise compensated(call.key, message)
         raise RememberedFailureError(
             f"the first delivery failed permanently with {name}: {message}",
             key=call.key,
             type_name=name,
             original_message=message,
         )
-    if answer.result is None:
+    if result is None:
         raise ResultUnavailableError(
             "the work of this key is done, but its result was not kept (too large, not storable, "
             "or refused by the store); it is not run again",
             key=call.key,
         )
     try:
-        value = call.policy.codec.decode(answer.result, call.declared)
+        value = call.policy.codec.decode(result, call.declared)
     except TwicesafeError as error:
         raise error.about(call.key) from error.__cause__
     return Outcome(value, True, answer.attempt, call.key, answer.fence)
@@ -125,6 +142,35 @@ def refuse_busy(call: Call, answer: Claimed | None, waited: bool = True) -> NoRe
         if waited and not call.policy.rejects:
             text += f" and did not end within wait={call.policy.wait:g} s"
     _refuse(call, StillInProgressError(f"{text}; retry later", retry_after=hint))
+
+
+def compensated(key: Key, reason: str) -> CompensatedError:
+    return CompensatedError(
+        f"the run failed ({reason}), and what it had done was undone; it does not run again: use a new "
+        "key for a new try",
+        key=key,
+        reason=reason,
+    )
+
+
+def refuse_suspended(call: Call, answer: Claimed) -> NoReturn:
+    until = answer.now + answer.wait
+    _refuse(call, suspended(None if answer.wait >= ENDLESS else until))
+
+
+def suspended(until: int | None) -> SuspendedError:
+    """`until`: by the store's clock; None: a signal ends it."""
+    if until is None:
+        return SuspendedError(
+            "the run waits for a signal; send it with receiver.signal, then call again, or leave the "
+            "run to the completer"
+        )
+    resume_at = moment(until)
+    return SuspendedError(
+        f"the run sleeps or waits until {resume_at:%Y-%m-%d %H:%M:%S} UTC; call again then, or leave "
+        "it to the completer",
+        resume_at=resume_at,
+    )
 
 
 def refuse_mismatch(call: Call, stored: bytes | None, known: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Can this handler be called with these arguments? Answered before the claim, from its signature.
 
-Only plain functions, methods and partials of them are judged. A wrapper is judged by its own
-parameters, not by those of the function that it wraps: it may pass other arguments on. What has
-another kind of signature is called, and says itself what is wrong.
+Only plain functions, methods and partials of them are checked. A wrapper is checked by its own
+parameters, not by those of the function that it wraps, because it may pass other arguments on. Any
+other callable is called without a check, and raises its own error.
 """
 
 from __future__ import annotations

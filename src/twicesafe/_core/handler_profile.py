@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import (
     CellType,
+    CodeType,
     CoroutineType,
     FunctionType,
     MethodType,
@@ -28,7 +29,7 @@ from .handler_call import name_of, positional_counts, refuse_misfit
 __all__ = ["FingerprintSetting", "HandlerProfile", "claimed_content", "profile_of"]
 
 FingerprintSetting: TypeAlias = bool | bytes | Callable[..., object] | None
-"""None: as the outer setting says, and at the top no check. False: no check. True: the arguments."""
+"""None: inherit the outer setting; without one, no check. False: no check. True: the arguments."""
 
 
 _Positional: TypeAlias = tuple[int, Sequence[str], int]
@@ -104,8 +105,8 @@ class HandlerProfile:
     ) -> bool:
         """True: the call lacks exactly one positional argument, and one in front completes it.
 
-        A call that is complete is never one of these, nor one of a callable that hides its
-        parameters (``*args``, a builtin function).
+        False for a call that is already complete, and for a callable that hides its parameters
+        (``*args``, a builtin function).
         """
         if self._positional is None:
             self._positional = _positional_of(handler)
@@ -125,8 +126,8 @@ class HandlerProfile:
         owner: str = "receiver",
     ) -> None:
         """A `UsageError` if the handler cannot be called like this: before the claim, so that no
-        attempt is used up. Call it if there are keywords, or fewer or more arguments than
-        ``least`` and ``most``. Whether a call fits depends on its shape only, so it is cached."""
+        attempt is used up. Needed only if there are keywords, or fewer arguments than ``least``
+        or more than ``most``. The result depends only on the shape of the call, so it is cached."""
         shape = (len(args), *kwargs)
         if shape in self._fitting:
             return
@@ -163,10 +164,30 @@ _by_function: weakref.WeakKeyDictionary[Any, dict[str, HandlerProfile]] = (
 )
 _MOST_PROFILES = 4096
 
+_reference = weakref.ref
+_of_lasting: dict[weakref.ref[Any], tuple[CodeType, HandlerProfile]] = {}
+"""The code and the profile of functions that live as long as their module: the shortest way."""
+
+
+def _forget(function: weakref.ref[Any]) -> None:
+    _of_lasting.pop(function, None)
+
 
 def profile_of(handler: Callable[..., Any], method: bool = False) -> HandlerProfile:
     """The profile of a handler, computed once. Functions created repeatedly from one source share
     it, if the source alone determines it."""
+    if type(handler) is FunctionType and not method:
+        lasting = _of_lasting.get(_reference(handler))
+        if lasting is not None and lasting[0] is handler.__code__:  # else it was reloaded
+            return lasting[1]
+        found = _found(handler, method)
+        if "<locals>" not in handler.__qualname__:  # else there may be a new one for every call
+            _of_lasting[_reference(handler, _forget)] = handler.__code__, found
+        return found
+    return _found(handler, method)
+
+
+def _found(handler: Callable[..., Any], method: bool) -> HandlerProfile:
     kind = "method" if method else "function"
     function: Any = handler
     if type(handler) is MethodType:  # has its function's code, but not its signature
@@ -210,7 +231,7 @@ def check_setting(setting: Any) -> FingerprintSetting:
     if setting is True or isinstance(setting, bytes) or callable(setting):
         return setting  # type: ignore[no-any-return]
     raise ConfigurationError(
-        f"fingerprint={setting!r} is not valid: use None (as set outside), False (no check), True "
+        f"fingerprint={setting!r} is not valid: use None (inherit), False (no check), True "
         "(the arguments), bytes, or a function of the arguments"
     )
 
@@ -291,8 +312,9 @@ def _layers_of(function: Any) -> list[Any]:
 
 
 def _defaults_of(function: FunctionType) -> list[str]:
-    """Parameters of a local function whose default may be another in the next one of its name.
-    All that have None there have the same."""
+    """Parameters of a local function whose defaults may differ the next time the function is made.
+
+    A default of None is always the same."""
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     values = function.__defaults__ or ()
     defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
@@ -317,8 +339,9 @@ def _holds(cell: CellType, value: Any) -> bool:
 
 
 def _is_named(layers: list[Any]) -> bool:
-    """Can one of them be reached by its name? Then other wrappers can be put around it. While a
-    module runs ``@wrapper def charge``, its name is not bound yet: that happens once."""
+    """Whether one of these functions can be reached by its name, so that it can be wrapped again.
+
+    While a module runs ``@wrapper def charge``, the name is not bound yet; that happens only once."""
     found: Any = sys.modules.get(layers[-1].__module__)
     for name in layers[-1].__qualname__.split("."):
         found = inspect.getattr_static(found, name, None)
@@ -357,17 +380,11 @@ def _problem_of(handler: Callable[..., Any]) -> str:
     return "async" if inspect.iscoroutinefunction(inner) else ""
 
 
-def unfinished(value: Any) -> UsageError | None:
-    """The error for a handler that returned a coroutine; None: it is an answer.
-
-    A coroutine has not started, so nothing has happened yet. A generator is different: the function that
-    returned it has run, so the record must say so, without a result.
-    """
-    return refuse_coroutine(value) if type(value) is CoroutineType else None
-
-
 def refuse_coroutine(value: CoroutineType[Any, Any, Any]) -> UsageError:
-    value.close()  # it has not started; close it so that it never does
+    """A handler that returned a coroutine has done nothing yet: the coroutine has not started. A
+    generator is different: the function that returned it has run, so the record must say so, without
+    a result."""
+    value.close()  # so that it never starts
     return UsageError(
         "the handler returned a coroutine, whose work has not run: await it in the handler; async "
         "functions need AsyncReceiver or AsyncInbox"

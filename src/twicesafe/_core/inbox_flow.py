@@ -35,6 +35,7 @@ from . import lifecycle
 from .call import Call
 from .commands import Flow, Invoke, Raised, Reply, Returned
 from .duplicates import outcome_of, refusal, refuse_mismatch, refuse_own_wait
+from .observing import completed, failed, replayed, started
 from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
 from .recording import without_payload
 from .settling import prepare
@@ -52,6 +53,7 @@ __all__ = [
     "apply_deferred",
     "decide",
     "entry",
+    "look_up",
     "receive",
 ]
 
@@ -141,7 +143,7 @@ def entry(call: Call, done: bool = False) -> Enter:
         call.key,
         new_owner(),
         policy.retention_ms,
-        policy.max_attempts,
+        policy.max_attempts - call.spent,
         call.fingerprint,
         done,
         0.0 if policy.rejects else policy.wait,
@@ -153,8 +155,11 @@ def accepted(call: Call, answer: Claimed) -> bool:
     verdict = answer.verdict
     if verdict not in (Verdict.WON, Verdict.REPLAY, Verdict.FORGOTTEN):
         refusal(call, answer)
-    if call.observed and verdict is not Verdict.WON:
-        call.notify(ev.Replayed(call.key, answer.age / 1000))
+    if call.observed:
+        if verdict is Verdict.WON:
+            call.notify(ev.Started(call.key, answer.attempt, answer.cause))
+        else:
+            replayed(call, answer, result=answer.result)
     return verdict is Verdict.WON
 
 
@@ -209,8 +214,7 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
         answer.attempt += 1
     if answer.attempt > ask.max_attempts:
         refusal(call, Claimed(Verdict.PARKED))
-    if call.observed:
-        call.notify(ev.Started(call.key, answer.attempt, answer.cause))
+    answer.attempt += call.spent
     began = call.clock()
     claim = ActiveClaim(
         call.key,
@@ -225,6 +229,8 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
         began,
         began + FOREVER,
     )
+    if call.observed:
+        started(call, claim, asked=False)
     reply: Reply = yield Invoke(claim, call.run)
     end, problem = prepare(call, claim, reply)
     if isinstance(reply, Raised):
@@ -253,10 +259,24 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
         raise _broken(call.key)
     claim.settled = True
     if call.observed:
-        call.notify(ev.Completed(call.key, call.clock() - claim.started))
+        completed(call, claim, asked=False)
     if problem is not None:
         call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
     return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
+
+
+def look_up(call: Call) -> Flow[Outcome[Any] | None]:
+    """The recorded outcome of a message, None if it may still run. The caller then rolls back.
+
+    It waits for another transaction that has the message, as a delivery does.
+    """
+    entered: Entered = yield entry(call)
+    answer = entered.answer
+    if answer.verdict is Verdict.REPLAY:
+        return outcome_of(call, answer)
+    if answer.verdict is not Verdict.WON:
+        refusal(call, answer)
+    return None
 
 
 def _raised(
@@ -264,16 +284,15 @@ def _raised(
 ) -> Flow[Outcome[Any] | Raised]:
     claim.over = True
     if call.observed:
-        remembered = type(end) is Complete
-        name = type(reply.error).__qualname__
-        call.notify(ev.Failed(call.key, name, claim.attempt, remembered))
+        failed(call, claim, type(reply.error).__qualname__, type(end) is Complete)
     if isinstance(reply.error, Exception):  # a cancellation or an interrupt is not counted
         policy = call.policy
         owner = new_owner()
         end.owner = owner
         if isinstance(end, Fail):
             end.delay = 0
-            if claim.attempt >= end.max_attempts:
+            end.max_attempts -= call.spent
+            if claim.attempt - call.spent >= end.max_attempts:
                 call.notify(ev.Parked(call.key, end.error))
         again = ClaimRequest(call.key, owner, 5000, policy.max_attempts, False, call.fingerprint)
         yield DeferredWrite(again, end)

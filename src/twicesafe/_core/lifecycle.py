@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from .._values.owner_token import is_ahead
 from .._values.records import Cause, Row, State
 from .protocol import (
     Abandon,
@@ -25,6 +26,7 @@ from .protocol import (
     Release,
     Renew,
     Resolve,
+    Rewrite,
     Verdict,
 )
 
@@ -36,13 +38,17 @@ __all__ = [
     "claim",
     "complete",
     "fail",
+    "fail_run",
     "forget",
     "is_expired",
     "look",
+    "move",
     "recall",
     "release",
     "renew",
     "resolve",
+    "restart",
+    "rewrite",
 ]
 
 
@@ -71,6 +77,8 @@ class RecordEvent(enum.StrEnum):
     """An operator lets the next delivery run; a completed record only with ``force``."""
     RESOLVE = "resolve"
     """An operator records the answer by hand."""
+    SUSPEND = "suspend"
+    """A durable run sleeps, or waits for a signal: no worker holds it until it is due."""
     FORGET = "forget"
     """An operator erases the result and the key text; the tombstone stays."""
 
@@ -93,6 +101,11 @@ TRANSITIONS: Final[dict[tuple[State | None, RecordEvent], State | None]] = {
     (_S.IN_PROGRESS, _E.PARK): _S.PARKED,
     (_S.IN_PROGRESS, _E.RELEASE): _S.RELEASED,
     (_S.IN_PROGRESS, _E.RESOLVE): _S.COMPLETED,
+    (_S.IN_PROGRESS, _E.SUSPEND): _S.SUSPENDED,
+    (_S.SUSPENDED, _E.CLAIM): _S.IN_PROGRESS,
+    (_S.SUSPENDED, _E.PARK): _S.PARKED,
+    (_S.SUSPENDED, _E.RELEASE): _S.RELEASED,
+    (_S.SUSPENDED, _E.RESOLVE): _S.COMPLETED,
     (_S.RELEASED, _E.CLAIM): _S.IN_PROGRESS,
     (_S.RELEASED, _E.PARK): _S.PARKED,
     (_S.RELEASED, _E.RELEASE): _S.RELEASED,
@@ -142,15 +155,16 @@ def claim(
     if answer is not None:
         return answer, None
     if row.state is State.IN_PROGRESS and row.hold:
-        return Claimed(Verdict.HELD, closes=True), _move(row, RecordEvent.HOLD, now)
-    if row.attempt >= ask.max_attempts:
-        return Claimed(Verdict.PARKED, closes=True), _move(row, RecordEvent.PARK, now)
+        return Claimed(Verdict.HELD, closes=True), move(row, RecordEvent.HOLD, now)
+    counted = _counted(row)
+    if counted >= ask.max_attempts:
+        return Claimed(Verdict.PARKED, closes=True), move(row, RecordEvent.PARK, now)
     if row.state is State.IN_PROGRESS:
         event, cause = RecordEvent.TAKE_OVER, Cause.LEASE_EXPIRED
     else:
         event, cause = RecordEvent.CLAIM, row.cause  # why it was released; None: it never started
     assert (row.state, event) in TRANSITIONS
-    return _start(ask, row, now, fence=row.fence + 1, attempt=row.attempt + 1, cause=cause)
+    return _start(ask, row, now, fence=row.fence + 1, attempt=counted + 1, cause=cause)
 
 
 def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
@@ -171,7 +185,17 @@ def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
         if row.lease_until > now:
             return Claimed(Verdict.RESTING, wait=row.lease_until - now)
         return None
+    if state is State.SUSPENDED:
+        if row.lease_until > now:
+            return Claimed(Verdict.RESTING, wait=row.lease_until - now, state=state, now=now)
+        return None
     return Claimed(_CLOSED[state])
+
+
+def _counted(row: Row) -> int:
+    """The attempts so far. A claim made before its handler could start, and never ended, is none."""
+    uncounted = row.state is State.IN_PROGRESS and is_ahead(row.owner)
+    return row.attempt - 1 if uncounted else row.attempt
 
 
 def recall(row: Row, now: int) -> Claimed:
@@ -299,10 +323,10 @@ def fail(row: Row | None, ask: Fail, now: int) -> tuple[Ack, Row | None]:
         return refused, None
     assert row is not None
     if ask.hold:
-        return Ack.OK, _move(row, RecordEvent.HOLD, now, error=ask.error)
+        return Ack.OK, move(row, RecordEvent.HOLD, now, error=ask.error)
     if row.attempt >= ask.max_attempts:
-        return Ack.OK, _move(row, RecordEvent.PARK, now, error=ask.error)
-    return Ack.OK, _move(
+        return Ack.OK, move(row, RecordEvent.PARK, now, error=ask.error)
+    return Ack.OK, move(
         row,
         RecordEvent.FAIL,
         now,
@@ -313,13 +337,17 @@ def fail(row: Row | None, ask: Fail, now: int) -> tuple[Ack, Row | None]:
     )
 
 
+fail_run = fail
+"""A durable run fails like any other work; the store also notes when to look at it again."""
+
+
 def abandon(row: Row | None, ask: Abandon, now: int) -> tuple[Ack, Row | None]:
     """Matched by owner token only: the owner may not know its fence."""
     if row is None:
         return Ack.MISSING, None
     if row.owner != ask.owner or row.state is not State.IN_PROGRESS:
         return Ack.LOST, None
-    return Ack.OK, _move(
+    return Ack.OK, move(
         row,
         RecordEvent.ABANDON,
         now,
@@ -355,11 +383,13 @@ def _not_owner(row: Row | None, ask: Renew | Fail) -> Ack | None:
 def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
+    if _moved_on(row, ask):
+        return Ack.LOST, None
     if (row.state, RecordEvent.RELEASE) not in TRANSITIONS:
         return Ack.REFUSED, None
     if row.state is State.COMPLETED and not ask.force:
         return Ack.REFUSED, None
-    return Ack.OK, _move(
+    return Ack.OK, move(
         row,
         RecordEvent.RELEASE,
         now,
@@ -373,12 +403,18 @@ def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
     )
 
 
+restart = release
+"""The store also drops the steps."""
+
+
 def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
+    if _moved_on(row, ask):
+        return Ack.LOST, None
     if (row.state, RecordEvent.RESOLVE) not in TRANSITIONS:
         return Ack.REFUSED, None
-    return Ack.OK, _move(
+    return Ack.OK, move(
         row,
         RecordEvent.RESOLVE,
         now,
@@ -390,6 +426,11 @@ def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
     )
 
 
+def _moved_on(row: Row, ask: Release | Resolve) -> bool:
+    """The decision is about an earlier run: another one has started, or was decided on, since."""
+    return ask.fence is not None and row.fence != ask.fence
+
+
 def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
@@ -397,7 +438,7 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
         return Ack.OK, None
     if (row.state, RecordEvent.FORGET) not in TRANSITIONS:
         return Ack.REFUSED, None
-    return Ack.OK, _move(
+    return Ack.OK, move(
         row,
         RecordEvent.FORGET,
         now,
@@ -413,7 +454,21 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
     )
 
 
-def _move(row: Row, event: RecordEvent, now: int, **changes: object) -> Row:
+# --- upkeep ----------------------------------------------------------------------------------
+
+
+def rewrite(row: Row | None, ask: Rewrite, now: int) -> tuple[Ack, Row | None]:
+    """The same answer in other bytes. It is no event of the table: the record stays where it is."""
+    if row is None or is_expired(row, now):
+        return Ack.MISSING, None
+    if row.state is ask.state and row.result == ask.after:
+        return Ack.OK, None  # repeated: only the answer was lost
+    if row.state is not ask.state or row.result != ask.before:
+        return Ack.LOST, None
+    return Ack.OK, replace(row, result=ask.after)
+
+
+def move(row: Row, event: RecordEvent, now: int, **changes: object) -> Row:
     state = TRANSITIONS[row.state, event]
     assert state is not None
     if state in (State.HELD, State.PARKED):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import Final
 
+from msgspec.structs import replace
+
+from .._values.cipher import Cipher, record_context
 from .._values.keys import Key
-from .._values.records import AuditEntry, Record, State, Stats, SweepReport
-from ..errors import StillInProgressError, StoreUnavailableError, UsageError
+from .._values.records import AuditEntry, Record, ReencryptReport, Row, State, Stats, SweepReport
+from ..errors import StillInProgressError, StoreUnavailableError, TwicesafeError, UsageError
 from .commands import Flow
 from .protocol import (
     ALL,
@@ -19,24 +23,57 @@ from .protocol import (
     Read,
     Release,
     Resolve,
+    Rewrite,
     Survey,
     Sweep,
 )
+from .run_requests import FOREVER, LoadRun, Run, TidyRuns
 
-__all__ = ["Browsing", "audit", "browse", "operate", "park_stuck", "read", "survey", "sweep"]
+__all__ = [
+    "audit",
+    "check_limit",
+    "operate",
+    "page_of",
+    "park_stuck",
+    "read",
+    "reencrypt",
+    "release_run",
+    "survey",
+    "sweep",
+    "tidy_runs",
+]
 
 BITE = 500
 """Records examined in one short transaction of a sweep."""
 
 SMALLEST_BITE = 20
 
-PAGE = 200
-"""Records that `records` reads at once."""
 
-
-def read(key: Key) -> Flow[Record | None]:
+def read(key: Key, steps: bool = False) -> Flow[Record | None]:
+    """`steps`: the store can keep steps, so read those of a durable run, too."""
     row = yield Read(key.id)
-    return None if row is None else row.view()
+    if row is None or not steps:
+        return None if row is None else row.view()
+    run: Run | None = yield LoadRun(key.id)
+    found = [] if run is None else sorted(run.steps, key=lambda step: step.changed_at)
+    record: Record = replace(row.view(), steps=tuple(step.view() for step in found))
+    return record
+
+
+def release_run(key: Key, ask: Release) -> Flow[None]:
+    """Release a key that may be of a durable run: an unfinished run is never swept."""
+    if (yield LoadRun(key.id)) is not None:
+        ask.retention = FOREVER
+    yield from operate(key, ask)
+
+
+def tidy_runs() -> Flow[None]:
+    """Remove the steps of runs whose records are gone."""
+    after = b""
+    while True:
+        _, after = yield TidyRuns(BITE, after)
+        if not after:
+            return
 
 
 def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
@@ -61,22 +98,29 @@ def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
             key=key,
             retry_after=0.5,
         )
+    if ack is Ack.LOST:
+        raise UsageError(
+            "the record has changed since it was read (another run has started, or another operator "
+            f"has decided); nothing was changed; read it again before you {ask.op} it",
+            key=key,
+        )
     row = yield Read(key.id)
     state = "unknown" if row is None else row.state.value
     raise UsageError(f"cannot {ask.op} a {state} record: {_ADVICE[ask.op]}", key=key)
 
 
 _ADVICE: dict[str, str] = {
+    "restart": "it already has an answer; to run the work again, pass force=True",
     "release": "it already has an answer; to run the work again, pass force=True",
     "resolve": "only work without an answer can be resolved; release it with force=True first",
-    "forget": "work in progress cannot be forgotten; wait until it ends, or release it first",
+    "forget": "unfinished work cannot be forgotten; wait until it ends, or release it first",
 }
 
 
 def sweep(limit: int | None) -> Flow[SweepReport]:
     """Sweep in batches until every record was examined once, or `limit` records were removed."""
     if limit is not None:
-        _check_limit(limit)
+        check_limit(limit)
     removed = examined = 0
     after = ""
     bite = BITE
@@ -105,7 +149,7 @@ def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
     parked: list[Record] = []
     after = ""
     while True:
-        page: Page = yield Browse(BITE, State.IN_PROGRESS, (), after)
+        page: Page = yield Browse(BITE, (State.IN_PROGRESS,), after=after)
         for row in page.rows:
             if row.lease_until > before:
                 continue
@@ -119,6 +163,56 @@ def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
             return parked
 
 
+REENCRYPTED: Final = 50
+"""Records that `reencrypt` reads at once: each may have a large result."""
+
+
+def reencrypt(cipher: Cipher | None, limit: int | None, after: str) -> Flow[ReencryptReport]:
+    """Encrypt recorded answers with the first key of the ring, newest first.
+
+    Answers that are recorded meanwhile have that key already. An answer that changes meanwhile is left
+    alone, so it may run beside deliveries, and again after a crash.
+    """
+    renew: Callable[[bytes, bytes], bytes | None] | None = getattr(cipher, "reencrypt", None)
+    if renew is None:
+        raise UsageError(
+            "there is nothing to re-encrypt with: the policy needs encryption=KeyRing.load(…)"
+        )
+    if limit is not None:
+        check_limit(limit)
+    examined = rewritten = changed = 0
+    unreadable: list[str] = []
+    while True:
+        size = REENCRYPTED if limit is None else min(REENCRYPTED, limit - examined)
+        page = yield from page_of(Browse(size, after=after))
+        for row in page.rows:
+            try:
+                ask = _rewriting(row, renew)
+            except TwicesafeError:
+                unreadable.append(row.id[:4].hex())
+                continue
+            if ask is not None:
+                done = (yield ask) is Ack.OK
+                rewritten, changed = rewritten + done, changed + (not done)
+        examined, after = examined + len(page.rows), page.after
+        if not after or (limit is not None and examined >= limit):
+            return ReencryptReport(
+                examined=examined,
+                rewritten=rewritten,
+                changed=changed,
+                unreadable=tuple(unreadable),
+                after=after,
+            )
+
+
+def _rewriting(row: Row, renew: Callable[[bytes, bytes], bytes | None]) -> Rewrite | None:
+    """The request for an answer that has another key; None if there is nothing to do."""
+    if row.result is None or row.state not in (State.COMPLETED, State.FAILED):
+        return None
+    payload = renew(row.result, record_context(row.id, row.state))
+    return None if payload is None else Rewrite(row.id, row.state, row.result, payload)
+
+
 def survey() -> Flow[Stats]:
     return (yield Survey())  # type: ignore[no-any-return]
 
@@ -127,50 +221,13 @@ def audit(key: Key) -> Flow[list[AuditEntry]]:
     return (yield History(key.id))  # type: ignore[no-any-return]
 
 
-def browse(
-    state: State | None, scope: tuple[str, ...], limit: int, after: str
-) -> Flow[tuple[list[Record], str]]:
-    _check_limit(limit)
-    state = _known_state(state)
+def page_of(ask: Browse) -> Flow[Page]:
     try:
-        page: Page = yield Browse(limit, state, scope, after)
+        return (yield ask)  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as error:
         raise UsageError("after= is not valid: use the cursor of the last page") from error
-    return [row.view() for row in page.rows], page.after
 
 
-class Browsing:
-    """All records of a query, a page at a time: the caller runs `page` while there is something `left`."""
-
-    def __init__(self, state: State | None, scope: Iterable[str], limit: int | None) -> None:
-        if limit is not None:
-            _check_limit(limit)
-        self._state = _known_state(state)
-        self._scope = tuple(scope)
-        self._limit = limit
-        self._after = ""
-        self.left = True
-
-    def page(self) -> Flow[tuple[list[Record], str]]:
-        size = PAGE if self._limit is None else min(PAGE, self._limit)
-        return browse(self._state, self._scope, size, self._after)
-
-    def took(self, page: tuple[list[Record], str]) -> list[Record]:
-        records, self._after = page
-        if self._limit is not None:
-            self._limit -= len(records)
-        self.left = bool(self._after) and self._limit != 0
-        return records
-
-
-def _known_state(state: State | None) -> State | None:
-    try:
-        return None if state is None else State(state)
-    except ValueError:
-        known = ", ".join(State)
-        raise UsageError(f"state={state!r} is not valid: use one of {known}") from None
-
-
-def _check_limit(limit: object) -> None:
+def check_limit(limit: object, name: str = "limit") -> None:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise UsageError(f"limit={limit!r} is not valid: use 1 or more")
+        raise UsageError(f"{name}={limit!r} is not valid: use 1 or more")

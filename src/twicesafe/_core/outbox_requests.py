@@ -22,6 +22,8 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from ..errors import TwicesafeError
+
 __all__ = [
     "GATES",
     "SLOTS",
@@ -91,6 +93,8 @@ class Pending(msgspec.Struct, gc=False):
     message: Message
     fence: int = 0
     """The slot's fence when the row was fetched; after it changes, do not publish this row."""
+    unreadable: TwicesafeError | None = None
+    """Why its body cannot be decrypted; such a message is refused, never published."""
 
 
 class Fetched(msgspec.Struct, gc=False):

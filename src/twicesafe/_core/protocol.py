@@ -6,30 +6,53 @@ into batches; tests can count, delay, lose, repeat and intercept them.
     worker    Claim  Renew  Complete  Fail  Abandon
     anyone    Read
     operator  Release  Resolve  Forget  History
-    upkeep    Sweep  Survey  Browse
+    upkeep    Sweep  Survey  Browse  Count  AuditLog  Rewrite
 
 Durations in requests are milliseconds: a store adds them to its *own* clock (P5).
+
+The rules of the protocol, which comments and tests cite by number:
+
+    P1   One atomic write of the store decides a claim. A claim that was won has a durable record.
+    P2   A claim is idempotent by its owner token: a network retry by the same owner gets the same fence.
+    P3   The fences of a key strictly increase, also across a release, an expiry, a sweep and a reopening.
+    P4   Completing is idempotent for the same owner and fence. It succeeds after the lease has expired if
+         no other worker took over. It never creates a missing record.
+    P5   The store's clock decides leases and retention, never a worker's.
+    P6   A lease is a field, not a TTL. Retention starts at completion. Work in progress never expires and
+         is never swept.
+    P7   A worker counts its deadline from before it sent the claim, and stops a margin early. If the
+         answer comes after that deadline, the handler does not start. Renewals end at max_lease.
+    P8   Every read compares the expiry itself, whatever the store removes on its own.
+    P9   If the store cannot be reached, the handler does not start, unless outage="run" allows it.
+    P10  After a lost reply, a worker asks the store again with its owner token. It never guesses, and
+         never runs the handler again for that reason.
+    P11  A mismatch of fingerprints is reported before everything else, and never starts the handler.
+    P12  Every start after the first has a recorded cause.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias, final
 
 import msgspec
 
 from .._values.keys import Key
 from .._values.records import Cause, Row, State
+from .._values.steps import Step
 
 __all__ = [
     "ALL",
     "Abandon",
     "Ack",
+    "AuditLog",
     "Browse",
     "ClaimRequest",
     "Claimed",
     "Complete",
+    "Count",
     "Fail",
+    "Filter",
     "Forget",
     "History",
     "Page",
@@ -38,6 +61,7 @@ __all__ = [
     "Renew",
     "Request",
     "Resolve",
+    "Rewrite",
     "Survey",
     "Sweep",
     "Verdict",
@@ -53,7 +77,7 @@ class Verdict(enum.Enum):
     BUSY = enum.auto()
     """Another worker has a live claim; ``wait`` = what is left of its lease."""
     RESTING = enum.auto()
-    """The last attempt failed; ``wait`` = what is left of its back-off."""
+    """The last attempt failed, or the run is suspended; ``wait`` = what is left of it."""
     MISMATCH = enum.auto()
     HELD = enum.auto()
     PARKED = enum.auto()
@@ -74,6 +98,7 @@ class Ack(enum.Enum):
     """To an operator: an open transaction holds the row; nothing was changed."""
 
 
+@final
 class Claimed(msgspec.Struct, gc=False):
     """A verdict with the data that the caller needs."""
 
@@ -93,6 +118,10 @@ class Claimed(msgspec.Struct, gc=False):
     """HELD, PARKED: this claim closed the key; later claims find it closed."""
     locked: bool = False
     """BUSY: an open inbox transaction holds the key. Its end is not announced, so poll."""
+    steps: list[Step] | None = None
+    """WON, of a durable run: its recorded steps."""
+    now: int = 0
+    """WON or RESTING, of a durable run: the store's time."""
 
 
 # --- a worker's requests ---------------------------------------------------------------------
@@ -107,7 +136,7 @@ class ClaimRequest(msgspec.Struct, gc=False):
     hold: bool = False
     fingerprint: bytes | None = None
     looked: bool = False
-    """A hint: the caller has just looked (`Store.recall`), so the key is most likely new."""
+    """A hint: the caller has just asked (`Store.recall`), and the key is most likely new."""
 
     @property
     def id(self) -> bytes:
@@ -182,10 +211,12 @@ class Release(msgspec.Struct, gc=False):
     retention: int
     force: bool = False
     """Release a completed key too: its answer is dropped and the work will run again."""
+    fence: int | None = None
+    """Only if the record still has this fence: nothing has started or was decided since it was read."""
 
 
 class Resolve(msgspec.Struct, gc=False):
-    """Record an answer manually, for a key whose outcome an operator has found out.
+    """Record an answer by hand, for a key whose outcome an operator knows.
 
     `retention` is a minimum: a record that is kept longer stays so.
     """
@@ -196,6 +227,8 @@ class Resolve(msgspec.Struct, gc=False):
     why: str
     retention: int
     result: bytes | None
+    fence: int | None = None
+    """As in `Release`."""
 
 
 class Forget(msgspec.Struct, gc=False):
@@ -234,19 +267,68 @@ class Sweep(msgspec.Struct, gc=False):
     """Remove at most this many; the answer's cursor points at the rest."""
 
 
+class Rewrite(msgspec.Struct, gc=False):
+    """Store the same answer in other bytes: nothing else of the record changes, no time and no fence.
+
+    Answered with `Ack.LOST` if the record has another state or other bytes by now.
+    """
+
+    op: ClassVar[str] = "rewrite"
+    id: bytes
+    state: State
+    before: bytes
+    after: bytes
+
+
 class Survey(msgspec.Struct, gc=False):
     op: ClassVar[str] = "survey"
 
 
-class Browse(msgspec.Struct, gc=False):
+class Filter(msgspec.Struct, gc=False):
+    """Which records a search is about: those that meet every condition. `matching.matches` decides it."""
+
+    limit: int
+    """At most this many."""
+    states: tuple[State, ...] = ()
+    """In one of these states; empty: in any."""
+    scope: tuple[str, ...] = ()
+    """The key's scope starts with these parts."""
+    value: str | None = None
+    """The key's value is exactly this one, in any scope."""
+    error: str | None = None
+    """The recorded error starts with this text."""
+    changed_after: int | None = None
+    """Last changed at this time of the store's clock, or later."""
+    changed_before: int | None = None
+    """Last changed before this time of the store's clock."""
+    stuck: bool = False
+    """In progress, and the lease is over."""
+    cause: Cause | None = None
+    """The handler was last started again for this reason."""
+    digits: str = ""
+    """The hex digits of the key's id start with these (lower case)."""
+
+
+class Browse(Filter, gc=False):
     """Rows, newest first, a page at a time. ``after`` is the last page's `Page.after`."""
 
     op: ClassVar[str] = "browse"
-    limit: int
-    state: State | None = None
-    scope: tuple[str, ...] = ()
-    """Only keys whose scope starts with these parts."""
     after: str = ""
+
+
+class Count(Filter, gc=False):
+    """How many records match; it stops counting at ``limit``."""
+
+    op: ClassVar[str] = "count"
+
+
+class AuditLog(msgspec.Struct, gc=False):
+    """The last acts of operators on all keys, newest first. The key's text is filled in if it is kept."""
+
+    op: ClassVar[str] = "audit_log"
+    limit: int
+    since: int = 0
+    """Only those at this time of the store's clock, or later."""
 
 
 class Page(msgspec.Struct, gc=False):
@@ -268,6 +350,9 @@ Request: TypeAlias = (
     | Forget
     | History
     | Sweep
+    | Rewrite
     | Survey
     | Browse
+    | Count
+    | AuditLog
 )

@@ -23,11 +23,13 @@ from typing import Final
 import msgspec
 
 from .. import events
+from .._values.cipher import Cipher
 from .._values.owner_token import chance, new_owner
 from .._values.policy import Backoff
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
 from .commands import Flow
-from .outbox_requests import Held, Hold, Message
+from .outbox_requests import Backlog, Depth, Held, Hold, Message
+from .sample_pace import SamplePace
 
 __all__ = ["Check", "Collect", "Listen", "Pause", "Publish", "RelayState", "keep_slots"]
 
@@ -42,6 +44,10 @@ RENEWAL: Final = 1.0
 
 REST: Final = Backoff(first=0.1, factor=2, most=10, jitter=0.5)
 """Back-off while the store, or the whole broker, does not answer."""
+
+
+SAMPLES: Final = 10.0
+"""Seconds between two counts of the outbox for observers."""
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -101,8 +107,10 @@ class RelayState:
         wake: bool,
         clock: Callable[[], float],
         notify: Callable[[events.Event], None],
+        observed: bool = False,
         checks: bool = False,
         keeps_order: bool = False,
+        cipher: Cipher | None = None,
     ) -> None:
         self.owner = new_owner()
         self.lease = lease
@@ -115,10 +123,14 @@ class RelayState:
         self.wake = wake
         self.clock = clock
         self.notify = notify
+        self.pace = SamplePace(SAMPLES, clock) if observed else None
+        """When to count the outbox for observers; None: there are none."""
         self.checks = checks
         """The publisher has `check`."""
         self.keeps_order = keeps_order
         """The publisher accepts nothing of a key after a failure: many of its rows may go at once."""
+        self.cipher = cipher
+        """Decrypts bodies; None: they are published as they are."""
         self.stopping = False
         """Set by `stop`: nothing new is started."""
         self.until_empty = False
@@ -177,9 +189,30 @@ def keep_slots(state: RelayState) -> Flow[None]:
         unwanted = frozenset(sorted(held.slots)[held.share :])
         if unwanted != state.unwanted:  # keep the same object while the set is unchanged
             state.unwanted = unwanted
+        if state.pace is not None and state.pace.is_due():
+            yield from _sample(state, state.pace)
         yield Pause(min(state.lease / 3, RENEWAL))
     try:
         yield Hold(state.owner, 0, leave=True)
     except StoreError as error:
         # The leases expire by themselves.
         state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
+
+
+def _sample(state: RelayState, pace: SamplePace) -> Flow[None]:
+    """Count the outbox for observers. A count that fails is left out: the next heartbeat says why."""
+    with pace.measured():
+        try:
+            depth: Depth = yield Backlog()
+        except StoreError:
+            return
+    state.notify(
+        events.OutboxSampled(
+            depth.pending,
+            depth.oldest_age,
+            depth.parked,
+            depth.parked_lanes,
+            depth.resting_lanes,
+            depth.relays,
+        )
+    )

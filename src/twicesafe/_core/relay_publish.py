@@ -24,8 +24,9 @@ from typing import Any, Final
 
 from .. import events
 from .._values.owner_token import chance
-from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
+from ..errors import BrokerUnavailableError, CorruptRecordError, StoreError, TwicesafeError, text_of
 from .commands import Flow
+from .encrypting import decrypt_body
 from .outbox_requests import Fetch, Fetched, Pending, Rise, Setback, Settle
 from .publisher import NOT_TRIED, NotNow
 from .relay_lease import DEAF_POLL, REST, Check, Collect, Listen, Publish, RelayState
@@ -152,7 +153,7 @@ class _PublishLoop:
     def _has_enough(self) -> bool:
         """A lane is ready. After an outage: one that cannot be to blame for it, unless many are ready.
 
-        The suspects alone would be retried for ever, with nothing to compare them with.
+        The suspects alone would be retried forever, with nothing to compare them with.
         """
         if self.compare and len(self.ready) <= self.state.batch:
             return any(not self.suspects[lane] for lane in self.ready)
@@ -170,6 +171,7 @@ class _PublishLoop:
     def _sort_in(self, rows: Sequence[Pending], slots: dict[int, int]) -> None:
         for row in rows:
             row.fence = slots[row.slot]
+            decrypt_body(self.state.cipher, row)
             if row.lane in self.lanes:
                 self.lanes[row.lane].append(row)
             else:
@@ -216,8 +218,12 @@ class _PublishLoop:
                 continue
             if chosen and alone:
                 break
-            chosen.append(rows[0])
             self.ready.popleft()
+            if rows[0].unreadable is not None:
+                counts = isinstance(rows[0].unreadable, CorruptRecordError)
+                self._refused(rows[0], rows[0].unreadable, counts)
+                continue
+            chosen.append(rows[0])
             if alone:
                 break
             if self.state.keeps_order:
@@ -228,7 +234,9 @@ class _PublishLoop:
         """The next rows of a lane that may go together with its first one."""
         topic = rows[0].message.topic
         next_rows = islice(rows, 1, 1 + room)
-        return list(takewhile(lambda row: row.message.topic == topic, next_rows))
+        return list(
+            takewhile(lambda row: row.message.topic == topic and row.unreadable is None, next_rows)
+        )
 
     def _ask_broker(self) -> Flow[None]:
         self.tickets += 1
@@ -262,7 +270,7 @@ class _PublishLoop:
         try:
             yield Rise(self.state.owner)
         except StoreError:
-            return  # writers go on waking us without need, which costs them little
+            return  # writers keep waking us without need, which costs them little
         self.asleep = False
 
     # -- settling -----------------------------------------------------------------------------

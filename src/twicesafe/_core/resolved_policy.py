@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._values.cipher import Cipher
 from .._values.codecs import DEFAULT_CODEC, Codec
 from .._values.context import MARGIN
 from .._values.policy import Policy
@@ -15,6 +16,7 @@ class ResolvedPolicy:
 
     __slots__ = (
         "backoff",
+        "cipher",
         "codec",
         "hold",
         "lease",
@@ -51,3 +53,4 @@ class ResolvedPolicy:
         self.outage_runs = policy.outage == "run"
         self.max_result_bytes = policy.max_result_bytes
         self.codec: Codec = policy.codec or DEFAULT_CODEC
+        self.cipher: Cipher | None = policy.encryption

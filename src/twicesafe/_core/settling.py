@@ -11,11 +11,13 @@ answer, `recording` retries.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
 from .. import events as ev
+from .._values.codecs import DEFAULT_CODEC
+from .._values.codecs.origin import with_origin
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
 from .._values.owner_token import chance
@@ -30,10 +32,14 @@ from ..errors import (
 )
 from .call import Call, cause_of
 from .commands import EndFlight, Flow, Raised, Reply, Returned, Sleep, Within
+from .consuming.recovery import DeadLetter, Retry
+from .encrypting import encrypted
+from .observing import completed, failed
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
 from .recording import Recording, retry_until_recorded, without_payload
+from .resolved_policy import ResolvedPolicy
 
-__all__ = ["conclude", "prepare", "settle"]
+__all__ = ["conclude", "prepare", "record_again", "recorded_answer", "settle"]
 
 _OK, _REPLAY = Ack.OK, Verdict.REPLAY
 
@@ -44,40 +50,72 @@ RELEASE_PATIENCE = 1.0
 def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | Raised]:
     """Record the handler's outcome, then answer."""
     ask, problem = prepare(call, claim, reply)
+    if call.durable is not None and isinstance(ask, Fail):
+        ask = call.durable.failing(ask)
     sent = call.clock()
     ack: Ack | None
     if isinstance(ask, Complete):
         try:
             ack = yield ask
         except Exception as error:
-            recording = Recording(claim, ask, error, sent)
-            yield from retry_until_recorded([recording], call.clock)
-            ask, ack = recording.ask, recording.answer(call)
-            problem = problem or recording.problem(call, reply)
+            ask, ack, problem = yield from record_again(
+                call, claim, reply, ask, problem, sent, error
+            )
     else:
         ack = yield from _give_back(call, ask, reply)
-    claim.settled = True
     answer = conclude(call, claim, reply, ask, ack, problem)
     if ack is _OK and call.flight is not None and call.flight.awaited and isinstance(ask, Complete):
-        yield EndFlight(_recorded_answer(call, claim, ask, sent))
+        yield EndFlight(recorded_answer(call, claim, ask, sent))
     return answer
 
 
+def record_again(
+    call: Call,
+    claim: ActiveClaim,
+    reply: Reply,
+    ask: Complete,
+    problem: ResultError | None,
+    sent: float,
+    error: Exception,
+) -> Flow[tuple[Any, Ack | None, ResultError | None]]:
+    """The store refused this recording or did not answer: what was recorded in the end, and how."""
+    recording = Recording(claim, ask, error, sent)
+    yield from retry_until_recorded([recording], call.clock)
+    ack = recording.answer(call)
+    return recording.ask, ack, problem or recording.problem(call, reply)
+
+
+@overload
+def prepare(
+    call: Call, claim: ActiveClaim, reply: Returned
+) -> tuple[Complete, ResultError | None]: ...
+@overload
+def prepare(
+    call: Call, claim: ActiveClaim, reply: Reply
+) -> tuple[Complete | Fail, ResultError | None]: ...
 def prepare(
     call: Call, claim: ActiveClaim, reply: Reply
 ) -> tuple[Complete | Fail, ResultError | None]:
     """The request that records this reply, with the value already encoded."""
     policy = call.policy
+    if call.observed:
+        claim.ended = call.clock()
     if isinstance(reply, Returned):
-        payload, problem = _encode(call, reply.value)
+        payload, problem = _encode(call, reply.value, claim.origin)
         return (
             Complete(claim.key.id, claim.owner, claim.fence, policy.retention_ms, payload),
             problem,
         )
     error = reply.error
     name = type(error).__qualname__
+    # The handler's own exception means that it failed. After a cancellation, an interrupt or a
+    # timeout the outcome is unknown.
+    known = isinstance(error, Exception)
+    unknown = not known or isinstance(error, TimeoutError)
+    if call.decide is not None and isinstance(error, Exception):
+        error = reply.error = call.decide(error, claim.attempt)
     if policy.remember and isinstance(error, policy.remember):
-        failure = msgspec.json.encode({"type": name, "message": text_of(error)})
+        failure, problem = _encode_failure(call, name, error)
         return (
             Complete(
                 claim.key.id,
@@ -88,27 +126,29 @@ def prepare(
                 State.FAILED,
                 name,
             ),
-            None,
+            problem,
         )
-    # The handler's own exception means that it failed. After a cancellation, an interrupt or a
-    # timeout the outcome is unknown.
-    known = isinstance(error, Exception)
     claim.over = True  # before the store releases it: tasks that the handler left running must stop
-    delay = policy.backoff.delay(claim.attempt, chance(claim.owner, claim.attempt)) if known else 0
-    unknown = not known or isinstance(error, TimeoutError)
+    delay = _delay(policy, claim, error) if known else 0
     return (
         Fail(
             claim.key.id,
             claim.owner,
             claim.fence,
             round(delay * 1000),
-            policy.max_attempts,
+            claim.attempt if isinstance(error, DeadLetter) else policy.max_attempts,
             policy.retention_ms,
             name,
             unknown and policy.hold,
         ),
         None,
     )
+
+
+def _delay(policy: ResolvedPolicy, claim: ActiveClaim, error: BaseException) -> float:
+    if isinstance(error, Retry) and error.after is not None:
+        return error.after
+    return policy.backoff.delay(claim.attempt, chance(claim.owner, claim.attempt))
 
 
 def conclude(
@@ -120,20 +160,22 @@ def conclude(
     problem: ResultError | None,
 ) -> Outcome[Any] | Raised:
     """The caller's answer, given the store's (None: the store could not be reached)."""
+    claim.settled = True
     if isinstance(reply, Raised):
         if call.observed:
-            remembered = type(ask) is Complete
-            call.notify(ev.Failed(call.key, ask.error, claim.attempt, remembered))
+            failed(call, claim, ask.error, type(ask) is Complete)
         if ack is not Ack.OK and ack is not None:
             call.notify(ev.LeaseLost(call.key))
         elif problem is not None:
             call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
         elif ack is None:
-            return reply  # the store was not reached: nothing is held or parked yet
+            pass  # the store was not reached: nothing is held or parked yet
         elif isinstance(ask, Fail) and ask.hold:
             call.notify(ev.Held(call.key, ask.error))
         elif isinstance(ask, Fail) and claim.attempt >= ask.max_attempts:
             call.notify(ev.Parked(call.key, ask.error))
+        if ack is not Ack.OK and call.decide is not None and isinstance(reply.error, Exception):
+            return Raised(_undecided(call, ack))
         return reply
     if ack is not _OK:
         claim.gone = True
@@ -145,11 +187,24 @@ def conclude(
             key=call.key,
         )
     if call.observed:
-        call.notify(ev.Completed(call.key, call.clock() - claim.started))
+        completed(call, claim)
     if problem is not None:
         call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
         return Raised(problem)
     return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
+
+
+def _undecided(call: Call, ack: Ack | None) -> LeaseLostError | StoreUnavailableError:
+    """For a message of a consumer: a decision that is not on record decides nothing."""
+    if ack is None:
+        return StoreUnavailableError(
+            "the attempt failed, and the store did not record it; the message is tried again",
+            key=call.key,
+        )
+    return LeaseLostError(
+        "the attempt failed after another worker took the message over; that one decides about it",
+        key=call.key,
+    )
 
 
 def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
@@ -168,10 +223,18 @@ def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
     return None
 
 
-def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
-    """The encoded value, or the reason why there is none."""
+def _encode(call: Call, value: Any, origin: bytes) -> tuple[bytes | None, ResultError | None]:
+    """What the store gets of the value, or the reason why there is nothing."""
+    policy = call.policy
     try:
-        payload = call.policy.codec.encode(value, call.declared)
+        payload = policy.codec.encode(value, call.declared)
+        size = len(payload)
+        if size <= policy.max_result_bytes:
+            if origin and policy.codec is DEFAULT_CODEC:
+                payload = with_origin(origin, payload)
+            if policy.cipher is not None:
+                payload = encrypted(policy.cipher, call.key, State.COMPLETED, payload)
+            return payload, None
     except ResultError as error:
         error.value = value
         return None, error.about(call.key)
@@ -184,18 +247,32 @@ def _encode(call: Call, value: Any) -> tuple[bytes | None, ResultError | None]:
         )
         problem.__cause__ = error
         return None, problem
-    if len(payload) > call.policy.max_result_bytes:
-        return None, TooLargeError(
-            f"the work is done and recorded, but its result has {len(payload)} bytes and "
-            f"max_result_bytes is {call.policy.max_result_bytes}; duplicates get "
-            "ResultUnavailableError",
+    return None, TooLargeError(
+        f"the work is done and recorded, but its result has {size} bytes and "
+        f"max_result_bytes is {policy.max_result_bytes}; duplicates get "
+        "ResultUnavailableError",
+        key=call.key,
+        value=value,
+    )
+
+
+def _encode_failure(
+    call: Call, name: str, error: BaseException
+) -> tuple[bytes | None, ResultError | None]:
+    """What the store gets of a failure that is the answer; nothing, if it cannot be encrypted."""
+    payload = msgspec.json.encode({"type": name, "message": text_of(error)})
+    try:
+        return encrypted(call.policy.cipher, call.key, State.FAILED, payload), None
+    except Exception as trouble:
+        problem = NotStorableError(
+            f"the failure is recorded, but its text could not be encrypted ({type(trouble).__name__})",
             key=call.key,
-            value=value,
         )
-    return payload, None
+        problem.__cause__ = trouble
+        return None, problem
 
 
-def _recorded_answer(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Claimed:
+def recorded_answer(call: Call, claim: ActiveClaim, ask: Complete, sent: float) -> Claimed:
     """What the store would now answer to a duplicate; its retention counts from `sent`."""
     return Claimed(
         _REPLAY,

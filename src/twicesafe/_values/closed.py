@@ -1,8 +1,7 @@
-"""Closed: what is left of a store when its receiver, inbox, outbox or relay was closed.
+"""Closed: takes the place of a store after its receiver, inbox, outbox or relay was closed.
 
-`close` puts it in the place of the store. So a call after `close` is refused, instead of quietly
-connecting again, and no other call pays for the check. What is running at that moment still holds
-the store itself, so it can record its end.
+So a call after `close` is refused instead of connecting again, and open objects pay nothing for the
+check. Work that is running at that moment still has the store itself, so it can record its end.
 """
 
 from __future__ import annotations

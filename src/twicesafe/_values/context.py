@@ -1,11 +1,11 @@
 """Context: what a running handler can read about the claim it runs under.
 
-`current_claim()` has the key, the attempt and its cause. It has the fence to pass to resources that
-accept each fence once and no smaller one after it (in an inbox the fence numbers committed records:
-a run that is rolled back has none). And it has `lost`, which becomes true *before* the store
-releases the claim: when the lease expires, and when the attempt ends without an answer, so that
-tasks it left running can stop. `key_scope()` sets tenant and operation for all keys made in its
-block, except absolute ones.
+`current_claim()` returns the key, the attempt, its cause and its fence. Pass the fence to resources
+that accept each fence once and no smaller one after it. (In an inbox, the fence numbers committed
+records; a run that is rolled back leaves none.) `lost` becomes true *before* the store releases the
+claim: when the lease expires, and when the attempt ends without an answer, so that tasks that the
+handler left running can stop. `key_scope()` sets tenant and operation for all keys made in its block,
+except absolute ones.
 """
 
 from __future__ import annotations
@@ -67,6 +67,12 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
     store: Any = None
     """The store of a manual claim."""
     pid: int = 0
+    invoked: float = 0.0
+    """When the handler could start, by the worker's clock; only if the call is observed."""
+    ended: float = 0.0
+    """When the handler ended; only if the call is observed."""
+    origin: bytes = b""
+    """The trace that this run belongs to, as an observer named it; kept with the result."""
 
     @property
     def lost(self) -> bool:

@@ -46,8 +46,8 @@ def fingerprint(value: object, *, ignore: Sequence[str] = (), only: Sequence[str
     """The fingerprint of a request: of all its fields, or ``only`` some, or all but some.
 
     Names are top-level fields, or dotted paths into nested ones (``"meta.trace_id"``). A name that
-    a request does not have is simply absent. A value without fields is compared whole, also a list
-    that a path would lead into.
+    a request does not have is ignored. A value without fields is compared as a whole; so is a list,
+    even if a path leads into it.
     """
     if ignore or only:
         value = _select(value, ignore, only)

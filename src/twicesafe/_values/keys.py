@@ -50,26 +50,42 @@ def uuid7() -> str:
     return str(UUID(int=number))
 
 
-class Key:
-    """One operation's identity. Immutable, hashable, equal by scope and value.
-
-    ``absolute``: this is the full key; a receiver's scope is not put in front of it.
-    """
+class _Fields:
+    """What a key consists of. It can be changed until it becomes a `Key`."""
 
     __slots__ = ("absolute", "id", "scope", "value")
 
     value: str
     scope: tuple[str, ...]
     id: bytes
-    """32 bytes; what stores compare."""
+    """32 bytes; stores keep and compare the first 16."""
     absolute: bool
+
+
+# Bypasses `__setattr__` of `Key`, in half the time of `object.__setattr__`.
+_put_value, _put_scope, _put_id, _put_absolute = (
+    _Fields.__dict__[name].__set__ for name in ("value", "scope", "id", "absolute")
+)
+
+
+class Key(_Fields):
+    """One operation's identity. Immutable, hashable, equal by scope and value.
+
+    ``absolute``: this is the full key; a receiver's scope is not put in front of it.
+    """
+
+    __slots__ = ()
 
     def __init__(self, value: str, scope: Iterable[str] = (), *, absolute: bool = False) -> None:
         if isinstance(scope, str):
             raise InvalidKeyError(
                 f"scope must be a tuple of strings, not the string {scope[:20]!r}: write scope=(…,)"
             )
-        _fill(self, value, tuple(scope), absolute)
+        scope = tuple(scope)
+        _put_id(self, _identity(value, scope))
+        _put_value(self, value if type(value) is str else str.__str__(value))
+        _put_scope(self, scope)
+        _put_absolute(self, absolute)
 
     # -- makers -------------------------------------------------------------------------------
 
@@ -150,23 +166,16 @@ class Key:
         return _rebuilt, (self.value, self.scope, self.absolute)
 
 
-_new = Key.__new__
-# Bypasses `__setattr__`, in half the time of `object.__setattr__`: every delivery makes a key.
-_put_value, _put_scope, _put_id, _put_absolute = (
-    Key.__dict__[name].__set__ for name in ("value", "scope", "id", "absolute")
-)
-
-
-def _fill(key: Key, value: str, scope: tuple[str, ...], absolute: bool) -> None:
-    text = _prefixed(value, "key")
+def _identity(value: str, scope: tuple[str, ...]) -> bytes:
+    if type(value) is str and value.isascii() and 0 < len(value) <= MAX_KEY_BYTES:
+        text = _LENGTHS[len(value)] + value.encode()
+    else:
+        text = _prefixed(value, "key")
     try:
         around = _remembered(scope) if scope else _NO_SCOPE
     except TypeError:  # a part that cannot be hashed, so no text either
         around = _encoded(scope)
-    _put_value(key, value if type(value) is str else str.__str__(value))
-    _put_scope(key, scope)
-    _put_id(key, _sha256(around + text).digest())
-    _put_absolute(key, absolute)
+    return _sha256(around + text).digest()
 
 
 def _rebuilt(value: str, scope: tuple[str, ...], absolute: bool) -> Key:
@@ -179,9 +188,13 @@ KeyLike: TypeAlias = Key | str | int | UUID
 def as_key(key: KeyLike | None, scope: tuple[str, ...] = ()) -> Key:
     """The full Key for what a caller passed: this scope, then the key's own, if it has one."""
     if isinstance(key, str):
-        full = _new(Key)
-        _fill(full, key, scope, True)
-        return full
+        full: Any = _Fields()  # every delivery makes a key, and this is the fastest way
+        full.id = _identity(key, scope)
+        full.value = key if type(key) is str else str.__str__(key)
+        full.scope = scope
+        full.absolute = True
+        full.__class__ = Key
+        return full  # type: ignore[no-any-return]
     if isinstance(key, Key):
         return key if key.absolute else Key(key.value, (*scope, *key.scope), absolute=True)
     if isinstance(key, int) and not isinstance(key, bool):

@@ -23,10 +23,13 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
     attempt: int
     """The attempt that produced it; 0: it ran unprotected."""
     key: Key
+    """The full key, with its scope."""
     fence: int
+    """The fence of the claim that produced it."""
 
     @property
     def ok(self) -> bool:
+        """Always True; a `Failure` has False."""
         return True
 
     def __repr__(self) -> str:
@@ -48,6 +51,7 @@ class Failure(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Always False."""
         return False
 
     def __repr__(self) -> str:

@@ -2,6 +2,10 @@
 
 80 random bits make them unique across processes, and a counter within one process, which is ten
 times cheaper than random bits for each token. A forked child gets its own random part.
+
+A claim may be made before its handler can start: `process_many` claims a whole batch at once. The
+token of such a claim begins with `AHEAD`. If its lease expires, the next claim does not count it:
+most likely its handler never started. Every store keeps the token anyway, so the mark needs no column.
 """
 
 from __future__ import annotations
@@ -11,7 +15,10 @@ import os
 
 from .._forking import in_child
 
-__all__ = ["chance", "new_owner"]
+__all__ = ["AHEAD", "chance", "is_ahead", "new_owner", "new_owner_ahead"]
+
+AHEAD = b"ahead"
+"""How the token of a claim that is made before its handler can start begins."""
 
 _prefix = b""
 _counter = itertools.count()
@@ -26,6 +33,15 @@ def _reseed() -> None:
 def new_owner() -> bytes:
     """A new owner token; network retries of its claim use the same one."""
     return _prefix + (next(_counter) & 0xFFFFFFFFFFFF).to_bytes(6, "big")
+
+
+def new_owner_ahead() -> bytes:
+    """A new token for a claim that is made before its handler can start."""
+    return AHEAD + new_owner()[len(AHEAD) :]
+
+
+def is_ahead(owner: bytes) -> bool:
+    return owner.startswith(AHEAD)
 
 
 def chance(owner: bytes, turn: int) -> float:

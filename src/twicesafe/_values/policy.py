@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from .settings import Duration, expect, refuse_unknown, seconds
 
 if TYPE_CHECKING:
+    from .cipher import Cipher
     from .codecs import Codec
+    from .signed_key import SignatureCheck
 
 __all__ = ["Backoff", "Policy"]
 
@@ -26,9 +28,13 @@ class Backoff:
     """
 
     first: Duration = 0.1
+    """The delay after the first failed attempt."""
     factor: float = 2.0
+    """By how much each delay is longer than the one before."""
     most: Duration = 60.0
+    """The longest delay."""
     jitter: float = 0.5
+    """The share of the delay that is random, from 0 to 1."""
 
     def __post_init__(self) -> None:
         for name in ("first", "most"):
@@ -83,6 +89,10 @@ class Policy:
     """How long senders may retry; checked against retention."""
     codec: Codec | None = None
     """How results become bytes; None is the typed JSON codec."""
+    encryption: Cipher | None = None
+    """Encrypts results and remembered failures in the store; None: they are readable there."""
+    signatures: SignatureCheck | None = None
+    """Requires that every key of a delivery is signed by a trusted party; None: any key is accepted."""
 
     def __post_init__(self) -> None:
         for name in ("lease", "max_lease", "retention", "wait", "timeout", "retry_horizon"):
@@ -131,13 +141,9 @@ def _check(policy: Policy) -> None:
         least = 0 if name == "max_waiters" else 1
         expect(whole and value >= least, name, value, f"use a whole number, {least} or more")
     expect(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
-    codec: object = policy.codec
-    expect(
-        codec is None or all(callable(getattr(codec, name, None)) for name in ("encode", "decode")),
-        "codec",
-        codec,
-        "use None or an object with encode and decode",
-    )
+    _check_methods(policy.codec, "codec", ("encode", "decode"))
+    _check_methods(policy.encryption, "encryption", ("encrypt", "decrypt"))
+    _check_methods(policy.signatures, "signatures", ("verify",))
     remember: object = policy.remember
     expect(
         isinstance(remember, tuple) and all(map(_is_exception_type, remember)),
@@ -156,6 +162,13 @@ def _check(policy: Policy) -> None:
             f"senders may retry for retry_horizon={horizon:g} seconds, and a repeat that comes "
             "after retention runs again; raise retention or lower retry_horizon",
         )
+
+
+def _check_methods(given: object, name: str, methods: tuple[str, ...]) -> None:
+    """Refuse an object that lacks one of these methods. It is not shown: it may hold a secret."""
+    fine = given is None or all(callable(getattr(given, method, None)) for method in methods)
+    shown = given if isinstance(given, type) else type(given).__qualname__
+    expect(fine, name, shown, f"use None or an object with {' and '.join(methods)}")
 
 
 def _is_exception_type(item: object) -> bool:

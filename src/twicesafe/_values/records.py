@@ -8,14 +8,24 @@ fingerprint or the result. Times are whole milliseconds of the store's clock.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
 from .keys import Key
+from .steps import StepRecord, moment
 
-__all__ = ["AuditEntry", "Cause", "Record", "Row", "State", "Stats", "SweepReport", "moment"]
+__all__ = [
+    "AuditEntry",
+    "Cause",
+    "Record",
+    "ReencryptReport",
+    "Row",
+    "State",
+    "Stats",
+    "SweepReport",
+    "moment",
+]
 
 
 class State(enum.StrEnum):
@@ -34,7 +44,10 @@ class State(enum.StrEnum):
     FORGOTTEN = "forgotten"
     """Done; its result was erased. A late duplicate does not run."""
 
-    __hash__ = str.__hash__  # as its word, to which it is equal; and in C
+    SUSPENDED = "suspended"
+    """A durable run that sleeps or waits for a signal: no worker holds it until it is due."""
+
+    __hash__ = str.__hash__  # equal to its text; implemented in C
 
 
 class Cause(enum.StrEnum):
@@ -48,6 +61,8 @@ class Cause(enum.StrEnum):
     """The recorded answer's retention was over."""
     OPERATOR = "operator"
     """An operator released the key."""
+    RESUMED = "resumed"
+    """A durable run had slept or waited, and was due."""
     RECORD_LOST = "record_lost"
     """Reserved: no store in this version reports it."""
 
@@ -65,11 +80,11 @@ class Row(msgspec.Struct, gc=False):
     attempt: int
     owner: bytes
     lease_until: int
-    """In progress: end of the lease. Released: end of the back-off."""
+    """In progress: end of the lease. Released: end of the back-off. Suspended: when it is due."""
     created_at: int
     changed_at: int
     expires_at: int = 0
-    """End of retention; 0 = never (in progress, held, parked)."""
+    """End of retention; 0 = never (in progress, suspended, held, parked)."""
     hold: bool = False
     cause: Cause | None = None
     fingerprint: bytes | None = None
@@ -78,7 +93,7 @@ class Row(msgspec.Struct, gc=False):
     """Type name of the last failure, for operators."""
 
     def view(self) -> Record:
-        rests = self.state is State.RELEASED and self.lease_until > self.changed_at
+        rests = self.lease_until > self.changed_at and self.state in _RESTING
         return Record(
             id=self.id,
             scope=self.scope,
@@ -97,34 +112,42 @@ class Row(msgspec.Struct, gc=False):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+_RESTING = (State.RELEASED, State.SUSPENDED)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about one key, without its secrets. ``repr`` does not show the key."""
 
-    id: bytes = field(repr=False)
-    """The key's identity, 32 bytes."""
-    scope: tuple[str, ...] = field(repr=False)
-    """Empty once the key is forgotten, as is the value."""
-    value: str = field(repr=False)
+    id: bytes
+    """The key's identity: 32 bytes, or the first 16 once it is forgotten (stores keep no more)."""
+    scope: tuple[str, ...]
+    """The key's scope; empty once the key is forgotten."""
+    value: str
+    """The key's value; empty once the key is forgotten."""
     state: State
+    """Its present state."""
     attempt: int
-    """Starts of the handler since the key was new, or since an operator released it."""
+    """How often the handler was started since the key was new, or since an operator released it."""
     fence: int
+    """The fence of the last claim."""
     cause: Cause | None
     """Why the last start was not the first; None if it was."""
     error: str
     """Type name of the last failure; empty if there was none."""
     created_at: datetime
+    """When the key was first claimed."""
     changed_at: datetime
     """When the state last changed; renewals do not change it."""
     lease_until: datetime | None
     """In progress: when the lease expires, unless it is renewed."""
     not_before: datetime | None
-    """Released after a failure: when its back-off ends."""
+    """Released after a failure: when its back-off ends. Suspended: when it is due."""
     expires_at: datetime | None
-    """End of retention; None: in progress, held or parked, which are kept."""
+    """End of retention; None: in progress, suspended, held or parked, which are kept."""
     result_bytes: int | None
     """Size of the stored result; None: there is none."""
+    steps: tuple[StepRecord, ...] = ()
+    """Of a durable run, from `receiver.record`: its recorded steps, oldest first."""
 
     @property
     def key(self) -> Key | None:
@@ -144,44 +167,94 @@ class Record:
         return self.id[:4].hex()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One operator action on one key."""
 
     id: bytes
+    """The key's identity: 32 bytes, or the first 16 if its record no longer has the key's text."""
     at: datetime
+    """When it happened, on the store's clock."""
     action: str
     """release, resolve or forget."""
     by: str
+    """Who did it, as given in ``by=``."""
     why: str
+    """The reason, as given in ``why=``."""
     state_before: State
+    """The record's state before the action."""
+    scope: tuple[str, ...] = ()
+    """The key's scope; empty if its record no longer has the key's text."""
+    value: str = ""
+    """The key's value; empty if its record no longer has the key's text."""
+
+    @property
+    def key(self) -> Key | None:
+        """The full key, to pass to a receiver; None if its record no longer has the key's text."""
+        return Key(self.value, self.scope, absolute=True) if self.value else None
+
+    @property
+    def short(self) -> str:
+        """The short form of the key that errors, logs and the CLI show."""
+        return self.id[:4].hex()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepReport:
+class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one sweep did. ``more``: it stopped at its limit, and there may be more to remove."""
 
     removed: int
+    """Records that were deleted."""
     examined: int
+    """Records that were read."""
     more: bool
+    """True: call `sweep` again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """Record counts of a store."""
+class ReencryptReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one `reencrypt` did."""
+
+    examined: int
+    """Records that were read."""
+    rewritten: int
+    """Answers that are now encrypted with the first key of the ring."""
+    changed: int
+    """Answers that changed or expired meanwhile: they were left alone."""
+    unreadable: tuple[str, ...]
+    """Keys (in short form) whose answers do not decrypt: their key is not in the ring, or they were changed."""
+    after: str
+    """Where to continue; empty: every record was examined."""
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Record counts of a store. Equal counts are equal, whatever the size."""
 
     by_state: dict[State, int]
+    """The number of records in each state."""
     stuck: int
     """In progress past their lease: the next delivery of each takes it over."""
     expired: int
     """Past their retention: the next sweep removes them."""
     oldest_in_progress: datetime | None
+    """When the oldest work in progress was claimed; None: there is none."""
+    oldest_expired: datetime | None = None
+    """When the retention of the oldest of the expired ended."""
+    size: int | None = None
+    """Bytes of the tables or of the database file; None: the store cannot say."""
 
     @property
     def total(self) -> int:
+        """The number of all records."""
         return sum(self.by_state.values())
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stats) and self._counts() == other._counts()
 
-def moment(milliseconds: int) -> datetime:
-    """A store's time as a datetime."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    __hash__ = None  # type: ignore[assignment]
+
+    def _counts(self) -> tuple[object, ...]:
+        return (
+            self.by_state,
+            self.stuck,
+            self.expired,
+            self.oldest_in_progress,
+            self.oldest_expired,
+        )

@@ -6,12 +6,11 @@
 
 A duration is seconds, a timedelta, or text: a number of seconds (``"90"``), or numbers with units from
 the largest to the smallest (``"7d"``, ``"1h30m"``, ``"250ms"``). Files, URLs, variables and the command
-line use the same text.
+line use the same text. Rates, shares and sizes are in `quantities`.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
@@ -20,7 +19,7 @@ from typing import Final, TypeAlias
 
 from ..errors import ConfigurationError
 
-__all__ = ["Duration", "expect", "refuse_unknown", "seconds", "suggestion"]
+__all__ = ["DURATION_PATTERN", "Duration", "expect", "refuse_unknown", "seconds", "suggestion"]
 
 Duration: TypeAlias = float | int | timedelta | str
 
@@ -33,6 +32,8 @@ _PLAIN: Final = re.compile(_NUMBER, re.ASCII)
 _WITH_UNITS: Final = re.compile(
     "".join(rf"(?:{_NUMBER}{unit}{'(?!s)' if unit == 'm' else ''})?" for unit in _UNITS), re.ASCII
 )
+DURATION_PATTERN: Final = f"^(?=.)(?:{_PLAIN.pattern}|{_WITH_UNITS.pattern})$"
+"""For JSON Schema: what a duration is as text."""
 _LONGER: Final = {
     "weeks": "w", "days": "d", "hours": "h", "hrs": "h", "minutes": "m", "mins": "m",
     "seconds": "s", "secs": "s", "milliseconds": "ms", "millis": "ms", "msec": "ms",
@@ -59,6 +60,8 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
 def suggestion(name: str, known: Iterable[str]) -> str:
     """What may have been meant by an unknown name; else all that are known."""
     names = list(known)
+    import difflib  # only a mistake needs it
+
     close = difflib.get_close_matches(name[:_LONGEST_TEXT], names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 

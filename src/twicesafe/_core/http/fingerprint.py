@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import sha256
+from struct import Struct
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -34,6 +35,8 @@ from .message import HttpRequest
 from .parameters import ordered
 
 __all__ = ["FingerprintHow", "canonical_print", "http_fingerprint"]
+
+_length = Struct(">Q").pack
 
 SCHEME_1: Final = b"H\x01"
 SCHEME_2: Final = b"H\x02"
@@ -93,8 +96,10 @@ def _chosen(request: HttpRequest, chosen: object) -> bytes | None:
 
 def _framed(parts: list[bytes]) -> bytes:
     framed: list[bytes] = []
+    add = framed.append
     for part in parts:
-        framed += len(part).to_bytes(8, "big"), part
+        add(_length(len(part)))
+        add(part)
     return b"".join(framed)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 from ..._values.codecs import Codec
 from ..._values.policy import Backoff, Policy
 from ..._values.settings import Duration, expect, refuse_unknown, seconds
+from ..._values.signed_key import SIGNATURE_HEADER, SignatureCheck
 from ...errors import ConfigurationError
 from .fingerprint import FingerprintHow
 from .message import HttpRequest, StoredResponse
@@ -59,6 +60,10 @@ class HttpPolicy:
     """Maximum length of a key, in characters."""
     check_key: Callable[[str], str | None] | None = None
     """Checks a key: returns None if it is valid, otherwise the expected format, for the client."""
+    signatures: SignatureCheck | None = None
+    """Requires that every key is signed by a trusted party, such as `KeyVerifier`. None: as the receiver's policy says."""
+    signature_header: str = SIGNATURE_HEADER
+    """The header field of the signature."""
     key_from: tuple[KeySource, ...] = ()
     """Other places for the key if its header is absent: query, JSON member, body hash."""
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
@@ -133,7 +138,7 @@ class HttpPolicy:
     max_waiters: int = 100
     """With `wait`: how many requests per process may wait for one key."""
     codec: Codec = RESPONSE_CODEC
-    """Encodes stored responses. Wrap it to encrypt them."""
+    """Encodes stored responses. The `encryption` of the receiver's policy encrypts what it makes."""
 
     def __post_init__(self) -> None:
         for name in HTTP_DURATIONS:
@@ -233,6 +238,7 @@ class HttpPolicy:
             backoff=Backoff(first=0, jitter=0),
             max_result_bytes=self.max_result + _HEADERS_ROOM,
             codec=self.codec,
+            signatures=self.signatures,
         )
 
 
@@ -259,6 +265,7 @@ def _check(policy: HttpPolicy) -> None:
         names.append(("header", policy.header))
     else:
         _check_without_field(policy)
+    names.append(("signature_header", policy.signature_header))
     names += [("fingerprint_headers", name) for name in policy.fingerprint_headers]
     if policy.replay_header is not None:
         names.append(("replay_header", policy.replay_header))

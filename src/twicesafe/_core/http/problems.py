@@ -50,6 +50,12 @@ CASES: Final[dict[str, Case]] = {
         "The request was not run.",
         False,
     ),
+    "key-untrusted": Case(
+        403,
+        "Idempotency-Key is not signed by a trusted party",
+        "The request was not run.",
+        False,
+    ),
     "key-reused": Case(
         422,
         "Idempotency-Key is already used",
@@ -67,7 +73,7 @@ CASES: Final[dict[str, Case]] = {
         500,
         "The outcome of this operation is unknown",
         "The operation was started and its end was not recorded, so it may or may not have had its "
-        "effect. It will not be run again under this key until an operator has found out.",
+        "effect. It will not be run again under this key until an operator has decided.",
         False,
     ),
     "result-not-kept": Case(
@@ -92,8 +98,8 @@ CASES: Final[dict[str, Case]] = {
     "length-required": Case(
         411,
         "The request has no length",
-        "This server does not say where a body in chunks ends, so that it cannot be compared with its "
-        "repeats. It was not run; send it with Content-Length.",
+        "This server does not report where a chunked body ends, so the request cannot be compared with "
+        "its repeats. It was not run; send it with Content-Length.",
         False,
     ),
     "store-unavailable": Case(

@@ -22,7 +22,8 @@ import msgspec
 
 from ..._values.context import scope_of_context
 from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key
-from ...errors import ConfigurationError, TwicesafeError
+from ..._values.signed_key import SignatureCheck
+from ...errors import ConfigurationError, TwicesafeError, UntrustedKeyError
 from .fingerprint import http_fingerprint
 from .key_field import BadKey, parse_key, require_key
 from .message import HttpRequest, StoredResponse
@@ -247,7 +248,21 @@ class Rules:
         except BadKey as bad:
             detail = f"{self._place}: {bad}."
             raise Refused(Problem("key-invalid", detail=detail)) from None
+        if policy.signatures is not None:
+            self._require_signature(policy.signatures, request, key)
         return key
+
+    def _require_signature(self, check: SignatureCheck, request: HttpRequest, key: str) -> None:
+        """Refuse a key that no trusted party signed: before the body is read, and without the store."""
+        lines = request.values(self.policy.signature_header.lower())
+        name = self.policy.signature_header
+        if len(lines) != 1:
+            wrong = "is missing" if not lines else "was sent more than once"
+            raise Refused(Problem("key-untrusted", detail=f"{name} {wrong}."))
+        try:
+            check.verify(key, lines[0].decode("latin-1").strip(" \t"))
+        except UntrustedKeyError as error:
+            raise Refused(Problem("key-untrusted", detail=f"{name}: {error.message}.")) from None
 
     def _require_key(self, request: HttpRequest) -> None:
         required = self.policy.required

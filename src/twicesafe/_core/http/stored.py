@@ -49,7 +49,7 @@ KEPT: Final = frozenset(
     # what the body is
     b"content-type content-encoding content-language content-location content-disposition content-range "
     b"content-digest repr-digest digest content-md5 etag last-modified vary odata-version odata-entityid "
-    # where to go on, and how
+    # where to go next, and how
     b"location link retry-after allow accept-patch accept-post accept-ranges preference-applied "
     b"www-authenticate deprecation sunset warning "
     # how long, by whom and how it may be used

@@ -2,6 +2,7 @@
 
     b"j" + JSON           None, bool, int, float, str, list, dict with text keys
     b"t" + tagged JSON    everything else; `tagged` says how, `rebuild` reads it
+    b"o" + origin + …     one of the two after the trace of its first run (`origin`)
 
 What the default codec promises:
 
@@ -28,6 +29,7 @@ import msgspec
 
 from ...errors import CorruptRecordError, NotStorableError
 from .annotations import resolve_return_type
+from .origin import MARK, without_origin
 from .rebuild import from_tagged
 from .tagged import MAX_DEPTH, to_tagged
 
@@ -82,6 +84,8 @@ class JsonCodec:
                 return _from_json(payload[1:])
             if version == _TAGGED:
                 return from_tagged(_from_json(payload[1:]), declared)
+            if version == MARK and (inner := without_origin(payload))[:1] != MARK:
+                return self.decode(inner, declared)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise CorruptRecordError(
                 f"the stored result cannot be read ({type(error).__name__}); "

@@ -179,8 +179,8 @@ class _Writer:
             if is_zone_name(zone.key):
                 return {"z": zone.key}
         else:
-            # Not None only where the offset does not depend on the date: datetime.timezone, and
-            # the likes of it in pydantic and in drivers, which come back as a datetime.timezone.
+            # Not None only if the offset does not depend on the date: datetime.timezone, and
+            # similar classes of pydantic and of drivers, which come back as a datetime.timezone.
             offset = zone.utcoffset(None)
             if offset is not None:
                 name = zone.tzname(None) if type(zone) is timezone else None
@@ -197,8 +197,8 @@ class _Writer:
 
 
 def _dump_model(value: Any) -> tuple[Any] | None:
-    """Pydantic's own JSON, for fields of types that only pydantic knows. It must come back equal:
-    that is asked of the model itself, because a masked secret would be written the same twice."""
+    """Pydantic's own JSON, for fields of types that only pydantic knows. The
+    model itself must come back equal: two dumps would be equal even if a secret in them is masked."""
     if not hasattr(type(value), "model_dump_json"):
         return None
     try:

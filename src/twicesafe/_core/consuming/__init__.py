@@ -1,0 +1,1 @@
+"""Consuming: messages from a broker are handled, recorded, and only then acknowledged."""

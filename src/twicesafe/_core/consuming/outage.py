@@ -1,0 +1,47 @@
+"""While the broker or the store does not answer: a pause that grows, and an event for each failure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ... import events as ev
+from ..._values.owner_token import chance
+from ..._values.policy import Backoff
+from ...errors import StoreUnavailableError
+from ..call import cause_of
+from .intake import Intake
+from .state import ConsumerState
+
+__all__ = ["REST", "Outage"]
+
+REST: Final = Backoff(first=0.1, factor=2, most=10, jitter=0.5)
+"""The pause before the broker or the store is asked again."""
+
+
+class Outage:
+    """Until when nothing new is asked of the broker and the store."""
+
+    def __init__(self, state: ConsumerState, intake: Intake) -> None:
+        self._state, self._intake = state, intake
+        self._failures = 0
+        self.until = 0.0
+
+    @property
+    def lasts(self) -> bool:
+        return self._state.clock() < self.until
+
+    def is_over(self) -> None:
+        """Messages came: the next pause is a short one again."""
+        self._failures = 0
+
+    def begins(self, what: str, error: Exception | None) -> None:
+        """This failed. The pause starts, or starts again."""
+        state = self._state
+        self._failures += 1
+        delay = REST.delay(self._failures, chance(state.owner, self._failures))
+        self.until = state.clock() + delay
+        said = cause_of(error) if error is not None else what
+        if isinstance(error, StoreUnavailableError):
+            state.notify(ev.StoreFailed(None, what, said))
+        else:
+            state.notify(ev.BrokerFailed(len(self._intake.held), f"{what}: {said}", delay))

@@ -1,0 +1,98 @@
+"""What happens after a failed attempt: a retry, or the dead letters. One rule for every broker.
+
+A handler may say it itself, by raising `Retry` or `DeadLetter`. For any other error a consumer asks
+its ``recover=`` function, or `default_recovery`. The decision is made before the attempt is recorded,
+so the record's back-off and its end are those that were decided: a key is parked when its message
+goes to the dead letters, and not before.
+
+Attempts count starts of the handler. A crash counts; a redelivery that finds the work in progress or
+the store down does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from ..._values.owner_token import chance, new_owner
+from ..._values.settings import Duration, seconds
+from ...errors import ConfigurationError, text_of
+from ..resolved_policy import ResolvedPolicy
+
+__all__ = ["DeadLetter", "Recover", "Retry", "decide", "default_recovery"]
+
+ASKED: Final = "the handler asked for a retry"
+
+
+class Retry(Exception):  # noqa: N818 - a decision, not an error
+    """Raise it in a handler: this attempt is over, try again ``after`` seconds.
+
+    Without ``after`` the policy's back-off decides. It counts as an attempt: the last one goes to
+    the dead letters.
+    """
+
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
+        super().__init__(reason or ASKED)
+        self.after = None if after is None else seconds(after, "after")
+        if self.after is not None and self.after < 0:
+            raise ConfigurationError(f"after={after!r} is not valid: use 0 or more seconds")
+
+
+class DeadLetter(Exception):  # noqa: N818 - a decision, not an error
+    """Raise it in a handler: no retry can help, so the message goes to the dead letters now."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "the handler gave up on this message")
+
+
+Recover: TypeAlias = Callable[[Any, Exception, int], Retry | DeadLetter]
+"""(message, error, attempt) → `Retry` or `DeadLetter`. Called after every failed attempt."""
+
+
+def default_recovery(message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
+    """Retry with the policy's back-off; `decide` makes the last attempt a dead letter."""
+    return Retry()
+
+
+def decide(
+    recover: Recover, message: Any, policy: ResolvedPolicy
+) -> Callable[[Exception, int], Exception]:
+    """A function of an error and its attempt: the error that says what happens next."""
+
+    def decision(error: Exception, attempt: int) -> Exception:
+        if policy.remember and isinstance(error, policy.remember):
+            return error  # recorded as the answer of the key
+        given: Exception = error
+        if not isinstance(error, (Retry, DeadLetter)):
+            given = _asked(recover, message, error, attempt)
+            given.__cause__ = error
+        if isinstance(given, DeadLetter):
+            return given
+        assert isinstance(given, Retry)
+        if attempt >= policy.max_attempts:
+            last = DeadLetter(f"{attempt} attempts failed; the last one: {_said(given)}")
+            last.__cause__ = given.__cause__ or given
+            return last
+        if given.after is None:
+            given.after = policy.backoff.delay(attempt, chance(new_owner(), attempt))
+        return given
+
+    return decision
+
+
+def _asked(recover: Recover, message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
+    """The user's decision. If it fails, the attempt has failed like any other."""
+    try:
+        given: object = recover(message, error, attempt)
+    except Exception as broken:
+        return Retry(f"recover= raised {type(broken).__qualname__}: {text_of(broken)}")
+    if isinstance(given, (Retry, DeadLetter)):
+        return given
+    return Retry(f"recover= must return Retry or DeadLetter, and returned {type(given).__name__}")
+
+
+def _said(error: BaseException) -> str:
+    cause = error.__cause__
+    said = "" if cause is None else f"{type(cause).__qualname__}: {text_of(cause)}"
+    own = error.args[0] if error.args[0] != ASKED else ""
+    return "; ".join(filter(None, (said, own))) or ASKED

@@ -1,0 +1,162 @@
+"""The source interface: a source brings a broker's messages and settles them.
+
+A source is an object whose methods are all blocking or all async; both consumers accept both. It
+decides nothing. Which message is run, retried, dead-lettered or acknowledged, and in which order, is
+decided by `flow`.
+
+- `fetch` waits up to `seconds` for messages and returns at most `most` of them, or none. It may run
+  at the same time as one call of another method; two other methods never run at the same time.
+- `acknowledge` tells the broker that these messages are done. It is called after the record is
+  durable. It must not return before the broker has accepted it, where the broker says so. Where only
+  a prefix can be committed (Kafka), the source keeps the rest until the gap is closed (`prefix`).
+- `give_back` makes messages available again, after `seconds` if the source `can_delay`. A source that
+  cannot delay is called with 0 only.
+- `extend` keeps messages from being redelivered for another `patience` seconds.
+- `revoke`: a source whose broker takes partitions away calls the function that it got by `listen`,
+  with the names of the partitions. A fetch that is under way returns none of their messages any more,
+  and the flow starts none of those that it has. When none of
+  them runs any more, the flow calls `release` with the same names, once. A source may wait for that,
+  but not longer than its broker allows.
+- Dead letters go through a publisher of the outbox: by default to `dead_url`, under `dead_topic`.
+  `prepare_dead_letters` is called before the first one.
+- `check` compares the broker's settings with the consumer's (`Terms`) and returns what will go wrong.
+- A source that `publishes` (Kafka with a transactional id) keeps what a handler publishes until its
+  message is acknowledged, and commits both together (`PublishingSource`).
+- What a driver raises when its broker is away becomes `BrokerUnavailableError`. The flow then backs
+  off and asks again: a source replaces its connection by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from ..outbox_requests import Message as Outgoing
+from ..publisher import Publisher
+from .message import Message, Received
+
+__all__ = ["Found", "Publication", "PublishingSource", "Revoke", "Source", "Terms"]
+
+Revoke: TypeAlias = Callable[[frozenset[str]], None]
+"""Called by a source, in any thread: these partitions are being taken away."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What a consumer will do, in seconds and counts, for `Source.check`."""
+
+    lease: float
+    retention: float
+    max_attempts: int
+    longest_backoff: float
+    """The longest delay between two attempts."""
+    concurrency: int
+    batch: int
+    ordered: bool
+    """``order="key"``"""
+    timeout: float | None = None
+    """The longest run of a handler; None: not limited."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One result of `Source.check`: what will go wrong, and which setting to change."""
+
+    problem: str
+    remedy: str
+
+
+class Source(Protocol):
+    """Where messages come from."""
+
+    name: str
+    """Who consumes: the group, the queue, the durable."""
+    patience: float
+    """Seconds after which the broker redelivers what is neither settled nor extended; 0: never."""
+    can_delay: bool
+    """`give_back` can hide a message for a while."""
+    most_held: int
+    """How many messages may be fetched and not settled at the same time."""
+
+    def fetch(
+        self, most: int, seconds: float
+    ) -> Sequence[Received] | Awaitable[Sequence[Received]]: ...
+
+    def acknowledge(self, receipts: Sequence[Any]) -> Awaitable[None] | None: ...
+
+    def give_back(self, receipts: Sequence[Any], seconds: float) -> Awaitable[None] | None: ...
+
+    def extend(self, receipts: Sequence[Any]) -> Awaitable[None] | None: ...
+
+    def listen(self, revoke: Revoke) -> None: ...
+
+    def release(self, partitions: frozenset[str]) -> Awaitable[None] | None: ...
+
+    def check(self, terms: Terms) -> Sequence[Found] | Awaitable[Sequence[Found]]: ...
+
+    @property
+    def dead_url(self) -> str | Publisher:
+        """Where dead letters go by default: a publisher of the outbox, or its URL."""
+        ...
+
+    def dead_topic(self, topic: str) -> str:
+        """The topic, at `dead_url`, for dead messages of this topic."""
+        ...
+
+    def scope(self, topic: str) -> tuple[str, ...]:
+        """What the keys of messages of this topic begin with: who consumes, and the place in which
+        a producer's ids are unique. Never changes, not by a redelivery and not by a replay."""
+        ...
+
+    def origin(self, topic: str) -> str:
+        """The topic under which a message is sent back to this source, at `replay_url`."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """What `replay_url` needs besides the topic, to find this source again; most need nothing."""
+        ...
+
+    def replay_url(self, place: str) -> str | Publisher:
+        """The publisher, or its URL, that sends messages back to the source that is at this place."""
+        ...
+
+    def prepare_dead_letters(self) -> Awaitable[None] | None:
+        """Create the default destination of dead letters, if it does not exist."""
+        ...
+
+    def close(self) -> Awaitable[None] | None: ...
+
+
+class Publication(msgspec.Struct):
+    """What is published for one delivery, in the transaction that commits its acknowledgement."""
+
+    message: Message
+    """The delivery, by its identity as an object: a redelivery is another one."""
+    messages: list[Outgoing]
+    dead: Callable[[Exception], Outgoing]
+    """The dead letter that is published instead, if the broker refuses one of the messages."""
+    identity: bytes | None = None
+    """The id to log as processed; None: nothing was processed, it is a dead letter."""
+    fingerprint: bytes = b""
+
+
+class PublishingSource(Source, Protocol):
+    """A source that commits what handlers publish together with the acknowledgement. Its extra
+    methods never wait; any thread may call them."""
+
+    publishes: bool
+    """Whether this one was opened for it."""
+
+    def begin(self, message: Message, identity: bytes) -> bytes | None:
+        """Before a handler starts. Not None: the id was processed, with this fingerprint; do not run.
+        `StillInProgressError`: another delivery of the id runs."""
+        ...
+
+    def fail(self, message: Message, identity: bytes) -> None:
+        """The handler failed: nothing is kept."""
+        ...
+
+    def keep(self, publication: Publication) -> None:
+        """The handler is done: `acknowledge` of this delivery commits it."""
+        ...

@@ -1,0 +1,87 @@
+"""The verdict on a delivery: acknowledge it, try it again, or send it to the dead letters.
+
+    ran, or a repeat of what is done                       ack
+    in progress elsewhere, the claim was lost, no store    retry; nothing is counted
+    failed, attempts are left                              retry after the back-off
+    failed for good; no usable key; another payload        dead_letter
+    under a known id; parked, held
+
+`ack` is said only of work whose record is durable. An error that is not in the table is a failure for
+good: an unknown state must not loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from ..._values.outcomes import Outcome
+from ...errors import (
+    BrokerUnavailableError,
+    InvalidKeyError,
+    LeaseLostError,
+    MissingKeyError,
+    ResultError,
+    StillInProgressError,
+    StoreError,
+    TooManyWaitersError,
+    UsageError,
+)
+from .recovery import Retry
+
+__all__ = ["Action", "Verdict", "is_counted", "verdict_of"]
+
+T = TypeVar("T")
+
+Action: TypeAlias = Literal["ack", "retry", "dead_letter"]
+
+SOON: Final = 0.5
+"""Seconds until the next try if the error does not say when."""
+
+OUTAGE: Final = 2.0
+"""Seconds until the next try while the store does not answer."""
+
+
+class Verdict(msgspec.Struct, Generic[T], frozen=True):
+    """What to tell the broker about one delivery, and why."""
+
+    action: Action
+    retry_after: float | None = None
+    """Seconds, for `retry`."""
+    outcome: Outcome[T] | None = None
+    """The recorded answer, for `ack`; None: the work is done, but its result was not kept."""
+    error: Exception | None = None
+
+
+_WAITS: Final[tuple[tuple[type[Exception], float], ...]] = (
+    (StillInProgressError, SOON),
+    (TooManyWaitersError, SOON),
+    (LeaseLostError, SOON),
+    (StoreError, OUTAGE),
+    (BrokerUnavailableError, OUTAGE),
+    (UsageError, OUTAGE),  # a closed receiver, for example
+)
+"""Errors that say nothing about the message."""
+
+_NO_KEY: Final = (InvalidKeyError, MissingKeyError)
+
+
+def verdict_of(answer: Outcome[Any] | Exception) -> Verdict[Any]:
+    """The verdict on the outcome of a delivery, or on the error that it ended with."""
+    if isinstance(answer, Outcome):
+        return Verdict("ack", outcome=answer)
+    if isinstance(answer, ResultError):
+        return Verdict("ack", error=answer)  # done; only its result cannot be had
+    if isinstance(answer, Retry):
+        return Verdict("retry", SOON if answer.after is None else answer.after, error=answer)
+    for kind, wait in _WAITS:
+        if isinstance(answer, kind) and not isinstance(answer, _NO_KEY):
+            hint = getattr(answer, "retry_after", None)
+            return Verdict("retry", wait if hint is None else hint, error=answer)
+    return Verdict("dead_letter", error=answer)
+
+
+def is_counted(verdict: Verdict[Any]) -> bool:
+    """Whether a retry follows a failed attempt of the handler."""
+    return isinstance(verdict.error, Retry)

@@ -1,0 +1,80 @@
+"""The one place where payloads are encrypted on their way to a store, and decrypted on their way back.
+
+A policy without `encryption` pays one comparison. A payload that cannot be decrypted is an error for the
+caller and an event for the operator; it never starts a handler, and plaintext is never written instead.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from .. import events as ev
+from .._values.cipher import Cipher, is_encrypted, message_context, record_context
+from .._values.keys import Key
+from .._values.records import State
+from ..errors import ConfigurationError, CorruptRecordError, TwicesafeError
+from .call import Call
+from .outbox_requests import Added, Pending
+from .protocol import Claimed
+
+__all__ = ["decrypt_body", "encrypted", "encrypted_body", "readable"]
+
+
+def encrypted(cipher: Cipher | None, key: Key, state: State, payload: bytes) -> bytes:
+    """What the store gets of this answer of this key."""
+    if cipher is None:
+        return payload
+    return cipher.encrypt(payload, record_context(key.id, state))
+
+
+def readable(call: Call, answer: Claimed) -> bytes | None:
+    """What the codec gets of a recorded answer; raises if it cannot be decrypted."""
+    payload, cipher = answer.result, call.policy.cipher
+    if payload is None or (cipher is None and not is_encrypted(payload)):
+        return payload
+    try:
+        if cipher is None:
+            raise CorruptRecordError(
+                "the recorded answer is encrypted, and this policy has no encryption=; the work is not run "
+                "again; give the policy the key ring"
+            )
+        assert answer.state is not None
+        return cipher.decrypt(payload, record_context(call.key.id, answer.state))
+    except Exception as error:
+        problem = error if isinstance(error, TwicesafeError) else _foreign(error)
+        call.notify(ev.ResultUnreadable(call.key, type(problem).__name__))
+        raise problem.about(call.key) from error.__cause__
+
+
+def encrypted_body(cipher: Cipher | None, added: Added) -> Added:
+    """The message as it is written to the outbox. Its id, topic, key and headers stay readable."""
+    if cipher is None:
+        return added
+    message = added.message
+    body = cipher.encrypt(message.body, message_context(message.id, message.topic))
+    return replace(added, message=replace(message, body=body))
+
+
+def decrypt_body(cipher: Cipher | None, row: Pending) -> None:
+    """Decrypt the body of a row that a relay fetched, or say in `row.unreadable` why not."""
+    message = row.message
+    if cipher is None and not is_encrypted(message.body):
+        return
+    try:
+        if cipher is None:
+            raise ConfigurationError(
+                "the body is encrypted, and this relay has no encryption=; it is not published; give the "
+                "relay the key ring of the outbox"
+            )
+        body = cipher.decrypt(message.body, message_context(message.id, message.topic))
+        row.message = replace(message, body=body)
+    except Exception as error:
+        row.unreadable = error if isinstance(error, TwicesafeError) else _foreign(error)
+
+
+def _foreign(error: Exception) -> CorruptRecordError:
+    problem = CorruptRecordError(
+        f"the stored payload could not be decrypted ({type(error).__name__}); nothing runs"
+    )
+    problem.__cause__ = error
+    return problem

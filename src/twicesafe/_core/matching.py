@@ -1,0 +1,25 @@
+"""What the conditions of a search mean. An engine with a query language says the same in it."""
+
+from __future__ import annotations
+
+from .._values.records import Row, State
+from . import lifecycle
+from .protocol import Filter
+
+__all__ = ["matches"]
+
+
+def matches(row: Row, ask: Filter, now: int) -> bool:
+    """Whether the search is about this record, at this time of the store. Expired ones never match."""
+    return (
+        (not ask.states or row.state in ask.states)
+        and row.scope[: len(ask.scope)] == ask.scope
+        and (ask.value is None or row.value == ask.value)
+        and (ask.error is None or row.error.startswith(ask.error))
+        and (ask.changed_after is None or row.changed_at >= ask.changed_after)
+        and (ask.changed_before is None or row.changed_at < ask.changed_before)
+        and (not ask.stuck or (row.state is State.IN_PROGRESS and row.lease_until <= now))
+        and (ask.cause is None or row.cause is ask.cause)
+        and row.id.hex().startswith(ask.digits[: 2 * len(row.id)])
+        and not lifecycle.is_expired(row, now)
+    )

@@ -1,0 +1,53 @@
+"""What an observed call reports, in one place: its start, its end, its waits.
+
+Each is called only if `Call.observed`, so a receiver without observers pays nothing.
+"""
+
+from __future__ import annotations
+
+from .. import events as ev
+from .._values.codecs.origin import origin_of
+from .._values.context import ActiveClaim
+from .._values.records import Cause
+from .call import Call
+from .protocol import Claimed
+
+__all__ = ["completed", "failed", "replayed", "started", "waited"]
+
+_LEASE_EXPIRED = Cause.LEASE_EXPIRED
+
+
+def started(call: Call, claim: ActiveClaim, asked: bool = True) -> None:
+    """The claim was granted. From here on the handler's time counts. `asked`: by our own request."""
+    if call.tracer is not None:
+        claim.origin = call.tracer.origin()
+    took = call.clock() - claim.started
+    call.notify(ev.Started(call.key, claim.attempt, claim.cause, took if asked else None))
+    if claim.cause is _LEASE_EXPIRED:
+        call.notify(ev.TakenOver(call.key, claim.attempt))
+    claim.invoked = call.clock()
+
+
+def completed(call: Call, claim: ActiveClaim, asked: bool = True) -> None:
+    now, ended = call.clock(), claim.ended
+    store = now - ended if asked else None
+    call.notify(ev.Completed(call.key, now - claim.started, ended - claim.invoked, store))
+
+
+def failed(call: Call, claim: ActiveClaim, error: str, remembered: bool) -> None:
+    took = claim.ended - claim.invoked
+    call.notify(ev.Failed(call.key, error, claim.attempt, remembered, took))
+
+
+def replayed(
+    call: Call, answer: Claimed, cached: bool = False, result: bytes | None = None
+) -> None:
+    """`result`: the recorded one as the codec gets it."""
+    window = call.policy.retention_ms / 1000
+    origin = origin_of(result)
+    call.notify(ev.Replayed(call.key, answer.age / 1000, cached, window, origin, call.claimed_in))
+
+
+def waited(call: Call, began: float) -> None:
+    """It does not wait any longer: it runs, has its answer, or is refused."""
+    call.notify(ev.Waited(call.key, call.clock() - began))

@@ -1,0 +1,212 @@
+"""The state of one attempt of a durable run: what was recorded, and what its steps have asked for.
+
+All threads and tasks of the run share it. Single operations on its dicts are atomic, which is all that
+they rely on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from .. import events as ev
+from .._values.clocks import WorkerClock
+from .._values.context import ActiveClaim
+from .._values.keys import Key
+from .._values.policy import Backoff
+from .._values.steps import Step, StepState
+from ..errors import StepMismatchError, UsageError
+from .resolved_policy import ResolvedPolicy
+
+__all__ = [
+    "FAILURE",
+    "UNDO",
+    "RunState",
+    "StepCall",
+    "StepClaim",
+    "StepOptions",
+    "Undo",
+    "Unwind",
+    "checked_name",
+]
+
+FAILURE: Final = "twicesafe:failure"
+"""The step that records why a run is undone."""
+
+UNDO: Final = "undo:"
+"""An undo is recorded under this, followed by the name of its step."""
+
+LONGEST_NAME: Final = 200
+"""Bytes of a step's name."""
+
+
+class Unwind(BaseException):
+    """Ends the user's function: the run is suspended, aborted or being undone.
+
+    Not an `Exception`, so that a function's own ``except Exception`` does not catch it.
+    """
+
+
+class StepOptions(msgspec.Struct, frozen=True):
+    """How a step is tried."""
+
+    attempts: int = 1
+    backoff: Backoff = Backoff()
+    timeout: float | None = None
+    probe: Callable[..., Any] | None = None
+    """Of a step's arguments: did it happen? None: no. Else a 1-tuple with its result."""
+
+
+class StepCall(msgspec.Struct):
+    """One step, as the user's function asks for it."""
+
+    name: str
+    kind: str
+    run: Callable[[], Any]
+    fingerprint: bytes = b""
+    declared: Any = Any
+    undo: Callable[[Any], Any] | None = None
+    options: StepOptions = StepOptions()
+    probe: Callable[[], Any] | None = None
+
+
+class StepClaim(ActiveClaim):
+    """The claim of a run, as one of its steps sees it: under the key of the step."""
+
+    of_run: ActiveClaim | None = None
+
+    @property
+    def lost(self) -> bool:
+        assert self.of_run is not None
+        return self.of_run.lost
+
+    @property
+    def deadline(self) -> float:
+        assert self.of_run is not None
+        return self.of_run.deadline
+
+
+class Undo(msgspec.Struct):
+    """What undoes a recorded step: ``function(value)``."""
+
+    step: str
+    position: int
+    function: Callable[[Any], Any]
+    value: Any
+    is_known: bool = True
+    """False: the result of the step was not kept, so the value is missing."""
+
+
+class RunState:
+    def __init__(
+        self,
+        claim: ActiveClaim,
+        policy: ResolvedPolicy,
+        holds: bool,
+        recorded: Iterable[Step],
+        now: int,
+        notify: Callable[[ev.Event], None],
+    ) -> None:
+        self.claim, self.policy, self.holds, self.notify = claim, policy, holds, notify
+        self.recorded = {step.name: step for step in recorded}
+        self._now = now
+        self._used: dict[str, object] = {}
+        self.running: dict[str, None] = {}
+        """Steps that a thread or a task works on now."""
+        self.position = max((step.position for step in self.recorded.values()), default=0)
+        self.undos: dict[str, Undo] = {}
+        self.undoing = FAILURE in self.recorded
+        """Nothing new runs: the function is replayed up to its failure, to learn what to undo."""
+        self.suspends: dict[str, int | None] = {}
+        """The steps for which the run is suspended, and when each is due: milliseconds by the store's
+        clock; None: when its signal comes."""
+        self.waits: dict[str, None] = {}
+        """Those of them that wait for a signal."""
+        self.aborted: str | None = None
+        self.held = False
+        """The outcome of a step is unknown, and the policy is at most once."""
+
+    @property
+    def clock(self) -> WorkerClock:
+        return self.claim.clock
+
+    def store_now(self) -> int:
+        """The store's clock, by our own since the claim was sent."""
+        return self._now + round((self.claim.clock() - self.claim.started) * 1000)
+
+    @property
+    def is_over(self) -> bool:
+        """The function is about to end: no further step starts."""
+        return bool(self.suspends) or self.aborted is not None
+
+    def enter(self, name: object, kind: str, fingerprint: bytes) -> Step | None:
+        """Use a name, once per run. Returns what is recorded under it."""
+        checked = checked_name(name, self.claim.key)
+        token = object()
+        if self._used.setdefault(checked, token) is not token:
+            raise UsageError(
+                f"the step {checked!r} was used twice in one run; give each use its own name, for "
+                f'example f"{checked}-{{i}}"',
+                key=self.claim.key,
+            )
+        known = self.recorded.get(checked)
+        if known is not None and (known.kind != kind or known.fingerprint != fingerprint):
+            raise self.mismatch(checked, known.kind, kind)
+        return known
+
+    def mismatch(self, name: str, before: str, kind: str) -> StepMismatchError:
+        what = "other arguments" if before == kind else f"another kind ({before}, now {kind})"
+        return StepMismatchError(
+            f"the step {name!r} was recorded with {what}; nothing was run; did the code change while "
+            "this run was under way? Give the new step a new name, or restart the run",
+            key=self.claim.key,
+            step=name,
+        )
+
+    def next_position(self) -> int:
+        self.position += 1
+        return self.position
+
+    def step_claim(self, name: str) -> StepClaim:
+        run = self.claim
+        claim = StepClaim(
+            run.key.derive(name),
+            run.owner,
+            run.fence,
+            run.attempt,
+            run.cause,
+            run.started,
+            run.lease,
+            run.max_lease,
+            run.clock,
+            run.renewed,
+            run.expires,
+        )
+        claim.of_run, claim.pid = run, run.pid  # the run's lease is renewed, not the step's
+        return claim
+
+    def unregistered(self) -> list[str]:
+        """Steps that were recorded with an undo, which the present code did not name again."""
+        return [
+            name
+            for name, step in self.recorded.items()
+            if step.undo and step.state is StepState.DONE and name not in self.undos
+        ]
+
+
+def checked_name(name: object, key: Key) -> str:
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise UsageError("a step needs a name: text that is not empty", key=key)
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = LONGEST_NAME + 1
+    if size > LONGEST_NAME or name.startswith((UNDO, "twicesafe:")):
+        raise UsageError(
+            f"{name[:60]!r} is no name for a step: use valid Unicode of at most {LONGEST_NAME} bytes "
+            f"that does not begin with {UNDO!r} or 'twicesafe:'",
+            key=key,
+        )
+    return name

@@ -1,0 +1,158 @@
+"""Searching records: the conditions of a search, and the flows that read, count and list what matches.
+
+conditions(given, now)      what a caller asked for (``state="held", since="2h"``) as fields of a `Filter`
+Browsing                    all that match, newest first, a page at a time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from string import hexdigits
+from typing import Any, Final, TypeAlias, TypedDict, TypeVar
+
+from .._values.records import AuditEntry, Cause, Record, State
+from .._values.settings import Duration, seconds
+from ..errors import UsageError
+from .commands import Flow
+from .operations import check_limit, page_of
+from .protocol import AuditLog, Browse, Count
+
+__all__ = ["Browsing", "Conditions", "When", "audit_log", "browse", "conditions", "count"]
+
+E = TypeVar("E", bound=StrEnum)
+
+PAGE: Final = 200
+"""Records that `records` reads at once."""
+
+MOST: Final = 2**31 - 1
+
+When: TypeAlias = Duration | datetime
+"""A time: how long ago (seconds, a timedelta, ``"2h"``), or a datetime with a time zone."""
+
+
+class Conditions(TypedDict, total=False):
+    """Which records: those that meet all conditions that are given."""
+
+    state: State | str | Iterable[State | str] | None
+    """In this state, or in one of several."""
+    scope: Iterable[str]
+    """The key's full scope starts with these parts."""
+    value: str | None
+    """The key's value is exactly this one, in any scope."""
+    error: str | None
+    """The recorded error starts with this text, such as ``"TimeoutError"``."""
+    since: When | None
+    """The record was last changed within this time, or since this moment."""
+    older_than: When | None
+    """The record was last changed longer ago than this, or before this moment."""
+    stuck: bool
+    """In progress, and the lease is over: the worker crashed or hangs, and no delivery came since."""
+    cause: Cause | str | None
+    """The handler was last started again for this reason, such as ``"lease_expired"``."""
+    id: str | None
+    """The hex digits of the key's id start with these, as errors and logs show them."""
+
+
+def conditions(given: Mapping[str, Any], now: int) -> dict[str, Any]:
+    """What was asked for, as fields of a `Filter`. ``now``: the caller's clock; hours ago may be seconds off."""
+    unknown = sorted(set(given) - set(Conditions.__annotations__))
+    if unknown:
+        known = ", ".join(Conditions.__annotations__)
+        raise UsageError(f"there is no condition {unknown[0]!r}: use {known}")
+    scope = given.get("scope", ())
+    if isinstance(scope, str):
+        raise UsageError(f"scope={scope!r} is not valid: use a tuple of its first parts")
+    for name in ("value", "error"):
+        if not isinstance(given.get(name), str | None):
+            raise UsageError(f"{name}={given[name]!r} is not valid: use text")
+    if given.get("value") == "":
+        raise UsageError("value='' is not valid: no key has an empty value")
+    return {
+        "states": _states(given.get("state")),
+        "scope": tuple(scope),
+        "value": given.get("value"),
+        "error": given.get("error"),
+        "changed_after": moment_of(given.get("since"), "since", now),
+        "changed_before": moment_of(given.get("older_than"), "older_than", now),
+        "stuck": bool(given.get("stuck", False)),
+        "cause": None if given.get("cause") is None else _member(Cause, given["cause"], "cause"),
+        "digits": _digits(given.get("id")),
+    }
+
+
+def _states(given: Any) -> tuple[State, ...]:
+    if given is None:
+        return ()
+    several = (given,) if isinstance(given, str) else given
+    return tuple(_member(State, state, "state") for state in several)
+
+
+def _member(kind: type[E], given: Any, name: str) -> E:
+    try:
+        return kind(given)
+    except ValueError:
+        known = ", ".join(kind)
+        raise UsageError(f"{name}={given!r} is not valid: use one of {known}") from None
+
+
+def _digits(given: Any) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str) or not 0 < len(given) <= 64 or not set(given) <= set(hexdigits):
+        raise UsageError(f"id={given!r} is not valid: use the first hex digits of an id")
+    return given.lower()
+
+
+def moment_of(when: Any, name: str, now: int) -> int | None:
+    """A time in milliseconds; None: it was not given."""
+    if when is None:
+        return None
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise UsageError(
+                f"{name}={when!r} has no time zone: use datetime.now(UTC) or a duration"
+            )
+        return round(when.timestamp() * 1000)
+    return now - round(seconds(when, name) * 1000)
+
+
+def browse(asked: Mapping[str, Any], limit: int, after: str) -> Flow[tuple[list[Record], str]]:
+    check_limit(limit)
+    page = yield from page_of(Browse(limit, **asked, after=after))
+    return [row.view() for row in page.rows], page.after
+
+
+def count(asked: Mapping[str, Any], up_to: int | None) -> Flow[int]:
+    if up_to is not None:
+        check_limit(up_to, "up_to")
+    return (yield Count(MOST if up_to is None else up_to, **asked))  # type: ignore[no-any-return]
+
+
+def audit_log(limit: int, since: When | None, now: int) -> Flow[list[AuditEntry]]:
+    check_limit(limit)
+    return (yield AuditLog(limit, moment_of(since, "since", now) or 0))  # type: ignore[no-any-return]
+
+
+class Browsing:
+    """All records of a search, a page at a time: the caller runs `page` while there is something `left`."""
+
+    def __init__(self, asked: Mapping[str, Any], limit: int | None) -> None:
+        if limit is not None:
+            check_limit(limit)
+        self._asked = asked
+        self._limit = limit
+        self._after = ""
+        self.left = True
+
+    def page(self) -> Flow[tuple[list[Record], str]]:
+        size = PAGE if self._limit is None else min(PAGE, self._limit)
+        return browse(self._asked, size, self._after)
+
+    def took(self, page: tuple[list[Record], str]) -> list[Record]:
+        records, self._after = page
+        if self._limit is not None:
+            self._limit -= len(records)
+        self.left = bool(self._after) and self._limit != 0
+        return records

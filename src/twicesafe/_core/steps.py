@@ -1,0 +1,311 @@
+"""The flows of single steps: run, sleep and wait. One fenced write per step.
+
+    recorded            the recorded result is the answer; nothing runs
+    new                 run it, record it, return it
+    started, no result  (a prober or ``hold``) ask the prober; without one, ``hold`` holds the run
+
+A flow returns a reply, and its caller raises or returns it: inside a generator a `StopIteration` of the
+user's function would change its meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from .._values.owner_token import chance
+from .._values.steps import Step, StepState
+from ..errors import (
+    CorruptRecordError,
+    HeldError,
+    LeaseLostError,
+    NotStorableError,
+    ResultError,
+    ResultUnavailableError,
+    StepMismatchError,
+    StoreError,
+    StoreUnavailableError,
+    SuspendedError,
+    TooLargeError,
+    TwicesafeError,
+)
+from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from .protocol import Ack
+from .recording import pause_after
+from .run_requests import FOREVER, LoadRun, RecordStep, Run
+from .run_state import RunState, StepCall, Undo, Unwind
+
+__all__ = ["TIMED_OUT", "record", "sleep", "take", "wait"]
+
+TIMED_OUT: Final = b""
+"""The recorded result of a wait whose signal did not come. No codec returns it for a value."""
+
+SIGNAL_POLL: Final = 0.25
+"""Seconds after which a wait in place looks for its signal again; it begins with a tenth."""
+
+
+# --- run and capture -------------------------------------------------------------------------
+
+
+def take(state: RunState, call: StepCall) -> Flow[Reply]:
+    """Run a step, or return its recorded result."""
+    known = state.enter(call.name, call.kind, call.fingerprint)
+    if known is not None and known.state is StepState.DONE:
+        return _recorded(state, call, known)
+    _check_open(state)
+    # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped: the run
+    # goes on when the time is over, and waits for that thread before it ends.
+    state.running[call.name] = None
+    if call.options.timeout is not None:
+        ending = _to_its_end(state, call, known)
+        return (yield Detach(ending, call.options.timeout, None))  # type: ignore[no-any-return]
+    return (yield from _to_its_end(state, call, known))
+
+
+def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
+    try:
+        return (yield from _run(state, call, known))
+    finally:
+        state.running.pop(call.name, None)
+
+
+def _recorded(state: RunState, call: StepCall, known: Step) -> Reply:
+    if known.result is None:
+        _register(state, call, known.position, None, is_known=False)
+        return Raised(
+            ResultUnavailableError(
+                f"the step {call.name!r} is done, but its result was not kept; it is not run again; "
+                "restart the run, or resolve it",
+                key=state.claim.key,
+            )
+        )
+    try:
+        value = state.policy.codec.decode(known.result, call.declared)
+    except CorruptRecordError as error:
+        return Raised(error.about(state.claim.key))
+    _register(state, call, known.position, value)
+    return Returned(value)
+
+
+def _register(
+    state: RunState, call: StepCall, position: int, value: Any, is_known: bool = True
+) -> None:
+    if call.undo is not None:
+        state.undos[call.name] = Undo(call.name, position, call.undo, value, is_known)
+
+
+def _check_open(state: RunState) -> None:
+    if state.undoing or state.is_over:
+        raise Unwind
+    state.claim.check()
+
+
+def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
+    if known is not None:  # it was started, and its worker did not record how it ended
+        found = yield from _probed(state, call)
+        if found is not None:
+            return found
+    elif state.holds or call.probe is not None:
+        yield from record(state, _ask(state, call, StepState.STARTED))
+    attempt = 0
+    while True:
+        attempt += 1
+        reply: Reply = yield Invoke(state.step_claim(call.name), call.run, call.options.timeout)
+        if isinstance(reply, Returned):
+            return (yield from _keep(state, call, reply.value, attempt))
+        if attempt >= call.options.attempts or not _may_retry(reply.error):
+            return reply
+        yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
+        _check_open(state)
+
+
+def _may_retry(error: BaseException) -> bool:
+    """Whether to try the step again in this attempt of the run."""
+    return isinstance(error, Exception) and not isinstance(error, (SuspendedError, LeaseLostError))
+
+
+def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
+    """Did it happen? None: it did not, run it."""
+    if call.probe is None:
+        if not state.holds:
+            return None  # an earlier version of the code had a prober
+        state.held = True
+        raise HeldError(
+            f"outcome unknown: the worker stopped in the step {call.name!r} (takeover='hold'); find out "
+            "what was done, then release or resolve the run; or give the step a prober",
+            key=state.claim.key,
+        )
+    reply: Reply = yield Invoke(state.step_claim(call.name), call.probe)
+    if isinstance(reply, Raised):
+        return reply
+    if reply.value is None:
+        return None
+    (value,) = reply.value
+    return (yield from _keep(state, call, value, 1))
+
+
+def _ask(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
+    claim = state.claim
+    return RecordStep(
+        claim.key.id, claim.owner, claim.fence, call.name, call.kind, as_, call.fingerprint
+    )
+
+
+def _keep(state: RunState, call: StepCall, value: Any, attempt: int) -> Flow[Reply]:
+    """Record the result. One that cannot be kept is an error, and the step is done all the same."""
+    ask = _ask(state, call)
+    ask.attempt, ask.position, ask.undo = attempt, state.next_position(), call.undo is not None
+    problem: ResultError | None = None
+    try:
+        ask.result = _encoded(state, call, value)
+    except ResultError as error:
+        problem = error.about(state.claim.key)
+    refused = yield from record(state, ask)
+    _register(state, call, ask.position, value)
+    if problem is None and refused is not None:
+        problem = NotStorableError(
+            f"the step {call.name!r} is done and recorded, but the store refused its result ({refused})",
+            key=state.claim.key,
+            value=value,
+        )
+    return Returned(value) if problem is None else Raised(problem)
+
+
+def _encoded(state: RunState, call: StepCall, value: Any) -> bytes:
+    try:
+        payload = state.policy.codec.encode(value, call.declared)
+    except ResultError:
+        raise
+    except Exception as error:
+        raise NotStorableError(
+            f"the step {call.name!r} is done and recorded, but its result could not be encoded "
+            f"({type(error).__name__}); it is not run again",
+            value=value,
+        ) from error
+    most = state.policy.max_result_bytes
+    if len(payload) > most:
+        raise TooLargeError(
+            f"the step {call.name!r} is done and recorded, but its result has {len(payload)} bytes and "
+            f"max_result_bytes is {most}; it is not run again",
+            value=value,
+        )
+    return payload
+
+
+def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
+    """Retry until the store has recorded a step (P10). Returns why it was recorded without its result."""
+    claim, tries, refused = state.claim, 0, None
+    ack: Ack | None = None
+    while ack is None:
+        try:
+            ack = yield ask
+        except StoreUnavailableError as error:
+            pause = pause_after(tries)
+            if claim.gone or claim.clock() + pause >= claim.expires:
+                raise StoreUnavailableError(
+                    f"the step {ask.name!r} ran, but the store did not answer while the claim lasted: "
+                    "whether it was recorded is unknown; the next attempt finds out",
+                    key=claim.key,
+                ) from error
+            tries += 1
+            yield Sleep(pause, firm=True)
+        except StoreError as error:
+            if refused is not None or ask.result is None:
+                raise error.about(claim.key) from error.__cause__
+            refused, ask = error, replace(ask, result=None)
+    if ack is Ack.OK:
+        return refused
+    if ack is Ack.REFUSED:
+        raise state.mismatch(ask.name, "", ask.kind)
+    claim.gone = True
+    gone = "its record is gone" if ack is Ack.MISSING else "another worker took the run over"
+    raise LeaseLostError(
+        f"the step {ask.name!r} was not recorded: {gone}; this worker must stop", key=claim.key
+    )
+
+
+# --- sleep and wait --------------------------------------------------------------------------
+
+
+def sleep(state: RunState, name: str, seconds: float) -> Flow[Reply]:
+    """Return when the sleep is over; a long one suspends the run."""
+    known = state.enter(name, "sleep", b"")
+    due = state.store_now() + round(seconds * 1000)
+    if known is None:
+        _check_open(state)
+        yield from record(state, _waiting(state, name, "sleep", seconds))
+    else:
+        due = known.due_at
+    left = (due - state.store_now()) / 1000
+    if left <= 0:
+        return Returned(None)
+    _check_open(state)
+    if left > state.policy.wait:
+        state.suspends[name] = due
+        raise Unwind
+    yield Sleep(left)
+    return Returned(None)
+
+
+def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Flow[Reply]:
+    """The signal's value; None: it did not come in time. A long wait suspends the run."""
+    known = state.enter(name, "wait", b"")
+    if known is None:
+        _check_open(state)
+        ask = _waiting(state, name, "wait", timeout or 0)
+        known = (yield from _waited(state, ask)) or _as_step(ask, state, timeout)
+    pause = SIGNAL_POLL / 10
+    while known.state is not StepState.DONE:
+        left = None if not known.due_at else (known.due_at - state.store_now()) / 1000
+        _check_open(state)
+        if left is not None and left <= 0:
+            over = replace(_waiting(state, name, "wait", 0), state=StepState.DONE, result=TIMED_OUT)
+            known = (yield from _waited(state, over)) or replace(
+                known, state=StepState.DONE, result=TIMED_OUT
+            )
+            break
+        if left is None or left > state.policy.wait:
+            state.waits[name] = None
+            state.suspends[name] = known.due_at or None
+            raise Unwind
+        yield Sleep(min(left, pause))
+        pause = min(pause * 1.5, SIGNAL_POLL)
+        known = (yield from _loaded(state, name)) or known
+    if known.result is None or known.result == TIMED_OUT:
+        return Returned(None)
+    try:
+        return Returned(state.policy.codec.decode(known.result, declared))
+    except TwicesafeError as error:
+        return Raised(error.about(state.claim.key))
+
+
+def _waiting(state: RunState, name: str, kind: str, seconds: float) -> RecordStep:
+    claim = state.claim
+    ask = RecordStep(claim.key.id, claim.owner, claim.fence, name, kind, StepState.WAITING)
+    ask.delay = min(round(seconds * 1000), FOREVER)
+    return ask
+
+
+def _waited(state: RunState, ask: RecordStep) -> Flow[Step | None]:
+    """Record that a wait began or ended. The step, if its signal came first."""
+    try:
+        yield from record(state, ask)
+    except StepMismatchError:
+        found = yield from _loaded(state, ask.name)
+        if found is None or found.kind != ask.kind:
+            raise
+        return found
+    return None
+
+
+def _loaded(state: RunState, name: str) -> Flow[Step | None]:
+    run: Run | None = yield LoadRun(state.claim.key.id)
+    found = () if run is None else run.steps
+    return next((step for step in found if step.name == name), None)
+
+
+def _as_step(ask: RecordStep, state: RunState, timeout: float | None) -> Step:
+    now = state.store_now()
+    due = 0 if timeout is None else now + ask.delay
+    return Step(ask.name, ask.kind, ask.state, ask.fence, 1, 0, False, now, now, due)

@@ -1,0 +1,365 @@
+"""The flow of one tool call, as commands. It decides; `integrations._tool_calls` performs.
+
+    approve    only if the rule asks for it: has a person said yes to exactly these arguments?
+    claim      replay | refuse | run; a held key is looked up by the rule's probe first
+    run        how the tool ends decides how the key ends:
+
+    the tool …                                          the key is                  the model gets
+    returns                                             completed                   its result
+    returns an error, or asks the client for input      withdrawn                   that
+    raises `NotDone`                                    withdrawn                   its reason
+    raises another error that means "nothing was done"  withdrawn                   that error
+    raises an error that the policy remembers           failed                      that error
+    raises anything else, takeover="retry"              released after a back-off   that error
+    raises anything else, takeover="hold"               held, then looked up        unknown, or the result
+    is cancelled or killed                              held or released, as above  nothing
+
+To *withdraw* a claim leaves no trace of its arguments: the model may correct them, and the corrected call
+is not a mismatch.
+
+A probe's decision carries the fence of the record that it was made about. If the key was released, run or
+resolved meanwhile, the store refuses the decision, and the flow looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from ..._values.keys import Key
+from ..._values.records import Record, State
+from ..._values.settings import seconds
+from ...errors import (
+    ConfigurationError,
+    HeldError,
+    ResultError,
+    TwicesafeError,
+    UsageError,
+    text_of,
+)
+from ..http.flow import Complete, Enter, Hold, Leave, Log
+from .answers import Answer, answer_to
+from .rule import Done, NotDone, ToolCall, ToolRule
+
+__all__ = [
+    "Ask",
+    "CallClaim",
+    "LookUp",
+    "Now",
+    "Open",
+    "Ran",
+    "ReleaseHeld",
+    "ResolveHeld",
+    "RunTool",
+    "ToolFlow",
+    "Withdraw",
+    "call_tool",
+]
+
+T = TypeVar("T")
+ToolFlow: TypeAlias = Generator[Any, Any, T]
+
+BY: Final = "twicesafe probe"
+"""Who decided, in the audit trail of a key that a probe resolved or released."""
+
+LOOKS: Final = 5
+"""How often one call looks at a key that others change meanwhile."""
+
+_MARK: Final = "twicesafe.tool"
+
+
+class CallClaim(Protocol):
+    """What the flow reads from a claim."""
+
+    @property
+    def is_new(self) -> bool: ...
+    @property
+    def result(self) -> Any: ...
+    @property
+    def key(self) -> Key: ...
+
+
+# --- commands, besides those of `http.flow` --------------------------------------------------
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Reply: a claim of the call's key, or of its approval; not entered yet."""
+
+    approval: bool = False
+
+
+class RunTool(msgspec.Struct, frozen=True):
+    """Call the tool. Reply: `Ran`. Throws what the tool raises."""
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """Nothing was done: give the claim back, and keep nothing of what it was for."""
+
+    claim: Any
+
+
+class LookUp(msgspec.Struct, frozen=True):
+    """Reply: the record of a key, or None."""
+
+    key: Key
+
+
+class Now(msgspec.Struct, frozen=True):
+    """Reply: the time, as a datetime."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Ask the rule's probe. Reply: what it returns."""
+
+    call: ToolCall
+
+
+class ResolveHeld(msgspec.Struct, frozen=True):
+    """Record the answer, if the record still has this fence."""
+
+    key: Key
+    fence: int
+    value: Any
+    by: str
+
+
+class ReleaseHeld(msgspec.Struct, frozen=True):
+    """Let the next call run, if the record still has this fence. ``force``: even if it is completed."""
+
+    key: Key
+    fence: int
+    by: str
+    why: str
+    force: bool = False
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """The tool has returned."""
+
+    result: Any
+    """The framework's own object."""
+    recorded: Any
+    """What is kept of it: plain data."""
+    is_final: bool = True
+    """False: the result says that nothing was done."""
+
+
+# --- the flow --------------------------------------------------------------------------------
+
+
+def call_tool(
+    rule: ToolRule,
+    call: ToolCall,
+    not_done: tuple[type[BaseException], ...],
+    remember: tuple[type[BaseException], ...] = (),
+) -> ToolFlow[Answer]:
+    """One call, from its key to its answer. Raises what the tool raised, if nothing was done.
+
+    ``not_done``: the errors by which a tool of this framework says that nothing was done.
+    """
+    try:
+        ended = yield from _called(rule, call, not_done, remember)
+    except ConfigurationError:
+        raise
+    except TwicesafeError as error:
+        return answer_to(error, call.tool)
+    if isinstance(ended, Exception):
+        raise ended
+    return ended
+
+
+def _called(
+    rule: ToolRule,
+    call: ToolCall,
+    not_done: tuple[type[BaseException], ...],
+    remember: tuple[type[BaseException], ...],
+) -> ToolFlow[Answer | Exception]:
+    has_run = is_approved = False
+    for _ in range(LOOKS):
+        if rule.approval and not is_approved and not (yield from _was_started(call)):
+            refused = yield from _approval(rule, call)
+            if refused is not None:
+                return refused
+            is_approved = True
+        claim: CallClaim = yield Open()
+        try:
+            yield Enter(claim)
+        except HeldError as error:
+            answer = yield from _look_up(rule, call, error, has_run=has_run)
+            if answer is not None:
+                return answer
+            continue
+        if not claim.is_new:
+            return _replayed(call, claim.result)
+        if rule.approval and not is_approved:  # its record ended or expired while we looked
+            yield Withdraw(claim)
+            continue
+        ended = yield from _run(rule, call, claim, not_done, remember)
+        if ended is not None:
+            return ended
+        has_run = True
+    return Answer(state="running", tool=call.tool, key=call.key, retry_after=1.0)
+
+
+def _run(
+    rule: ToolRule,
+    call: ToolCall,
+    claim: CallClaim,
+    not_done: tuple[type[BaseException], ...],
+    remember: tuple[type[BaseException], ...],
+) -> ToolFlow[Answer | Exception | None]:
+    """The tool under its claim. An error: the tool raised it. None: unknown, and the key is held."""
+    unknown = Answer(state="unknown", tool=call.tool, key=call.key)
+    try:
+        ran: Ran = yield RunTool()
+    except Exception as error:
+        if _says_not_done(error, (*not_done, *rule.not_done, NotDone)):
+            yield Withdraw(claim)
+            stated = next((one for one in _chain(error) if isinstance(one, NotDone)), None)
+            if stated is None:
+                return error
+            why = text_of(stated) or "it gave no reason"
+            return Answer(state="not_done", tool=call.tool, key=call.key, reason=why)
+        if rule.takeover == "retry" or isinstance(error, remember):
+            yield Leave(claim, error)
+            return error
+        yield Log("warning", f"{call.tool}: outcome unknown, key {call.key.short} is held", error)
+        try:
+            *_, first = _chain(error)  # frameworks wrap what the tool raised
+            yield Hold(claim, type(first).__qualname__)
+        except TwicesafeError as trouble:  # its lease ends, and then it is held
+            yield Log("error", f"{call.tool}: not recorded as held yet: {text_of(trouble)}")
+            return unknown
+        return None
+    done = Answer(state="done", tool=call.tool, result=ran.result, key=call.key)
+    if not ran.is_final:
+        yield Withdraw(claim)
+        return done
+    now = yield Now()
+    try:
+        yield Complete(claim, recorded(ran.recorded, now))
+    except ResultError as error:
+        yield Log("warning", f"{call.tool} is done, but repeats get no result: {text_of(error)}")
+    except TwicesafeError as error:
+        yield Log(
+            "error", f"{call.tool} has run, and that is not on record: {text_of(error)}", error
+        )
+        return unknown
+    yield Leave(claim)
+    return done
+
+
+def _says_not_done(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Believed only if no other error led to it: a time-out in other words is still a time-out.
+
+    ``raise … from None`` is believed: then the author has said so.
+    """
+    return all(isinstance(one, kinds) for one in _chain(error))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what led to it."""
+    here: BaseException | None = error
+    while here is not None:
+        yield here
+        here = here.__cause__ or (None if here.__suppress_context__ else here.__context__)
+
+
+# --- an unknown outcome ----------------------------------------------------------------------
+
+
+def _look_up(
+    rule: ToolRule, call: ToolCall, error: HeldError, *, has_run: bool
+) -> ToolFlow[Answer | None]:
+    """Verify before retry. None: it is decided, so ask the store again."""
+    unknown = answer_to(error, call.tool)
+    if rule.probe is None:
+        return unknown
+    try:
+        record: Record | None = yield LookUp(call.key)
+        if record is None or record.state is not State.HELD:
+            return None
+        found = yield Ask(call)
+        now = yield Now()
+        if isinstance(found, Done):
+            value = recorded(found.result, now)
+            yield from _decide(ResolveHeld(call.key, record.fence, value, BY))
+            return None
+        if not isinstance(found, NotDone):
+            return unknown
+        wait = seconds(rule.settles_within) - (now - record.changed_at).total_seconds()
+        if wait > 0:
+            unknown.retry_after = wait
+            return unknown
+        why = text_of(found) or "the probe says that it did not happen"
+        yield from _decide(ReleaseHeld(call.key, record.fence, BY, why))
+    except Exception as trouble:  # of the probe, or of the store: nothing is decided
+        yield Log("warning", f"{call.tool}: could not look it up: {text_of(trouble)}", trouble)
+        return unknown
+    if has_run:  # once per call: the model decides about the next one
+        return Answer(state="not_done", tool=call.tool, key=call.key, reason=why)
+    return None
+
+
+def _decide(command: ResolveHeld | ReleaseHeld) -> ToolFlow[None]:
+    """If another decision, or the tool itself, was quicker, the store refuses: the flow looks again."""
+    with suppress(UsageError):
+        yield command
+
+
+# --- approval --------------------------------------------------------------------------------
+
+
+def _was_started(call: ToolCall) -> ToolFlow[bool]:
+    """Whether the call has run or runs, so that it was approved before."""
+    record: Record | None = yield LookUp(call.key)
+    return record is not None and record.state is not State.RELEASED
+
+
+def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[Answer | None]:
+    """None: a person has said yes to exactly these arguments, not longer ago than the retention."""
+    waiting = Answer(state="waiting", tool=call.tool, key=call.key)
+    for _ in range(LOOKS):
+        claim: CallClaim = yield Open(approval=True)
+        waiting.key = claim.key
+        try:
+            yield Enter(claim)
+        except HeldError:
+            return waiting
+        if claim.is_new:
+            shown = msgspec.json.encode(call.arguments, enc_hook=str).decode()
+            yield Hold(claim, f"approve {call.tool} {shown}"[:500])
+            return waiting
+        # An older one may belong to a run whose record is gone: one yes is for one run.
+        record: Record | None = yield LookUp(claim.key)
+        now = yield Now()
+        if record is None:
+            continue
+        if (now - record.changed_at).total_seconds() >= seconds(rule.retention):
+            why = "the approval has expired"
+            yield from _decide(ReleaseHeld(claim.key, record.fence, BY, why, force=True))
+            continue
+        if claim.result is True:
+            return None
+        said = "no reason was given" if claim.result is False else str(claim.result)
+        return Answer(state="refused", tool=call.tool, key=claim.key, reason=said)
+    return waiting
+
+
+# --- what is recorded ------------------------------------------------------------------------
+
+
+def recorded(result: Any, now: datetime) -> dict[str, Any]:
+    """The value of a completed key. An operator may record any other value in its place."""
+    return {_MARK: 1, "at": now.astimezone(UTC).isoformat(timespec="seconds"), "result": result}
+
+
+def _replayed(call: ToolCall, value: Any) -> Answer:
+    answer = Answer(state="replayed", tool=call.tool, key=call.key, result=value)
+    if isinstance(value, dict) and _MARK in value:
+        answer.result, answer.at = value.get("result"), value.get("at")
+    return answer

@@ -1,0 +1,126 @@
+"""Which operation is this call? Its key and its fingerprint, made from arguments that a model wrote.
+
+A model writes ``10`` or ``10.0`` or ``"10"``, a letter and its accent as one character or as two, an
+optional argument as null or not at all. None of these is another operation, so they are made equal
+before anything is compared, with the help of the tool's JSON schema:
+
+    a whole float is an int; a number in quotes is a number where the schema says number
+    text is in the normal form NFC
+    an argument that is absent has the schema's default; null is the same as absent
+
+What is left differs: ``order-1`` is not ``ORDER-1``, and a list keeps its order.
+
+The key is never the model's. It is what the caller's program sent with the call, or a hash of the
+arguments that the rule names as identity; in a scope of tool, principal and run.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+
+from ..._values.fingerprint import fingerprint
+from ..._values.keys import MAX_KEY_BYTES, Key
+from ...errors import ConfigurationError, MissingKeyError
+from .rule import ToolRule
+
+__all__ = ["approval_key", "check_names", "key_of_call", "normalised", "print_of_call"]
+
+
+def normalised(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as they are compared."""
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    given = {
+        name: about["default"]
+        for name, about in properties.items()
+        if isinstance(about, Mapping) and "default" in about and name not in arguments
+    }
+    given.update(
+        (name, _as_declared(value, properties.get(name))) for name, value in arguments.items()
+    )
+    return _normal(given)  # type: ignore[no-any-return]
+
+
+def _as_declared(value: Any, about: Any) -> Any:
+    """A number that the model put in quotes, where the schema knows numbers and no text."""
+    if type(value) is not str or not isinstance(about, Mapping):
+        return value
+    kinds = {
+        one.get("type") for one in (about, *about.get("anyOf", ())) if isinstance(one, Mapping)
+    }
+    if "string" in kinds or not kinds & {"integer", "number"}:
+        return value
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(value)
+    return value
+
+
+def _normal(value: Any) -> Any:
+    if isinstance(value, str):
+        return unicodedata.normalize("NFC", value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {_normal(name): _normal(item) for name, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_normal(item) for item in value]
+    return value
+
+
+def key_of_call(
+    tool: str,
+    rule: ToolRule,
+    arguments: Mapping[str, Any],
+    *,
+    given: str | None,
+    principal: str | None,
+    run: str | None,
+) -> Key:
+    """The key of a call, before a receiver puts its scope in front. ``given``: the caller's own key."""
+    scope = (_part("tool", tool), _part("principal", principal), _part("run", run))
+    if given is not None:
+        return Key(given, scope)
+    if rule.identity is None:
+        raise MissingKeyError(
+            f"{tool} needs a key with every call, because its rule names no identity; the program "
+            "that runs the agent must send one"
+        )
+    return Key.from_content(dict(arguments), only=rule.identity, scope=scope)
+
+
+def _part(what: str, value: str | None) -> str:
+    """A scope part. None, and a value that is too long for a scope, cannot equal another value."""
+    if value is None:
+        return f"no {what}"
+    part = f"{what}={value}"
+    if len(part.encode()) > MAX_KEY_BYTES:
+        return f"{what}#{sha256(value.encode()).hexdigest()}"
+    return part
+
+
+def approval_key(key: Key) -> Key:
+    """The key that a person resolves to approve the call."""
+    return Key(key.value, (*key.scope, "approval"), absolute=True)
+
+
+def print_of_call(rule: ToolRule, arguments: Mapping[str, Any], *, whole: bool = False) -> bytes:
+    """The fingerprint: of all arguments but the prose. ``whole``: of the prose, too."""
+    return fingerprint(dict(arguments), ignore=() if whole else rule.prose)
+
+
+def check_names(tool: str, rule: ToolRule, schema: Mapping[str, Any]) -> None:
+    """Refuse a rule that names arguments which the tool does not have."""
+    known = schema.get("properties")
+    if not isinstance(known, Mapping) or schema.get("additionalProperties") is True:
+        return
+    for setting in ("identity", "prose"):
+        for name in getattr(rule, setting) or ():
+            if name.partition(".")[0] not in known:
+                raise ConfigurationError(
+                    f"{setting}={name!r} is not an argument of the tool {tool!r}; use one of "
+                    f"{', '.join(known)}"
+                )
