@@ -28,7 +28,7 @@ from twicesafe import (
 )
 from twicesafe._core.protocol import ClaimRequest, Verdict
 from twicesafe._values.keys import Key
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.owner_token import new_owner, new_owner_ahead
 from twicesafe.events import Event
 
 ENGINES = ["postgresql", "postgresql-generations", "asyncpg", "mysql", "sqlite"]
@@ -120,18 +120,24 @@ def test_the_same_with_asyncio(url: str, held: Held, policy: Policy):
     assert not {"Unprotected", "StoreFailed"} & heard.names
 
 
-def test_who_waits_gets_the_answer_of_the_transaction(url: str, held: Held):
+def test_who_waits_gets_the_answer_of_the_transaction(
+    url: str, held: Held, monkeypatch: pytest.MonkeyPatch
+):
     """Waiters look again by themselves: nothing announces the end of a caller's transaction."""
     values: list[bool] = []
-    heard = Heard()
-    with Receiver.open(url, policy=Policy(wait=60), observers=[heard]) as receiver:
+    asked: list[object] = []
+    with Receiver.open(url, policy=Policy(wait=60)) as receiver:
+        perform = receiver.store.perform
+        monkeypatch.setattr(
+            receiver.store, "perform", lambda request: asked.append(request) or perform(request)
+        )
 
         def wait() -> None:
             values.append(receiver.process("held", lambda: "mine").replayed)
 
         thread = threading.Thread(target=wait)
         thread.start()
-        until(lambda: "Waited" in heard.names)
+        until(lambda: len(asked) > 1)
         held.door.rollback()
         thread.join(60)
     assert values == [False]  # it was rolled back, so the waiter ran
@@ -207,7 +213,7 @@ def test_a_locked_table_is_an_outage_and_not_a_busy_key(postgres_url: str, patie
         Receiver.open(postgres_url, policy=HASTY) as receiver,
         psycopg.connect(postgres_url) as other,
     ):
-        other.execute("LOCK TABLE twicesafe_records IN ACCESS EXCLUSIVE MODE")
+        other.execute("LOCK TABLE twicesafe_keys IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreUnavailableError):
             receiver.store.perform(ClaimRequest(Key("k"), new_owner(), 1000))
 
@@ -264,3 +270,20 @@ def test_no_operator_gets_past_a_transaction_that_has_just_begun(url: str, held:
                 (StillInProgressError, UsageError), match=r"no record|transaction holds"
             ):
                 act("held", by="ann")
+
+
+def test_an_inbox_does_not_count_a_claim_made_ahead(url: str) -> None:
+    """A worker of lease mode died before it could start this message of its batch."""
+    plain = url.replace("+asyncpg", "")
+    with Receiver.open(plain) as receiver:
+        for name in ("one", "many"):
+            receiver.store.perform(ClaimRequest(Key(name), new_owner_ahead(), 0))
+        door = open_door(DOORS[plain.partition(":")[0]], plain.partition("?")[0])
+        with Inbox.open(plain, policy=Policy(max_attempts=1)) as inbox:
+            door.begin()
+            outcome = inbox.process(door.connection, "one", lambda connection: None)
+            assert inbox.accept_many(door.connection, ["many"]) == [True]
+            door.commit()
+            assert (outcome.attempt, outcome.replayed) == (1, False)
+        door.close()
+        assert [receiver.record(name).attempt for name in ("one", "many")] == [1, 1]

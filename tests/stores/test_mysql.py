@@ -110,7 +110,7 @@ def test_a_known_duplicate_locks_nothing(store: MysqlStore, mariadb_url: str):
     assert store.perform(ClaimRequest(key, B, HOUR)).verdict is Verdict.BUSY
     with other_session(mariadb_url) as cursor:
         cursor.execute("START TRANSACTION")
-        cursor.execute("SELECT * FROM twicesafe_records FOR UPDATE")
+        cursor.execute("SELECT * FROM twicesafe_keys FOR UPDATE")
         assert store.perform(ClaimRequest(key, B, HOUR)).verdict is Verdict.BUSY
 
 

@@ -15,7 +15,7 @@ import pytest
 from twicesafe import AsyncReceiver, Receiver
 from twicesafe._engines.mysql import MysqlStore
 from twicesafe._engines.mysql.settings import Settings
-from twicesafe._engines.sql.migrations import _statements
+from twicesafe._engines.sql.migrations import statements_of
 from twicesafe.errors import (
     ConfigurationError,
     SchemaVersionError,
@@ -155,14 +155,12 @@ def statements(mariadb_url: str) -> Iterator[Any]:
 
 def test_opening_migrates_once_and_says_so(mariadb_url: str):
     first = MysqlStore.open(mariadb_url)
-    assert first.migrated == ["twicesafe: schema 0 → 1 (0001_records.sql)"]
+    assert first.migrated == ["twicesafe: schema 0 → 3 (new tables)"]
     second = MysqlStore.open(mariadb_url)
     assert second.migrated == []
     other = MysqlStore.open(f"{mariadb_url}?table=shop")
     assert tables(mariadb_url) == {
-        f"{table}_{part}"
-        for table in ("twicesafe", "shop")
-        for part in ("records", "meta", "audit")
+        f"{table}_{part}" for table in ("twicesafe", "shop") for part in ("keys", "meta", "audit")
     }
     for store in (first, second, other):
         store.close()
@@ -171,8 +169,8 @@ def test_opening_migrates_once_and_says_so(mariadb_url: str):
 def test_a_migration_that_died_is_started_anew(mariadb_url: str, statements: Any):
     """Every statement commits by itself here: the crash may fall behind any of them."""
     store = MysqlStore.open(mariadb_url)
-    steps = _statements(store._schema.sql(1))
-    assert len(steps) == 4
+    steps = statements_of(store._schema.sql(3, 0))
+    assert len(steps) == 7
     for died_after in range(len(steps) + 1):
         table = f"t{died_after}"
         for statement in steps[:died_after]:
@@ -236,7 +234,7 @@ def test_a_doctor_checks_what_the_guarantees_depend_on(own_server: Any):
     server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     server.execute("SET GLOBAL sync_binlog = 1")
     assert {finding.level for finding in store.doctor()} == {"ok"}
-    server.execute("ALTER TABLE shop.twicesafe_records ENGINE=Aria")
+    server.execute("ALTER TABLE shop.twicesafe_keys ENGINE=Aria")
     assert [f.what for f in store.doctor() if f.level == "refuse"] == [
         "the records are in Aria, which has no transactions"
     ]

@@ -36,7 +36,7 @@ from twicesafe._engines.mysql import MysqlStore
 from twicesafe._engines.mysql.connection import Session
 from twicesafe._transactions.mysql import PymysqlTransaction
 
-RECORDS = "twicesafe_records"
+RECORDS = "twicesafe_keys"
 A, B = b"a" * 16, b"b" * 16
 HOUR = 3_600_000
 LEASE = 6

@@ -91,16 +91,17 @@ def test_the_same_on_the_older_server(kind: str, postgres16_url: str):
 def test_a_take_over_is_one_statement_too(client: DriverReceiver, postgres_url: str):
     """By the version of the row that was seen; if that never held, each would be decided apart."""
     statements: list[str] = []
-    over = "UPDATE twicesafe_records SET lease_until = 1, expires_at = {end} RETURNING 1"
+    over = "UPDATE twicesafe_keys SET lease_until = 1, expires_at = {end} RETURNING 1"
     for end, keys in ((0, ["left"]), (1, ["late"]), (0, ["a", "b"]), (1, ["c", "d"])):
         client.process_many(keys, str, key=str)
-        ask(postgres_url, f"UPDATE twicesafe_records SET state = {1 if end else 0} RETURNING 1")
+        ask(postgres_url, f"UPDATE twicesafe_keys SET state = {1 if end else 0} RETURNING 1")
         ask(postgres_url, over.format(end=end))
         client.store._tap = lambda when, _: statements.append(when)
-        outcomes = client.process_many(keys, str, key=str)
+        claims = [ClaimRequest(Key(key), key.ljust(16).encode(), 30000) for key in keys]
+        answers = client._end(client.store.perform_many(claims))
         client.store._tap = None
-        assert [outcome.fence for outcome in outcomes] == [2] * len(keys)
-        assert statements.count("before") == 2
+        assert [answer.fence for answer in answers] == [2] * len(keys)
+        assert statements.count("before") == 1
         statements.clear()
 
 
@@ -108,13 +109,13 @@ def test_a_take_over_is_one_statement_too(client: DriverReceiver, postgres_url: 
 def test_a_plan_made_for_an_empty_table_goes_by_the_index(op: str, postgres_url: str):
     """It is kept while the table grows: to read all of it would be dear before long."""
     with Receiver.open(postgres_url), psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("VACUUM ANALYZE twicesafe_records")
+        connection.execute("VACUUM ANALYZE twicesafe_keys")
         connection.execute(f"SELECT {BY_INDEX}")
         for text in getattr(PostgresPrograms("twicesafe", dollars)._statements, op):
             rows = connection.execute(f"EXPLAIN (GENERIC_PLAN) {text}").fetchall()
             plan = "\n".join(row[0] for row in rows)
-            assert "Index Scan using twicesafe_records_pkey" in plan
-            assert "Seq Scan on twicesafe_records" not in plan
+            assert "Index Scan using twicesafe_keys_pkey" in plan
+            assert "Seq Scan on twicesafe_keys" not in plan
 
 
 # --- what is written -------------------------------------------------------------------------
@@ -136,7 +137,9 @@ def test_completions_are_heap_only(kind: str, postgres_url: str):
     with DriverReceiver(kind, postgres_url) as client:
         for number in range(200):
             client.process(f"key-{number}", "x".join, "ab" * 50)
-    sql = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'twicesafe_records'"
+    sql = (
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'twicesafe_keys'"
+    )
     until = time.monotonic() + 60
     while (found := ask(postgres_url, sql))[0] < 200:
         assert time.monotonic() < until, "the statistics never came"
@@ -152,8 +155,8 @@ def test_the_size_of_a_record(postgres_url: str):
             messages = [f"key-{number}" for number in range(start, start + 1000)]
             receiver.process_many(messages, lambda _: "x" * 190, key=str)
         with psycopg.connect(postgres_url, autocommit=True) as connection:
-            connection.execute("VACUUM FULL twicesafe_records")
-    size = ask(postgres_url, "SELECT pg_total_relation_size('twicesafe_records') / 20000")
+            connection.execute("VACUUM FULL twicesafe_keys")
+    size = ask(postgres_url, "SELECT pg_total_relation_size('twicesafe_keys') / 20000")
     assert size <= 420  # rows of 200 bytes and their index, without the air between them
 
 
@@ -182,7 +185,7 @@ class Rival:
 
     def end_when_awaited(self, url: str) -> None:
         """Finish as soon as a waiter has marked the record, and is therefore asleep or about to be."""
-        until(lambda: ask(url, "SELECT bool_or(awaited) FROM twicesafe_records"))
+        until(lambda: ask(url, "SELECT bool_or(awaited) FROM twicesafe_keys"))
         self.end()
 
     def end(self) -> None:
@@ -251,7 +254,7 @@ def test_without_wake_waiters_poll_and_no_connection_listens(kind: str, postgres
         )
     helper.join()
     assert listening == 0
-    assert not ask(postgres_url, "SELECT bool_or(awaited) FROM twicesafe_records")
+    assert not ask(postgres_url, "SELECT bool_or(awaited) FROM twicesafe_keys")
 
 
 def test_a_dead_workers_claim_is_taken_over_by_a_waiting_caller(kind: str, postgres_url: str):
@@ -270,5 +273,5 @@ def test_both_modes_and_both_drivers_share_one_table(postgres_url: str):
             client.process(kind, str, kind)
     with Receiver.open(f"{postgres_url}?table=mine&schema=app") as receiver:
         assert [receiver.process(kind, str, "again").value for kind in KINDS] == list(KINDS)
-    assert ask(postgres_url, "SELECT count(*) FROM app.mine_records") == 3
+    assert ask(postgres_url, "SELECT count(*) FROM app.mine_keys") == 3
     assert isinstance(AsyncReceiver.open(url_for("asyncpg", postgres_url)), AsyncReceiver)

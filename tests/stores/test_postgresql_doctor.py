@@ -52,7 +52,7 @@ def test_one_that_was_never_swept_is_as_old_as_its_records(postgres_url: str):
     store.perform(ClaimRequest(Key("k"), b"o" * 16, 1000))
     assert of_generations(store.doctor()).level == "ok"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("UPDATE twicesafe_generations SET created_at = created_at - 9000000")
+        connection.execute("UPDATE twicesafe_generations SET created_at = changed_at - 9000000")
     late = of_generations(store.doctor())
     assert (late.level, late.what[:40]) == ("warn", "the current generation is 2.5 periods ol")
     store.close()

@@ -74,7 +74,7 @@ def generations(store: PostgresStore, key: Key = KEY) -> list[int]:
     """Where this key's records are."""
     with store._pool.connection() as connection:
         rows = connection.execute(
-            "SELECT generation FROM twicesafe_generations WHERE id = %s", (key.id,)
+            "SELECT generation FROM twicesafe_generations WHERE uuid_send(id) = %s", (key.id[:16],)
         ).fetchall()
     return [row[0] for row in rows]
 
@@ -360,7 +360,9 @@ def test_a_locked_record_keeps_its_generation(store: PostgresStore):
     store.perform(ClaimRequest(KEY, A, HOUR))
     with a_node(store) as (connection, _):
         connection.execute("BEGIN")
-        connection.execute("SELECT FROM twicesafe_generations WHERE id = %s FOR UPDATE", (KEY.id,))
+        connection.execute(
+            "SELECT FROM twicesafe_generations WHERE uuid_send(id) = %s FOR UPDATE", (KEY.id[:16],)
+        )
         assert store.perform(Sweep(500))[1] == "", "it is left for the next sweep"
         assert parts(store)[0] == "twicesafe_g1"
         connection.execute("COMMIT")

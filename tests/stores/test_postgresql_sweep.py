@@ -18,7 +18,7 @@ from twicesafe._engines.postgresql import PostgresStore
 from twicesafe._values.owner_token import new_owner
 from twicesafe._values.records import SweepReport
 
-OLD = "UPDATE twicesafe_records SET expires_at = 1 WHERE expires_at > 0"
+OLD = "UPDATE twicesafe_keys SET expires_at = 1 WHERE expires_at > 0"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_locked_records_are_passed_over(receiver: Receiver, connection: psycopg.
     fill(receiver, connection, 50)
     with connection.transaction():
         connection.execute(
-            "SELECT id FROM twicesafe_records WHERE expires_at = 1 ORDER BY id LIMIT 7 FOR UPDATE"
+            "SELECT id FROM twicesafe_keys WHERE expires_at = 1 ORDER BY id LIMIT 7 FOR UPDATE"
         )
         assert receiver.sweep().removed == 43  # at once: it does not wait for the seven
     assert receiver.sweep().removed == 7
@@ -235,7 +235,7 @@ def test_no_fence_is_given_out_twice_while_a_backend_stands_still(
         pytest.skip("tables that keep generations refuse snapshots that outlive a statement")
     url = postgres_url + generations
     with Receiver.open(url) as receiver:
-        table = "twicesafe_g1" if generations else "twicesafe_records"
+        table = "twicesafe_g1" if generations else "twicesafe_keys"
         connection.execute(TRIGGER.format(table=table))  # type: ignore[arg-type]
         key = receiver.key("k")
         stalled = Stalled(url, key, connection, level)
@@ -243,7 +243,7 @@ def test_no_fence_is_given_out_twice_while_a_backend_stands_still(
         try:
             for _ in range(lives):
                 fences.append(receiver.process("k", str, 1).fence)
-                connection.execute(OLD.replace("twicesafe_records", table))  # type: ignore[arg-type]
+                connection.execute(OLD.replace("twicesafe_keys", table))  # type: ignore[arg-type]
                 if generations:
                     connection.execute("UPDATE twicesafe_meta SET opened_at = 1")
                 receiver.sweep()
@@ -252,9 +252,9 @@ def test_no_fence_is_given_out_twice_while_a_backend_stands_still(
         if not level and answer.verdict is Verdict.WON:
             fences.append(answer.fence)
         assert fences == sorted(set(fences))
-        connection.execute(OLD.replace("twicesafe_records", table))  # type: ignore[arg-type]
+        connection.execute(OLD.replace("twicesafe_keys", table))  # type: ignore[arg-type]
         assert receiver.process("k", str, 1).fence > fences[-1]
-        connection.execute(OLD.replace("twicesafe_records", table))  # type: ignore[arg-type]
+        connection.execute(OLD.replace("twicesafe_keys", table))  # type: ignore[arg-type]
         if not generations:
             assert receiver.sweep().removed == 1  # nothing stands in the way any more
 

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,16 @@ from twicesafe import (
     SchemaVersionError,
     StoreUnavailableError,
 )
-from twicesafe._core.protocol import Abandon, Ack, ClaimRequest, Complete, Read, Release, Verdict
+from twicesafe._core.protocol import (
+    Abandon,
+    Ack,
+    ClaimRequest,
+    Complete,
+    Read,
+    Release,
+    Survey,
+    Verdict,
+)
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
 from twicesafe._engines.redis.programs import RedisPrograms
@@ -274,6 +284,31 @@ async def test_a_cut_connection_is_not_noticed_by_tasks(proxy: Turns, valkey_url
             proxy.cut()
 
 
+async def test_a_cancellation_while_it_connects_is_not_lost(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """On Python 3.11 `asyncio.wait_for` loses one that meets its answer, and redis-py connects with it."""
+    from redis.asyncio.connection import Connection
+
+    connecting = asyncio.Event()
+
+    async def connect(self: Connection) -> None:
+        connecting.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    store = AsyncRedisStore.open(valkey_url)
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "connect", connect)
+        asking = asyncio.ensure_future(store.perform(Survey()))
+        await connecting.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert (await store.perform(Survey())).total == 0
+    await store.close()
+
+
 async def test_a_cancelled_call_leaves_no_reply_to_the_next(valkey_url: str):
     store = AsyncRedisStore.open(valkey_url)
     await store.perform(ClaimRequest(Key("a"), OWNER, 60_000))
@@ -300,6 +335,57 @@ async def test_a_cancelled_claim_is_not_overtaken_by_what_gives_it_back(valkey_u
     assert (await first).verdict is Verdict.WON
     assert await back is Ack.OK
     assert (await store.perform(Read(Key("k").id))).state is State.RELEASED
+    await store.close()
+
+
+async def test_requests_on_their_way_are_sent_again_when_the_scripts_are_gone(
+    valkey: Any, valkey_url: str
+):
+    """A request that the server refused takes the long way, and so do those that come meanwhile."""
+    store = AsyncRedisStore.open(valkey_url)
+    await store.ready()
+    with valkey.client() as client:
+        client.script_flush()
+    asks = [ClaimRequest(Key(f"k{number}"), OWNER, 60_000) for number in range(200)]
+    answers = await asyncio.gather(*[store.perform(ask) for ask in asks])
+    assert [answer.verdict for answer in answers] == [Verdict.WON] * 200
+    assert (await store.perform(ClaimRequest(Key("k0"), OWNER, 60_000))).fence == answers[0].fence
+    await store.close()
+
+
+@pytest.mark.parametrize("way", ["perform", "submit"])
+async def test_requests_on_their_way_survive_a_cut_connection(
+    proxy: Turns, valkey_url: str, way: str
+):
+    store = AsyncRedisStore.open(through(proxy, valkey_url))
+    await store.ready()
+    asks = [ClaimRequest(Key(f"k{number}"), OWNER, 60_000) for number in range(200)]
+    tasks = [asyncio.ensure_future(getattr(store, way)(ask)) for ask in asks]
+    cancelled = tasks.pop(7) if way == "perform" else None
+    await asyncio.sleep(0)  # all are sent or packed
+    if cancelled is not None:
+        cancelled.cancel()
+    proxy.cut()
+    answers = await asyncio.gather(*tasks)
+    assert [answer.verdict for answer in answers] == [Verdict.WON] * len(tasks)
+    await store.close()
+
+
+async def test_a_claim_that_was_cancelled_on_its_way_is_not_overtaken_by_its_release(
+    valkey_url: str,
+):
+    store = AsyncRedisStore.open(valkey_url)
+    await store.ready()
+    others = [
+        asyncio.ensure_future(store.perform(ClaimRequest(Key(f"k{number}"), OWNER, 60_000)))
+        for number in range(5)
+    ]
+    claim = asyncio.ensure_future(store.perform(ClaimRequest(Key("k"), OWNER, 60_000)))
+    await asyncio.sleep(0)
+    claim.cancel()
+    assert await store.perform(Abandon(Key("k").id, OWNER, 60_000)) is Ack.OK
+    assert (await store.perform(Read(Key("k").id))).state is State.RELEASED
+    assert {(await other).verdict for other in others} == {Verdict.WON}
     await store.close()
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.servers import shared
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
+from twicesafe._engines.redis.key_scans import PLAIN
 from twicesafe._engines.redis.routing import slot_of
 from twicesafe._engines.redis.scripts import SCRIPTS, Script, Scripts
 from twicesafe._engines.redis.settings import Settings
@@ -82,6 +83,18 @@ class Redis(StoreUnderTest):
 @pytest.mark.usefixtures("valkey")
 class TestValkey(Redis, StoreConformance):
     pass
+
+
+@pytest.mark.usefixtures("valkey")
+class TestFirstLayout(Redis, StoreConformance):
+    """Records as nodes of the first version need them, until the store is migrated."""
+
+    modes = ("blocking",)
+
+    def open_store(self, place: Place) -> RedisStore:
+        store = super().open_store(place)
+        store.programs.how = PLAIN
+        return store
 
 
 @pytest.mark.usefixtures("valkey_cluster")

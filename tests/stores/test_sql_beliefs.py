@@ -136,10 +136,10 @@ def test_missing_tables_are_reported_and_found_again(own_server: Callable[..., A
     with server.fresh() as url:
         store: Any = open_store(url)
         store.perform(claim("a"))
-        alter(store, "ALTER TABLE twicesafe_records RENAME TO away")
+        alter(store, "ALTER TABLE twicesafe_keys RENAME TO away")
         with pytest.raises(SchemaVersionError, match="twicesafe migrate"):
             store.perform(claim("b"))
-        alter(store, "ALTER TABLE away RENAME TO twicesafe_records")
+        alter(store, "ALTER TABLE away RENAME TO twicesafe_keys")
         assert store.perform(claim("b")).verdict is Verdict.WON
         store.close()
 

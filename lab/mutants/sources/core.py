@@ -70,8 +70,8 @@ break_source(
     "the caller is not told that its result was dropped",
     bug="a value is returned whose duplicates get an error",
     file="_core/settling.py",
-    old="            problem = problem or recording.problem(call, reply)",
-    new="            problem = problem or None",
+    old="    return recording.ask, ack, problem or recording.problem(call, reply)",
+    new="    return recording.ask, ack, problem",
     tests=[f"{REFUSED}test_done_without_its_result_soon_and_never_again"],
 )
 
@@ -79,8 +79,8 @@ break_source(
     "who waits in the same process gets the dropped result",
     bug="the landing holds what was asked first, and not what was recorded",
     file="_core/settling.py",
-    old="            ask, ack = recording.ask, recording.answer(call)",
-    new="            ack = recording.answer(call)",
+    old="    return recording.ask, ack, problem",
+    new="    return ask, ack, problem",
     tests=[f"{REFUSED}test_who_waits_in_the_same_process_gets_no_result_either"],
 )
 
@@ -145,7 +145,7 @@ break_source(
     finally:
         if token is not None:
             active.reset(token)
-    undone = unfinished(value)
+    if type(value) is CoroutineType:
 """,
     new="""                    value = await value
     except BaseException as error:
@@ -153,7 +153,7 @@ break_source(
     finally:
         if token is not None:
             active.reset(token)
-    undone = None
+    if False:
 """,
     tests=[UNDONE],
 )
@@ -167,7 +167,7 @@ break_source(
     file="_core/lifecycle.py",
     old="if recorded and not is_expired(row, now) else ASK",
     new="if recorded else ASK",
-    tests=[f"{MEMORY}test_a_look_does_not_tell_what_has_expired"],
+    tests=[f"{MEMORY}test_recall_does_not_return_expired_answers"],
 )
 
 break_source(
@@ -192,8 +192,8 @@ break_source(
     "an interrupted handler's claim is not over",
     bug="what an interrupted handler left running is not told to stop",
     file="_runtime/invocation.py",
-    old="        value = command.run()\n    except BaseException as error:\n",
-    new="        value = command.run()\n    except Exception as error:\n",
+    old="        value = run()\n    except BaseException as error:\n",
+    new="        value = run()\n    except Exception as error:\n",
     tests=[f"{INTERRUPTED}[sqlite3]"],
 )
 

@@ -43,9 +43,17 @@ break_source(
     "the claim stays in the server's context",
     bug="the task of the server goes on under the key of a request that it has answered",
     file="asgi/_middleware.py",
-    old="            step.exchange.claim.leave_context()  #",
-    new="            pass  #",
+    old="            step.exchange.claim.leave_context()\n",
+    new="            pass\n",
     tests=[SERVER_CALLS],
+)
+break_source(
+    "a handler's task is not of the loop's own kind",
+    bug="a task factory of the application does not see the tasks that run its handlers",
+    file="asgi/_middleware.py",
+    old="    return context.run(loop.create_task, work)\n",
+    new="    return context.run(asyncio.Task, work, loop=loop)\n",
+    tests=["tests/http/test_asgi.py::test_a_handler_runs_in_a_task_of_the_loops_own_kind"],
 )
 break_source(
     "start_response runs under the key",
@@ -235,7 +243,7 @@ break_source(
     "an outage of the claim is silent",
     bug="a store that is away behind a middleware or a claim by hand is told to nobody",
     file="_core/delivery.py",
-    old='        call.notify(ev.StoreFailed(key, "claim", cause_of(error)))\n        raise',
+    old='        call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))\n        raise',
     new="        raise",
     tests=["tests/receiver/test_outage_events.py::test_a_claim_by_hand"],
 )

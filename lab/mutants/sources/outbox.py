@@ -181,7 +181,7 @@ break_source(
     file="outbox/publishers/kafka.py",
     old="                break  # what is not produced cannot overtake it\n",
     new="                continue\n",
-    tests=[f"{SUITE}::TestKafka::test_behind_a_message_that_failed_its_key_stops"],
+    tests=[f"{SUITE}::TestKafka::test_after_a_failed_message_its_key_stops"],
 )
 
 # --- add -------------------------------------------------------------------------------------------

@@ -231,8 +231,8 @@ break_source(
     "the log shows the query",
     bug="the log shows what stands behind the question mark",
     file="_proxy/upstream.py",
-    old='path = scope["raw_path"].decode("ascii", "backslashreplace")',
-    new='path = (scope["raw_path"] + b"?" + scope["query_string"]).decode("ascii")',
+    old='path: str = scope["raw_path"].decode("ascii", "backslashreplace")',
+    new='path: str = (scope["raw_path"] + b"?" + scope["query_string"]).decode("ascii")',
     tests=[f"{LOGS}::test_an_upstream_that_cannot_be_reached_is_logged"],
 )
 break_source(
@@ -257,9 +257,9 @@ break_source(
 break_source(
     "the file goes before the environment",
     bug="a variable does not change what the file says",
-    file="_proxy/settings.py",
-    old='proxy = {**document.get("proxy", {}), **_from_environ(environ, "proxy")}',
-    new='proxy = {**_from_environ(environ, "proxy"), **document.get("proxy", {})}',
+    file="configuration/_resolving.py",
+    old="**_from_file(section, document),\n            **_from_environ(section, environ),",
+    new="**_from_environ(section, environ),\n            **_from_file(section, document),",
     tests=[f"{SETTINGS}::test_the_command_line_goes_before_the_environment_before_the_file"],
 )
 break_source(

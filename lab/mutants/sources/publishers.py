@@ -119,7 +119,7 @@ break_source(
     file="outbox/publishers/redis.py",
     old='return RuntimeError(f"Redis refused the message: {type(error).__name__}: {_words(error)}")',
     new='return BrokerUnavailableError(f"Redis: {_words(error)}")',
-    tests=[f"{SUITE}::TestRedisStreams::test_poison_with_nothing_else_to_send_is_found_out"],
+    tests=[f"{SUITE}::TestRedisStreams::test_poison_is_recognised_with_nothing_else_to_send"],
 )
 break_source(
     "NATS: its driver is imported by the first publish",

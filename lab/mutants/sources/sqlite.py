@@ -109,6 +109,26 @@ break_source(
 )
 
 break_source(
+    "the next write does not wait for answered callers",
+    bug="a transaction starts while callers of the last one wake up, and leaves their requests out",
+    file="stores/_group_commit.py",
+    old="            return self._last_to_wake is None and self._line[0] is ticket\n",
+    new="            return self._line[0] is ticket\n",
+    tests=[
+        "tests/stores/test_lane.py::test_answered_callers_wake_one_after_the_other_and_the_next_write_waits_for_the_last"
+    ],
+)
+
+break_source(
+    "an interrupted caller stops the wake-ups",
+    bug="a caller that is interrupted after its answer does not wake the next one",
+    file="stores/_group_commit.py",
+    old="        finally:\n            self._wake_following(ticket)\n",
+    new="        self._wake_following(ticket)\n",
+    tests=["tests/stores/test_lane.py::test_an_interrupted_caller_wakes_the_next_one"],
+)
+
+break_source(
     "the floor is not compared",
     bug="a claim uses the next fence that its process knows, although a sweep elsewhere used it up",
     file="_engines/sqlite/programs.py",
@@ -135,4 +155,26 @@ break_source(
     old="            self._close_writer()  # an open statement would keep its snapshot\n",
     new="",
     tests=["tests/receiver/test_recall.py::test_an_interrupted_look_leaves_no_statement_open"],
+)
+
+AMONG_NEW = "tests/receiver/test_recall.py::"
+
+break_source(
+    "sqlite: a repeat among new keys changes nothing",
+    bug="once all keys were new for a while, every repeat costs a claim, and waits for other writers",
+    file="_engines/sqlite/store.py",
+    old="  # it may have a record\n                    self._empty_looks = 0\n",
+    new="\n",
+    tests=[f"{AMONG_NEW}test_after_a_repeat_among_new_keys_the_store_looks_again"],
+)
+
+break_source(
+    "sqlite: a locked file changes nothing",
+    bug="while another process keeps the file locked, every repeat waits for the time-out",
+    file="_engines/sqlite/store.py",
+    old="                self._empty_looks = 0  # a look would not have waited\n",
+    new="",
+    tests=[
+        f"{AMONG_NEW}test_a_repeat_among_new_keys_is_answered_while_the_file_is_locked",
+    ],
 )

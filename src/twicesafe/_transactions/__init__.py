@@ -49,33 +49,36 @@ _ASYNC: Final = {
     "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "sqlalchemy:AsyncSessionTransaction",
 }
 
-_found: dict[type, Any] = {}
+# What was found for a class of a driver.
+_blocking: dict[type, Any] = {}
+_async: dict[type, Any] = {}
 
 
 def of(connection: Any) -> Transaction:
     """The caller's transaction behind a blocking connection or session."""
-    found: Transaction = _class_for(connection, _BLOCKING, _ASYNC)(connection)
+    cls = _blocking.get(type(connection)) or _class_for(connection, _BLOCKING, _ASYNC, _blocking)
+    found: Transaction = cls(connection)
     return found
 
 
 def async_of(connection: Any) -> AsyncTransaction:
     """The caller's transaction behind an async connection or session."""
-    found: AsyncTransaction = _class_for(connection, _ASYNC, _BLOCKING)(connection)
+    cls = _async.get(type(connection)) or _class_for(connection, _ASYNC, _BLOCKING, _async)
+    found: AsyncTransaction = cls(connection)
     return found
 
 
-def _class_for(connection: Any, wanted: dict[str, str], other: dict[str, str]) -> Any:
+def _class_for(
+    connection: Any, wanted: dict[str, str], other: dict[str, str], found: dict[type, Any]
+) -> Any:
     kind = type(connection)
-    known = _found.get(kind)
-    if known is not None and known[0] is wanted:
-        return known[1]
     names = [f"{cls.__module__}.{cls.__qualname__}" for cls in kind.__mro__]
     target = next((wanted[name] for name in names if name in wanted), None)
     if target is None:
         raise _unknown(names, wanted, any(name in other for name in names))
     module, _, name = target.partition(":")
     cls = getattr(importlib.import_module(f".{module}", __package__), name)
-    _found[kind] = (wanted, cls)
+    found[kind] = cls
     return cls
 
 

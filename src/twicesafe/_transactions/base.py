@@ -44,8 +44,12 @@ Style: TypeAlias = Literal["?", "%s", "$1"]
 """The driver's placeholder style."""
 
 
+SURE: Final = (State.OPEN, State.BEGINS)
+"""The caller's later commit will commit what we write now."""
+
+
 class Hear:
-    """A command: sync psycopg's pipeline, so that the driver has the state of now."""
+    """A command: sync psycopg's pipeline, so that the driver knows the current state."""
 
 
 HEAR: Final = Hear()
@@ -69,9 +73,11 @@ class Described(abc.ABC):
         """The state that the driver knows, without a round trip; `heard`: the server just answered."""
         return state_of(self.dialect, self.driver(), heard)
 
-    def opened(self) -> Program[None]:
-        """Raise `UsageError` unless the caller's later commit will commit what we write now."""
-        state = self._looked()
+    def opened(self, state: State) -> Program[None]:
+        """Raise `UsageError` unless the caller's later commit will commit what we write now.
+
+        `state`: what a first look told, which is not sure of that.
+        """
         if state is State.CLAIMED:
             yield Change("DO 0") if self.dialect == "mysql" else HEAR
             state = self._looked(heard=True)
@@ -119,7 +125,9 @@ class Transaction(Described):
 
     def check(self) -> None:
         """Raise `UsageError` unless the caller's later commit will commit what we write now."""
-        drive(self.opened(), self._heard, self.explained)
+        state = self._looked()
+        if state not in SURE:
+            drive(self.opened(state), self._heard, self.explained)
 
     @abc.abstractmethod
     def execute(self, statement: Query | Change) -> Any:
@@ -136,9 +144,11 @@ class Transaction(Described):
 class AsyncTransaction(Described):
     """The async version of `Transaction`."""
 
-    def check(self) -> Coroutine[Any, Any, None]:
+    async def check(self) -> None:
         """Raise `UsageError` unless the caller's later commit will commit what we write now."""
-        return drive_async(self.opened(), self._heard, self.explained)
+        state = self._looked()
+        if state not in SURE:
+            await drive_async(self.opened(state), self._heard, self.explained)
 
     @abc.abstractmethod
     async def execute(self, statement: Query | Change) -> Any:

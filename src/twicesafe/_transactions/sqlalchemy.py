@@ -1,7 +1,7 @@
 """SQLAlchemy 2: Core connections and ORM sessions, blocking and async, on any of its drivers.
 
-Statements go to the driver as they are (`exec_driver_sql`), in the session's own transaction; what
-is pending in an ORM session is not flushed by us, it is flushed by its commit. Whether a transaction
+Statements go to the driver unchanged (`exec_driver_sql`), in the session's own transaction. We do not
+flush what is pending in an ORM session; its commit does. Whether a transaction
 is open is read from the driver below, whatever the engine, its options or its arguments say.
 
 SQLite: the driver sends BEGIN before the first INSERT, UPDATE or DELETE only. A `begin_nested()`
@@ -89,8 +89,8 @@ class _Wrapped(Described):
             "this is begin_nested() on SQLite, and the driver may have sent SAVEPOINT without BEGIN: "
             "its release would commit the record separately from your transaction; pass the "
             'connection before begin_nested(), let the engine\'s "begin" event send BEGIN (see '
-            '"Serializable isolation / Savepoints" in SQLAlchemy\'s page on SQLite), or from Python '
-            'on 3.12 connect with connect_args={"autocommit": False}'
+            '"Serializable isolation / Savepoints" in SQLAlchemy\'s page on SQLite), or with Python '
+            '3.12 or newer connect with connect_args={"autocommit": False}'
         )
 
 

@@ -84,10 +84,10 @@ _HEARD: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
 
 def mysql_state(connection: Any, heard: bool) -> State:
-    """PyMySQL, asyncmy and aiomysql keep the flags of the server's last OK. Two things are missing:
+    """PyMySQL, asyncmy and aiomysql keep the flags of the server's last OK, which can be outdated.
 
-    An error carries no flags, and a deadlock rolls the whole transaction back: after one, a
-    connection in autocommit mode still looks open. And the flags of the log-in are older than what
+    An error carries no flags, but a deadlock rolls back the whole transaction: after one, a
+    connection in autocommit mode still looks open. And the flags of the login are older than what
     the server's `init_connect` sets. ``heard``: a statement was just answered.
     """
     flags = getattr(connection, "server_status", None)
@@ -106,14 +106,14 @@ def mysql_state(connection: Any, heard: bool) -> State:
 
 
 def state_of(dialect: str, connection: Any, heard: bool = False) -> State:
-    """By the connection of the driver itself."""
+    """The state, read from the driver's own connection."""
     if dialect == "mysql":
         return mysql_state(connection, heard)
     return sqlite_state(connection) if dialect == "sqlite" else postgresql_state(connection, heard)
 
 
 def refuse_pipeline(connection: Any, wrapper: str) -> None:
-    """Below a wrapper that reads answers at once, and takes a pipeline's for empty ones."""
+    """Refuse a pipeline below a wrapper, which would take its delayed answers for empty ones."""
     if hasattr(connection, "pgconn") and int(connection.pgconn.pipeline_status):
         raise UsageError(
             f"the psycopg connection below {wrapper} is in pipeline mode, which {wrapper} cannot "
@@ -122,7 +122,7 @@ def refuse_pipeline(connection: Any, wrapper: str) -> None:
 
 
 def sync(connection: Any) -> None:
-    """Let psycopg hear the server: an empty pipeline syncs the one that it is nested in."""
+    """Sync psycopg with the server: an empty pipeline syncs the one that it is nested in."""
     with connection.pipeline():
         pass
 
@@ -133,7 +133,7 @@ async def sync_async(connection: Any) -> None:
 
 
 def ask(dialect: str) -> Program[State]:
-    """By statements: a setting, or a savepoint, that lives as long as its transaction."""
+    """Find out by statements: a setting or a savepoint lasts as long as its transaction."""
     try:
         if dialect == "postgresql":
             yield Query("SELECT set_config('twicesafe.open', 'yes', true)")

@@ -1,9 +1,10 @@
-"""Stores: where records are kept. What an author of a store imports, and how stores are opened by URL.
+"""Stores: where records are kept. Import from here to write your own store.
 
     Store, AsyncStore     subclass these; `ThreadedStore` makes an async store out of a blocking one
     Capabilities          what the store can do; a missing capability is a visible skip in the tests
     ClaimRequest, …       the requests that a store performs, and the answers
     lifecycle             the rules: (row, request, time) → (answer, row to write)
+    matches               whether a record meets the conditions of a search
     Row, …                what a store keeps and reports
     OutboxPort, …         the outbox of a store that has one, and the requests that it performs
     memory                the smallest of our stores, to read first
@@ -36,11 +37,14 @@ from .._core.outbox_requests import (
 from .._core.protocol import (
     Abandon,
     Ack,
+    AuditLog,
     Browse,
     Claimed,
     ClaimRequest,
     Complete,
+    Count,
     Fail,
+    Filter,
     Forget,
     History,
     Page,
@@ -49,6 +53,7 @@ from .._core.protocol import (
     Renew,
     Request,
     Resolve,
+    Rewrite,
     Survey,
     Sweep,
     Verdict,
@@ -61,6 +66,7 @@ from ._urls import open_async_store, open_store
 
 if _TYPE_CHECKING:
     from .._core import lifecycle
+    from .._core.matching import matches
     from ._threaded_store import ThreadedStore
 
 __all__ = [
@@ -70,16 +76,19 @@ __all__ = [
     "AsyncOutboxPort",
     "AsyncStore",
     "AuditEntry",
+    "AuditLog",
     "Backlog",
     "Browse",
     "Capabilities",
     "ClaimRequest",
     "Claimed",
     "Complete",
+    "Count",
     "Depth",
     "Fail",
     "Fetch",
     "Fetched",
+    "Filter",
     "Finding",
     "Forget",
     "Held",
@@ -99,6 +108,7 @@ __all__ = [
     "Renew",
     "Request",
     "Resolve",
+    "Rewrite",
     "Rise",
     "Row",
     "Setback",
@@ -113,6 +123,7 @@ __all__ = [
     "Unpark",
     "Verdict",
     "lifecycle",
+    "matches",
     "moment",
     "open_async_store",
     "open_store",
@@ -121,11 +132,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    """Loaded on first use: a program that opens a store by URL needs neither of them."""
+    """Loaded on first use: a program that opens a store by URL needs none of them."""
     if name == "ThreadedStore":
         from ._threaded_store import ThreadedStore
 
         return ThreadedStore
+    if name == "matches":
+        from .._core.matching import matches
+
+        return matches
     if name == "lifecycle":
         from .._core import lifecycle
 

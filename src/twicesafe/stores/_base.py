@@ -1,4 +1,4 @@
-"""The base classes of every store, which performs requests: `Store` (blocking) and `AsyncStore`.
+"""The base classes of every store: `Store` (blocking) and `AsyncStore`. A store performs requests.
 
 To add a store, write one file with its programs (generators that yield the engine's commands),
 a `Store` and an `AsyncStore` that run them, and its `Capabilities`; register the URL scheme under
@@ -29,7 +29,7 @@ Program: TypeAlias = Generator[Any, Any, T]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a store can do; the tests and the docs check these, never the name of an engine."""
+    """What a store can do. Tests and docs ask for a capability, never for an engine by its name."""
 
     durable: bool = True
     """Records survive the end of the process."""
@@ -49,6 +49,8 @@ class Capabilities:
     """Waiters in other processes are notified and need not poll."""
     outbox: bool = False
     """Messages can be written in the caller's own transaction."""
+    steps: bool = False
+    """Durable runs: named steps are recorded beside their record (`receiver.durable`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ class Finding:
     level: Literal["ok", "warn", "refuse"]
     what: str
     remedy: str = ""
+
+
+Progress: TypeAlias = Callable[[int, int], None] | None
+"""Called with the number of records that a migration has moved, and of all that it moves."""
 
 
 class _Described:
@@ -95,7 +101,7 @@ class Store(_Described, abc.ABC):
 
     @classmethod
     def missing(cls, url: str) -> bool:
-        """Whether it is a missing file that opening would create. Does not connect."""
+        """Whether the store is a file that does not exist yet. Does not connect."""
         return False
 
     @classmethod
@@ -115,10 +121,10 @@ class Store(_Described, abc.ABC):
 
     @abc.abstractmethod
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        """Do many, in as few round trips as possible; a failed item's error is in its place."""
+        """Do many requests, in as few round trips as possible; a failed one has its error in its place."""
 
     def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
-        """Look up the recorded answer, without a claim. None: there is no record of this key.
+        """Look up the recorded answer, without a claim. None: this key is most likely new.
 
         A `Claimed` with the verdict REPLAY is the recorded answer; after any other verdict the caller
         makes a claim. Only with ``recalls``: it saves a claim for every repeat. It never waits and
@@ -139,7 +145,7 @@ class Store(_Described, abc.ABC):
         raise NotImplementedError
 
     def own_transaction(self, program: Callable[[], Program[T]]) -> T:
-        """Run such a program in a transaction of our own. Only with ``transactions``."""
+        """Run a program of `in_transaction` in our own transaction. Only with ``transactions``."""
         raise NotImplementedError
 
     @property
@@ -151,9 +157,16 @@ class Store(_Described, abc.ABC):
         """Check the settings that the guarantees depend on."""
         return []
 
-    def migrate(self) -> list[str]:
-        """Bring the schema up to date and say what was done. `open` does it unless migrate=false."""
+    def migrate(self, tell: Progress = None) -> list[str]:
+        """Bring the schema up to date and say what was done.
+
+        `open` creates what is missing, unless migrate=false. Only this takes steps that nodes of an
+        older version cannot work beside.
+        """
         return []
+
+    def refresh(self) -> None:
+        """Read again how the records are stored, for the next `in_transaction`."""
 
     @abc.abstractmethod
     def close(self) -> None: ...
@@ -206,7 +219,7 @@ class AsyncStore(_Described, abc.ABC):
     async def doctor(self) -> list[Finding]:
         return []
 
-    async def migrate(self) -> list[str]:
+    async def migrate(self, tell: Progress = None) -> list[str]:
         return []
 
     @abc.abstractmethod

@@ -7,7 +7,7 @@ a blocking store.
 
     AsyncBatcher   tasks of one event loop, in front of an async driver
     PerLoop        one object per event loop
-    Uncancellable  the future of a call that goes on although its task is cancelled
+    Uncancellable  the future of a call that continues although its task is cancelled
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ class AsyncBatcher:
         self._one = perform_one
         self._all = perform_all
         self._most = most
-        self._busy = False
+        self.is_busy = False
         self._gathered: deque[tuple[Any, asyncio.Future[Any]]] = deque()
         self._pump: asyncio.Task[None] | None = None
 
     async def perform(self, request: Any) -> Any:
-        if not self._busy:
-            self._busy = True
+        if not self.is_busy:
+            self.is_busy = True
             try:
                 return await self._one(request)
             finally:
-                self._busy = False
+                self.is_busy = False
                 if self._gathered:
                     self._start()
         future = asyncio.get_running_loop().create_future()
@@ -89,13 +89,17 @@ class AsyncBatcher:
     def submit(self, request: Any) -> Uncancellable:
         """Like `perform`, but not in the caller's task, so that a cancellation cannot stop it."""
         future = Uncancellable(loop=asyncio.get_running_loop())
-        self._gathered.append((request, future))
-        if not self._busy:
-            self._start()
+        self.put(request, future)
         return future
 
+    def put(self, request: Any, answer: asyncio.Future[Any]) -> None:
+        """Like `submit`, for a future that the caller has already."""
+        self._gathered.append((request, answer))
+        if not self.is_busy:
+            self._start()
+
     def _start(self) -> None:
-        self._busy = True
+        self.is_busy = True
         self._pump = asyncio.get_running_loop().create_task(self._send_batches())
 
     async def _send_batches(self) -> None:
@@ -123,7 +127,7 @@ class AsyncBatcher:
                     else:
                         future.set_result(answer)
         finally:
-            self._busy = False
+            self.is_busy = False
             if self._gathered:
                 self._start()
 

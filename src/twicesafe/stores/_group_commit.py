@@ -3,10 +3,15 @@
 While one transaction runs, new requests queue up for the next one. There is no timer, so a single
 call has no delay; under load, fifty threads share one transaction.
 
+Answered callers wake up one after the other: each wakes the next. If all were woken at once, they would
+compete for the interpreter's lock, which costs more than their work. Until the last one is awake, no
+transaction starts: those that were woken before it come back with their next request meanwhile, and
+share that transaction too.
+
 An interrupt (Ctrl-C, an exception sent into a thread) may come after any call in here, even in a
 `finally`. So the lock is only ever held by a plain `with lock:`, which has no such gap. Everything else
-is a hint: a missed notification, or a ticket that was not put back in the queue, delays its caller by
-`PATIENCE` at most; then it checks for itself.
+is a hint: a missed notification, a chain of wake-ups that ended early, or a ticket that was not put back
+in the queue, delays its caller by `PATIENCE` at most; then it checks for itself.
 """
 
 from __future__ import annotations
@@ -35,11 +40,13 @@ def goes_alone(request: Any) -> bool:
 class _Ticket:
     """One waiting caller. Its bell rings when it is answered, or should check for itself."""
 
-    __slots__ = ("answer", "bell", "request")
+    __slots__ = ("answer", "bell", "following", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.answer: Any = _UNANSWERED
+        self.following: _Ticket | None = None
+        """Answered in the same transaction, and woken by this one's caller."""
         self.bell = threading.Lock()
         self.bell.acquire()
 
@@ -65,9 +72,11 @@ class GroupCommit:
         self._taken = threading.Lock()
         self.is_busy = self._taken.locked
         self._line: deque[_Ticket] = deque()
+        self._last_to_wake: _Ticket | None = None
+        """The end of the chain of wake-ups, until its caller is awake."""
 
     def perform(self, request: Request) -> Any:
-        if self._line or self._taken.locked():
+        if self._line or self._taken.locked() or self._last_to_wake is not None:
             return self._in_batch(_Ticket(request))
         try:
             with self._taken:
@@ -104,26 +113,28 @@ class GroupCommit:
                 with self._taken:
                     if ticket.answer is _UNANSWERED:
                         self._lead(ticket)
-                self._ring()
         except BaseException:
             # Interrupted. Another thread may still perform our request. That is safe: the release
             # that we send next for the same key is queued behind it.
             with suppress(ValueError):
                 self._line.remove(ticket)
             raise
+        finally:
+            self._wake_following(ticket)
         if isinstance(ticket.answer, Exception):
             raise ticket.answer
         return ticket.answer
 
     def _leads(self, ticket: _Ticket) -> bool:
-        """The first in the queue leads: while it wakes up, more requests queue up."""
+        """The first in the queue leads, when all answered callers are awake."""
         try:
-            return self._line[0] is ticket
+            return self._last_to_wake is None and self._line[0] is ticket
         except IndexError:
             return False  # another leader has just taken the whole queue
 
     def _lead(self, mine: _Ticket) -> None:
         """Answer all queued requests. If we are interrupted, they are retried: that is safe."""
+        self._last_to_wake = None  # if we did not wait for it, it was interrupted
         tickets: list[_Ticket] = []
         while self._line:
             tickets.append(self._line.popleft())
@@ -136,10 +147,15 @@ class GroupCommit:
         if together:
             answers = self._perform_all([each.request for each in together])
             for each, answer in zip(together, answers, strict=True):
-                self._answer(each, answer, mine)
+                each.answer = answer
         for each in tickets:
             if each not in together:
-                self._answer(each, self._answer_to(each.request), mine)
+                each.answer = self._answer_to(each.request)
+        last = mine
+        for each in tickets:
+            if each is not mine:
+                last.following = last = each
+        self._last_to_wake = last
 
     def _answer_to(self, request: Request) -> Any:
         try:
@@ -147,10 +163,14 @@ class GroupCommit:
         except Exception as error:
             return error
 
-    def _answer(self, ticket: _Ticket, answer: Any, mine: _Ticket) -> None:
-        ticket.answer = answer
-        if ticket is not mine:
-            ticket.ring()
+    def _wake_following(self, ticket: _Ticket) -> None:
+        if ticket.following is not None:
+            ticket.following.ring()
+            return
+        if self._last_to_wake is ticket:
+            self._last_to_wake = None
+        if self._line:
+            self._ring()
 
     def _ring(self) -> None:
         """The lock is free: wake the first in the queue, unless another leader took it."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from .._core.outbox_requests import OutboxRequest, Reply
 from .._core.protocol import Request
 from .._forking import RenewedLock, in_child
-from ._base import AsyncStore, Finding, Store
+from ._base import AsyncStore, Finding, Progress, Store
 from ._batching import Uncancellable, error_for_each
 from ._group_commit import goes_alone
 from ._outbox_port import AsyncOutboxPort, OutboxInTransaction
@@ -111,8 +111,8 @@ class ThreadedStore(AsyncStore):
     async def doctor(self) -> list[Finding]:
         return await asyncio.to_thread(lambda: self.blocking_store().doctor())
 
-    async def migrate(self) -> list[str]:
-        return await asyncio.to_thread(lambda: self.blocking_store().migrate())
+    async def migrate(self, tell: Progress = None) -> list[str]:
+        return await asyncio.to_thread(lambda: self.blocking_store().migrate(tell))
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None

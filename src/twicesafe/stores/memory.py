@@ -1,7 +1,7 @@
-"""A store in memory, on a dict. For tests and single processes; records end with the process.
+"""Memory: records in a dict, for tests and for single processes. They are gone when the process ends.
 
 This store is the reference for the others: it applies `_core.lifecycle` and nothing else. Every
-operation is O(1) under one lock; records are removed only by a sweep.
+operation takes one lock and constant time. Only a sweep removes records.
 
 Each ``memory://`` is a new store; ``memory://name`` is shared by its name within the process.
 """
@@ -11,16 +11,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from .._core import lifecycle
+from .._core.matching import matches
 from .._core.protocol import (
     Ack,
+    AuditLog,
     Browse,
     Claimed,
     ClaimRequest,
     Complete,
+    Count,
+    Filter,
     Forget,
     History,
     Page,
@@ -36,6 +43,7 @@ from .._values.clocks import since_boot, wall_clock
 from .._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ..errors import ConfigurationError
 from ._base import AsyncStore, Capabilities, Finding, Store
+from ._memory_runs import MemoryRuns
 from ._urls import options_of
 
 __all__ = ["AsyncMemoryStore", "MemoryStore"]
@@ -43,11 +51,11 @@ __all__ = ["AsyncMemoryStore", "MemoryStore"]
 _shared: dict[str, MemoryStore] = {}
 
 
-class MemoryStore(Store):
+class MemoryStore(MemoryRuns, Store):
     """The blocking store. Shared by all threads of the process."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        durable=False, shared=False, server_clock=True
+        durable=False, shared=False, server_clock=True, steps=True
     )
 
     recalls: ClassVar[bool] = True
@@ -59,6 +67,7 @@ class MemoryStore(Store):
         self._floor = 0
         self._lock = RenewedLock()
         self._now = now or _steady_clock()
+        super().__init__()
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -118,7 +127,7 @@ class MemoryStore(Store):
             self._rows[row.id] = row
         return ack  # type: ignore[no-any-return]
 
-    renew = fail = abandon = _decide
+    renew = fail = abandon = rewrite = _decide
 
     def _operate(self, ask: Release | Resolve | Forget) -> Ack:
         before = self._rows.get(ask.id)
@@ -170,20 +179,34 @@ class MemoryStore(Store):
             stuck=sum(row.lease_until <= now for row in running),
             expired=sum(lifecycle.is_expired(row, now) for row in rows),
             oldest_in_progress=None if oldest is None else moment(oldest),
+            oldest_expired=min(
+                (moment(row.expires_at) for row in rows if lifecycle.is_expired(row, now)),
+                default=None,
+            ),
         )
 
     def browse(self, ask: Browse) -> Page:
-        now = self._now()
-        found = [
-            row
-            for row in reversed(self._rows.values())
-            if (ask.state is None or row.state is ask.state)
-            and row.scope[: len(ask.scope)] == ask.scope
-            and not lifecycle.is_expired(row, now)
-        ]
+        found = self._found(ask)
         start = int(ask.after or 0)
         end = start + ask.limit
         return Page(found[start:end], str(end) if end < len(found) else "")
+
+    def count(self, ask: Count) -> int:
+        return min(ask.limit, len(self._found(ask)))
+
+    def _found(self, ask: Filter) -> list[Row]:
+        now = self._now()
+        return [row for row in reversed(self._rows.values()) if matches(row, ask, now)]
+
+    def audit_log(self, ask: AuditLog) -> list[AuditEntry]:
+        first = moment(ask.since)
+        every = [e for trail in self._audit.values() for e in trail if e.at >= first]
+        every.sort(key=attrgetter("at"))
+        rows = self._rows
+        return [
+            replace(entry, scope=rows[entry.id].scope, value=rows[entry.id].value)
+            for entry in reversed(every[-ask.limit :])
+        ]
 
 
 class AsyncMemoryStore(AsyncStore):

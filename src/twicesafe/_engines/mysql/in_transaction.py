@@ -6,8 +6,8 @@ commits): it ends with its transaction, and a new transaction does not have it. 
 and insert are one statement, and so are release and update. MySQL needs one statement for each, has no
 ``RETURNING``, and waits for the session's `innodb_lock_wait_timeout`.
 
-The caller's session is not set up by us. So texts are sent as bytes, for any character set, and times
-are computed from UTC, for any time zone.
+The caller's session has the caller's settings. So texts are sent as bytes, which works with any
+character set, and times are computed from UTC, which works in any time zone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ...errors import AtomicityBrokenError, TooLargeError
 from ...stores._base import Program
 from ..sql.commands import CAUSES, STATES, Change, Query, scope_text
 from ..sql.in_transaction import InTransaction, look, savepoint
+from ..sql.layouts import NARROW, Layout
 from .programs import MysqlPrograms
 from .sweep import GATE
 
@@ -49,9 +50,17 @@ class MysqlInTransaction(InTransaction):
 
     programs: MysqlPrograms
 
-    def __init__(self, table: str, mariadb: bool, now: str = UTC_NOW, gates: bool = False) -> None:
+    def __init__(
+        self,
+        table: str,
+        mariadb: bool,
+        now: str = UTC_NOW,
+        gates: bool = False,
+        layout: Layout = NARROW,
+    ) -> None:
         """`gates`: the floors for transactions exist (see `sweep`)."""
-        programs = self.programs = _Programs(table, mariadb, now, GATE if gates else "1")
+        gate = GATE if gates else "1"
+        programs = self.programs = _Programs(table, mariadb, now, gate, layout)
         self._mariadb = mariadb
         self._into = (
             f"INSERT INTO {programs.records} (id, owner, state, lease_until, expires_at, fingerprint,"
@@ -71,10 +80,12 @@ class MysqlInTransaction(InTransaction):
         )
 
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
+        yield from self.fetch(asks)
+        stored = self.programs.stored
         ordered = sorted(asks, key=lambda ask: ask.id)  # sorted, so that two batches never deadlock
         marks = {ask.id: None if ask.done else savepoint(ask.owner) for ask in ordered}
         sql = self._into + ", ".join([self._values] * len(ordered)) + self._or_look
-        values = tuple(value for ask in ordered for value in _values_of(ask))
+        values = tuple(value for ask in ordered for value in _values_of(ask, stored(ask.id)))
         names = [mark for mark in marks.values() if mark is not None]
         if self._mariadb:
             sql += f" RETURNING {self._answered}"
@@ -91,14 +102,15 @@ class MysqlInTransaction(InTransaction):
             places = ", ".join(["%s"] * len(ordered))
             rows = yield Query(  # FOR UPDATE reads the newest version; we hold the lock anyway
                 f"SELECT {self._answered} FROM {self.programs.records} WHERE id IN ({places}) FOR UPDATE",
-                tuple(ask.id for ask in ordered),
+                tuple(stored(ask.id) for ask in ordered),
             )
         by_id = {row[0]: row for row in rows}
         answers: dict[bytes, Entered] = {}
         for ask in ordered:
-            answer = _answer(ask, by_id[ask.id]) or (yield from self._decide(ask))
+            row = by_id[stored(ask.id)]
+            answer = _answer(ask, row) or (yield from self._decide(ask))
             mark = marks[ask.id]
-            answers[ask.id] = Entered(answer, mark and (mark, by_id[ask.id][-1]))
+            answers[ask.id] = Entered(answer, mark and (mark, row[-1]))
         return [answers[ask.id] for ask in asks]
 
     def leave(self, ask: Leave) -> Program[bool]:
@@ -130,10 +142,10 @@ def _check_size(result: bytes | None) -> Program[None]:
         )
 
 
-def _values_of(ask: Enter) -> tuple[Any, ...]:
+def _values_of(ask: Enter, id_: bytes) -> tuple[Any, ...]:
     key, done = ask.key, int(ask.done)
     return (
-        *(key.id, ask.owner, done, done, done, ask.retention, ask.fingerprint),
+        *(id_, ask.owner, done, done, done, ask.retention, ask.fingerprint),
         *(scope_text(key.scope).encode(), key.value.encode()),
     )
 

@@ -34,11 +34,12 @@ _FAIL: Final = (
 _RENEW: Final = ("id", "owner", "fence", "lease")
 
 
-def owner_updates(table: str, now: str) -> dict[str, OwnerUpdate]:
+def owner_updates(records: str, table: str, now: str) -> dict[str, OwnerUpdate]:
     """By operation. `now` is SQL for the server's clock."""
     released = "NOT {hold} AND r.attempt < {max_attempts}"
     return {
         "complete": OwnerUpdate(
+            records,
             table,
             _COMPLETE,
             "r.state = {state}, r.result = {result}, r.error = {error}, r.lease_until = 0,"
@@ -46,6 +47,7 @@ def owner_updates(table: str, now: str) -> dict[str, OwnerUpdate]:
             "r.state IN (0, 4, 5)",
         ),
         "fail": OwnerUpdate(
+            records,
             table,
             _FAIL,
             f"r.error = {{error}}, r.changed_at = {now}, r.cause = IF({released}, 1, r.cause),"
@@ -55,6 +57,7 @@ def owner_updates(table: str, now: str) -> dict[str, OwnerUpdate]:
             "r.state = 0",
         ),
         "renew": OwnerUpdate(
+            records,
             table,
             _RENEW,
             f"r.lease_until = GREATEST(r.lease_until, {now} + {{lease}})",
@@ -66,8 +69,9 @@ def owner_updates(table: str, now: str) -> dict[str, OwnerUpdate]:
 class OwnerUpdate:
     """One kind of change: `{name}` stands for a column of the request."""
 
-    def __init__(self, table: str, names: Sequence[str], changes: str, state: str) -> None:
-        records = f"{table}_records"
+    def __init__(
+        self, records: str, table: str, names: Sequence[str], changes: str, state: str
+    ) -> None:
         mine = "r.owner = {owner} AND r.fence = {fence} AND " + state
         one = f"UPDATE {records} r SET {changes} WHERE r.id = {{id}} AND {mine}"
         fields = [field for _, field, _, _ in Formatter().parse(one) if field]
@@ -90,19 +94,20 @@ class OwnerUpdate:
         return Change(sql, tuple(value for values in asks for value in values))
 
 
-def owner_values(ask: Complete | Fail | Renew) -> tuple[Any, ...]:
+def owner_values(ask: Complete | Fail | Renew, id_: bytes) -> tuple[Any, ...]:
+    """`id_`: the key's id, as it is stored."""
     if type(ask) is Complete:
         return (
-            *(ask.id, ask.owner, ask.fence, index(ask.retention), ask.result),
+            *(id_, ask.owner, ask.fence, index(ask.retention), ask.result),
             *(number_of(ask.state), ask.error),
         )
     if type(ask) is Fail:
         return (
-            *(ask.id, ask.owner, ask.fence, index(ask.delay), ask.max_attempts),
+            *(id_, ask.owner, ask.fence, index(ask.delay), ask.max_attempts),
             *(index(ask.retention), ask.error, ask.hold),
         )
     assert type(ask) is Renew
-    return ask.id, ask.owner, ask.fence, index(ask.lease)
+    return id_, ask.owner, ask.fence, index(ask.lease)
 
 
 def table_of_values(names: Sequence[str], rows: int) -> str:

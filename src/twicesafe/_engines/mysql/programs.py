@@ -19,7 +19,6 @@ from ..._core.protocol import (
     Ack,
     Claimed,
     ClaimRequest,
-    Request,
     Sweep,
     Verdict,
 )
@@ -34,8 +33,11 @@ from ..sql.commands import (
     atomically,
     row_from,
     scope_text,
+    with_whole_id,
 )
-from ..sql.programs import ACTS, READING, SqlPrograms
+from ..sql.layouts import NARROW, Layout
+from ..sql.moving import RecordMoves
+from ..sql.programs import ACTS, NOTHING_SWEPT, READING, SqlPrograms
 from .owner_updates import DONE, owner_updates, owner_values, placeholders, table_of_values
 from .schema import BEGIN
 from .sweep import Sweeper
@@ -68,9 +70,22 @@ class MysqlPrograms(SqlPrograms):
 
     begin: ClassVar[str] = BEGIN
 
-    def __init__(self, table: str, returning: bool = True, now: str = NOW, gate: str = "1") -> None:
+    lock_to_move: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
+
+    def __init__(
+        self,
+        table: str,
+        returning: bool = True,
+        now: str = NOW,
+        gate: str = "1",
+        layout: Layout = NARROW,
+    ) -> None:
         """`gate`: which of the floors is read (see `sweep`)."""
-        super().__init__(table)
+        super().__init__(table, layout)
+        self.size = (
+            "SELECT data_length + index_length FROM information_schema.tables"
+            f" WHERE table_schema = DATABASE() AND table_name = '{self.records}'"
+        )
         self.returning = returning
         self.now = now
         self.gate = gate
@@ -96,7 +111,7 @@ class MysqlPrograms(SqlPrograms):
                 f"{self._into} SELECT %s, %s, {now} + %s, %s, %s, %s, %s, floor + 1, {self._rest}"
                 f" FROM {self.meta} WHERE one = 1 AND floor = %s LOCK IN SHARE MODE{self._or_look}"
             )
-        self._updates = owner_updates(table, now)
+        self._updates = owner_updates(self.records, table, now)
 
     @property
     def _rest(self) -> str:
@@ -124,19 +139,26 @@ class MysqlPrograms(SqlPrograms):
     def mark(self, sql: str) -> str:
         return sql.replace("?", "%s")
 
-    def row(self, columns: Any) -> Row:
+    def moving(self) -> RecordMoves:
+        return RecordMoves(self, "LEFT(id, 16)")
+
+    def row(self, columns: Any, id: bytes = b"") -> Row:  # noqa: A002
         try:
-            return row_from(columns)
+            return with_whole_id(row_from(columns), id)
         except (IndexError, ValueError) as error:
             raise _corrupt() from error
+
+    def equals(self, sql: str, text: str) -> tuple[str, tuple[Any, ...]]:
+        """The server ignores spaces at the end of text, so the length is compared too."""
+        return f"{sql} = ? AND octet_length({sql}) = {len(text.encode()):d}", (text,)
 
     def clock(self) -> Program[int]:
         return (yield Query(f"SELECT {self.now}"))[0][0]  # type: ignore[no-any-return]
 
     def load(self, id: bytes, lock: str = "") -> Program[tuple[Row | None, int]]:  # noqa: A002
-        rows = yield Query(self._load + lock, (id,))
+        rows = yield Query(self._load + lock, (self.stored(id),))
         if rows:
-            return self.row(rows[0][:-1]), rows[0][-1]
+            return self.row(rows[0][:-1], id), rows[0][-1]
         return None, (yield from self.clock())
 
     def lock_for(self, ask: Any) -> str:
@@ -150,15 +172,17 @@ class MysqlPrograms(SqlPrograms):
 
     # -- requests -----------------------------------------------------------------------------
 
-    def perform(self, ask: Request) -> Program[Any]:
+    def perform(self, ask: Any) -> Program[Any]:
         """One request."""
         op = ask.op
+        if self.moves is not None and hasattr(ask, "id"):
+            yield from atomically(self.moves.fetch((ask.id,)), self.begin)
         if op in READING or op == "sweep":
             return (yield from getattr(self, op)(ask))
         answer = None
         if type(ask) is ClaimRequest:
             answer = yield from self._claim_one(ask)
-        elif op in DONE and (yield self._updates[op].one(owner_values(ask))):  # type: ignore[arg-type]
+        elif op in DONE and (yield self._updates[op].one(owner_values(ask, self.stored(ask.id)))):
             return Ack.OK
         if answer is None:
             answer = yield from atomically(self.decide(ask), self.begin)
@@ -177,6 +201,9 @@ class MysqlPrograms(SqlPrograms):
         if answers is None:
             answers = [None] * len(requests)
         left = [place for place, answer in enumerate(answers) if answer is None]
+        if self.moves is not None:
+            ids = [requests[place].id for place in left]
+            yield from atomically(self.moves.fetch(ids), self.begin)
         kinds: dict[str, list[int]] = {}
         for place in sorted(left, key=lambda i: requests[i].id):
             kinds.setdefault(requests[place].op, []).append(place)
@@ -204,20 +231,20 @@ class MysqlPrograms(SqlPrograms):
         """The answer; None: decide under a lock."""
         if ask.id in self._known:
             # A waiter or a late duplicate: read, and do not lock the row that the owner will write.
-            rows = yield Query(self._look + "(%s)", (ask.id,))
+            rows = yield Query(self._look + "(%s)", (self.stored(ask.id),))
             answer = self._answer(ask, rows[0]) if rows else None
             if answer is not None:
                 return answer
         if self.returning:
-            rows = yield Query(self._start, _claim_values(ask))
+            rows = yield Query(self._start, self._claim_values(ask))
         else:
             floor = self._floor
-            if (yield Change(self._start, (*_claim_values(ask), floor))):
+            if (yield Change(self._start, (*self._claim_values(ask), floor))):
                 return Claimed(Verdict.WON, floor + 1, 1)
             rows = yield Query(
                 f"SELECT {self._answered}, floor FROM {self.meta} LEFT JOIN {self.records} ON id = %s"
                 " WHERE one = 1",
-                (ask.id,),
+                (self.stored(ask.id),),
             )
             self._floor = rows[0][-1]
             if rows[0][0] is None:  # no record: the insert failed because the floor had changed
@@ -226,14 +253,25 @@ class MysqlPrograms(SqlPrograms):
 
     def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
         sql = self._start_all(len(asks))
-        values = tuple(value for ask in asks for value in _claim_values(ask))
+        stored = self.stored
+        values = tuple(value for ask in asks for value in self._claim_values(ask))
         if self.returning:
             rows = yield Query(sql, values)
         else:
             yield Change(sql, values)
-            rows = yield Query(self._look + placeholders(len(asks)), tuple(ask.id for ask in asks))
+            ids = tuple(stored(ask.id) for ask in asks)
+            rows = yield Query(self._look + placeholders(len(asks)), ids)
         by_id = {row[0]: row for row in rows}
-        return [self._answer(ask, by_id[ask.id]) if ask.id in by_id else None for ask in asks]
+        found = [(ask, by_id.get(stored(ask.id))) for ask in asks]
+        return [None if row is None else self._answer(ask, row) for ask, row in found]
+
+    def _claim_values(self, ask: ClaimRequest) -> tuple[Any, ...]:
+        """`index` refuses text: the server would take the number that it begins with."""
+        key = ask.key
+        return (
+            *(self.stored(key.id), ask.owner, index(ask.lease), ask.hold, ask.fingerprint),
+            *(scope_text(key.scope), key.value),
+        )
 
     def _answer(self, ask: ClaimRequest, columns: Any) -> Any:
         """The answer to this claim from its record; None: decide under a lock."""
@@ -256,30 +294,25 @@ class MysqlPrograms(SqlPrograms):
     # -- what an owner writes -----------------------------------------------------------------
 
     def _acks(self, op: str, asks: list[Any]) -> Program[list[Any]]:
-        changed = yield self._updates[op].many([owner_values(ask) for ask in asks])
+        stored = self.stored
+        values = [owner_values(ask, stored(ask.id)) for ask in asks]
+        changed = yield self._updates[op].many(values)
         if changed == len(asks):
             return [Ack.OK] * len(asks)
         rows = yield Query(
             f"SELECT id, owner, fence FROM {self.records} WHERE state IN {DONE[op]} AND id IN "
             + placeholders(len(asks)),
-            tuple(ask.id for ask in asks),
+            tuple(stored(ask.id) for ask in asks),
         )
         done = set(rows)
-        return [Ack.OK if (ask.id, ask.owner, ask.fence) in done else None for ask in asks]
+        return [Ack.OK if (stored(ask.id), ask.owner, ask.fence) in done else None for ask in asks]
 
     # -- upkeep -------------------------------------------------------------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
-        return Sweeper(self).step(ask)
-
-
-def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
-    """`index` refuses text: the server would take the number that it begins with."""
-    key = ask.key
-    return (
-        *(key.id, ask.owner, index(ask.lease), ask.hold, ask.fingerprint),
-        *(scope_text(key.scope), key.value),
-    )
+        if self.moves:
+            return NOTHING_SWEPT, ""
+        return (yield from Sweeper(self).step(ask))
 
 
 def _corrupt() -> CorruptRecordError:

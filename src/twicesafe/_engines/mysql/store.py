@@ -16,18 +16,20 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from ..._core.driving import drive
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ..._values.drivers import require
-from ...errors import StoreError, StoreUnavailableError
-from ...stores._base import Capabilities, Finding, Program, Store
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._base import Capabilities, Finding, Program, Progress, Store
 from ...stores._threaded_store import ThreadedStore
 from ..sql.commands import Query, atomically
 from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
-from ..sql.migrations import check
+from ..sql.layouts import MOVING, WIDE, layout_findings
+from ..sql.migrations import migrate_records
+from ..sql.moving import RecordMoves
 from ..sql.programs import ACTS
 from .connection import Session, connect
 from .outbox_programs import MysqlOutbox, MysqlOutboxPort
 from .programs import NOW, MysqlPrograms
-from .schema import MysqlSchema
+from .schema import MysqlRecordsSchema
 from .settings import CONFLICTS, LOCK_WAIT, Settings, code_of, explain, is_demoted, is_lost
 from .sweep import make_gates
 
@@ -56,8 +58,11 @@ RETRY_WHEN_LOCKED: Final = 500
 _LOCKED: Final = 1024
 """How many keys we remember as locked by a transaction. They are not batched."""
 
+MIGRATION_PATIENCE: Final = 60.0
+"""Seconds for which a migration tries to lock a table that transactions use."""
+
 OPERATOR_PATIENCE: Final = 1.0
-"""Seconds that an operator's request waits for such a row. An owner's write is over sooner."""
+"""Seconds that an operator's request waits for a locked row. An owner's write takes less."""
 
 
 class MysqlStore(Store):
@@ -70,9 +75,9 @@ class MysqlStore(Store):
         """``now``: tests only; SQL for the store's clock in milliseconds."""
         self.settings = settings
         self.url = settings.url
-        self._schema = MysqlSchema("mysql", settings.table)
+        self._schema = MysqlRecordsSchema("mysql", settings.table)
         self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
-        self.programs = MysqlPrograms(settings.table, now=now)
+        self.programs = MysqlPrograms(settings.table, now=now, layout=WIDE)
         outbox = MysqlOutbox(settings.table, now, settings.migrate)
         self._outbox = MysqlOutboxPort(outbox, self._run)
         self._most_bytes = 1 << 20
@@ -80,8 +85,8 @@ class MysqlStore(Store):
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
-            self.migrated = self.migrate()
-        check(self._schema, self._run(self._schema.version), self.url)
+            self.migrated = self._run(lambda: self._schema.migrate(self._migration_patience))
+        self.refresh()
         meta = self.programs.meta
         self._gates = self._run(lambda: make_gates(meta, settings.migrate))
 
@@ -92,13 +97,16 @@ class MysqlStore(Store):
 
     @classmethod
     def script(cls, url: str) -> str:
-        return MysqlSchema("mysql", Settings.of(url).table).script()
+        return MysqlRecordsSchema("mysql", Settings.of(url).table).script()
 
     def in_transaction(self, style: str = "%s") -> InTransaction:
         from .in_transaction import UTC_NOW, MysqlInTransaction
 
         now = UTC_NOW if self.programs.now == NOW else self.programs.now
-        return MysqlInTransaction(self.settings.table, self.programs.returning, now, self._gates)
+        layout = self.programs.layout
+        return MysqlInTransaction(
+            self.settings.table, self.programs.returning, now, self._gates, layout
+        )
 
     def own_transaction(self, program: Callable[[], Program[T]]) -> T:
         return self._run(lambda: atomically(program(), MysqlPrograms.begin))
@@ -112,6 +120,12 @@ class MysqlStore(Store):
         return self._outbox
 
     def perform(self, request: Request) -> Any:
+        try:
+            return self._perform(request)
+        except SchemaVersionError:
+            return self._follow_migration(request)
+
+    def _perform(self, request: Request) -> Any:
         programs = self.programs
         if 2 * _size(request) + 4096 > self._most_bytes:  # PyMySQL sends bytes as hex
             raise StoreError(
@@ -251,17 +265,66 @@ class MysqlStore(Store):
         session = connect(self.settings)
         self._most_bytes = session.most_bytes
         if not session.returning and self.programs.returning:
-            self.programs = MysqlPrograms(self.settings.table, False, self.programs.now)
+            old = self.programs
+            self.programs = MysqlPrograms(self.settings.table, False, old.now, layout=old.layout)
         return session
 
     # -- upkeep -------------------------------------------------------------------------------
 
-    def migrate(self) -> list[str]:
-        patience = max(1, int(self.settings.timeout) - 1)
-        return self._run(lambda: self._schema.migrate(patience))
+    @property
+    def _migration_patience(self) -> int:
+        return max(1, int(self.settings.timeout) - 1)
+
+    def migrate(self, tell: Progress = None) -> list[str]:
+        done = self._run(lambda: self._schema.migrate(self._migration_patience))
+        done += migrate_records(
+            self._schema, self._moves, self._migrating, MysqlPrograms.begin, tell
+        )
+        self.refresh()
+        return done
+
+    def _migrating(self, program: Callable[[], Program[T]]) -> T:
+        """Run a part of a migration, again while a table that it locks is in use."""
+        until = time.monotonic() + MIGRATION_PATIENCE
+        while True:
+            try:
+                return self._run(lambda: self._schema.alone(program(), self._migration_patience))
+            except StoreUnavailableError as error:
+                if code_of(error.__cause__) != LOCK_WAIT or time.monotonic() > until:
+                    raise
+
+    def _follow_migration(self, request: Request) -> Any:
+        """Perform a request that did not find its table, in the layout that the records have now.
+
+        The server cannot rename a table and write the new version in one transaction, so for a moment
+        the version may be the old one.
+        """
+        until = time.monotonic() + self.settings.timeout
+        while True:
+            self.refresh()
+            try:
+                return self._perform(request)
+            except SchemaVersionError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.01)
+
+    def _moves(self) -> RecordMoves:
+        old = self.programs
+        return MysqlPrograms(self.settings.table, old.returning, old.now, layout=MOVING).moves  # type: ignore[no-any-return]
+
+    def refresh(self) -> None:
+        """Use the layout that the records have now."""
+        layout, old = self._run(lambda: self._schema.layout(self.url)), self.programs
+        if layout.version > old.layout.version:
+            self.programs = MysqlPrograms(
+                self.settings.table, old.returning, old.now, layout=layout
+            )
 
     def doctor(self) -> list[Finding]:
-        return findings(self._run(lambda: _variables(self.settings.table)), self._schema.newest)
+        layout, records = self.programs.layout, self.programs.records
+        found = findings(self._run(lambda: _variables(records)), layout.version)
+        return found + layout_findings(layout)
 
     def close(self) -> None:
         self._pool.close()
@@ -269,7 +332,7 @@ class MysqlStore(Store):
 
 def _size(request: Request) -> int:
     """Bytes of the values that have no fixed size."""
-    values = (getattr(request, name, None) for name in ("result", "fingerprint", "error"))
+    values = (getattr(request, name, None) for name in ("result", "fingerprint", "error", "after"))
     return sum(len(value) for value in values if value)
 
 
@@ -304,7 +367,7 @@ _VARIABLES: Final = (
 )
 
 
-def _variables(table: str) -> Program[dict[str, str]]:
+def _variables(records: str) -> Program[dict[str, str]]:
     names = ", ".join(f"'{name}'" for name in _VARIABLES)
     found = dict((yield Query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")))
     isolation = (
@@ -314,7 +377,7 @@ def _variables(table: str) -> Program[dict[str, str]]:
     rows = yield Query(
         "SELECT engine FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name = %s",
-        (f"{table}_records",),
+        (records,),
     )
     found["engine"] = rows[0][0] if rows else "none"
     return found

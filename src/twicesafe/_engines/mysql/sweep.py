@@ -36,7 +36,7 @@ GATE: Final = f"({_FIRST:d} + UNIX_TIMESTAMP() MOD {_GATES:d})"
 
 
 def make_gates(meta: str, may_write: bool) -> Program[bool]:
-    """Create the floors for transactions if they are missing; False: they are, and we may not write.
+    """Create the floors for transactions if they are missing. False: we lack the permission.
 
     They are rows, not a change of the schema: older versions read the first floor only.
     """

@@ -7,19 +7,21 @@ checks the schema.
 from __future__ import annotations
 
 import abc
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.outbox_requests import OutboxRequest, Reply
 from ..._core.protocol import Request
 from ..._values.drivers import require
-from ...stores._base import AsyncStore, Capabilities, Finding, Program
+from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
 from ...stores._batching import PerLoop
 from ...stores._outbox_port import AsyncOutboxPort
 from ..sql.commands import Change, Query, dollars
-from ..sql.migrations import check, migrate
+from ..sql.layouts import WIDE
+from ..sql.migrations import prepare
 from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection
-from .generations import layout
+from .generations import programs_of, schema_of
 from .loop_connections import LoopConnections
 from .outbox_programs import PostgresOutbox, bell_of
 from .programs import PostgresPrograms
@@ -47,9 +49,8 @@ class AsyncStoreBase(AsyncStore):
         self.settings = settings
         self.url = settings.url
         self._now = now
-        self._schema, self.programs = layout(
-            settings.table, settings.schema, settings.generations, self.mark, now
-        )
+        self._schema = schema_of(settings, self.mark)
+        self.programs = programs_of(settings, WIDE, self.mark, now)
         self._outbox = PostgresOutbox(
             settings.table, settings.schema, self.mark, now, settings.migrate
         )
@@ -87,12 +88,12 @@ class AsyncStoreBase(AsyncStore):
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
         await self._loops.here().watch(id, seconds)
 
-    async def migrate(self) -> list[str]:
-        return await self._loops.here().other.run(migrate, self._schema, PostgresPrograms.begin)
+    async def migrate(self, tell: Progress = None) -> list[str]:
+        return await asyncio.to_thread(lambda: self.blocking_store().migrate(tell))
 
     async def doctor(self) -> list[Finding]:
         run = self._loops.here().other.run
-        found = findings(await run(settings_program), self._schema.newest)
+        found = findings(await run(settings_program), await run(self._schema.version))
         return found + await run(self.programs.upkeep)
 
     async def close(self) -> None:
@@ -116,9 +117,15 @@ class AsyncStoreBase(AsyncStore):
         if self._checked:
             return
         if self.settings.migrate:
-            await connection.drive(migrate(self._schema, PostgresPrograms.begin))
-        check(self._schema, await connection.drive(self._schema.version()), self.url)
+            await connection.drive(prepare(self._schema, PostgresPrograms.begin))
+        await self.refit(connection)
         self._checked = True
+
+    async def refit(self, connection: AsyncConnection) -> None:
+        """Use the layout that the records have now."""
+        layout = await connection.drive(self._schema.layout(self.url))
+        if layout.version > self.programs.layout.version:
+            self.programs = programs_of(self.settings, layout, self.mark, self._now)
 
     async def _try_prepared(self, connection: AsyncConnection) -> None:
         """The async version of `PostgresStore._try_prepared`."""

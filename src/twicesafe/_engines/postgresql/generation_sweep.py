@@ -44,13 +44,13 @@ MOVED: Final = "40001"
 """SQLSTATE: another transaction moved the row to the current generation while we waited for it."""
 
 _STORAGE: Final = (
-    "fillfactor = 100, autovacuum_vacuum_scale_factor = 0.05,"
+    "fillfactor = 96, autovacuum_vacuum_scale_factor = 0.05,"
     " autovacuum_vacuum_insert_scale_factor = 0.1"
 )
 
 
 class Closed(NamedTuple):
-    """A generation that is not written to, and how far a look has come."""
+    """A generation that is no longer written to, and how much of it was examined."""
 
     generation: int
     due_at: int
@@ -63,7 +63,7 @@ class Closed(NamedTuple):
 
 
 class GenerationSweep(PostgresPrograms):
-    """A base class of `GenerationPrograms`."""
+    """The sweep of generations, as a base class of `GenerationPrograms`."""
 
     current: str
     period: int
@@ -131,7 +131,7 @@ class GenerationSweep(PostgresPrograms):
         """
         opened, now, first, closed = (
             yield Query(
-                f"SELECT opened_at, {self._now}, (SELECT created_at FROM {self.records} LIMIT 1),"
+                f"SELECT opened_at, {self._now}, (SELECT {self.kept.read('created_at')} FROM {self.records} LIMIT 1),"
                 f" (SELECT count(*) FROM {self.table}_closed) FROM {self.meta}"
             )
         )[0]
@@ -254,7 +254,8 @@ class GenerationSweep(PostgresPrograms):
         if busy[0][0]:
             return None  # it is being vacuumed: if we waited for that, claims would wait too
         rows = yield Query(
-            f"SELECT n FROM {self.audit} t WHERE EXISTS (SELECT FROM {part} r WHERE r.id = t.id)"
+            f"SELECT n FROM {self.audit} t"
+            f" WHERE EXISTS (SELECT FROM {part} r WHERE {self.kept.id_bytes('r.id')} = t.id)"
         )
         return [row[0] for row in rows]
 
@@ -275,7 +276,7 @@ class GenerationSweep(PostgresPrograms):
             yield Change(
                 self.mark(
                     f"DELETE FROM {self.audit} t WHERE n = ANY (?::bigint[])"
-                    f" AND EXISTS (SELECT FROM {part} r WHERE r.id = t.id)"
+                    f" AND EXISTS (SELECT FROM {part} r WHERE {self.kept.id_bytes('r.id')} = t.id)"
                 ),
                 (trail,),
             )
@@ -284,7 +285,7 @@ class GenerationSweep(PostgresPrograms):
 
 
 def _needed(now: int) -> str:
-    return f"NOT expires_at BETWEEN 1 AND {now:d}"
+    return f"NOT coalesce(expires_at, 0) BETWEEN 1 AND {now:d}"
 
 
 def _pages(part: str) -> str:

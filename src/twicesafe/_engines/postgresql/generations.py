@@ -22,50 +22,86 @@ from collections.abc import Callable, Sequence
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Final
 
-from ...errors import StoreUnavailableError
+from ...errors import ConfigurationError, StoreUnavailableError
 from ...stores._base import Program
-from ..sql.migrations import Schema, files_of
+from ..sql.layouts import NARROW, Layout, layout_of
+from ..sql.migrations import Schema, check, files_of
+from .columns import Columns
 from .generation_sweep import MOVED, GenerationSweep
 from .programs import PostgresPrograms
-from .schema import GENERATIONS, PostgresSchema
-from .settings import code_of
+from .schema import GENERATIONS, PostgresRecordsSchema
+from .settings import Settings, code_of
 from .statements import NOW, START, TAKEABLE, Statements
 
-__all__ = ["GenerationPrograms", "GenerationSchema", "layout"]
+__all__ = ["GenerationPrograms", "GenerationSchema", "programs_of", "schema_of"]
 
 _TRIES: Final = 5
 
-
-def layout(
-    table: str, schema: str, period: float, mark: Callable[[str], str], now: str = NOW
-) -> tuple[PostgresSchema, PostgresPrograms]:
-    """The schema and the programs of a store; `period` in seconds, 0: without generations."""
-    if not period:
-        plain = PostgresSchema(table, schema, mark)
-        return plain, PostgresPrograms(plain.table, mark, now)
-    partitioned = GenerationSchema(table, schema, mark)
-    return partitioned, GenerationPrograms(partitioned.table, mark, round(period * 1000), now)
+MOVING_VERSION: Final = 2
 
 
-class GenerationSchema(PostgresSchema):
-    """The common tables, and then those of generations, whose versions count in thousands."""
+def schema_of(settings: Settings, mark: Callable[[str], str]) -> PostgresRecordsSchema:
+    """The schema of a store, with or without generations."""
+    kind = GenerationSchema if settings.generations else PostgresRecordsSchema
+    return kind(settings.table, settings.schema, mark)
+
+
+def programs_of(
+    settings: Settings, layout: Layout, mark: Callable[[str], str], now: str = NOW
+) -> PostgresPrograms:
+    """The programs of a store for this layout of its records."""
+    table = f"{settings.schema}.{settings.table}" if settings.schema else settings.table
+    if not settings.generations:
+        return PostgresPrograms(table, mark, now, layout)
+    return GenerationPrograms(table, mark, round(settings.generations * 1000), now, layout)
+
+
+class GenerationSchema(PostgresRecordsSchema):
+    """The common tables, and then those of generations, whose versions count in thousands.
+
+    The common tables may have the wide layout or the narrow one; partitions keep it.
+    """
 
     def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
         super().__init__(table, schema, mark)
+        (self._partitions,) = files_of("postgresql_generations")
         self._common = self.newest
-        self._partition_files = files_of("postgresql_generations")
-        self.newest += GENERATIONS * len(self._partition_files)
+        self.newest += GENERATIONS
 
     def version(self) -> Program[int]:
         return (yield from Schema.version(self))
 
     def file(self, version: int) -> Traversable:
+        return self._partitions if version >= GENERATIONS else super().file(version)
+
+    def text(self, before: int, version: int) -> str:
         if version < GENERATIONS:
-            return super().file(version)
-        return self._partition_files[version // GENERATIONS - 1]
+            return super().text(before, version)
+        holder = layout_of(version % GENERATIONS, self.table).holder
+        return self._partitions.read_text().replace("{holder}", holder)
 
     def after(self, version: int) -> int:
-        return version + (1 if version % GENERATIONS < self._common else GENERATIONS)
+        if version == MOVING_VERSION:
+            raise ConfigurationError(
+                f"the records of {self.table} are being moved to another layout: run twicesafe migrate "
+                "with the URL without ?generations= first"
+            )
+        return version + GENERATIONS if version else self._common
+
+    def apply(self, before: int, after: int) -> Program[None]:
+        return Schema.apply(self, before, after)  # opening waits for its tables
+
+    def opening_goal(self, version: int) -> int:
+        return version if version >= GENERATIONS else self.newest
+
+    def is_done(self, version: int) -> bool:
+        return version >= GENERATIONS
+
+    def layout(self, where: str) -> Program[Layout]:
+        version = yield from self.version()
+        if version < GENERATIONS:
+            check(self, version, where)
+        return layout_of(version - GENERATIONS, where)
 
 
 class _Statements(Statements):
@@ -76,14 +112,23 @@ class _Statements(Statements):
     """
 
     def __init__(
-        self, records: str, meta: str, mark: Callable[[str], str], now: str, current: str
+        self,
+        records: str,
+        meta: str,
+        mark: Callable[[str], str],
+        now: str,
+        columns: Columns,
+        current: str,
     ) -> None:
         self._current = current
-        super().__init__(records, meta, mark, now)
+        super().__init__(records, meta, mark, now, columns)
 
     def _won(self, many: bool) -> str:
-        start = ", ".join(START.values()).format(r="s")
-        moved = ", ".join(f"{name} = {value}" for name, value in START.items()).format(r="r")
+        start = self._start("s", self._columns)
+        new = {"created_at": START["created_at"].replace("{r}.created_at", "s.created_at")}
+        moved = self._columns.changes(
+            {name: value.format(r="r", new="s.now") for name, value in {**START, **new}.items()}
+        )
         return f"""
         , fresh AS (
             INSERT INTO {self.records} (generation, fence, {", ".join(START)})
@@ -110,7 +155,14 @@ class GenerationPrograms(GenerationSweep, PostgresPrograms):
     holder: ClassVar[str] = "generations"
     moved: ClassVar[str] = MOVED
 
-    def __init__(self, table: str, mark: Callable[[str], str], period: int, now: str = NOW) -> None:
+    def __init__(
+        self,
+        table: str,
+        mark: Callable[[str], str],
+        period: int,
+        now: str = NOW,
+        layout: Layout = NARROW,
+    ) -> None:
         # The gate does not work if a snapshot outlives its statement. Then this finds no current
         # generation, and the write is refused.
         current = (
@@ -118,7 +170,7 @@ class GenerationPrograms(GenerationSweep, PostgresPrograms):
             " WHERE current_setting('transaction_isolation') = 'read committed')"
         )
         self.current, self.period, self.table = current, period, table
-        super().__init__(table, mark, now)
+        super().__init__(table, mark, now, layout)
         move = f" SET generation = {current}, "
         self._save = self._save.replace(" SET ", move, 1)
         self._await = self._await.replace(" SET ", move, 1)
@@ -127,7 +179,7 @@ class GenerationPrograms(GenerationSweep, PostgresPrograms):
         )
 
     def statements(self) -> Statements:
-        return _Statements(self.records, self.meta, self._mark, self._now, self.current)
+        return _Statements(self.records, self.meta, self._mark, self._now, self.kept, self.current)
 
     def _decide_alone(self, ask: Any) -> Program[Any]:
         for _ in range(_TRIES):

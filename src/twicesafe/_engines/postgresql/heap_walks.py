@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..._core.protocol import Browse, Page, Sweep
-from ..._values.records import SweepReport
+from ..._core.protocol import Sweep
+from ..._values.records import Row, SweepReport
 from ...stores._base import Program
-from ..sql.commands import Change, Query, number_of, scope_prefix
-from ..sql.programs import SqlPrograms
+from ..sql.commands import Change, Query
+from ..sql.programs import NOTHING_SWEPT, SqlPrograms
+from .columns import Columns
 
 __all__ = ["HeapWalks"]
 
@@ -31,11 +32,13 @@ class HeapWalks(SqlPrograms):
     """The server's clock, as SQL."""
     _sweep: str
     """`_sweep_statement` with the driver's placeholders."""
+    kept: Columns
 
     def _sweep_statement(self) -> str:
-        now = self._now
+        now = "(SELECT now FROM clock)"  # read once, not for every row
         return f"""
-            WITH part AS MATERIALIZED (
+            WITH clock AS MATERIALIZED (SELECT {self._now} AS now),
+            part AS MATERIALIZED (
                 SELECT ctid AS place, fence, expires_at BETWEEN 1 AND {now} AS over
                 FROM {self.records} WHERE ctid > ?::text::tid AND ctid <= ?::text::tid LIMIT ?),
             m AS MATERIALIZED (
@@ -46,12 +49,12 @@ class HeapWalks(SqlPrograms):
                         AND age(a.backend_xmin) >= age({self.meta}.xmin)) AS seen
                 FROM {self.meta}),
             due AS MATERIALIZED (
-                SELECT r.ctid AS place, r.id FROM {self.records} r
+                SELECT r.ctid AS place, {self.kept.id_bytes("r.id")} AS id FROM {self.records} r
                 WHERE r.ctid = ANY (ARRAY(
                         SELECT place FROM part, m WHERE over AND m.seen AND fence <= m.floor))
                     AND r.expires_at BETWEEN 1 AND {now} AND r.fence <= (SELECT floor FROM m)
                 LIMIT ? FOR UPDATE SKIP LOCKED),
-            trail AS (DELETE FROM {self.audit} WHERE id IN (SELECT id FROM due)),
+            trail AS (DELETE FROM {self.audit} WHERE id = ANY (ARRAY(SELECT id FROM due))),
             gone AS (
                 DELETE FROM {self.records} WHERE ctid = ANY (ARRAY(SELECT place FROM due))
                 RETURNING 1)
@@ -70,6 +73,8 @@ class HeapWalks(SqlPrograms):
         the records under it. A floor that some snapshot does not see yet is not raised again: with
         transactions that overlap without end, no floor would ever be seen by all.
         """
+        if self.moves:
+            return NOTHING_SWEPT, ""
         start, end, left = ask.after or "(0,0)", _END, ask.most
         removed, examined, after = 0, 0, ""
         for turn in range(_TURNS):
@@ -91,28 +96,20 @@ class HeapWalks(SqlPrograms):
                 yield Change(f"UPDATE {self.meta} SET floor = {above:d} WHERE floor < {above:d}")
         return SweepReport(removed=removed, examined=examined, more=bool(after)), after
 
-    def browse(self, ask: Browse) -> Program[Page]:
-        now = yield from self.clock()
-        where: list[str] = ["NOT expires_at BETWEEN 1 AND ?"]
-        args: list[Any] = [now]
-        if ask.after:
-            made, _, last = ask.after.partition(":")
-            where.append("(created_at, id) < (?, ?)")
-            args += [int(made), bytes.fromhex(last)]
-        if ask.state is not None:
-            where.append("state = ?")
-            args.append(number_of(ask.state))
-        if ask.scope:
-            prefix = scope_prefix(ask.scope).encode()
-            where.append("substr(scope, 1, ?::integer) = ?")
-            args += [len(prefix), prefix]
-        rows = yield Query(
-            self.mark(
-                f"{self._select} WHERE {' AND '.join(where)}"
-                " ORDER BY created_at DESC, id DESC LIMIT ?"
-            ),
-            (*args, ask.limit + 1),
-        )
-        found = [self.row(row) for row in rows[: ask.limit]]
-        more = len(rows) > ask.limit
-        return Page(found, f"{found[-1].created_at}:{found[-1].id.hex()}" if more else "")
+    # -- searching: see SqlSearch -----------------------------------------------------------------
+
+    place = ""
+
+    def newest_first(self) -> str:
+        return f"{self.column('created_at')} DESC, {self.column('id')} DESC"
+
+    def column(self, name: str) -> str:
+        return self.kept.read(name)
+
+    def past(self, after: str) -> tuple[str, tuple[Any, ...]]:
+        made, _, last = after.partition(":")
+        place = f"({self.column('created_at')}, {self.column('id')})"
+        return f"{place} < (?, ?)", (int(made), bytes.fromhex(last))
+
+    def cursor(self, columns: Any, row: Row) -> str:
+        return f"{row.created_at}:{self.stored(row.id).hex()}"

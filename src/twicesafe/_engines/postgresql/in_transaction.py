@@ -23,22 +23,23 @@ from ...stores._base import Program
 from ..sql.commands import CAUSES, Query, row_from, scope_text
 from ..sql.in_transaction import InTransaction, look
 from .programs import PostgresPrograms
+from .statements import COUNTED
 
 __all__ = ["PostgresInTransaction"]
 
 _ENTER: Final = (
-    ("id", "bytea"), ("owner", "bytea"), ("retention", "bigint"), ("max_attempts", "integer"),
+    ("id", "{id}"), ("owner", "bytea"), ("retention", "bigint"), ("max_attempts", "integer"),
     ("fingerprint", "bytea"), ("scope", "bytea"), ("value", "bytea"), ("done", "boolean"),
 )  # fmt: skip
 _RACES: Final = 5
 
 _EXPIRED: Final = "r.expires_at BETWEEN 1 AND a.now"
 
-_TAKEABLE: Final = """(
-                {r}.expires_at BETWEEN 1 AND a.now
-                OR ({r}.lease_until <= a.now AND {r}.attempt < a.max_attempts
-                    AND ({r}.state = 3 OR ({r}.state = 0 AND NOT {r}.hold))
-                    AND ({r}.fingerprint = a.fingerprint) IS NOT FALSE))"""
+_TAKEABLE: Final = f"""(
+                {{r}}.expires_at BETWEEN 1 AND a.now
+                OR ({{r}}.lease_until <= a.now AND {COUNTED} < a.max_attempts
+                    AND ({{r}}.state = 3 OR ({{r}}.state = 0 AND NOT {{r}}.hold))
+                    AND ({{r}}.fingerprint = a.fingerprint) IS NOT FALSE))"""
 
 _SEEN: Final = (
     "state", "fence", "attempt", "owner", "lease_until", "changed_at", "expires_at", "hold",
@@ -59,6 +60,7 @@ class PostgresInTransaction(InTransaction):
 
     def __init__(self, programs: PostgresPrograms, now: str) -> None:
         self.programs, self._now = programs, now
+        kept = self._kept = programs.kept
         current = getattr(programs, "current", "")  # only tables that keep generations have one
         self._column, self._current = ("generation, ", f"{current}, ") if current else ("", "")
         self._move = f"generation = {current}, " if current else ""
@@ -68,10 +70,16 @@ class PostgresInTransaction(InTransaction):
         mark = programs.mark
         self._enter_one, self._enter_many = mark(self._one()), mark(self._many())
         self._patience = mark("SELECT set_config('lock_timeout', ?::text, true)")
+        done = {
+            "state": "1",
+            "result": "?::bytea",
+            "lease_until": "0",
+            "changed_at": now,
+            "expires_at": f"{now} + ?::bigint",
+        }
         self._leave = mark(f"""
-        UPDATE {programs.records} r SET {self._move}state = 1, result = ?::bytea, lease_until = 0,
-            changed_at = {now}, expires_at = {now} + ?::bigint
-        WHERE id = ?::bytea AND owner = ?::bytea AND fence = ?::bigint AND state = 0
+        UPDATE {programs.records} r SET {self._move}{kept.changes(done)}
+        WHERE id = {programs.id_place()} AND owner = ?::bytea AND fence = ?::bigint AND state = 0
             AND txid_current_if_assigned() = ?::bigint
         RETURNING 1""")
 
@@ -79,15 +87,17 @@ class PostgresInTransaction(InTransaction):
         if len(asks) == 1:
             return [(yield from self._enter_alone(asks[0], wait))]
         patience = f"{max(1, round(wait * 1000))}ms"
+        yield from self.fetch(asks)
         answers: dict[bytes, Entered] = {}
         left = sorted(asks, key=lambda ask: ask.id)  # sorted, so that two batches never deadlock
         for _ in range(_RACES):
-            columns = zip(*(_values_of(ask) for ask in left), strict=True)
+            columns = zip(*(self._values_of(ask) for ask in left), strict=True)
             rows = yield Query(self._enter_many, (*(list(column) for column in columns), patience))
             again: list[Enter] = []
             by_id = {row[0]: row for row in rows}
             for ask in left:
-                _, now, mark, fresh, fence, attempt, cause, *seen, _ = by_id[ask.id]
+                stored = self.programs.stored(ask.id)
+                _, now, mark, fresh, fence, attempt, cause, *seen, _ = by_id[stored]
                 answer = _answer(ask, now, fresh, seen)
                 if fence is not None:
                     answer = Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
@@ -105,8 +115,11 @@ class PostgresInTransaction(InTransaction):
 
     def _enter_alone(self, ask: Enter, wait: float) -> Program[Entered]:
         patience = f"{max(1, round(wait * 1000))}ms"
+        if self.programs.moves:
+            yield from self.fetch((ask,))
         for _ in range(_RACES):
-            rows = yield Query(self._enter_one, (patience, *_values_of(ask), ask.id))
+            values = self._values_of(ask)
+            rows = yield Query(self._enter_one, (patience, *values, values[0]))
             now, mark, fresh, *seen, before = rows[0]
             answer = _answer(ask, now, fresh, seen)
             if answer is None and seen[0] is not None:
@@ -130,6 +143,8 @@ class PostgresInTransaction(InTransaction):
 
     def write_deferred(self, ask: DeferredWrite) -> Program[None]:
         programs = self.programs
+        if programs.moves:
+            yield from programs.moves.fetch((ask.claim.id,))
         for _ in range(_RACES):
             row, now = yield from programs.load(ask.claim.id, programs.lock)
             after = inbox.apply_deferred(row, ask, now, 0)
@@ -146,13 +161,23 @@ class PostgresInTransaction(InTransaction):
 
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
-        values = (end.result, end.retention, end.id, end.owner, end.fence, ask.mark)
+        id_ = self.programs.identity(end.id)
+        values = (end.result, end.retention, id_, end.owner, end.fence, ask.mark)
         return bool((yield Query(self._leave, values)))
+
+    def _values_of(self, ask: Enter) -> tuple[Any, ...]:
+        id_, owner = self.programs.identity(ask.id), b"" if ask.done else ask.owner
+        key = ask.key
+        return (
+            *(id_, owner, ask.retention, ask.max_attempts, ask.fingerprint),
+            *(scope_text(key.scope).encode(), key.value.encode(), ask.done),
+        )
 
     def _one(self) -> str:
         """Insert, or return the record. If it waited for a row, it does not see that row."""
         p, now = self.programs, self._now
-        values = ", ".join(f"?::{kind} AS {name}" for name, kind in _ENTER)
+        values = ", ".join(f"?::{kind} AS {name}" for name, kind in self._asked)
+        seen = ", ".join(self._kept.read(name, "r.") for name in _SEEN)
         return f"""
         WITH {_PATIENCE}
         , fresh AS (
@@ -160,65 +185,87 @@ class PostgresInTransaction(InTransaction):
             FROM (SELECT {values}, {now} AS now) a, {p.meta} m, patience
             {self._unless_seen}
             ON CONFLICT DO NOTHING RETURNING fence)
-        SELECT {now}, txid_current(), f.fence, {", ".join(f"r.{name}" for name in _SEEN)},
+        SELECT {now}, txid_current(), f.fence, {seen},
             (SELECT set_config('lock_timeout', before, true) FROM patience)
         FROM (SELECT max(fence) AS fence FROM fresh) f
-        LEFT JOIN {p.records} r ON f.fence IS NULL AND r.id = ?::bytea"""
+        LEFT JOIN {p.records} r ON f.fence IS NULL AND r.id = {p.id_place()}"""
+
+    @property
+    def _asked(self) -> list[tuple[str, str]]:
+        """The columns of a request, with their types."""
+        return [(name, kind.format(id=self._kept.id_type)) for name, kind in _ENTER]
 
     def _insert(self) -> str:
+        values = {
+            "id": "a.id",
+            "owner": "a.owner",
+            "fingerprint": "a.fingerprint",
+            "scope": "a.scope",
+            "value": "a.value",
+            "fence": "m.floor + 1",
+            "attempt": "1",
+            "state": "a.done::integer",
+            "cause": "0",
+            "changed_at": "a.now",
+            "hold": "true",
+            "error": "''",
+            "lease_until": "CASE WHEN a.done THEN 0 ELSE a.now END",
+            "expires_at": "CASE WHEN a.done THEN a.now + a.retention ELSE 0 END",
+        }
+        kept = ", ".join(self._kept.kept(name, value) for name, value in values.items())
         return f"""
-            INSERT INTO {self.programs.records} ({self._column}id, owner, fingerprint, scope, value,
-                fence, attempt, state, cause, created_at, changed_at, hold, error, lease_until,
-                expires_at)
-            SELECT {self._current}a.id, a.owner, a.fingerprint, a.scope, a.value, m.floor + 1, 1,
-                a.done::integer, 0, a.now, a.now, true, '',
-                CASE WHEN a.done THEN 0 ELSE a.now END,
-                CASE WHEN a.done THEN a.now + a.retention ELSE 0 END"""
+            INSERT INTO {self.programs.records} ({self._column}{", ".join(values)}, created_at)
+            SELECT {self._current}{kept}, {self._kept.new_created_at("a.now")}"""
 
     def _many(self) -> str:
         """The same for many; it also takes over records that may be taken over."""
         p = self.programs
         names = ", ".join(name for name, _ in _ENTER)
-        arrays = ", ".join(f"?::{kind}[]" for _, kind in _ENTER)
+        arrays = ", ".join(f"?::{kind}[]" for _, kind in self._asked)
+        read = self._kept.read
+        columns = ", ".join(f"{read(name, 'r.')} AS {name}" for name in (*_SEEN, "created_at"))
+        taken = {
+            "state": "a.done::integer",
+            "fence": "r.fence + 1",
+            "owner": "a.owner",
+            "hold": "true",
+            "awaited": "false",
+            "lease_until": "CASE WHEN a.done THEN 0 ELSE a.now END",
+            "expires_at": "CASE WHEN a.done THEN a.now + a.retention ELSE 0 END",
+            "changed_at": "a.now",
+            "result": "NULL",
+            "scope": "a.scope",
+            "value": "a.value",
+            "attempt": f"CASE WHEN {_EXPIRED} THEN 1 ELSE {COUNTED.format(r='r')} + 1 END",
+            "created_at": f"CASE WHEN {_EXPIRED} THEN a.now ELSE {read('created_at', 'r.')} END",
+            "error": f"CASE WHEN {_EXPIRED} THEN '' ELSE r.error END",
+            "fingerprint": f"CASE WHEN {_EXPIRED} THEN a.fingerprint"
+            " ELSE coalesce(a.fingerprint, r.fingerprint) END",
+            "cause": f"CASE WHEN r.state = 3 THEN r.cause WHEN {_EXPIRED} THEN 3 ELSE 2 END",
+        }
         return f"""
         WITH a AS MATERIALIZED (
             SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names}))
         , {_PATIENCE}
-        , seen AS MATERIALIZED (SELECT a.id AS ask, r.* FROM a JOIN {p.records} r ON r.id = a.id)
+        , seen AS MATERIALIZED (
+            SELECT a.id AS ask, {columns} FROM a JOIN {p.records} r ON r.id = a.id)
         , fresh AS (
             {self._insert()}
             FROM a, {p.meta} m, patience
             WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
             ON CONFLICT DO NOTHING RETURNING id, fence)
         , taken AS (
-            UPDATE {p.records} r SET {self._move}
-                state = a.done::integer, fence = r.fence + 1, owner = a.owner, hold = true, awaited = false,
-                lease_until = CASE WHEN a.done THEN 0 ELSE a.now END,
-                expires_at = CASE WHEN a.done THEN a.now + a.retention ELSE 0 END,
-                changed_at = a.now, result = NULL, scope = a.scope, value = a.value,
-                attempt = CASE WHEN {_EXPIRED} THEN 1 ELSE r.attempt + 1 END,
-                created_at = CASE WHEN {_EXPIRED} THEN a.now ELSE r.created_at END,
-                error = CASE WHEN {_EXPIRED} THEN '' ELSE r.error END,
-                fingerprint = CASE WHEN {_EXPIRED} THEN a.fingerprint
-                    ELSE coalesce(a.fingerprint, r.fingerprint) END,
-                cause = CASE WHEN r.state = 3 THEN r.cause WHEN {_EXPIRED} THEN 3 ELSE 2 END
+            UPDATE {p.records} r SET {self._move}{self._kept.changes(taken)}
             FROM a JOIN seen s ON s.ask = a.id, patience
             WHERE r.id = a.id AND {_TAKEABLE.format(r="s")} AND {_TAKEABLE.format(r="r")}
             RETURNING r.id, r.fence, r.attempt, r.cause)
-        SELECT a.id, a.now, txid_current(), fresh.fence, taken.fence, taken.attempt, taken.cause,
+        SELECT {self._kept.id_bytes("a.id")}, a.now, txid_current(), fresh.fence, taken.fence,
+            taken.attempt, {read("cause", "taken.")},
             {", ".join(f"seen.{name}" for name in _SEEN)},
             (SELECT set_config('lock_timeout', before, true) FROM patience,
                 (SELECT count(*) FROM fresh) f, (SELECT count(*) FROM taken) t)
         FROM a LEFT JOIN fresh ON fresh.id = a.id LEFT JOIN taken ON taken.id = a.id
         LEFT JOIN seen ON seen.ask = a.id"""
-
-
-def _values_of(ask: Enter) -> tuple[Any, ...]:
-    key = ask.key
-    return (
-        *(key.id, b"" if ask.done else ask.owner, ask.retention, ask.max_attempts, ask.fingerprint),
-        *(scope_text(key.scope).encode(), key.value.encode(), ask.done),
-    )
 
 
 def _answer(ask: Enter, now: int, fresh: int | None, seen: Sequence[Any]) -> Claimed | None:

@@ -36,6 +36,10 @@ IDLE: Final = 5.0
 """Seconds after which a listener without waiters ends."""
 
 
+KEY: Final = 32
+"""Digits by which the waiters of a key listen. In the wide layout more are announced."""
+
+
 class Listener:
     """For threads."""
 
@@ -123,8 +127,9 @@ class Listener:
 
     def _ring(self, name: str) -> None:
         with self._lock:
-            for bell in self._bells.get(name, ()):
-                bell.set()
+            for short in {name, name[:KEY]}:
+                for bell in self._bells.get(short, ()):
+                    bell.set()
 
 
 class AsyncListener:
@@ -174,8 +179,9 @@ class AsyncListener:
                 self._ring(name)
 
     def _ring(self, name: str) -> None:
-        for bell in self._bells.get(name, ()):
-            bell.set()
+        for short in {name, name[:KEY]}:
+            for bell in self._bells.get(short, ()):
+                bell.set()
 
 
 def shut_down_socket(number: int) -> None:

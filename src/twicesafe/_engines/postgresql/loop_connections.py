@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._base import Program
 from ...stores._batching import AsyncBatcher, uncancellable
 from ..sql.commands import Query
+from ..sql.migrations import LAYOUT_CHANGES
 from .connections import AsyncConnection
 from .listener import AsyncListener
 from .settings import explain
@@ -65,9 +67,11 @@ class SerialConnection:
             try:
                 return await connection.drive(program(*words))
             except SchemaVersionError:
-                # The tables were there when the store was opened: this raises if they keep generations
-                # now.
-                await connection.drive(self._store._schema.version())
+                # The tables were there when the store was opened, so they were migrated since.
+                for _ in range(LAYOUT_CHANGES):
+                    await self._store.refit(connection)  # raises if they keep generations now
+                    with suppress(SchemaVersionError):
+                        return await connection.drive(program(*words))
                 raise
             finally:
                 alarm.cancel()
@@ -151,12 +155,18 @@ class LoopConnections:
         self._listener = AsyncListener(store.new_connection)
 
     def _batcher(self, connection: SerialConnection) -> AsyncBatcher:
-        programs = self._store.programs
         return AsyncBatcher(
-            partial(connection.run, programs.perform),
-            partial(connection.run, programs.perform_all),
+            partial(connection.run, self._performed),
+            partial(connection.run, self._all_performed),
             BATCH,
         )
+
+    def _performed(self, request: Request) -> Program[Any]:
+        """By the store's programs of now: they change when the store is migrated."""
+        return self._store.programs.perform(request)
+
+    def _all_performed(self, requests: Sequence[Request]) -> Program[list[Any]]:
+        return self._store.programs.perform_all(requests)
 
     async def connect(self) -> None:
         for connection in (self._claims, self._ends):
@@ -165,11 +175,11 @@ class LoopConnections:
     def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
         store = self._store
         if store.programs.locked and self._is_locked(request):
-            return self._locked.run(store.programs.perform, request)
+            return self._locked.run(self._performed, request)
         batcher = self._batchers.get(request.op)
         if batcher is not None:
             return batcher.perform(request)
-        return self.other.run(store.programs.perform, request)
+        return self.other.run(self._performed, request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         batcher = self._batchers.get(request.op)
@@ -186,15 +196,18 @@ class LoopConnections:
             part = requests[start : start + BATCH]
             connection = self._claims if part[0].op in ("claim", "abandon") else self._ends
             try:
-                answers += await connection.run(self._store.programs.perform_all, part)
+                answers += await connection.run(self._all_performed, part)
             except StoreError as error:
                 answers += [error.again() for _ in part]
         return answers
 
+    def _awaited(self, id_: bytes) -> Program[bool]:
+        return self._store.programs.awaits(id_)
+
     # -- wake-ups -----------------------------------------------------------------------------
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        await self.wait(id, seconds, self._store.programs.awaits, id)
+        await self.wait(id[:16], seconds, self._awaited, id)
 
     async def wait(
         self,

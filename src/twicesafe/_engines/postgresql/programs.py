@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ from ..._core.protocol import (
 )
 from ..._values.records import Row
 from ...errors import StoreError, StoreUnavailableError
-from ...stores._base import Program
+from ...stores._base import Finding, Program
 from ..sql.commands import (
     CAUSES,
     NUMBER_OF_STATE,
@@ -36,13 +36,19 @@ from ..sql.commands import (
     atomically,
     present_from,
     row_from,
+    with_whole_id,
 )
+from ..sql.layouts import NARROW, Layout, layout_findings
 from ..sql.programs import ACTS, READING
+from .columns import columns_of
 from .heap_walks import HeapWalks
+from .moving import PostgresMoves
 from .settings import NOT_FREE, code_of
 from .statements import CHANNEL, NOW, PATIENCE, Statements
 
 __all__ = ["AGAIN", "PostgresPrograms"]
+
+Identity: TypeAlias = Callable[[bytes], Any]
 
 _RACES: Final = 5
 """How often a lost race is repeated before the request is decided under a lock."""
@@ -61,10 +67,23 @@ class PostgresPrograms(HeapWalks):
     moved: ClassVar[str] = "-"
     """The SQLSTATE of a statement that waited for a row which moved meanwhile; here none does."""
 
-    def __init__(self, table: str, mark: Callable[[str], str], now: str = NOW) -> None:
+    def __init__(
+        self,
+        table: str,
+        mark: Callable[[str], str],
+        now: str = NOW,
+        layout: Layout = NARROW,
+    ) -> None:
         self._mark = mark
         self._now = now
-        super().__init__(table)
+        self.kept = columns_of(layout)
+        self.columns = self.kept.all
+        super().__init__(table, layout)
+        self.identity = self.kept.identity
+        self.size = (
+            f"SELECT sum(pg_total_relation_size(c)) FROM (SELECT '{self.records}'::regclass AS c"
+            f" UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = '{self.records}'::regclass) t"
+        )
         self._statements = self.statements()
         # The statement that writes also reads the floor: see `HeapWalks.sweep`.
         self._insert = self._insert.replace(
@@ -73,22 +92,36 @@ class PostgresPrograms(HeapWalks):
         )
         self.locked: dict[bytes, None] = {}
         """Keys that an open transaction locks. No other request may wait behind them."""
-        self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE id = ? AND state = 0")
+        which = f"id = {self.id_place()}"
+        self._await = mark(f"UPDATE {self.records} SET awaited = true WHERE {which} AND state = 0")
         self._announce = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
         self._sweep = mark(self._sweep_statement())
 
     def statements(self) -> Statements:
-        return Statements(self.records, self.meta, self._mark, self._now)
+        return Statements(self.records, self.meta, self._mark, self._now, self.kept)
 
     def mark(self, sql: str) -> str:
         return self._mark(sql)
 
+    def id_place(self) -> str:
+        return f"?::{self.kept.id_type}"
+
+    def upkeep(self) -> Program[list[Finding]]:
+        yield from ()
+        return layout_findings(self.layout)
+
+    def moving(self) -> PostgresMoves:
+        return PostgresMoves(self)
+
     # -- rows: texts are stored as bytes ----------------------------------------------------------
 
-    def row(self, columns: Any) -> Row:
+    def row(self, columns: Any, id: bytes = b"") -> Row:  # noqa: A002
         row = row_from(columns)
         row.value, row.error = columns[2].decode(), columns[15].decode()
-        return row
+        return with_whole_id(row, id)
+
+    def values(self, row: Row) -> tuple[Any, ...]:
+        return self.kept.values(row, super().values(row))
 
     def bind(self, text: str) -> bytes:
         return text.encode()
@@ -104,11 +137,19 @@ class PostgresPrograms(HeapWalks):
     def perform(self, request: Request) -> Program[Any]:
         """One request. Most are answered by one statement."""
         ask: Any = request
+        if self.moves is not None and hasattr(ask, "id"):
+            answer = yield from self._fetched(ask)
+            if answer is not None:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
         kind = _KINDS.get(ask.op)
-        answer: Any = AGAIN
+        answer = AGAIN
         if kind is not None:
             try:
-                rows = yield Query(getattr(self._statements, ask.op)[0], kind.values(ask))
+                rows = yield Query(
+                    getattr(self._statements, ask.op)[0], kind.values(ask, self.identity)
+                )
             except StoreUnavailableError as error:
                 (answer,) = yield from self._refused(kind, [ask], error)
             else:
@@ -116,7 +157,7 @@ class PostgresPrograms(HeapWalks):
                     self.locked.pop(ask.id, None)
                 answer = kind.answer(ask, rows[0] if rows else None)
         if answer is AGAIN:
-            answer = (yield from self.perform_all([request]))[0]
+            answer = (yield from self._perform_all([request]))[0]
         elif answer is None:
             answer = yield from self._alone(request)
         if isinstance(answer, Exception):
@@ -125,6 +166,34 @@ class PostgresPrograms(HeapWalks):
 
     def perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
         """Many requests: one statement per kind; what is left is decided one by one."""
+        if self.moves is None:
+            return (yield from self._perform_all(requests))
+        answers: list[Any] = [None] * len(requests)
+        try:
+            ids = [ask.id for ask in requests if hasattr(ask, "id")]
+            yield from self.moves.fetch_soon(ids)
+        except StoreUnavailableError as error:
+            if code_of(error) != NOT_FREE:
+                raise
+            for index, ask in enumerate(requests):
+                answers[index] = (yield from self._fetched(ask)) if hasattr(ask, "id") else None
+        left = [index for index, answer in enumerate(answers) if answer is None]
+        found = yield from self._perform_all([requests[index] for index in left])
+        for index, answer in zip(left, found, strict=True):
+            answers[index] = answer
+        return answers
+
+    def _fetched(self, ask: Any) -> Program[Any]:
+        """Move the record of this request. None: it is done; else it is locked, and this is the answer."""
+        try:
+            yield from self.moves.fetch_soon((ask.id,))
+        except StoreUnavailableError as error:
+            if code_of(error) != NOT_FREE:
+                raise
+            return (yield from self._answer_locked(ask, error))
+        return None
+
+    def _perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
         answers: list[Any] = [None] * len(requests)
         left = list(range(len(requests)))
         for _ in range(_RACES):
@@ -184,13 +253,15 @@ class PostgresPrograms(HeapWalks):
         """Run the statement of this kind, for all of them together."""
         kind = _KINDS[op]
         try:
-            rows = yield _query(getattr(self._statements, op), [kind.values(ask) for ask in asks])
+            rows = yield _query(
+                getattr(self._statements, op), [kind.values(ask, self.identity) for ask in asks]
+            )
         except StoreUnavailableError as error:
             return (yield from self._refused(kind, asks, error))
         if self.locked:
             self._forget_locked(asks)
         by_id = {row[0]: row for row in rows}
-        return [kind.answer(ask, by_id.get(ask.id)) for ask in asks]
+        return [kind.answer(ask, by_id.get(self.stored(ask.id))) for ask in asks]
 
     def _refused(
         self, kind: _Kind, asks: list[Any], error: StoreUnavailableError
@@ -255,7 +326,7 @@ class PostgresPrograms(HeapWalks):
                 raise
             return (yield from self._answer_locked(ask, error))
         if answer is Ack.OK and ask.op in ("release", "resolve", "forget", "abandon"):
-            yield Query(self._announce, (ask.id,))
+            yield Query(self._announce, (self.stored(ask.id),))
         return answer
 
     def _decide_with_timeout(self, ask: Any) -> Program[Any]:
@@ -277,7 +348,7 @@ class PostgresPrograms(HeapWalks):
                 if after is not None:
                     yield from self.save(after)
                 return answer
-            rows = yield Query(self._statements.claim[0], _claim_values(ask))
+            rows = yield Query(self._statements.claim[0], _claim_values(ask, self.identity))
             found = _answered(ask, rows[0])
             if found is not AGAIN and found is not None:
                 return found
@@ -288,7 +359,7 @@ class PostgresPrograms(HeapWalks):
     def awaits(self, id: bytes) -> Program[bool]:  # noqa: A002
         """Mark the row, so that its end is announced. False: it is no longer in progress."""
         try:
-            return bool((yield Change(self._await, (id,))))
+            return bool((yield Change(self._await, (self.identity(id),))))
         except StoreUnavailableError as error:
             if code_of(error) != NOT_FREE:
                 raise
@@ -341,10 +412,10 @@ def _answered(ask: ClaimRequest, row: Any) -> Any:
 # --- one statement per kind: its values, and what an answer row means ------------------------------
 
 
-def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
+def _claim_values(ask: ClaimRequest, identity: Identity) -> tuple[Any, ...]:
     key = ask.key
     return (
-        key.id,
+        identity(key.id),
         ask.owner,
         ask.lease,
         ask.max_attempts,
@@ -355,18 +426,18 @@ def _claim_values(ask: ClaimRequest) -> tuple[Any, ...]:
     )
 
 
-def _complete_values(ask: Complete) -> tuple[Any, ...]:
+def _complete_values(ask: Complete, identity: Identity) -> tuple[Any, ...]:
     state, error = NUMBER_OF_STATE[ask.state], ask.error.encode()
-    return ask.id, ask.owner, ask.fence, ask.retention, ask.result, state, error
+    return identity(ask.id), ask.owner, ask.fence, ask.retention, ask.result, state, error
 
 
-def _fail_values(ask: Fail) -> tuple[Any, ...]:
+def _fail_values(ask: Fail, identity: Identity) -> tuple[Any, ...]:
     end = ask.delay, ask.max_attempts, ask.retention, ask.error.encode(), ask.hold
-    return ask.id, ask.owner, ask.fence, *end
+    return identity(ask.id), ask.owner, ask.fence, *end
 
 
-def _renew_values(ask: Renew) -> tuple[Any, ...]:
-    return ask.id, ask.owner, ask.fence, ask.lease
+def _renew_values(ask: Renew, identity: Identity) -> tuple[Any, ...]:
+    return identity(ask.id), ask.owner, ask.fence, ask.lease
 
 
 def _acknowledged(_: Any, row: Any) -> Ack | None:
@@ -375,7 +446,7 @@ def _acknowledged(_: Any, row: Any) -> Ack | None:
 
 
 class _Kind(NamedTuple):
-    values: Callable[[Any], tuple[Any, ...]]
+    values: Callable[[Any, Identity], tuple[Any, ...]]
     answer: Callable[[Any, Any], Any]
     after_a_move: Any = None
     """The answer if the row moved while the statement waited for it."""

@@ -8,15 +8,21 @@ from typing import Final
 from ...errors import ConfigurationError
 from ...stores._base import Program
 from ..sql.commands import Change, Query
-from ..sql.migrations import Schema
+from ..sql.migrations import RecordsSchema, Schema
 
-__all__ = ["GENERATIONS", "PostgresSchema"]
+__all__ = ["GENERATIONS", "PostgresRecordsSchema", "PostgresSchema"]
 
 GENERATIONS: Final = 1000
 """Schema versions from here on belong to tables that keep generations."""
 
 
+PATIENCE: Final = 200
+"""Milliseconds that a step waits for a table that a transaction uses."""
+
+
 class PostgresSchema(Schema):
+    """Also of the outbox."""
+
     def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
         super().__init__("postgresql", f"{schema}.{table}" if schema else table)
         self._schema, self._mark = schema, mark
@@ -49,3 +55,10 @@ class PostgresSchema(Schema):
         if self._schema:
             yield Change(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         return (yield from super().step())
+
+
+class PostgresRecordsSchema(PostgresSchema, RecordsSchema):
+    def apply(self, before: int, after: int) -> Program[None]:
+        if before:  # claims wait behind us while we wait for a table
+            yield Change(f"SET LOCAL lock_timeout = {PATIENCE:d}")
+        yield from super().apply(before, after)

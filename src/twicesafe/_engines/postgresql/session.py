@@ -25,10 +25,10 @@ BY_INDEX: Final = "set_config('enable_seqscan', 'off', false)"
 def set_up_session(
     programs: PostgresPrograms, pid: int, keeps_plans: bool, where: str
 ) -> Program[bool]:
-    """Set up the session of a new connection. False: a pooler is in between, so it is not ours.
+    """Set up the session of a new connection. False: there is a pooler, so the session is not ours.
 
-    `pid` is the server process that the connection reported when it was opened. A pooler makes one
-    up, so the process that answers is another one.
+    `pid` is the server process that the connection reported when it was opened. A pooler invents a
+    number, which differs from that of the process that answers.
     """
     is_ours = f"pg_backend_pid() = {pid:d}"
     settings = (_READ_COMMITTED, BY_INDEX) if keeps_plans else (_READ_COMMITTED,)

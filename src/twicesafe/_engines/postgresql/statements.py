@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from .columns import Columns
+
 __all__ = ["CHANNEL", "NOW", "START", "TAKEABLE", "Statements"]
 
 CHANNEL: Final = "twicesafe"
-"""The channel of all notifications; the payload is the hex of the key's id."""
+"""The channel of all notifications; the payload is the hex of the key's id, as it is stored."""
 
 NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
 """Milliseconds of the server's clock; `now()` does not advance within a transaction."""
@@ -28,32 +30,42 @@ PATIENCE: Final = {True: 50, False: 1000}
 Other calls of this process may wait behind it. So a claim soon gets the answer that the key is in
 progress; the writes of owners and operators are worth a longer wait."""
 
+ID: Final = "{id}"
+"""In place of the type of an id."""
+
 # One request is a row of values, many are arrays of columns: (name, type) in the order of the args.
 _CLAIM: Final = (
-    ("ask", "bytea"), ("me", "bytea"), ("lease", "bigint"), ("most", "bigint"),
+    ("ask", ID), ("me", "bytea"), ("lease", "bigint"), ("most", "bigint"),
     ("holds", "boolean"), ("print", "bytea"), ("in_scope", "bytea"), ("named", "bytea"),
 )  # fmt: skip
 _COMPLETE: Final = (
-    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("retention", "bigint"),
+    ("id", ID), ("owner", "bytea"), ("fence", "bigint"), ("retention", "bigint"),
     ("result", "bytea"), ("state", "bigint"), ("error", "bytea"),
 )  # fmt: skip
 _FAIL: Final = (
-    ("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("delay", "bigint"),
+    ("id", ID), ("owner", "bytea"), ("fence", "bigint"), ("delay", "bigint"),
     ("max_attempts", "bigint"), ("retention", "bigint"), ("error", "bytea"), ("hold", "boolean"),
 )  # fmt: skip
-_RENEW: Final = (("id", "bytea"), ("owner", "bytea"), ("fence", "bigint"), ("lease", "bigint"))
+_RENEW: Final = (("id", ID), ("owner", "bytea"), ("fence", "bigint"), ("lease", "bigint"))
 
 # `s` joins each request with the record that was read. {r} is the record: as it was read, or as it is
 # when it is locked.
 
-_SEEN: Final = """r.ctid AS place, r.id, r.state, r.fence, r.attempt, r.owner, r.lease_until,
-                r.created_at, r.changed_at, r.expires_at, r.hold, r.cause, r.fingerprint, r.result,
-                r.error"""
+_SEEN: Final = (
+    "state", "fence", "attempt", "owner", "lease_until", "created_at", "changed_at", "expires_at",
+    "hold", "cause", "fingerprint", "result", "error",
+)  # fmt: skip
 
 _EXPIRED: Final = "{r}.expires_at BETWEEN 1 AND s.now"
 
+COUNTED: Final = (
+    "({r}.attempt - CASE WHEN {r}.state = 0 AND substr({r}.owner, 1, 5) = 'ahead'::bytea"
+    " THEN 1 ELSE 0 END)"
+)
+"""The attempts so far, as `lifecycle` counts them: without a claim made before its start."""
+
 TAKEABLE: Final = f"""({_EXPIRED}
-                OR ({{r}}.lease_until <= s.now AND {{r}}.attempt < s.most
+                OR ({{r}}.lease_until <= s.now AND {COUNTED} < s.most
                     AND ({{r}}.state = 3 OR ({{r}}.state = 0 AND NOT {{r}}.hold))
                     AND ({{r}}.fingerprint = s.print) IS NOT FALSE AND {{r}}.owner <> s.me))"""
 
@@ -71,8 +83,8 @@ START: Final = {
     "state": "0",
     "awaited": "false",
     "result": "NULL::bytea",
-    "attempt": f"CASE WHEN {_NEW} THEN 1 ELSE {{r}}.attempt + 1 END",
-    "created_at": f"CASE WHEN {_NEW} THEN s.now ELSE {{r}}.created_at END",
+    "attempt": f"CASE WHEN {_NEW} THEN 1 ELSE {COUNTED} + 1 END",
+    "created_at": f"CASE WHEN {_NEW} THEN {{new}} ELSE {{r}}.created_at END",
     "error": f"CASE WHEN {_NEW} THEN '' ELSE {{r}}.error END",
     "fingerprint": f"CASE WHEN {_NEW} THEN s.print ELSE coalesce(s.print, {{r}}.fingerprint) END",
     "cause": f"CASE WHEN {{r}}.state IS NULL THEN 0 WHEN {{r}}.state = 3 THEN {{r}}.cause"
@@ -84,8 +96,10 @@ START: Final = {
 class Statements:
     """The statements of one table. Each is a pair: for one request, and for many."""
 
-    def __init__(self, records: str, meta: str, mark: Callable[[str], str], now: str) -> None:
-        self.records, self.meta, self._now = records, meta, now
+    def __init__(
+        self, records: str, meta: str, mark: Callable[[str], str], now: str, columns: Columns
+    ) -> None:
+        self.records, self.meta, self._now, self._columns = records, meta, now, columns
         self.claim = mark(self._claim(False)), mark(self._claim(True))
         self.complete = mark(self._complete(False)), mark(self._complete(True))
         self.fail = mark(self._fail(False)), mark(self._fail(True))
@@ -98,12 +112,13 @@ class Statements:
         session is not ours.
         """
         names = ", ".join(name for name, _ in columns)
+        kinds = [(name, kind.format(id=self._columns.id_type)) for name, kind in columns]
         patience = f"set_config('lock_timeout', '{PATIENCE[columns is _CLAIM]:d}ms', true)"
         if many:
-            arrays = ", ".join(f"?::{kind}[]" for _, kind in columns)
+            arrays = ", ".join(f"?::{kind}[]" for _, kind in kinds)
             asked = f"unnest({arrays}) AS u({names}), (SELECT {patience}) p(patience)"
             return f"(SELECT {names}, {self._now} AS now, patience FROM {asked})"
-        values = ", ".join(f"?::{kind} AS {name}" for name, kind in columns)
+        values = ", ".join(f"?::{kind} AS {name}" for name, kind in kinds)
         return f"(SELECT {values}, {self._now} AS now, {patience} AS patience)"
 
     # -- claim --------------------------------------------------------------------------------
@@ -111,19 +126,20 @@ class Statements:
     def _claim(self, many: bool) -> str:
         found = f"LATERAL (SELECT r.ctid, r.* FROM {self.records} r WHERE r.id = a.ask OFFSET 0) r"
         row = f"{found} ON true" if many else f"{self.records} r ON r.id = a.ask"
+        seen = ", ".join(f"{self._columns.read(name, 'r.')} AS {name}" for name in _SEEN)
         return f"""
         WITH s AS MATERIALIZED (
-            SELECT a.*, {_SEEN}
+            SELECT a.*, r.ctid AS place, r.id, {seen}
             FROM {self._asks(_CLAIM, many)} a LEFT JOIN {row})
         {self._won(many)}
-        SELECT s.ask, s.now, w.fence IS NOT NULL, s.state, coalesce(w.fence, s.fence),
+        SELECT {self._columns.id_bytes("s.ask")}, s.now, w.fence IS NOT NULL, s.state, coalesce(w.fence, s.fence),
             coalesce(w.attempt, s.attempt), coalesce(w.cause, s.cause), s.owner, s.lease_until,
             s.changed_at, s.expires_at, s.hold, s.fingerprint, s.result
         FROM s LEFT JOIN won w ON {"w.id = s.ask" if many else "true"}"""
 
     def _won(self, many: bool) -> str:
         """The claims that are won, as a table ``won``."""
-        start = ", ".join(START.values()).format(r="s")
+        start = self._start("s", self._columns)
         taken = ", ".join(f"{name} = excluded.{name}" for name in ("fence", *START))
         seen = "IN (SELECT place FROM s)" if many else "= (SELECT place FROM s)"
         return f"""
@@ -133,6 +149,13 @@ class Statements:
             FROM s WHERE s.state IS NULL OR {TAKEABLE.format(r="s")}
             ON CONFLICT (id) DO UPDATE SET {taken} WHERE r.ctid {seen}
             RETURNING r.id, r.fence, r.attempt, r.cause)"""
+
+    @staticmethod
+    def _start(r: str, columns: Columns) -> str:
+        """The values of `START`, of the record as it was read."""
+        new = columns.new_created_at("s.now")
+        values = {name: value.format(r=r, new=new) for name, value in START.items()}
+        return ", ".join(columns.kept(name, value) for name, value in values.items())
 
     # -- what an owner writes -----------------------------------------------------------------
 
@@ -149,31 +172,41 @@ class Statements:
         return f"UPDATE {self.records} r SET {values}"
 
     def _complete(self, many: bool) -> str:
-        values = """state = a.state, result = a.result, error = a.error, lease_until = 0,
-            changed_at = a.now, expires_at = a.now + a.retention"""
+        values = {
+            "state": "a.state",
+            "result": "a.result",
+            "error": "a.error",
+            "lease_until": "0",
+            "changed_at": "a.now",
+            "expires_at": "a.now + a.retention",
+        }
         return f"""
-        {self._update(values)}
+        {self._update(self._columns.changes(values))}
         {self._mine(_COMPLETE, many)} AND r.state IN (0, 4, 5)
-        {_ANNOUNCE}"""
+        {self._announce()}"""
 
     def _fail(self, many: bool) -> str:
         released = "NOT a.hold AND r.attempt < a.max_attempts"
-        values = f"""error = a.error, changed_at = a.now,
-            state = CASE WHEN a.hold THEN 4 WHEN {released} THEN 3 ELSE 5 END,
-            cause = CASE WHEN {released} THEN 1 ELSE r.cause END,
-            lease_until = CASE WHEN {released} THEN a.now + a.delay ELSE 0 END,
-            expires_at = CASE WHEN {released} THEN a.now + a.retention ELSE 0 END"""
+        values = {
+            "error": "a.error",
+            "changed_at": "a.now",
+            "state": f"CASE WHEN a.hold THEN 4 WHEN {released} THEN 3 ELSE 5 END",
+            "cause": f"CASE WHEN {released} THEN 1 ELSE r.cause END",
+            "lease_until": f"CASE WHEN {released} THEN a.now + a.delay ELSE 0 END",
+            "expires_at": f"CASE WHEN {released} THEN a.now + a.retention ELSE 0 END",
+        }
         return f"""
-        {self._update(values)}
+        {self._update(self._columns.changes(values))}
         {self._mine(_FAIL, many)} AND r.state = 0
-        {_ANNOUNCE}"""
+        {self._announce()}"""
 
     def _renew(self, many: bool) -> str:
         return f"""
         {self._update("lease_until = greatest(r.lease_until, a.now + a.lease)")}
         {self._mine(_RENEW, many)} AND r.state = 0
-        RETURNING r.id"""
+        RETURNING {self._columns.id_bytes("r.id")}"""
 
-
-_ANNOUNCE: Final = f"""RETURNING r.id,
-            CASE WHEN r.awaited THEN pg_notify('{CHANNEL}', encode(r.id, 'hex'))::text END"""
+    def _announce(self) -> str:
+        id_ = self._columns.id_bytes("r.id")
+        return f"""RETURNING {id_},
+            CASE WHEN r.awaited THEN pg_notify('{CHANNEL}', encode({id_}, 'hex'))::text END"""

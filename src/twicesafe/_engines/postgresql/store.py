@@ -9,23 +9,26 @@ import functools
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from ..._core.driving import drive
 from ..._core.protocol import Request
 from ..._values.drivers import require
-from ...errors import SchemaVersionError, StoreError
-from ...stores._base import Capabilities, Finding, Program, Store
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._base import Capabilities, Finding, Program, Progress, Store
 from ..sql.commands import Query, atomically, dollars
 from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
-from ..sql.migrations import check, migrate
-from .generations import layout
+from ..sql.layouts import MOVING, WIDE
+from ..sql.migrations import LAYOUT_CHANGES, migrate_records, prepare
+from .generations import programs_of, schema_of
 from .listener import Listener
+from .moving import PostgresMoves
 from .outbox_programs import PostgresOutbox, PostgresOutboxPort
 from .programs import PostgresPrograms
 from .session import set_up_session
-from .settings import Settings, explain, percents, pooler_met
+from .settings import NOT_FREE, Settings, code_of, explain, percents, pooler_met
 from .statements import NOW
 
 if TYPE_CHECKING:
@@ -39,6 +42,9 @@ CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True)
 
 BATCH = 1000
 """The most requests in one statement."""
+
+MIGRATION_PATIENCE = 60.0
+"""Seconds for which a migration tries to lock a table that transactions use."""
 
 POLL = 0.05
 """Seconds between two polls of a waiter, where wake-ups are off."""
@@ -54,9 +60,8 @@ class PostgresStore(Store):
         self.settings = settings
         self._now = now
         self.url = settings.url
-        self._schema, self.programs = layout(
-            settings.table, settings.schema, settings.generations, percents, now
-        )
+        self._schema = schema_of(settings, percents)
+        self.programs = programs_of(settings, WIDE, percents, now)
         outbox = PostgresOutbox(settings.table, settings.schema, percents, now, settings.migrate)
         self._outbox = PostgresOutboxPort(outbox, self._run, self._wait)
         self._pool: Pool[psycopg.Connection[Any]] = Pool(
@@ -68,8 +73,8 @@ class PostgresStore(Store):
         """Tests only: called before and after every statement."""
         try:
             if settings.migrate:
-                self.migrated = self.migrate()
-            check(self._schema, self._run(self._schema.version()), self.url)
+                self.migrated = self._run(prepare(self._schema, PostgresPrograms.begin))
+            self.refresh()
         except BaseException:
             self.close()
             raise
@@ -82,8 +87,7 @@ class PostgresStore(Store):
     @classmethod
     def script(cls, url: str) -> str:
         settings = Settings.of(url)
-        schema, _ = layout(settings.table, settings.schema, settings.generations, percents)
-        return schema.script()
+        return schema_of(settings, percents).script()
 
     @classmethod
     def outbox_script(cls, url: str) -> str:
@@ -95,30 +99,39 @@ class PostgresStore(Store):
         return self._outbox
 
     def perform(self, request: Request) -> Any:
-        return self._run(self.programs.perform(request))
+        try:
+            return self._run(self.programs.perform(request))
+        except SchemaVersionError:
+            return self._follow_migration(lambda: self.programs.perform(request))
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(requests), BATCH):
             part = requests[start : start + BATCH]
             try:
-                answers += self._run(self.programs.perform_all(part))
+                answers += self._perform_part(part)
             except StoreError as error:
                 answers += [error.again() for _ in part]
         return answers
 
+    def _perform_part(self, part: Sequence[Request]) -> list[Any]:
+        try:
+            return self._run(self.programs.perform_all(part))
+        except SchemaVersionError:
+            return self._follow_migration(lambda: self.programs.perform_all(part))
+
     def in_transaction(self, style: str = "%s") -> InTransaction:
         from .in_transaction import PostgresInTransaction
 
-        settings, mark = self.settings, dollars if style == "$1" else percents
-        _, programs = layout(settings.table, settings.schema, settings.generations, mark, self._now)
+        mark = dollars if style == "$1" else percents
+        programs = programs_of(self.settings, self.programs.layout, mark, self._now)
         return PostgresInTransaction(programs, self._now)
 
     def own_transaction(self, program: Callable[[], Program[T]]) -> T:
         return self._run(atomically(program(), PostgresPrograms.begin))
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        self._wait(id, seconds, lambda: self.programs.awaits(id))
+        self._wait(id[:16], seconds, lambda: self.programs.awaits(id))
 
     def _wait(self, id: bytes, seconds: float, awaits: Callable[[], Program[bool]]) -> None:  # noqa: A002
         """Wait until this id is announced. `awaits` requests that; it returns False if it is too late."""
@@ -132,11 +145,33 @@ class PostgresStore(Store):
             if self._run(awaits()):
                 bell.wait(seconds)
 
-    def migrate(self) -> list[str]:
-        return self._run(migrate(self._schema, PostgresPrograms.begin))
+    def migrate(self, tell: Progress = None) -> list[str]:
+        begin = PostgresPrograms.begin
+        done = self._run(prepare(self._schema, begin))
+        if not self.settings.generations:
+            done += migrate_records(self._schema, self._moves, self._run_when_free, begin, tell)
+        self.refresh()
+        return done
+
+    def _moves(self) -> PostgresMoves:
+        return programs_of(self.settings, MOVING, percents, self._now).moves  # type: ignore[no-any-return]
+
+    def refresh(self) -> None:
+        """Use the layout that the records have now."""
+        layout = self._run(self._schema.layout(self.url))
+        if layout.version > self.programs.layout.version:
+            self.programs = programs_of(self.settings, layout, percents, self._now)
+
+    def _follow_migration(self, program: Callable[[], Program[T]]) -> T:
+        """Run a program that did not find its table, in the layout that the records have now."""
+        for _ in range(LAYOUT_CHANGES):
+            self.refresh()
+            with suppress(SchemaVersionError):
+                return self._run(program())
+        return self._run(program())
 
     def doctor(self) -> list[Finding]:
-        found = findings(self._run(settings_program()), self._schema.newest)
+        found = findings(self._run(settings_program()), self._run(self._schema.version()))
         return found + self._run(self.programs.upkeep())
 
     def close(self) -> None:
@@ -145,6 +180,17 @@ class PostgresStore(Store):
         self._pool.close()
 
     # -- running programs ---------------------------------------------------------------------
+
+    def _run_when_free(self, program: Callable[[], Program[T]]) -> T:
+        """Run this again while a table that it locks is in use. Claims wait behind it only shortly."""
+        until = time.monotonic() + MIGRATION_PATIENCE
+        while True:
+            try:
+                return self._run(program())
+            except StoreUnavailableError as error:
+                if code_of(error) != NOT_FREE or time.monotonic() > until:
+                    raise
+            time.sleep(POLL)
 
     def _run(self, program: Program[T]) -> T:
         try:

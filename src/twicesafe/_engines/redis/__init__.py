@@ -13,7 +13,7 @@
     async_store    event loops: shared round trips     async_connection  one async connection
     doctor         checks the server's settings
 
-The lease is a field of the record. Only ended records have a TTL. What a failover can lose is in
+The lease is a field of the record. Only finished records have a TTL. What a failover can lose is in
 docs/how-to/redis.md.
 """
 

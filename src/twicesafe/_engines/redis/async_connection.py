@@ -1,14 +1,15 @@
 """One async connection: redis-py opens it (TLS, user, database), then hiredis parses the replies.
 
-redis-py reads replies one by one, each with a timer. For batches of hundreds it is faster to parse
-replies as they arrive. So after connecting, the transport gets our own protocol, with one future and
-one timer per batch.
+redis-py reads replies one by one, each with a timer. For hundreds of them it is faster to parse replies
+as they arrive. So after connecting, the transport gets our own protocol. Replies come in the order of
+their commands; each goes to the first in the queue. One timer watches over all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections import deque
+from typing import Any, Final, Protocol
 
 from .servers import WHO_ARE_YOU, Servers
 from .settings import Address, Settings
@@ -18,91 +19,224 @@ __all__ = ["Link"]
 
 _NOTHING = object()
 
+WRITE: Final = 200
+"""So many commands are written at once, although more may follow: the server can begin with them."""
+
+
+class ReplyHandler(Protocol):
+    """Where replies of the short way go (`loop_connections`)."""
+
+    def is_home(self, address: Address) -> bool:
+        """Whether a reply from this server counts as it is."""
+
+    def answer(self, request: Any, reply: Any) -> Any:
+        """What the reply means: the answer, or an exception."""
+
+    def take_long_way(self, request: Any, answer: asyncio.Future[Any], why: Any) -> None:
+        """Its reply does not count, or none came."""
+
 
 class Link(asyncio.Protocol):
-    """Sends one batch at a time and collects its replies. If it was lost, its next use reconnects."""
+    """Sends commands and hands out their replies. If it was lost, its next use reconnects."""
 
-    def __init__(self, settings: Settings, address: Address, servers: Servers) -> None:
+    def __init__(
+        self, settings: Settings, address: Address, servers: Servers, handler: ReplyHandler | None
+    ) -> None:
         from redis.asyncio.connection import Connection, SSLConnection
         from redis.exceptions import ResponseError
 
         self.up = False
         self._timeout = settings.patience(address)
         self._error = ResponseError
-        self._address = address
+        self.address = address
         self._servers = servers if servers.checks_new_connections and not address.sentinel else None
         kind = SSLConnection if settings.tls else Connection
         self._connection: Any = kind(**settings.connection(address))
+        self._opening: asyncio.Task[None] | None = None
         self._pack = packer(self._connection)
         self._transport: Any = None
         self._reader: Any = None
-        self._replies: list[Any] = []
-        self._expected = 0
-        self._pending: asyncio.Future[list[Any]] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._handler = handler
+        self._waiting: deque[tuple[Any, Any]] = deque()
+        """Whose replies are to come: a request and the future of its answer, or None and a `_Batch`."""
+        self._since = 0.0
+        """When the first of them was sent, or the last reply came."""
+        self._unsent: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
-        from hiredis import Reader
-
-        await self._connection.disconnect(nowait=True)
-        await self._connection.connect()
-        self._reader = Reader(replyError=self._error, notEnoughData=_NOTHING)
-        self._transport = self._connection._writer.transport
-        self._transport.set_protocol(self)
+        await self._open()
+        self._check_open()
         if self._servers is not None:  # check which server this is before sending any request
             try:
                 (info,) = await self.send([WHO_ARE_YOU])
                 if isinstance(info, Exception):
                     raise info
-                self._servers.check_server(self._address, info)
+                self._servers.check_server(self.address, info)
+                self._check_open()
             except BaseException:
                 await self.close()
                 raise
         self.up = True
 
+    def _check_open(self) -> None:
+        """After each wait: the connection may have ended meanwhile, when nothing was to be answered."""
+        if self._transport.is_closing():
+            raise ConnectionError(f"{self.address} closed the connection")
+
+    async def _open(self) -> None:
+        """Let redis-py connect, in a task apart from the caller's.
+
+        On Python 3.11, `asyncio.wait_for`, which redis-py uses here, can lose a cancellation. A caller
+        whose time is over would then go on, and wait without a limit.
+        """
+        await self._end_opening()
+        await self._connection.disconnect(nowait=True)
+        self._opening = self._loop.create_task(self._take_over())
+        try:
+            await asyncio.shield(self._opening)
+        except asyncio.CancelledError:
+            self._opening.cancel()
+            raise
+
+    async def _take_over(self) -> None:
+        """Connect, and be the protocol in the same step: the end of a connection must not go to another."""
+        from hiredis import Reader
+
+        await self._connection.connect()
+        self._reader = Reader(replyError=self._error, notEnoughData=_NOTHING)
+        self._transport = self._connection._writer.transport
+        self._transport.set_protocol(self)
+
+    async def _end_opening(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+
+    def ask(self, line: tuple[Any, ...], request: Any, answer: asyncio.Future[Any]) -> None:
+        """Send this request the short way.
+
+        Now if no other is on its way; else with those that follow in this turn of the loop.
+        """
+        command, unsent = self._pack(line), self._unsent
+        if not self._waiting:
+            self._transport.write(command)
+            self._watch()
+        else:
+            unsent.append(command)
+            if len(unsent) == 1:
+                self._loop.call_soon(self._flush)
+            elif len(unsent) == WRITE:
+                self._flush()
+        self._waiting.append((request, answer))
+
     def send(self, lines: list[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
         """Send now; the future gets the replies, including errors of the server."""
-        loop = asyncio.get_running_loop()
-        self._replies = []
-        self._expected = len(lines)
-        self._pending = pending = loop.create_future()
-        self._timer = loop.call_later(self._timeout, self._timed_out)
         pack = self._pack
-        self._transport.write(
-            pack(lines[0]) if len(lines) == 1 else b"".join([pack(line) for line in lines])
-        )
-        return pending
+        commands = [pack(line) for line in lines]
+        self._flush()
+        self._transport.write(b"".join(commands))
+        if not self._waiting:
+            self._watch()
+        replies = self._loop.create_future()
+        self._waiting.append((None, _Batch(len(lines), replies)))
+        return replies
+
+    def _watch(self) -> None:
+        self._since = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._since + self._timeout, self._check_time)
+
+    def _flush(self) -> None:
+        if self._unsent:
+            self._transport.write(b"".join(self._unsent))
+            self._unsent.clear()
 
     async def close(self) -> None:
         self._end(ConnectionError("closed"))
+        await self._end_opening()
         await self._connection.disconnect(nowait=True)
 
     # -- the protocol ---------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        reader, replies = self._reader, self._replies
-        reader.feed(data)
-        while (reply := reader.gets(False)) is not _NOTHING:
-            replies.append(reply)
-        if len(replies) >= self._expected and self._pending is not None:
-            pending, self._pending = self._pending, None
-            if self._timer is not None:
-                self._timer.cancel()
-            if not pending.done():
-                pending.set_result(replies)
+        gets, waiting, handler = self._reader.gets, self._waiting, self._handler
+        is_home = handler is not None and handler.is_home(self.address)
+        self._reader.feed(data)
+        self._since = self._loop.time()
+        while (reply := gets(False)) is not _NOTHING:
+            request, answer = waiting[0]
+            if request is None:
+                if answer.is_complete_with(reply):
+                    waiting.popleft()
+                continue
+            waiting.popleft()
+            if answer.done():
+                continue  # its caller was cancelled and will release the claim
+            assert handler is not None
+            if not is_home or isinstance(reply, Exception):
+                handler.take_long_way(request, answer, reply)
+                continue
+            found = handler.answer(request, reply)
+            if isinstance(found, Exception):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(exc or ConnectionError(f"{self._address} closed the connection"))
+        self._end(exc or ConnectionError(f"{self.address} closed the connection"))
 
-    def _timed_out(self) -> None:
-        self._end(TimeoutError(f"{self._address} did not answer within {self._timeout:g} s"))
+    def _check_time(self) -> None:
+        """The server has its time again after each reply, and after each pause of ours."""
+        self._timer = None
+        if not self._waiting:
+            return
+        until = self._since + self._timeout
+        if until > self._loop.time():
+            self._timer = self._loop.call_at(until, self._check_time)
+        else:
+            self._end(TimeoutError(f"{self.address} did not answer within {self._timeout:g} s"))
 
     def _end(self, why: Exception) -> None:
         self.up = False
         if self._timer is not None:
             self._timer.cancel()
-        pending, self._pending = self._pending, None
-        if pending is not None and not pending.done():
-            pending.set_exception(why)
+            self._timer = None
+        waiting, self._waiting = self._waiting, deque()
+        self._unsent.clear()
         if self._transport is not None:
             self._transport.abort()
+        for request, answer in waiting:
+            if answer.done():
+                continue
+            if request is None:
+                answer.fail(why)
+            else:
+                assert self._handler is not None
+                self._handler.take_long_way(request, answer, why)
+
+
+class _Batch:
+    """Several commands: their replies are needed together."""
+
+    __slots__ = ("_expected", "_future", "_replies")
+
+    def __init__(self, expected: int, future: asyncio.Future[list[Any]]) -> None:
+        self._expected = expected
+        self._future = future
+        self._replies: list[Any] = []
+
+    def is_complete_with(self, reply: Any) -> bool:
+        self._replies.append(reply)
+        if len(self._replies) < self._expected:
+            return False
+        if not self._future.done():
+            self._future.set_result(self._replies)
+        return True
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def fail(self, why: Exception) -> None:
+        self._future.set_exception(why)

@@ -24,6 +24,7 @@ from ..._core.protocol import (
     Renew,
     Request,
     Resolve,
+    Rewrite,
     Verdict,
 )
 from ..._values.records import Row
@@ -31,7 +32,7 @@ from ...errors import UsageError
 from ...stores._base import Program
 from ..sql.commands import CAUSES, number_of, scope_text
 from .error_messages import MigratingError
-from .key_scans import KeyScans
+from .key_search import KeySearch
 from .record_layout import row_of
 from .routing import ScriptCall
 
@@ -42,7 +43,7 @@ MOVED: Final = {2: Verdict.HELD, 3: Verdict.PARKED}
 LONGEST: Final = 1 << 47
 
 
-class RedisPrograms(KeyScans):
+class RedisPrograms(KeySearch):
     # -- one request ----------------------------------------------------------------------------
 
     def perform(self, ask: Request) -> Program[Any]:
@@ -143,13 +144,13 @@ class RedisPrograms(KeyScans):
             ask.owner,
             _ms(ask.lease),
             ask.max_attempts,
-            b"1" if ask.hold else b"0",
+            self.how[ask.hold],
             key.value.encode(),
             scope_text(key.scope).encode() if key.scope else b"",
         )
         if ask.fingerprint is not None:
             args = (*args, ask.fingerprint)  # type: ignore[assignment]
-        return ScriptCall(self.scripts.claim, (self._before + key.id + b"}",), args, True)
+        return ScriptCall(self.scripts.claim, (self.before + key.id + b"}",), args, True)
 
     def _renew(self, ask: Renew) -> ScriptCall:
         return ScriptCall(
@@ -166,7 +167,7 @@ class RedisPrograms(KeyScans):
         )
         if ask.result is not None:
             args = (*args, ask.result)
-        return ScriptCall(self.scripts.complete, (self._before + ask.id + b"}",), args, True)
+        return ScriptCall(self.scripts.complete, (self.before + ask.id + b"}",), args, True)
 
     def _fail(self, ask: Fail) -> ScriptCall:
         args = (
@@ -189,10 +190,11 @@ class RedisPrograms(KeyScans):
         return ScriptCall(self.scripts.read, (self.key(ask.id),), ())
 
     def _release(self, ask: Release) -> ScriptCall:
-        return self._act(ask, b"1" if ask.force else b"0")
+        return self._act(ask, _fence(ask), b"1" if ask.force else b"0")
 
     def _resolve(self, ask: Resolve) -> ScriptCall:
-        return self._act(ask) if ask.result is None else self._act(ask, ask.result)
+        result = () if ask.result is None else (ask.result,)
+        return self._act(ask, _fence(ask), *result)
 
     def _forget(self, ask: Forget) -> ScriptCall:
         return self._act(ask)
@@ -205,6 +207,10 @@ class RedisPrograms(KeyScans):
             True,
             False,
         )
+
+    def _rewrite(self, ask: Rewrite) -> ScriptCall:
+        args = (number_of(ask.state), ask.before, ask.after)
+        return ScriptCall(self.scripts.rewrite, (self.key(ask.id),), args, True)
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -222,6 +228,10 @@ def _ms(duration: Any) -> int:
     return duration
 
 
+def _fence(ask: Release | Resolve) -> bytes:
+    return b"" if ask.fence is None else b"%d" % ask.fence
+
+
 def _text(text: str) -> bytes:
     """Text that only operators read. It is cut and repaired, so that it never fails a write."""
     return text[:4000].encode(errors="replace")
@@ -237,6 +247,7 @@ _ASKS: Final[dict[str, Any]] = {
     "release": RedisPrograms._release,
     "resolve": RedisPrograms._resolve,
     "forget": RedisPrograms._forget,
+    "rewrite": RedisPrograms._rewrite,
 }
 SIMPLE: Final = frozenset(_ASKS)
 """Requests that are one call."""

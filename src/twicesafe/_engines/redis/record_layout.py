@@ -13,11 +13,14 @@ from ..sql.commands import CAUSES, STATES, scope_of
 
 __all__ = ["row_of"]
 
-VERSION: Final = 1
+VERSIONS: Final = (1, 2)
 HEAD: Final = struct.Struct("<BBH")
 AFTER_HEAD: Final = 23
+AFTER_OWNER: Final = 35
+"""In the compact layout."""
 
 HOLD, RESULT, FINGERPRINT, SCOPE, ERROR = 8, 16, 32, 64, 128
+COMPACT: Final = {State.IN_PROGRESS, State.COMPLETED, State.FAILED}
 LEASED: Final = {State.IN_PROGRESS, State.RELEASED}
 ENDED: Final = {State.COMPLETED, State.FAILED, State.RELEASED, State.FORGOTTEN}
 
@@ -37,22 +40,34 @@ def row_of(id: bytes, data: bytes) -> Row:  # noqa: A002
 
 def _parse(id_: bytes, data: bytes) -> Row:
     head, flags, attempt = HEAD.unpack_from(data)
-    if head >> 4 != VERSION:
+    version, state = head >> 4, STATES[head & 15]
+    if version not in VERSIONS:
         raise SchemaVersionError(
-            f"the record {id_[:4].hex()} has layout {head >> 4}, this twicesafe knows {VERSION}; the "
-            "handler does not run; update twicesafe"
+            f"the record {id_[:4].hex()} has layout {version}, this twicesafe knows "
+            f"{VERSIONS[-1]}; the handler does not run; update twicesafe"
         )
-    state = STATES[head & 15]
-    at = AFTER_HEAD
     lease = expires = 0
-    if state in LEASED:
-        lease = _number(data[at : at + 6], "little")
-        at += 6
-    if state in ENDED:
-        expires = _number(data[at : at + 6], "little")
-        at += 6
-    end = at + 1 + data[at]
-    owner = data[at + 1 : end]
+    if version == 2:
+        if state not in COMPACT:
+            raise ValueError(f"a compact record is never {state.value}")
+        attempt, fence = data[2], _number(data[3:10], "little")
+        created = fence // 1000
+        changed = created + _number(data[10:14], "little")
+        until = changed + _number(data[14:19], "little")
+        lease, expires = (until, 0) if state is State.IN_PROGRESS else (0, until)
+        owner, end = data[19:AFTER_OWNER], AFTER_OWNER
+    else:
+        fence = _number(data[4:11], "little")
+        created, changed = _number(data[11:17], "little"), _number(data[17:23], "little")
+        at = AFTER_HEAD
+        if state in LEASED:
+            lease = _number(data[at : at + 6], "little")
+            at += 6
+        if state in ENDED:
+            expires = _number(data[at : at + 6], "little")
+            at += 6
+        end = at + 1 + data[at]
+        owner = data[at + 1 : end]
     at = end + 1 + data[end]
     value = data[end + 1 : at].decode()
     scope: tuple[str, ...] = ()
@@ -77,12 +92,12 @@ def _parse(id_: bytes, data: bytes) -> Row:
         scope,
         value,
         state,
-        _number(data[4:11], "little"),
+        fence,
         attempt,
         owner,
         lease,
-        _number(data[11:17], "little"),
-        _number(data[17:23], "little"),
+        created,
+        changed,
         expires,
         bool(flags & HOLD),
         CAUSES[flags & 7],

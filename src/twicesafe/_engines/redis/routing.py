@@ -39,7 +39,7 @@ NOT_HERE: Final = frozenset({"READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS", 
 
 
 class ScriptCall(msgspec.Struct, gc=False):
-    """One script on one key (and its companions in the same slot)."""
+    """One script on one key (and its companions in the same slot), or on a node."""
 
     script: Script
     keys: tuple[bytes, ...]
@@ -47,6 +47,8 @@ class ScriptCall(msgspec.Struct, gc=False):
     durable: bool = False
     """A write that counts only when replicas have it (``wait_replicas``)."""
     repeatable: bool = True
+    node: int | None = None
+    """A script without keys is for the n-th primary (reply None: there is none)."""
 
     def line(self) -> tuple[Any, ...]:
         return (b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
@@ -86,7 +88,9 @@ class Router:
     def run(self, commands: Sequence[Any]) -> RoundTrips[list[Any]]:
         """The replies of all commands, in order; a failed command's error (ours) is in its place."""
         home = self.direct
-        if home is None or not all(type(c) is ScriptCall and c.repeatable for c in commands):
+        if home is None or not all(
+            type(c) is ScriptCall and c.repeatable and c.keys for c in commands
+        ):
             return (yield from self._run_in_rounds(commands))
         answers = (yield RoundTrip({home: [command.line() for command in commands]}))[home]
         if not self.is_plain(home, answers):
@@ -200,10 +204,8 @@ class Router:
             try:
                 if forced is not None:
                     address = forced
-                elif type(command) is ScriptCall:
-                    address = yield from self.servers.locate(command.keys[0], since)
-                elif command.key:
-                    address = yield from self.servers.locate(command.key, since)
+                elif key := _key_of(command):
+                    address = yield from self.servers.locate(key, since)
                 else:
                     primaries = yield from self.servers.primaries(since)
                     if command.node >= len(primaries):
@@ -277,7 +279,10 @@ def _scripts(commands: Sequence[Any], members: list[int]) -> list[Script]:
 
 
 def _key_of(command: Any) -> bytes:
-    key: bytes = command.keys[0] if type(command) is ScriptCall else command.key
+    """Empty: the command is for a node."""
+    if type(command) is ScriptCall:
+        return command.keys[0] if command.keys else b""
+    key: bytes = command.key
     return key
 
 

@@ -23,11 +23,13 @@ SCRIPTS: Final = {
     "release": "allow-oom",
     "resolve": "allow-oom",
     "forget": "allow-oom",
+    "rewrite": "allow-oom",
     "audit": "allow-oom",
     "read": "allow-oom",
     "peek": "allow-oom",
     "awaits": "allow-oom",
     "sweep": "allow-oom",
+    "search": "allow-oom,allow-cross-slot-keys",
 }
 """Names and flags. None is `no-writes`: a replica must refuse them all, reading ones too."""
 
@@ -69,11 +71,13 @@ class Scripts:
     release: Script
     resolve: Script
     forget: Script
+    rewrite: Script
     audit: Script
     read: Script
     peek: Script
     awaits: Script
     sweep: Script
+    search: Script
 
 
 @cache

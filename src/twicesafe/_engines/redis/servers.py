@@ -4,7 +4,7 @@
     Sentinels   the primary that the sentinels name
     Slots       the primaries of a Cluster, by slot
 
-No such knowledge is kept forever. A time-out, a lost connection, a refusal (`READONLY`, `LOADING`,
+This knowledge is never kept forever. A time-out, a lost connection, a refusal (`READONLY`, `LOADING`,
 `NOREPLICAS` …) and a restart end it (`distrust`, `check_server`). What a sentinel named also expires,
 after `TRUST`: a primary that hung and was replaced does not know it when it wakes up, and accepts
 writes. So a command goes to a server that a sentinel named a moment ago, and an answer that took

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 from ..._core.driving import drive
 from ..._core.protocol import Request
 from ..._values.drivers import require
-from ...stores._base import Capabilities, Finding, Store
+from ...stores._base import Capabilities, Finding, Progress, Store
 from ..sql.connection_pool import Pool
 from .doctor import examine
 from .error_messages import explain
+from .key_scans import COMPACT
 from .programs import RedisPrograms
 from .routing import PlainCommand, RoundTrip, Router, may_repeat
 from .scripts import Scripts
@@ -66,6 +67,7 @@ class RedisStore(Store):
         (reply,) = self._execute([PlainCommand((b"PING",))])
         if isinstance(reply, Exception):
             raise reply
+        drive(self.programs.settle(), self._execute)
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -120,6 +122,14 @@ class RedisStore(Store):
 
     def doctor(self) -> list[Finding]:
         return drive(examine(self.settings), self._execute)
+
+    def migrate(self, tell: Progress = None) -> list[str]:
+        if self.programs.how is COMPACT:
+            return []
+        drive(self.programs.write_compact(), self._execute)
+        return [
+            f"{self.settings.prefix}: new records are compact; those that are there stay as they are"
+        ]
 
     def close(self) -> None:
         self.wakeups.close()

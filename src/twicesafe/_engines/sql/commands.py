@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ..._values.keys import Key
 from ..._values.records import Cause, Row, State
 from ...errors import CorruptRecordError
 
@@ -27,6 +28,7 @@ __all__ = [
     "present_from",
     "scope_prefix",
     "state_of",
+    "with_whole_id",
 ]
 
 T = TypeVar("T")
@@ -55,6 +57,7 @@ STATES: Final[tuple[State, ...]] = (
     State.HELD,
     State.PARKED,
     State.FORGOTTEN,
+    State.SUSPENDED,
 )
 CAUSES: Final[tuple[Cause | None, ...]] = (
     None,
@@ -63,6 +66,7 @@ CAUSES: Final[tuple[Cause | None, ...]] = (
     Cause.RETENTION_EXPIRED,
     Cause.OPERATOR,
     Cause.RECORD_LOST,
+    Cause.RESUMED,
 )
 # Two tables, because a state and a cause of the same name are equal strings ("failed").
 NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STATES)}
@@ -133,6 +137,14 @@ def row_from(columns: tuple[Any, ...]) -> Row:
             f"the record {id_[:4].hex()} cannot be read; a newer version wrote it, or it is damaged; "
             "the handler does not run"
         ) from trouble
+
+
+def with_whole_id(row: Row, id_: bytes = b"") -> Row:
+    """The row with all 32 bytes of its id, of which a store keeps 16. A forgotten row has no others:
+    they cannot be computed again without its key."""
+    if len(row.id) < 32:
+        row.id = id_ or (Key(row.value, row.scope).id if row.value else row.id)
+    return row
 
 
 PRESENT: Final = (

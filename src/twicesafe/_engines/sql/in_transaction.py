@@ -40,9 +40,16 @@ class InTransaction(abc.ABC):
     def leave(self, ask: Leave) -> Program[bool]:
         """Complete the record; False: the transaction that was entered has ended."""
 
+    def fetch(self, asks: Sequence[Enter]) -> Program[None]:
+        """While records are moved: move those of these keys in the caller's transaction."""
+        if self.programs.moves:
+            yield from self.programs.moves.fetch([ask.id for ask in asks])
+
     def write_deferred(self, ask: DeferredWrite) -> Program[None]:
         """Write what must be kept although the caller rolled back. Needs a transaction of our own."""
         programs = self.programs
+        if programs.moves:
+            yield from programs.moves.fetch((ask.claim.id,))
         row, now = yield from programs.load(ask.claim.id, programs.lock)
         floor = 0 if row is not None else (yield from programs.floor())
         after = inbox.apply_deferred(row, ask, now, floor)

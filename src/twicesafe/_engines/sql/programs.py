@@ -7,16 +7,16 @@ engine's `mark` replaces it by its own placeholder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from ..._core import lifecycle
 from ..._core.protocol import (
-    Browse,
     ClaimRequest,
     Forget,
     History,
-    Page,
     Read,
     Release,
     Request,
@@ -24,6 +24,7 @@ from ..._core.protocol import (
     Survey,
     Sweep,
 )
+from ..._core.run_requests import RUN_OPS
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Finding, Program
 from .commands import (
@@ -33,51 +34,83 @@ from .commands import (
     atomically,
     number_of,
     row_from,
-    scope_prefix,
     scope_text,
     state_of,
+    with_whole_id,
 )
+from .layouts import NARROW, Layout
+from .migrations import Schema
+from .run_programs import RunPrograms
+from .searching import SqlSearch
 
-__all__ = ["ACTS", "READING", "SqlPrograms"]
+__all__ = ["ACTS", "NOTHING_SWEPT", "READING", "SqlPrograms"]
 
-READING = frozenset({"read", "history", "survey", "browse"})
+READING = frozenset({"read", "history", "survey", "browse", "count", "audit_log"})
 """Requests that write nothing."""
 
-ACTS = frozenset({"release", "resolve", "forget"})
+ACTS = frozenset({"release", "resolve", "forget", "restart"})
 """Requests of an operator. Each one is written to the audit trail, so it is never retried automatically.
 If an open transaction locks the record, the operator gets `Ack.LOCKED`."""
 
 
-class SqlPrograms:
+NOTHING_SWEPT = SweepReport(removed=0, examined=0, more=False)
+"""While records are moved, none is removed: numbers and fences are only safe above all that exist."""
+
+
+class SqlPrograms(SqlSearch):
     """The programs of one store; an engine subclasses it."""
 
     begin: ClassVar[str] = "BEGIN"
     lock: ClassVar[str] = " FOR UPDATE"
     """Appended to a load whose row will be written back."""
     columns: str = COLUMNS
-    holder: ClassVar[str] = "records"
-    """The table of records is called ``<table>_<holder>``."""
+    holder: ClassVar[str] = ""
+    """The table of records is ``<table>_<holder>``; empty: the layout says which."""
+    size: str = ""
+    """The query for the bytes that the records take; empty: this engine cannot say."""
 
-    def __init__(self, table: str) -> None:
-        self.records = f"{table}_{self.holder}"
+    lock_to_move: ClassVar[str] = ""
+    """Appended where the next records to move are chosen."""
+
+    layout: Layout
+    moves: Any
+    """In the moving layout: `fetch` the records of a request, and `step` through the rest."""
+    everything: str
+    """All records: the table, or both tables while records are moved."""
+    identity: Callable[[bytes], Any]
+    """The part of a key's id that is stored, in the type in which it is bound."""
+    records: str
+
+    def __init__(self, table: str, layout: Layout = NARROW) -> None:
+        self.table, self.layout = table, layout
+        self.stored = itemgetter(slice(layout.width))
+        self.identity = self.stored
+        self.records = f"{table}_{self.holder or layout.holder}"
         self.meta, self.audit = f"{table}_meta", f"{table}_audit"
-        mark = self.mark
+        self.moves = self.moving() if layout.origin else None
+        self.everything = self.moves.everything if self.moves else self.records
+        mark, id_ = self.mark, self.id_place()
         self._select = f"SELECT {self.columns} FROM {self.records}"
-        self._load = mark(f"{self._select} WHERE id = ?")
+        self._load = mark(f"{self._select} WHERE id = {id_}")
         self._save = mark(
             f"UPDATE {self.records} SET state=?, fence=?, attempt=?, owner=?, lease_until=?,"
             " created_at=?, changed_at=?, expires_at=?, hold=?, cause=?, scope=?, value=?,"
-            " error=?, fingerprint=?, result=? WHERE id=?"
+            f" error=?, fingerprint=?, result=? WHERE id={id_}"
         )
         self._insert = mark(
             f"INSERT INTO {self.records} (state, fence, attempt, owner, lease_until, created_at,"
             " changed_at, expires_at, hold, cause, scope, value, error, fingerprint, result, id)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {id_})"
         )
         self._write_audit = mark(
             f"INSERT INTO {self.audit} (id, at, action, done_by, why, state_before)"
             " VALUES (?, ?, ?, ?, ?, ?)"
         )
+
+    @cached_property
+    def runs(self) -> RunPrograms:
+        """Durable runs, in tables beside these records."""
+        return RunPrograms(self, self.runs_schema())
 
     # -- what an engine defines -------------------------------------------------------------------
 
@@ -85,9 +118,31 @@ class SqlPrograms:
         """`sql` with this engine's placeholders."""
         return sql
 
-    def row(self, columns: Any) -> Row:
-        """A `Row` from this engine's `columns`."""
-        return row_from(columns)
+    def runs_schema(self) -> Schema:
+        """The schema of the tables of durable runs."""
+        raise NotImplementedError
+
+    def upsert(
+        self, table: str, columns: str, values: str, key: str, changed: Sequence[str]
+    ) -> str:
+        """An INSERT that overwrites the row of the same key."""
+        changes = ", ".join(f"{name} = excluded.{name}" for name in changed)
+        return (
+            f"INSERT INTO {table} ({columns}) VALUES ({values})"
+            f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
+        )
+
+    def moving(self) -> Any:
+        """How this engine moves records out of the wide table."""
+        raise NotImplementedError
+
+    def id_place(self) -> str:
+        """The placeholder of an id of the table of records."""
+        return "?"
+
+    def row(self, columns: Any, id: bytes = b"") -> Row:  # noqa: A002
+        """A `Row` from this engine's `columns`. `id`: the key that was asked for, if one was."""
+        return with_whole_id(row_from(columns), id)
 
     def bind(self, text: str) -> Any:
         """Text from users and senders, in the type in which this engine stores it unchanged."""
@@ -115,9 +170,9 @@ class SqlPrograms:
 
     def load(self, id: bytes, lock: str = "") -> Program[tuple[Row | None, int]]:  # noqa: A002
         """The row, if there is one, and the store's time when it was read."""
-        rows = yield Query(self._load + lock, (id,))
+        rows = yield Query(self._load + lock, (self.identity(id),))
         now = yield from self.clock()
-        return (self.row(rows[0]) if rows else None), now
+        return (self.row(rows[0], id) if rows else None), now
 
     def read(self, ask: Read) -> Program[Row | None]:
         row, now = yield from self.load(ask.id)
@@ -129,7 +184,7 @@ class SqlPrograms:
                 f"SELECT at, action, done_by, why, state_before FROM {self.audit} WHERE id = ?"
                 " ORDER BY n"
             ),
-            (ask.id,),
+            (self.stored(ask.id),),
         )
         return [
             AuditEntry(
@@ -148,47 +203,33 @@ class SqlPrograms:
         rows = yield Query(
             self.mark(
                 "SELECT state, count(*), sum(CASE WHEN lease_until <= ? THEN 1 ELSE 0 END),"
-                " sum(CASE WHEN expires_at BETWEEN 1 AND ? THEN 1 ELSE 0 END), min(changed_at)"
-                f" FROM {self.records} GROUP BY state"
+                " sum(CASE WHEN expires_at BETWEEN 1 AND ? THEN 1 ELSE 0 END), min(changed_at),"
+                " min(CASE WHEN expires_at BETWEEN 1 AND ? THEN expires_at END)"
+                f" FROM {self.everything} GROUP BY state"
             ),
-            (now, now),
+            (now, now, now),
         )
+        size = (yield Query(self.size)) if self.size else ()
+        due = [row[5] for row in rows if row[5] is not None]
         running = [row for row in rows if state_of(row[0]) is State.IN_PROGRESS]
         return Stats(
             by_state={state_of(row[0]): int(row[1]) for row in rows},
             stuck=sum(int(row[2]) for row in running),
             expired=sum(int(row[3]) for row in rows),
             oldest_in_progress=moment(running[0][4]) if running else None,
+            oldest_expired=moment(min(due)) if due else None,
+            size=int(size[0][0]) if size and size[0][0] is not None else None,
         )
-
-    def browse(self, ask: Browse) -> Program[Page]:
-        now = yield from self.clock()
-        where, args = ["NOT (expires_at BETWEEN 1 AND ?)"], [now]
-        if ask.after:
-            where.append("n < ?")
-            args.append(int(ask.after))
-        if ask.state is not None:
-            where.append("state = ?")
-            args.append(number_of(ask.state))
-        if ask.scope:
-            prefix = scope_prefix(ask.scope)
-            where.append("substr(scope, 1, ?) = ?")
-            args += [len(prefix), prefix]  # type: ignore[list-item]
-        rows = yield Query(
-            self.mark(
-                f"SELECT {self.columns}, n FROM {self.records} WHERE {' AND '.join(where)}"
-                " ORDER BY n DESC LIMIT ?"
-            ),
-            (*args, ask.limit + 1),
-        )
-        shown = rows[: ask.limit]
-        after = str(shown[-1][-1]) if len(rows) > ask.limit else ""
-        return Page([self.row(row[:-1]) for row in shown], after)
 
     # -- writing ------------------------------------------------------------------------------
 
     def decide(self, ask: Any) -> Program[Any]:
         """Load, decide by the lifecycle table, save. Needs a transaction around it."""
+        if ask.op in RUN_OPS:
+            return (yield from self.runs.perform(ask))
+        return (yield from self.decide_record(ask))
+
+    def decide_record(self, ask: Any) -> Program[Any]:
         id_ = ask.key.id if type(ask) is ClaimRequest else ask.id
         row, now = yield from self.load(id_, self.lock_for(ask))
         if type(ask) is ClaimRequest:
@@ -201,7 +242,7 @@ class SqlPrograms:
             if isinstance(ask, (Release, Resolve, Forget)):
                 assert row is not None
                 entry = (
-                    id_,
+                    self.stored(id_),
                     now,
                     ask.op,
                     self.bind(ask.by),
@@ -240,7 +281,7 @@ class SqlPrograms:
             self.bind(row.error),
             row.fingerprint,
             row.result,
-            row.id,
+            self.identity(row.id),
         )
 
     def together(self, asks: Sequence[Request]) -> Program[list[Any]]:
@@ -255,6 +296,8 @@ class SqlPrograms:
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
         """One step, in the order of insertion: this needs no index that every claim would pay for."""
+        if self.moves:
+            return NOTHING_SWEPT, ""
         now = yield from self.clock()
         rows = yield Query(
             self.mark(f"SELECT n, expires_at FROM {self.records} WHERE n > ? ORDER BY n LIMIT ?"),

@@ -14,6 +14,7 @@ from ...errors import AtomicityBrokenError
 from ...stores._base import Program
 from ..sql.commands import Change, Query, scope_text
 from ..sql.in_transaction import InTransaction, new, savepoint
+from ..sql.layouts import Layout
 from .programs import LARGE_RESULT, SqlitePrograms
 
 __all__ = ["SqliteInTransaction"]
@@ -22,8 +23,8 @@ __all__ = ["SqliteInTransaction"]
 class SqliteInTransaction(InTransaction):
     programs: SqlitePrograms
 
-    def __init__(self, table: str, now: Callable[[], int], style: str) -> None:
-        programs = self.programs = SqlitePrograms(table, now, style)
+    def __init__(self, table: str, now: Callable[[], int], style: str, layout: Layout) -> None:
+        programs = self.programs = SqlitePrograms(table, now, style, layout)
         mark = programs.mark
         self._enter = mark(
             f"INSERT INTO {programs.records} (id, state, fence, attempt, owner, lease_until,"
@@ -45,10 +46,11 @@ class SqliteInTransaction(InTransaction):
         return entered
 
     def enter_one(self, ask: Enter) -> Program[Entered]:
+        yield from self.fetch((ask,))
         now, key = self.programs.now(), ask.key
         lease, expires = (0, now + ask.retention) if ask.done else (now, 0)
         owner = b"" if ask.done else ask.owner
-        values = (key.id, int(ask.done), owner, lease, now, now, expires)
+        values = (self.programs.stored(key.id), int(ask.done), owner, lease, now, now, expires)
         rows = yield Query(
             self._enter, (*values, scope_text(key.scope), key.value, ask.fingerprint)
         )
@@ -67,5 +69,6 @@ class SqliteInTransaction(InTransaction):
         end, now = ask.ask, self.programs.now()
         if end.result is not None and len(end.result) > LARGE_RESULT:
             return (yield from self._complete(ask))
-        values = (1, end.result, now, now + end.retention, end.id, end.owner, end.fence)
-        return bool((yield Change(self._leave, values)))
+        values = (1, end.result, now, now + end.retention)
+        id_ = self.programs.stored(end.id)
+        return bool((yield Change(self._leave, (*values, id_, end.owner, end.fence))))

@@ -56,7 +56,7 @@ class SqliteOutbox(OutboxPrograms):
 
 
 class SqliteOutboxPort(SqlOutboxPort):
-    """Reads and writes run as those of the store do."""
+    """Runs reads and writes like the store's own."""
 
     def __init__(self, programs: SqliteOutbox, read: RunProgram, write: RunProgram) -> None:
         super().__init__(programs)

@@ -1,4 +1,4 @@
-"""The programs of SQLite: what the stores ask of it, as data. It has no clock, so ``now`` is passed in."""
+"""The programs of SQLite: its statements, as data. SQLite has no clock, so ``now`` is passed in."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from msgspec.structs import replace
 
 from ..._core import lifecycle
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Renew, Request, Verdict
+from ..._core.run_requests import RecordStep
 from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import COLUMNS, PRESENT, Change, Query, number_of, present_from, scope_text
-from ..sql.migrations import Schema
-from ..sql.programs import SqlPrograms
+from ..sql.layouts import NARROW, Layout
+from ..sql.migrations import RecordsSchema, Schema
+from ..sql.moving import RecordMoves
+from ..sql.programs import READING, SqlPrograms
+from ..sql.run_programs import step_values
 
-__all__ = ["LARGE_RESULT", "SqlitePrograms", "SqliteSchema"]
+__all__ = ["LARGE_RESULT", "SqlitePrograms", "SqliteRecordsSchema", "SqliteSchema"]
 
 LARGE_RESULT: Final = 2048
 """Results above this many bytes go to their own table, so that rows stay small."""
@@ -32,16 +36,22 @@ PEEKED: Final = 100
 
 
 class SqliteSchema(Schema):
+    """Also of the outbox."""
+
     def exists(self) -> Program[bool]:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         return bool((yield Query(query, (f"{self.table}_meta",))))
+
+
+class SqliteRecordsSchema(SqliteSchema, RecordsSchema):
+    pass
 
 
 class CommonCase(NamedTuple):
     """A request that one statement can do, if nothing is in its way.
 
     Its bytes are bound as `bytearray`, and a flag as a number: for these types, and for text, the
-    driver does not look for an adapter, which costs more than to run a statement.
+    driver does not look for an adapter, which would cost more than the statement.
     """
 
     sql: str
@@ -55,20 +65,6 @@ def _started(values: tuple[Any, ...]) -> Claimed:
     return Claimed(_WON, values[1], 1)
 
 
-def _complete_values(ask: Complete, now: int) -> tuple[Any, ...] | None:
-    result = ask.result
-    if result is not None and len(result) > LARGE_RESULT:
-        return None
-    body = None if result is None else bytearray(result)
-    state = COMPLETED if ask.state is _COMPLETED else number_of(ask.state)
-    id_, owner = bytearray(ask.id), bytearray(ask.owner)
-    return (state, body, ask.error, now, now + ask.retention, id_, owner, ask.fence)
-
-
-def _renew_values(ask: Renew, now: int) -> tuple[Any, ...]:
-    return now + ask.lease, bytearray(ask.id), bytearray(ask.owner), ask.fence
-
-
 def _changed(_: tuple[Any, ...]) -> Ack:
     return _OK
 
@@ -78,21 +74,25 @@ class SqlitePrograms(SqlPrograms):
 
     begin = "BEGIN IMMEDIATE"
     lock = ""  # a transaction that writes is the only one
+    size = "SELECT (SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)"
 
-    def __init__(self, table: str, now: Callable[[], int], style: str = "?") -> None:
+    def __init__(
+        self, table: str, now: Callable[[], int], style: str = "?", layout: Layout = NARROW
+    ) -> None:
         """``style``: the placeholder of the driver that runs the statements."""
         self.now = now
         self._style = style
         self.results = f"{table}_results"
-        self.columns = COLUMNS.replace("result,", f"{_whole_result(table)},")
-        super().__init__(table)
-        present = PRESENT.replace("result", _whole_result(table))
+        self._known_floor = 0
+        whole = _whole_result(f"{table}_{layout.holder}", self.results)
+        self.columns = COLUMNS.replace("result,", f"{whole},")
+        super().__init__(table, layout)
+        present = PRESENT.replace("result", whole)
         self.look = f"SELECT {present} FROM {self.records} WHERE id = ?"
-        recorded = RECORDED.replace("result", _whole_result(table))
+        recorded = RECORDED.replace("result", whole)
         self.look_for_answer = f"SELECT {recorded} FROM {self.records} WHERE id = ?"
         several = ", ".join("?" * PEEKED)
         self._look_at_many = f"SELECT id, {present} FROM {self.records} WHERE id IN ({several})"
-        self._known_floor = 0
         # It has no RETURNING, for which SQLite would create a table. So the fence is passed in, and
         # the statement compares what we know of the floor with what it is (P3).
         start = (
@@ -111,8 +111,13 @@ class SqlitePrograms(SqlPrograms):
         )
         self.common_cases: dict[type, CommonCase] = {
             ClaimRequest: CommonCase(start, self._start_values, _started),
-            Complete: CommonCase(complete, _complete_values, _changed),
-            Renew: CommonCase(renew, _renew_values, _changed),
+            Complete: CommonCase(complete, self._complete_values, _changed),
+            Renew: CommonCase(renew, self._renew_values, _changed),
+            RecordStep: CommonCase(
+                self.runs.fenced_insert("?", "?", "") + " ON CONFLICT (id, name) DO NOTHING",
+                self._step_values,
+                _changed,
+            ),
         }
 
     def mark(self, sql: str) -> str:
@@ -122,6 +127,20 @@ class SqlitePrograms(SqlPrograms):
         yield from ()
         return self.now()
 
+    def runs_schema(self) -> SqliteSchema:
+        return SqliteSchema("sqlite_runs", f"{self.table}_runs")
+
+    def moving(self) -> RecordMoves:
+        return RecordMoves(self, "substr(id, 1, 16)", ", apart")
+
+    def move_and_perform(self, ask: Any) -> Program[Any]:
+        """A request while records are moved: first its own. Needs a transaction around it."""
+        if hasattr(ask, "id"):
+            yield from self.moves.fetch((ask.id,))
+        if ask.op in READING or ask.op == "sweep":
+            return (yield from getattr(self, ask.op)(ask))
+        return (yield from self.decide(ask))
+
     def floor(self) -> Program[int]:
         self._known_floor = yield from super().floor()
         return self._known_floor
@@ -129,7 +148,7 @@ class SqlitePrograms(SqlPrograms):
     def _start_values(self, ask: ClaimRequest, now: int) -> tuple[Any, ...]:
         key, print_, floor = ask.key, ask.fingerprint, self._known_floor
         return (
-            bytearray(key.id),
+            bytearray(self.stored(key.id)),
             floor + 1,
             bytearray(ask.owner),
             now + ask.lease,
@@ -142,21 +161,38 @@ class SqlitePrograms(SqlPrograms):
             floor,
         )
 
+    def _complete_values(self, ask: Complete, now: int) -> tuple[Any, ...] | None:
+        result = ask.result
+        if result is not None and len(result) > LARGE_RESULT:
+            return None
+        body = None if result is None else bytearray(result)
+        state = COMPLETED if ask.state is _COMPLETED else number_of(ask.state)
+        id_, owner = bytearray(self.stored(ask.id)), bytearray(ask.owner)
+        return (state, body, ask.error, now, now + ask.retention, id_, owner, ask.fence)
+
+    def _renew_values(self, ask: Renew, now: int) -> tuple[Any, ...]:
+        return now + ask.lease, bytearray(self.stored(ask.id)), bytearray(ask.owner), ask.fence
+
+    def _step_values(self, ask: RecordStep, now: int) -> tuple[Any, ...]:
+        id_, due = bytearray(ask.id[:16]), now + ask.delay if ask.delay else 0
+        of_record = bytearray(self.stored(ask.id)), bytearray(ask.owner), ask.fence
+        return (*step_values(id_, ask, now, now, due), *of_record)
+
     def peek(self, ask: ClaimRequest) -> Program[Claimed | None]:
         """The answer that needs no write, if there is one."""
-        rows = yield Query(self.look, (ask.key.id,))
+        rows = yield Query(self.look, (self.stored(ask.key.id),))
         return self._seen(ask, rows[0]) if rows else None
 
     def peek_all(self, asks: Sequence[ClaimRequest]) -> Program[list[Any]]:
         """The same for many; a damaged row's error is in its place."""
         rows: dict[bytes, Any] = {}
         for start in range(0, len(asks), PEEKED):
-            ids = [ask.key.id for ask in asks[start : start + PEEKED]]
+            ids = [self.stored(ask.key.id) for ask in asks[start : start + PEEKED]]
             some = yield Query(self._look_at_many, (*ids, *[None] * (PEEKED - len(ids))))
             rows.update((row[0], row[1:]) for row in some)
         answers: list[Any] = []
         for ask in asks:
-            row = rows.get(ask.key.id)
+            row = rows.get(self.stored(ask.key.id))
             try:
                 answers.append(None if row is None else self._seen(ask, row))
             except StoreError as error:
@@ -169,7 +205,7 @@ class SqlitePrograms(SqlPrograms):
 
     def recall(self, id_: bytes) -> Program[Claimed | None]:
         """The recorded answer, if there is one."""
-        return self.recalled(id_, (yield Query(self.look_for_answer, (id_,))))
+        return self.recalled(id_, (yield Query(self.look_for_answer, (self.stored(id_),))))
 
     def recalled(self, id_: bytes, rows: Any) -> Claimed | None:
         if not rows:
@@ -196,16 +232,17 @@ class SqlitePrograms(SqlPrograms):
 
     def save(self, row: Row, new: bool = False) -> Program[None]:
         is_large = row.result is not None and len(row.result) > LARGE_RESULT
+        id_ = self.identity(row.id)
         yield from super().save(replace(row, result=b"") if is_large else row, new)
         this = self.mark("WHERE id = ?")
         which = f"SELECT n FROM {self.records} {this}"
         if is_large:
-            yield Change(f"UPDATE {self.records} SET apart = 1 {this}", (row.id,))
+            yield Change(f"UPDATE {self.records} SET apart = 1 {this}", (id_,))
             keep = f"INSERT OR REPLACE INTO {self.results} VALUES (({which}), {self.mark('?')})"
-            yield Change(keep, (row.id, row.result))
+            yield Change(keep, (id_, row.result))
         elif not new:
-            yield Change(f"UPDATE {self.records} SET apart = 0 {this} AND apart", (row.id,))
-            yield Change(f"DELETE FROM {self.results} WHERE n = ({which})", (row.id,))
+            yield Change(f"UPDATE {self.records} SET apart = 0 {this} AND apart", (id_,))
+            yield Change(f"DELETE FROM {self.results} WHERE n = ({which})", (id_,))
 
     def remove(self, numbers: list[int], now: int) -> Program[int]:
         removed = yield from super().remove(numbers, now)
@@ -216,6 +253,6 @@ class SqlitePrograms(SqlPrograms):
         return removed
 
 
-def _whole_result(table: str) -> str:
-    large = f"(SELECT body FROM {table}_results r WHERE r.n = {table}_records.n)"
+def _whole_result(records: str, results: str) -> str:
+    large = f"(SELECT body FROM {results} r WHERE r.n = {records}.n)"
     return f"CASE apart WHEN 1 THEN {large} ELSE result END"

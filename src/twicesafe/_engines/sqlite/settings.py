@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from ...errors import ConfigurationError, StoreError, StoreUnavailableError
+from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 
 __all__ = ["OPTIONS", "DatabaseFile", "path_of"]
 
@@ -67,7 +67,7 @@ class DatabaseFile:
     def _create(self) -> None:
         """Readable by its owner only, because it holds results. SQLite gives -wal and -shm the same mode.
 
-        An existing file is not opened here: to close it would end SQLite's locks on it.
+        An existing file is not opened here: closing it would release SQLite's locks on it.
         """
         if not self.path.exists():
             # Another process may create it just now. Any other error will come from SQLite.
@@ -138,6 +138,10 @@ class DatabaseFile:
 
     def trouble(self, error: sqlite3.Error) -> StoreError:
         """Our error for this one: an outage only if a retry may help."""
+        if str(error).startswith("no such table"):
+            return SchemaVersionError(
+                f"{self.path} has no twicesafe tables; run: twicesafe migrate"
+            )
         permanent = (
             sqlite3.DataError,  # SQLITE_TOOBIG
             sqlite3.IntegrityError,
@@ -164,7 +168,7 @@ class DatabaseFile:
 
 
 def _close(descriptor: int, identity: tuple[int, int]) -> None:
-    """Close it, if it is still ours: a daemon closes what it inherited, and its number is used again."""
+    """Close the descriptor if it is still ours: a daemon may have closed it, and its number been reused."""
     import fcntl  # where there is O_PATH, there is fcntl
 
     with suppress(OSError):

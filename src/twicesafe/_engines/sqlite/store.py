@@ -13,19 +13,22 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core import lifecycle
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Request, Verdict
+from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS
 from ..._values.clocks import boot_id, since_boot, wall_clock
-from ...errors import StoreError, StoreUnavailableError
-from ...stores._base import Capabilities, Finding, Program, Store
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._base import Capabilities, Finding, Program, Progress, Store
 from ...stores._threaded_store import ThreadedStore
 from ...stores._urls import identifier, options_of
 from ..sql.commands import Change, Query, atomically
 from ..sql.in_transaction import InTransaction
-from ..sql.migrations import check, migrate
+from ..sql.layouts import MOVING, Layout, layout_findings
+from ..sql.migrations import LAYOUT_CHANGES, migrate_records, prepare
+from ..sql.moving import RecordMoves
 from ..sql.programs import ACTS, READING
 from .connections import SqliteConnections
 from .in_transaction import SqliteInTransaction
 from .outbox_programs import SqliteOutbox, SqliteOutboxPort
-from .programs import SqlitePrograms, SqliteSchema
+from .programs import SqlitePrograms, SqliteRecordsSchema, SqliteSchema
 from .settings import OPTIONS, DatabaseFile, path_of
 
 __all__ = ["AsyncSqliteStore", "SqliteStore"]
@@ -35,6 +38,10 @@ T = TypeVar("T")
 RETRY_WHEN_LOCKED: Final = 500
 """Milliseconds after which to claim again, when another transaction locks the file."""
 
+EMPTY_LOOKS: Final = 64
+"""After this many looks in a row that found no record, claims are made without a look, until one of
+them finds a record. Most keys are delivered once, and a look is one of three statements then."""
+
 _TO_WRITE: Final = object()
 """In place of an answer: this item needs a write."""
 
@@ -43,7 +50,7 @@ class SqliteStore(SqliteConnections, Store):
     """The blocking store on one file."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        transactions=True, single_writer=True, outbox=True
+        transactions=True, single_writer=True, outbox=True, steps=True
     )
     dialect = "sqlite"
     recalls: ClassVar[bool] = True
@@ -62,16 +69,17 @@ class SqliteStore(SqliteConnections, Store):
         self.path = self._file.path
         self.url = f"sqlite:///{self.path}"
         self._table = identifier(table)
-        self._schema = SqliteSchema("sqlite", self._table)
+        self._schema = SqliteRecordsSchema("sqlite", self._table)
         self._clock = now
         self._offset = 0
-        self.programs = SqlitePrograms(self._table, now or self._now)
+        self._empty_looks = 0
         outbox = SqliteSchema("sqlite_outbox", f"{self._table}_outbox")
         statements = SqliteOutbox(outbox, lambda: self.programs.now(), migrate)  # noqa: PLW0108 - it may change
         self._outbox = SqliteOutboxPort(statements, self._read, self._write)
         if migrate:
-            self.migrated = self.migrate()
-        self._check_schema()
+            self.migrated = self._write(prepare(self._schema, SqlitePrograms.begin))
+        self._migrates = migrate
+        self.programs = self._programs(now or self._now, self._present_layout())
         self._agree_on_time()
 
     @classmethod
@@ -85,10 +93,11 @@ class SqliteStore(SqliteConnections, Store):
 
     @classmethod
     def script(cls, url: str) -> str:
-        return SqliteSchema("sqlite", identifier(options_of(url, OPTIONS)["table"])).script()
+        return SqliteRecordsSchema("sqlite", identifier(options_of(url, OPTIONS)["table"])).script()
 
     def in_transaction(self, style: str = "?") -> InTransaction:
-        return SqliteInTransaction(self._table, lambda: self.programs.now(), style)  # noqa: PLW0108 - it may change
+        now = lambda: self.programs.now()  # noqa: E731, PLW0108 - it may change
+        return SqliteInTransaction(self._table, now, style, self.programs.layout)
 
     def own_transaction(self, program: Callable[[], Program[T]]) -> T:
         return self._write(atomically(program(), SqlitePrograms.begin))
@@ -121,7 +130,7 @@ class SqliteStore(SqliteConnections, Store):
             if known is not None:
                 return known
             latest = yield Query(
-                f"SELECT changed_at FROM {self._table}_records ORDER BY n DESC LIMIT 1"
+                f"SELECT changed_at FROM {self.programs.records} ORDER BY n DESC LIMIT 1"
             )
             newest = latest[0][0] if latest else 0
             offset = max(wall_clock(), newest) - int(since_boot() * 1000)
@@ -138,9 +147,13 @@ class SqliteStore(SqliteConnections, Store):
 
     def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
         writes = self._writes
+        if self.programs.moves is not None:
+            return lifecycle.ASK
         try:
             if writes.is_busy() or self._tap is not None:  # do not wait for the writer
                 return self._read(self.programs.recall(id))
+            if self._empty_looks >= EMPTY_LOOKS:
+                return None
             return writes.alone(self._recall, id)
         except (sqlite3.Error, StoreError):
             return lifecycle.ASK
@@ -148,36 +161,72 @@ class SqliteStore(SqliteConnections, Store):
     def _recall(self, id_: bytes) -> Claimed | None:
         cursor = self._cursor or self._open_writer()
         try:
-            rows = cursor.execute(self.programs.look_for_answer, (bytearray(id_),)).fetchall()
+            rows = cursor.execute(
+                self.programs.look_for_answer, (bytearray(self.programs.stored(id_)),)
+            ).fetchall()
         except BaseException:
             self._close_writer()  # an open statement would keep its snapshot
             raise
         if not rows:
+            self._empty_looks += 1
             return None  # a claim follows, and its answer is checked
+        self._empty_looks = 0
         self._file.check()
         return self.programs.recalled(id_, rows)
 
-    def perform(self, request: Request) -> Any:
-        if type(request) is Complete:
-            return self._writes.perform(request)
-        if type(request) is ClaimRequest:
-            if not request.looked and self._writes.is_busy():  # do not wait for the writer
-                answer = self._read(self.programs.peek(request))
-                if answer is not None:
-                    return answer
-            return self._writes.perform(request)
+    def perform(self, request: Request, tries: int = LAYOUT_CHANGES) -> Any:
+        """`tries`: how often it is repeated if the records were migrated to another layout meanwhile."""
         op = request.op
-        if op in READING:
-            return self._read(getattr(self.programs, op)(request))
-        if op == "sweep":
-            return self._write(self.programs.sweep(request))  # type: ignore[arg-type]
-        return self._writes.perform(request)
+        try:
+            if op in RUN_OPS and not self._has_runs(op):
+                return WITHOUT_RUNS[op]
+            if self.programs.moves is not None:
+                moved = self.programs.move_and_perform(request)
+                return self._write(atomically(moved, SqlitePrograms.begin))
+            if type(request) is Complete:
+                return self._writes.perform(request)
+            if type(request) is ClaimRequest:
+                if not request.looked and self._writes.is_busy():  # do not wait for the writer
+                    answer = self._read(self.programs.peek(request))
+                    if answer is not None:
+                        return answer
+                return self._writes.perform(request)
+            if op in READING:
+                return self._read(getattr(self.programs, op)(request))
+            if op == "sweep":
+                return self._write(self.programs.sweep(request))  # type: ignore[arg-type]
+            return self._writes.perform(request)
+        except SchemaVersionError:
+            if not tries:
+                raise
+            self.refresh()
+            return SqliteStore.perform(self, request, tries - 1)
 
     @property
     def outbox(self) -> SqliteOutboxPort:
         return self._outbox
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers = self._perform_many(requests)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, SchemaVersionError):
+                self.refresh()
+                answers[index] = self._perform_or_error(requests[index])
+        return answers
+
+    def _has_runs(self, op: str) -> bool:
+        """Create the tables of durable runs, before the transaction that needs them.
+
+        False: they are missing, and this request does not need them.
+        """
+        runs = self.programs.runs
+        return runs.is_ready or self._write(runs.prepared(op))
+
+    def _perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        if any(request.op in RUN_OPS for request in requests):
+            self._has_runs("record_step")
+        if self.programs.moves is not None:
+            return [self._perform_or_error(request) for request in requests]
         answers: list[Any] = [_TO_WRITE] * len(requests)
         try:
             claims = [index for index, ask in enumerate(requests) if type(ask) is ClaimRequest]
@@ -199,6 +248,12 @@ class SqliteStore(SqliteConnections, Store):
             answers = [error.again() if answer is _TO_WRITE else answer for answer in answers]
         return answers
 
+    def _perform_or_error(self, request: Request) -> Any:
+        try:
+            return SqliteStore.perform(self, request)
+        except Exception as error:
+            return error
+
     def _answer_unbatched(self, request: Request) -> Any:
         """The answer or the error of an item that is not batched; `_TO_WRITE` for all others."""
         try:
@@ -217,11 +272,15 @@ class SqliteStore(SqliteConnections, Store):
                 answer = self._run_on_writer(self.programs.look_or_shortcut(request))
             else:
                 answer = self._run_common_case(request)
+                if answer is None and type(request) is ClaimRequest:  # it may have a record
+                    self._empty_looks = 0
+                    answer = self._run_on_writer(self.programs.peek(request))
             if answer is None:
                 decision = self.programs.decide(request)
                 answer = self._run_on_writer(atomically(decision, SqlitePrograms.begin))
         except sqlite3.Error as error:
             if _can_answer_locked(request) and _is_locked(error):
+                self._empty_looks = 0  # a look would not have waited
                 return self._answer_locked(request)
             raise self._file.trouble(error) from error
         return answer
@@ -286,11 +345,30 @@ class SqliteStore(SqliteConnections, Store):
 
     # -- upkeep -------------------------------------------------------------------------------
 
-    def migrate(self) -> list[str]:
-        return self._write(migrate(self._schema, SqlitePrograms.begin))
+    def migrate(self, tell: Progress = None) -> list[str]:
+        begin = SqlitePrograms.begin
+        done = self._write(prepare(self._schema, begin))
+        done += migrate_records(
+            self._schema, self._moves, lambda program: self._write(program()), begin, tell
+        )
+        self.refresh()
+        return done
 
-    def _check_schema(self) -> None:
-        check(self._schema, self._write(self._schema.version()), str(self.path))
+    def _moves(self) -> RecordMoves:
+        return SqlitePrograms(self._table, self.programs.now, layout=MOVING).moves  # type: ignore[no-any-return]
+
+    def _programs(self, now: Callable[[], int], layout: Layout) -> SqlitePrograms:
+        programs = SqlitePrograms(self._table, now, layout=layout)
+        programs.runs.migrates = self._migrates
+        return programs
+
+    def _present_layout(self) -> Layout:
+        return self._write(self._schema.layout(str(self.path)))
+
+    def refresh(self) -> None:
+        layout, old = self._present_layout(), self.programs
+        if layout.version > old.layout.version:
+            self.programs = self._programs(old.now, layout)
 
     def doctor(self) -> list[Finding]:
         kind = self._file.filesystem()
@@ -312,7 +390,10 @@ class SqliteStore(SqliteConnections, Store):
                 "other users of this machine may read the file, which holds results",
                 f"chmod 600 {self.path}*, unless a process of another user needs it",
             ),
-            Finding("ok", f"SQLite {sqlite3.sqlite_version}, schema {self._schema.newest}"),
+            Finding(
+                "ok", f"SQLite {sqlite3.sqlite_version}, schema {self.programs.layout.version}"
+            ),
+            *layout_findings(self.programs.layout),
         ]
 
 
@@ -335,7 +416,7 @@ def _is_locked(error: BaseException | None) -> bool:
 
 def _can_answer_locked(request: Any) -> bool:
     """Claims and operators get an answer when the file is locked; an owner's requests are retried."""
-    return type(request) is ClaimRequest or request.op in ACTS
+    return isinstance(request, ClaimRequest) or request.op in ACTS
 
 
 def _pragma(name: str) -> Program[Any]:

@@ -1,26 +1,38 @@
--- claim: owner, lease, max_attempts, hold, value, scope [, fingerprint]
+-- claim: owner, lease, max_attempts, hold (1) and compact (2), value, scope [, fingerprint]
 -- → {1, fence, attempt, cause} won · {2} held · {3} parked · {0, now, record} no write: the caller decides
 local key, owner, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local value, scope, fingerprint = ARGV[5], ARGV[6], ARGV[7]
+local hold, compact = ARGV[4] % 2 == 1, ARGV[4] + 0 > 1 and #ARGV[1] == 16
 
 -- The two common cases, fast: the first delivery, and the duplicate of completed work.
 local text = redis.call('GET', key)
 if not text then
-  local flags = (ARGV[4] == '1' and 8 or 0) + (fingerprint and 32 or 0) + (scope ~= '' and 64 or 0)
-  redis.call('SET', key, struct.pack('<BBI2I7I6I6I6Bc0Bc0', 16, flags, 1, us, now, now, now + lease,
-    #owner, owner, #value, value)
+  local flags = (hold and 8 or 0) + (fingerprint and 32 or 0) + (scope ~= '' and 64 or 0)
+  local start
+  if compact and lease < 1099511627776 then
+    start = struct.pack('<BBBI7I4I5c16Bc0', 32, flags, 1, us, 0, lease, owner, #value, value)
+  else
+    start = struct.pack('<BBI2I7I6I6I6Bc0Bc0', 16, flags, 1, us, now, now, now + lease,
+      #owner, owner, #value, value)
+  end
+  redis.call('SET', key, start
     .. (scope ~= '' and struct.pack('<I2c0', #scope, scope) or '')
     .. (fingerprint and struct.pack('<Bc0', #fingerprint, fingerprint) or ''))
   return {1, us, 1, 0}
 end
 local head = string.byte(text)
-if (head == 17 or head == 18) and struct.unpack('<I6', text, 24) > now then return {0, now, text} end
+if head == 33 or head == 34 then
+  local fence, after, span = struct.unpack('<I7I4I5', text, 4)
+  if math.floor(fence / 1000) + after + span > now then return {0, now, text} end
+elseif (head == 17 or head == 18) and struct.unpack('<I6', text, 24) > now then
+  return {0, now, text}
+end
 
 -- @record
 
 local function start(fence, attempt, cause, created, fingerprint, problem)
   save(key, {
-    state = IN_PROGRESS, cause = cause, hold = ARGV[4] == '1', attempt = attempt, fence = fence,
+    state = IN_PROGRESS, cause = cause, hold = hold, compact = compact, attempt = attempt, fence = fence,
     created = created, changed = now, lease = now + lease, owner = owner, value = value,
     scope = scope, fingerprint = fingerprint, error = problem,
   })
@@ -43,12 +55,14 @@ local lapsed = old.state == IN_PROGRESS and old.lease <= now
 local rested = old.state == RELEASED and old.lease <= now
 if (differs and not mine) or not (lapsed or rested) then return {0, now, text} end
 
+-- A claim made before its handler could start is not counted.
+local counted = old.attempt - (lapsed and string.sub(old.owner, 1, 5) == 'ahead' and 1 or 0)
 local held = lapsed and old.hold
-if held or old.attempt >= tonumber(ARGV[3]) then
+if held or counted >= tonumber(ARGV[3]) then
   old.state, old.changed = held and HELD or PARKED, now
   save(key, old)
   announce(key)
   return {held and 2 or 3}
 end
-return start(next_fence(old), old.attempt + 1, lapsed and BY_LEASE or old.cause, old.created,
+return start(next_fence(old), counted + 1, lapsed and BY_LEASE or old.cause, old.created,
   fingerprint or old.fingerprint, old.error)

@@ -15,6 +15,21 @@ if head == 16 and flags < 128 and known == fence and ARGV[5] == ''
   return 0
 end
 
+-- The same for a compact one.
+if head == 32 and flags < 128 and ARGV[5] == '' then
+  local attempt, known, _, _, holder = struct.unpack('<BI7I4I5c16', text, 3)
+  local after = now - math.floor(known / 1000)
+  if known == fence and holder == owner and after >= 0 and after < 4294967296
+    and retention < 1099511627776 then
+    local result = ARGV[6]
+    redis.call('SET', key, struct.pack('<BBBI7I4I5', 32 + ARGV[4], flags + (result and 16 or 0), attempt,
+      fence, after, retention) .. string.sub(text, 20) .. (result or ''),
+      'PX', string.format('%.0f', retention + grace(fence)))
+    announce(key)
+    return 0
+  end
+end
+
 -- @record
 
 local row = parse(text)

@@ -7,8 +7,13 @@
 --   1+n owner   1+n value   2+n scope*   1+n fingerprint*   2+n error*   the rest: result*
 --
 -- * only if its flag is set. _core/lifecycle.py sets the fields that a state does not have to 0.
+--
+-- Version 2 is compact, for a record that its first claim began and that is in progress, completed or failed.
+-- Such a record was created in the millisecond of its fence. All others have version 1.
+--
+--   1  version * 16 + state   1  cause + flags   1  attempt   7  fence   4  changed_at, after its creation
+--   5  lease_until or expires_at, after changed_at   16 owner   1+n value   and the rest as above
 
-local VERSION = 1
 local IN_PROGRESS, COMPLETED, FAILED, RELEASED, HELD, PARKED, FORGOTTEN = 0, 1, 2, 3, 4, 5, 6
 local BY_FAILURE, BY_LEASE, BY_RETENTION, BY_OPERATOR = 1, 2, 3, 4
 local HOLD, RESULT, FINGERPRINT, SCOPE, ERROR = 8, 16, 32, 64, 128
@@ -22,19 +27,26 @@ local function ends(state)
 end
 
 local function parse(text)
-  local head, flags, attempt, fence, created, changed, at = struct.unpack('<BBI2I7I6I6', text)
-  if math.floor(head / 16) ~= VERSION then
-    error({err = 'VERSION the record has layout ' .. math.floor(head / 16)})
-  end
+  local head, flags, at = struct.unpack('<BB', text)
+  local version = math.floor(head / 16)
+  if version ~= 1 and version ~= 2 then error({err = 'VERSION the record has layout ' .. version}) end
   local row = {
-    state = head % 16, cause = flags % 8, hold = bit.band(flags, HOLD) ~= 0, attempt = attempt,
-    fence = fence, created = created, changed = changed, lease = 0, expires = 0, error = '',
-    scope = '',
+    state = head % 16, cause = flags % 8, hold = bit.band(flags, HOLD) ~= 0, lease = 0, expires = 0,
+    error = '', scope = '', compact = version == 2,
   }
-  if row.state > FORGOTTEN then error({err = 'CORRUPT no such state'}) end
-  if leased(row.state) then row.lease, at = struct.unpack('<I6', text, at) end
-  if ends(row.state) then row.expires, at = struct.unpack('<I6', text, at) end
-  row.owner, at = struct.unpack('<Bc0', text, at)
+  if row.state > (row.compact and FAILED or FORGOTTEN) then error({err = 'CORRUPT no such state'}) end
+  if row.compact then
+    local after, span
+    row.attempt, row.fence, after, span, row.owner, at = struct.unpack('<BI7I4I5c16', text, at)
+    row.created = math.floor(row.fence / 1000)
+    row.changed = row.created + after
+    row[row.state == IN_PROGRESS and 'lease' or 'expires'] = row.changed + span
+  else
+    row.attempt, row.fence, row.created, row.changed, at = struct.unpack('<I2I7I6I6', text, at)
+    if leased(row.state) then row.lease, at = struct.unpack('<I6', text, at) end
+    if ends(row.state) then row.expires, at = struct.unpack('<I6', text, at) end
+    row.owner, at = struct.unpack('<Bc0', text, at)
+  end
   row.value, at = struct.unpack('<Bc0', text, at)
   if bit.band(flags, SCOPE) ~= 0 then row.scope, at = struct.unpack('<I2c0', text, at) end
   if bit.band(flags, FINGERPRINT) ~= 0 then row.fingerprint, at = struct.unpack('<Bc0', text, at) end
@@ -57,13 +69,20 @@ local function expired(row)
   return row.expires > 0 and row.expires <= now
 end
 
+-- The record's times as spans, if its first claim began it and they fit in version 2.
+local function spans(row)
+  local after = row.changed - row.created
+  local span = (row.state == IN_PROGRESS and row.lease or row.expires) - row.changed
+  if row.compact and row.state <= FAILED and row.created == math.floor(row.fence / 1000)
+    and #row.owner == 16 and row.attempt < 256
+    and after >= 0 and after < 4294967296 and span >= 0 and span < 1099511627776 then
+    return after, span
+  end
+end
+
 local function save(key, row)
   local flags = row.cause
-  local parts = {
-    '', leased(row.state) and struct.pack('<I6', row.lease) or '',
-    ends(row.state) and struct.pack('<I6', row.expires) or '',
-    struct.pack('<Bc0', #row.owner, row.owner), struct.pack('<Bc0', #row.value, row.value),
-  }
+  local parts = {'', struct.pack('<Bc0', #row.value, row.value)}
   if row.hold then flags = flags + HOLD end
   if row.scope ~= '' then
     flags = flags + SCOPE
@@ -81,8 +100,17 @@ local function save(key, row)
     flags = flags + RESULT
     parts[#parts + 1] = row.result
   end
-  parts[1] = struct.pack('<BBI2I7I6I6', VERSION * 16 + row.state, flags,
-    math.min(row.attempt, 65535), row.fence, row.created, row.changed)
+  local after, span = spans(row)
+  if after then
+    parts[1] = struct.pack('<BBBI7I4I5c16', 32 + row.state, flags, row.attempt, row.fence, after, span,
+      row.owner)
+  else
+    parts[1] = struct.pack('<BBI2I7I6I6', 16 + row.state, flags, math.min(row.attempt, 65535),
+        row.fence, row.created, row.changed)
+      .. (leased(row.state) and struct.pack('<I6', row.lease) or '')
+      .. (ends(row.state) and struct.pack('<I6', row.expires) or '')
+      .. struct.pack('<Bc0', #row.owner, row.owner)
+  end
   local text = table.concat(parts)
   if ends(row.state) then
     redis.call('SET', key, text, 'PX', string.format('%.0f', row.expires - now + grace(row.fence)))

@@ -1,8 +1,9 @@
--- release: by, why, retention, force
+-- release: by, why, retention, fence (empty: any), force
 local row = load(KEYS[1])
 if not row or expired(row) then return MISSING end
 local before = row.state
-if before == FORGOTTEN or (before == COMPLETED and ARGV[4] ~= '1') then return REFUSED end
+if ARGV[4] ~= '' and row.fence ~= tonumber(ARGV[4]) then return LOST end
+if before == FORGOTTEN or (before == COMPLETED and ARGV[5] ~= '1') then return REFUSED end
 row.state, row.changed, row.fence, row.owner, row.attempt = RELEASED, now, next_fence(row), '', 0
 row.cause, row.result = BY_OPERATOR, nil
 row.lease, row.expires = now, now + tonumber(ARGV[3])

@@ -1,0 +1,359 @@
+"""Durable runs in SQL: two tables beside the records, and programs that all engines share.
+
+    <table>_runs         one row per run: what the completer needs, and when to look at the run again
+    <table>_runs_steps   one row per step
+
+Every program needs a transaction around it. It loads the record under a lock, decides by
+`_core.run_lifecycle`, and saves. The one request that a run sends for every step is also a single
+statement: `RunPrograms.fenced_insert`. The tables are created when a process first needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..._core import run_lifecycle
+from ..._core.protocol import Ack, Claimed, Verdict
+from ..._core.run_requests import (
+    WITHOUT_RUNS,
+    Due,
+    DueRun,
+    FailRun,
+    FindDue,
+    LoadRun,
+    RecordStep,
+    Restart,
+    Run,
+    Signal,
+    StartRun,
+    Submit,
+    Suspend,
+    TidyRuns,
+)
+from ..._values.keys import Key
+from ..._values.records import Row
+from ..._values.steps import Step, StepState
+from ...stores._base import Program
+from .commands import Change, Query
+from .migrations import Schema, check, migrate
+
+if TYPE_CHECKING:
+    from .programs import SqlPrograms
+
+__all__ = ["KINDS", "STEP_COLUMNS", "STEP_STATES", "RunPrograms", "step_values"]
+
+# On disk, states and kinds are small numbers. Numbers are never reused or reordered.
+STEP_STATES: Final = (StepState.DONE, StepState.STARTED, StepState.WAITING)
+KINDS: Final = ("run", "capture", "sleep", "wait", "transact", "undo", "failure")
+_NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STEP_STATES)}
+_NUMBER_OF_KIND: Final = {kind: number for number, kind in enumerate(KINDS)}
+
+ID_BYTES: Final = 16
+"""Of a key's identity, as in the table of records."""
+
+STEP_COLUMNS: Final = (
+    "id",
+    "name",
+    "kind",
+    "state",
+    "fence",
+    "attempt",
+    "position",
+    "undo",
+    "created_at",
+    "changed_at",
+    "due_at",
+    "fingerprint",
+    "result",
+)
+
+
+def step_values(id_: bytes | bytearray, step: Step | RecordStep, *times: int) -> tuple[Any, ...]:
+    """In the order of `STEP_COLUMNS`; `times`: created, changed and due."""
+    return (
+        id_,
+        step.name.encode(),
+        _NUMBER_OF_KIND[step.kind],
+        _NUMBER_OF_STATE[step.state],
+        step.fence,
+        step.attempt,
+        step.position,
+        int(step.undo),
+        *times,
+        step.fingerprint,
+        step.result,
+    )
+
+
+def _step_from(columns: Sequence[Any]) -> Step:
+    name, kind, state, fence, attempt, position, undo, created, changed, due, print_, result = (
+        columns
+    )
+    return Step(
+        bytes(name).decode(),
+        KINDS[kind],
+        STEP_STATES[state],
+        fence,
+        attempt,
+        position,
+        bool(undo),
+        created,
+        changed,
+        due,
+        bytes(print_),
+        None if result is None else bytes(result),
+    )
+
+
+class RunPrograms:
+    """The requests of durable runs, on the records of these programs."""
+
+    def __init__(self, records: SqlPrograms, schema: Schema) -> None:
+        self._records, self._schema = records, schema
+        self.migrates = True
+        self.is_ready = False
+        self.runs = schema.table
+        self.steps = f"{self.runs}_steps"
+        mark = records.mark
+        all_columns = ", ".join(STEP_COLUMNS)
+        places = ", ".join("?" * len(STEP_COLUMNS))
+        self._save_step = mark(
+            records.upsert(self.steps, all_columns, places, "id, name", STEP_COLUMNS[2:])
+        )
+        self._read_steps = mark(
+            f"SELECT {', '.join(STEP_COLUMNS[1:])} FROM {self.steps} WHERE id = ?"
+        )
+        self._read_step = self._read_steps + mark(" AND name = ?")
+        columns = ("whole_id", "due_at", "completes", "function", "arguments")
+        self._save_run = mark(
+            records.upsert(
+                self.runs, ", ".join(("id", *columns)), "?, ?, ?, ?, ?, ?", "id", columns
+            )
+        )
+        self._read_run = mark(f"SELECT function, arguments FROM {self.runs} WHERE id = ?")
+        self._set_due = mark(f"UPDATE {self.runs} SET due_at = ? WHERE id = ?")
+        self._walk = mark(
+            f"SELECT whole_id, due_at FROM {self.runs} WHERE due_at <= ? AND id > ? ORDER BY id LIMIT ?"
+        )
+        self._look_later = mark(f"UPDATE {self.runs} SET due_at = ? WHERE id = ? AND due_at = ?")
+
+    def prepared(self, op: str) -> Program[bool]:
+        """Create the tables, if this process has not seen them yet. Not inside a transaction.
+
+        False: they are missing, and this request does not need them (`WITHOUT_RUNS`).
+        """
+        if self.is_ready:
+            return True
+        version = yield from self._schema.version()
+        if version == 0 and op in WITHOUT_RUNS:
+            return False
+        if version < self._schema.newest and self.migrates:
+            yield from self.migrated()
+            version = yield from self._schema.version()
+        check(self._schema, version, f"the tables of durable runs {self.runs}")
+        self.is_ready = True
+        return True
+
+    def migrated(self) -> Program[list[str]]:
+        return (yield from migrate(self._schema, self._records.begin))
+
+    def perform(self, ask: Any) -> Program[Any]:
+        """One request. Needs a transaction around it."""
+        return getattr(self, ask.op)(ask)  # type: ignore[no-any-return]
+
+    # -- claims -------------------------------------------------------------------------------
+
+    def start_run(self, ask: StartRun) -> Program[Claimed]:
+        records, id_ = self._records, ask.key.id
+        answer = yield from records.decide(run_lifecycle.claim_of(ask))
+        if answer.verdict is not Verdict.WON:
+            return answer  # type: ignore[no-any-return]
+        # After the claim, which locks the record: what an earlier owner recorded is here or nowhere.
+        steps = yield from self._steps_of(id_)
+        if steps or answer.attempt > ask.max_attempts:
+            row, now = yield from records.load(id_)
+            assert row is not None
+            steps = yield from self._adopted(row, steps)
+            parked = run_lifecycle.judge_claim(row, ask, answer, steps, now)
+            if parked is not None:
+                yield from records.save(parked)
+                return Claimed(Verdict.PARKED, closes=True)
+        else:
+            now = yield from records.clock()
+        yield from self._keep(ask, now + ask.lease)
+        answer.steps, answer.now = steps, now
+        return answer  # type: ignore[no-any-return]
+
+    def _adopted(self, row: Row, steps: list[Step]) -> Program[list[Step]]:
+        """Without the steps of an older record, and with the signals that came before the run."""
+        stale = run_lifecycle.stale_steps(row, steps)
+        id_, mark = row.id[:ID_BYTES], self._records.mark
+        if stale:
+            sql = f"DELETE FROM {self.steps} WHERE id = ? AND fence > 0 AND fence < ? AND created_at < ?"
+            yield Change(mark(sql), (id_, row.fence, row.created_at))
+        if any(step.fence == 0 for step in steps):
+            sql = f"UPDATE {self.steps} SET fence = ? WHERE id = ? AND fence = 0"
+            yield Change(mark(sql), (row.fence, id_))
+        return [step for step in steps if step not in stale]
+
+    def submit_run(self, ask: Submit) -> Program[Claimed]:
+        records, id_ = self._records, ask.key.id
+        row, now = yield from records.load(id_, records.lock)
+        floor = 0 if row is not None else (yield from records.floor())
+        answer, after = run_lifecycle.submit(row, ask, now, floor)
+        if after is not None:
+            yield from records.save(after, new=row is None)
+            yield from self._adopted(after, (yield from self._steps_of(id_)))
+            yield from self._keep(ask, now)
+        return answer
+
+    def _keep(self, ask: StartRun, due_at: int) -> Program[None]:
+        function = ask.function.encode()
+        whole = ask.key.id
+        yield Change(
+            self._save_run,
+            (whole[:ID_BYTES], whole, due_at, int(ask.completes), function, ask.arguments),
+        )
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def fenced_insert(self, now: str, due: str, lock: str) -> str:
+        """Record a step in one statement, if its worker owns the run and the step is new.
+
+        `lock` keeps another worker from claiming the run until the step is committed, so that the next
+        owner finds it. Bound: `step_values` without times, then the record's id, owner and fence.
+        """
+        records = self._records
+        places = ["?"] * len(STEP_COLUMNS)
+        places[8:11] = now, now, due
+        return (
+            f"INSERT INTO {self.steps} ({', '.join(STEP_COLUMNS)}) SELECT {', '.join(places)}"
+            f" FROM {records.records} r WHERE r.id = {records.id_place()} AND r.owner = ?"
+            f" AND r.fence = ? AND r.state = 0{lock}"
+        )
+
+    def record_step(self, ask: RecordStep) -> Program[Ack]:
+        records = self._records
+        row, now = yield from records.load(ask.id, records.lock)
+        known = yield from self._step_of(ask.id, ask.name)
+        ack, step = run_lifecycle.record_step(row, known, ask, now)
+        if step is not None:
+            yield from self._write(ask.id, step)
+        return ack
+
+    def suspend(self, ask: Suspend) -> Program[Ack]:
+        records = self._records
+        row, now = yield from records.load(ask.id, records.lock)
+        signalled = False
+        for name in ask.waits:
+            step = yield from self._step_of(ask.id, name)
+            signalled = signalled or (step is not None and step.state is StepState.DONE)
+        ack, after = run_lifecycle.suspend(row, ask, signalled, now)
+        if after is not None:
+            yield from records.save(after)
+            yield Change(self._set_due, (after.lease_until, ask.id[:ID_BYTES]))
+        return ack
+
+    def fail_run(self, ask: FailRun) -> Program[Ack]:
+        ack: Ack = yield from self._records.decide_record(ask)
+        if ack is Ack.OK:
+            row, _ = yield from self._records.load(ask.id)
+            assert row is not None
+            yield Change(self._set_due, (row.lease_until, ask.id[:ID_BYTES]))
+        return ack
+
+    def restart(self, ask: Restart) -> Program[Ack]:
+        ack: Ack = yield from self._records.decide_record(ask)
+        if ack is Ack.OK:
+            id_ = ask.id[:ID_BYTES]
+            yield Change(self._records.mark(f"DELETE FROM {self.steps} WHERE id = ?"), (id_,))
+            now = yield from self._records.clock()
+            yield Change(self._set_due, (now, id_))
+        return ack
+
+    def signal(self, ask: Signal) -> Program[bool]:
+        records, id_ = self._records, ask.id[:ID_BYTES]
+        row, now = yield from records.load(ask.id, records.lock)
+        known = yield from self._step_of(ask.id, ask.name)
+        kept, step, woken = run_lifecycle.signal(row, known, ask, now)
+        if step is not None:
+            yield from self._write(ask.id, step)
+            if not (yield Query(self._read_run, (id_,))):
+                yield Change(self._save_run, (id_, ask.id, now + ask.retention, 0, b"", b""))
+        if woken is not None:
+            yield from records.save(woken)
+            yield Change(self._set_due, (now, id_))
+        return kept
+
+    def load_run(self, ask: LoadRun) -> Program[Run | None]:
+        rows = yield Query(self._read_run, (ask.id[:ID_BYTES],))
+        if not rows:
+            return None
+        function, arguments = rows[0]
+        steps = yield from self._steps_of(ask.id)
+        return Run(bytes(function).decode(), bytes(arguments), steps)
+
+    def _steps_of(self, id_: bytes) -> Program[list[Step]]:
+        rows = yield Query(self._read_steps, (id_[:ID_BYTES],))
+        return [_step_from(row) for row in rows]
+
+    def _step_of(self, id_: bytes, name: str) -> Program[Step | None]:
+        rows = yield Query(self._read_step, (id_[:ID_BYTES], name.encode()))
+        return _step_from(rows[0]) if rows else None
+
+    def _write(self, id_: bytes, step: Step) -> Program[None]:
+        times = step.created_at, step.changed_at, step.due_at
+        yield Change(self._save_step, step_values(id_[:ID_BYTES], step, *times))
+
+    # -- the completer ------------------------------------------------------------------------
+
+    def find_due(self, ask: FindDue) -> Program[Due]:
+        now = yield from self._records.clock()
+        names: tuple[Any, ...] = tuple(name.encode() for name in ask.functions or ())
+        which = ""
+        if ask.functions is not None:
+            among = f"function IN ({', '.join('?' * len(names))}) OR " if names else ""
+            which, names = f" AND ({among}due_at <= ?)", (*names, now - ask.patience)
+        rows = yield Query(
+            self._records.mark(
+                f"SELECT whole_id, due_at, completes, function, arguments FROM {self.runs}"
+                f" WHERE due_at <= ?{which} ORDER BY due_at LIMIT ?"
+            ),
+            (now, *names, ask.limit),
+        )
+        due: list[DueRun] = []
+        for id_, due_at, completes, function, arguments in rows:
+            at, row = yield from self._look(bytes(id_), due_at, now)
+            if at != run_lifecycle.DUE:
+                continue
+            later = now + (ask.pause if completes else run_lifecycle.CLOSED_PAUSE)
+            # Of two completers that look at once, one changes the row.
+            taken = yield Change(self._look_later, (later, bytes(id_)[:ID_BYTES], due_at))
+            if taken and completes:
+                assert row is not None
+                key = Key(row.value, row.scope, absolute=True)
+                due.append(DueRun(key, bytes(function).decode(), bytes(arguments), row.fingerprint))
+        return Due(due, len(rows) >= ask.limit)
+
+    def tidy_runs(self, ask: TidyRuns) -> Program[tuple[int, bytes]]:
+        now = yield from self._records.clock()
+        rows = yield Query(self._walk, (now, ask.after[:ID_BYTES], ask.limit))
+        removed = 0
+        for id_, due_at in rows:
+            at, _ = yield from self._look(bytes(id_), due_at, now)
+            removed += at == run_lifecycle.DROP
+        return removed, bytes(rows[-1][0]) if len(rows) >= ask.limit else b""
+
+    def _look(self, id_: bytes, due_at: int, now: int) -> Program[tuple[int, Row | None]]:
+        row, _ = yield from self._records.load(id_)
+        id_ = id_[:ID_BYTES]
+        at = run_lifecycle.next_look(row, now)
+        if at == run_lifecycle.DROP:
+            mark = self._records.mark
+            sql = f"DELETE FROM {self.runs} WHERE id = ? AND due_at = ?"
+            if (yield Change(mark(sql), (id_, due_at))):  # else it was started again
+                yield Change(mark(f"DELETE FROM {self.steps} WHERE id = ?"), (id_,))
+        elif at != run_lifecycle.DUE:
+            yield Change(self._look_later, (at, id_, due_at))
+        return at, row
