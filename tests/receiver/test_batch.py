@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.patience import until
 from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import (
+    Cause,
     ConfigurationError,
     Failure,
     FingerprintMismatchError,
@@ -25,6 +27,8 @@ from twicesafe import (
 )
 from twicesafe import events as ev
 from twicesafe._core.commands import Sleep
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe._values.owner_token import is_ahead, new_owner, new_owner_ahead
 
 
 def by_id(message: dict[str, Any]) -> Any:
@@ -212,3 +216,105 @@ def test_a_batch_is_observed_like_single_deliveries(bench: Bench) -> None:
     bench.process_many(messages("a", "a"), double, key=by_id)
     kinds = [type(event) for event in bench.seen]
     assert kinds == [ev.Started, ev.Completed, ev.Replayed]
+
+
+# --- attempts count starts -----------------------------------------------------------------------
+
+
+def died(bench: Bench, ids: str, owner: Callable[[], bytes]) -> None:
+    """A worker that claimed these has died."""
+    for id_ in ids:
+        bench._memory.perform(ClaimRequest(Key(id_), owner(), 1000))
+    bench.clock.advance(2)
+
+
+class Seen:
+    """What ran, with its attempt and cause, and how many at once."""
+
+    def __init__(self) -> None:
+        self.starts: dict[str, tuple[int, Any]] = {}
+        self.beside: dict[str, set[str]] = {}
+        self._running: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        claim, id_ = current_claim(), message["id"]
+        with self._lock:
+            self._running.add(id_)
+            self.starts[id_] = claim.attempt, claim.cause
+            for one in self._running:
+                self.beside.setdefault(one, set()).update(self._running)
+        with self._lock:
+            self._running.remove(id_)
+
+
+MEMORY = pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
+"""Every store counts alike: the conformance suite says so."""
+
+
+@MEMORY
+def test_only_claims_that_can_start_are_counted(bench: Bench) -> None:
+    bench.process_many(messages(*"abcdef"), double, key=by_id, concurrency=2)
+    claims = [request for request in bench.store.log if request.op == "claim"]
+    assert [is_ahead(request.owner) for request in claims] == [False] * 2 + [True] * 4
+
+
+@MEMORY
+def test_claims_made_ahead_by_a_dead_worker_were_no_attempts(bench: Bench) -> None:
+    died(bench, "abcdef", new_owner_ahead)
+    seen = Seen()
+    outcomes = bench.process_many(messages(*"abcdef"), seen, key=by_id, concurrency=2)
+    assert [outcome.attempt for outcome in outcomes] == [1] * 6
+    assert set(seen.starts.values()) == {(1, Cause.LEASE_EXPIRED)}
+
+
+@MEMORY
+def test_what_was_tried_before_is_claimed_when_it_can_start(bench: Bench) -> None:
+    """So a second death counts two messages at most, and not the rest of the batch."""
+    died(bench, "abcdef", new_owner_ahead)
+    bench.process_many(messages(*"abcdef"), double, key=by_id, concurrency=2)
+    ops = [request.op for request in bench.store.log]
+    assert ops == ["claim"] * 6 + ["abandon"] * 4 + (
+        ["complete"] * 2 + ["claim"] * 2 + ["complete"] * 2 + ["claim"] * 2 + ["complete"] * 2
+    )
+    counted = [one for one in bench.store.log if one.op == "claim" and not is_ahead(one.owner)]
+    assert len(counted) == 6
+
+
+@MEMORY
+def test_a_message_that_may_have_killed_its_worker_runs_alone(bench: Bench) -> None:
+    died(bench, "c", new_owner)
+    seen = Seen()
+    outcomes = bench.process_many(messages(*"abcdef"), seen, key=by_id, concurrency=6)
+    assert list(seen.starts)[-1] == "c", "after the others"
+    assert seen.starts["c"] == (2, Cause.LEASE_EXPIRED)
+    assert seen.beside["c"] == {"c"}
+    assert [outcome.attempt for outcome in outcomes] == [1, 1, 2, 1, 1, 1]
+
+
+@MEMORY
+@pytest.mark.parametrize("policy", [{"takeover": "hold"}, {"max_attempts": 1}])
+def test_what_may_start_once_is_never_claimed_ahead(bench: Bench, policy: Any) -> None:
+    """Else a death would hold or park messages that never started."""
+    bench.policy(**policy)
+    outcomes = bench.process_many(messages(*"abcdef"), double, key=by_id, concurrency=4)
+    assert all(outcome.ok for outcome in outcomes)
+    assert [request.op for request in bench.store.log] == (
+        ["claim"] * 4 + ["complete"] * 4 + ["claim"] * 2 + ["complete"] * 2
+    )
+    assert not any(is_ahead(one.owner) for one in bench.store.log)
+
+
+@pytest.mark.parametrize("bench", ["memory-sync"], indirect=True)
+def test_a_batch_in_parts_ends_with_its_interrupt(bench: Bench) -> None:
+    """What comes after it is not claimed."""
+    bench.policy(takeover="hold")
+
+    def handle(message: dict[str, Any]) -> str:
+        if message["id"] == "c":
+            raise SystemExit(3)
+        return message["id"]
+
+    with pytest.raises(SystemExit):
+        bench.process_many(messages(*"abcdef"), handle, key=by_id, concurrency=2)
+    assert [bench.record(id_) is None for id_ in "abcdef"] == [False] * 4 + [True] * 2

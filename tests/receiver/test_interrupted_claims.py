@@ -2,7 +2,8 @@
 
 One claim or the claims of a batch; on the wire, in the pause before they are asked again, or asked
 again after some were answered. Under `takeover="hold"` a claim that is left behind would be held
-for an operator, although nothing was done.
+for an operator, although nothing was done. (All of a batch can start at once here: with "hold" no
+others are claimed.)
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def test_interrupted_when_only_some_claims_are_asked_again(
 
     bench.store.after = interrupt
     with pytest.raises(KeyboardInterrupt):
-        bench.process_many(KEYS, handler, key=str)
+        bench.process_many(KEYS, handler, key=str, concurrency=len(KEYS))
     nothing_is_left(bench, handler, KEYS)
 
 
@@ -143,7 +144,7 @@ def test_interrupted_between_the_answer_and_the_first_handler(
 
     monkeypatch.setattr(keeper, "add", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        bench.process_many(KEYS, handler, key=str)
+        bench.process_many(KEYS, handler, key=str, concurrency=len(KEYS))
     assert not keeper._live
     nothing_is_left(bench, handler, KEYS)
 
@@ -155,7 +156,9 @@ def cancelled(bench: Bench, handler: Handler, keys: str, reached: Callable[[], A
     async def run() -> None:
         here = reached()
         task = asyncio.ensure_future(
-            bench.receiver.process_many(keys, bench.in_mode(handler), key=str)
+            bench.receiver.process_many(
+                keys, bench.in_mode(handler), key=str, concurrency=len(keys)
+            )
         )
         await here.wait()
         task.cancel()

@@ -73,6 +73,7 @@ TROUBLES = {"ours": StoreUnavailableError("too much"), "foreign": ZeroDivisionEr
 def test_a_round_that_fails_is_logged_and_not_the_last(
     trouble: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "twicesafe")
     store = Sick()
     receiver = Receiver(store)
     upkeep = receiver.maintain(every=86_400 * 365)

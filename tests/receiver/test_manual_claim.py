@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -292,6 +293,14 @@ async def test_release_and_hold_async() -> None:
     record = await receiver.record("k")
     assert record is not None
     assert record.state is State.HELD
+
+
+def test_what_follows_a_block_is_not_under_its_claim_though_a_thread_released_it() -> None:
+    receiver = Receiver.open("memory://")
+    with receiver.claim("k") as claim, ThreadPoolExecutor(1) as thread:
+        thread.submit(claim.release).result()
+    assert current_key() is None
+    receiver.close()
 
 
 @pytest.mark.parametrize("way", ["release", "hold"])

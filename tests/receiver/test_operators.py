@@ -178,7 +178,7 @@ def test_records_page_by_page_by_state_and_scope(bench: Bench) -> None:
 
 
 def test_records_are_read_a_page_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twicesafe._core.operations.PAGE", 2)
+    monkeypatch.setattr("twicesafe._core.searching.PAGE", 2)
     for number in range(5):
         bench.process(Key(str(number), scope=("shop",)), Counter().quick)
     bench.process("other", Counter().quick)

@@ -47,6 +47,7 @@ def told(events_: list[events.Event]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("operation, end", ENDS)
 def test_a_claim_by_hand(operation: str, end: Callable[[Any], Any], caplog: Any):
+    caplog.set_level("WARNING", "twicesafe")
     store, heard = FaultyStore(MemoryStore()), []
     store.before = Outage(operation)
     receiver = Receiver(store, policy=POLICY, observers=[heard.append])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from twicesafe import (
 )
 from twicesafe._core.protocol import ClaimRequest, Verdict
 from twicesafe._engines.sqlite import SqliteStore
+from twicesafe._engines.sqlite.store import EMPTY_LOOKS
 
 
 class Watched:
@@ -181,3 +183,56 @@ def test_an_interrupted_look_leaves_no_statement_open(tmp_path: Path):
     assert store.perform(ClaimRequest(Key("c"), owner, 60_000)).verdict is Verdict.WON
     store.close()
     other.close()
+
+
+@pytest.fixture
+def busy_with_new_keys(tmp_path: Path) -> Iterator[Watched]:
+    """SQLite, after so many new keys that it takes further ones for new too."""
+    watched = Watched(f"sqlite:///{tmp_path}/keys.db?timeout=0.05")
+    receiver = watched.receiver
+    for number in range(EMPTY_LOOKS + 1):
+        receiver.process(f"new-{number}", lambda: 1)
+    looks: list[bytes] = []
+    recall = receiver.store._recall
+    receiver.store._recall = lambda id_: (looks.append(id_), recall(id_))[1]
+    receiver.process("one more", lambda: 1)
+    assert not looks, "it looked, though every key before was new"
+    watched.requests.clear()
+    yield watched
+    receiver.close()
+
+
+def test_a_repeat_among_new_keys_is_answered_by_its_claim(busy_with_new_keys: Watched):
+    watched = busy_with_new_keys
+    again = watched.receiver.process("new-3", lambda: 2)
+    assert (again.value, again.replayed) == (1, True)
+    assert watched.requests == ["claim"]
+
+
+def test_after_a_repeat_among_new_keys_the_store_looks_again(busy_with_new_keys: Watched):
+    watched = busy_with_new_keys
+    watched.receiver.process("new-3", lambda: 2)
+    watched.requests.clear()
+    assert watched.receiver.process("new-4", lambda: 2).replayed
+    assert watched.requests == [], "the second repeat asked the store for more than a look"
+
+
+def test_a_repeat_among_new_keys_is_answered_while_the_file_is_locked(busy_with_new_keys: Watched):
+    """Another process may keep its write lock for long: only the first repeat waits for it."""
+    watched = busy_with_new_keys
+    other = sqlite3.connect(watched.receiver.store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        assert watched.receiver.process("new-3", lambda: 2).replayed
+        watched.requests.clear()
+        assert watched.receiver.process("new-4", lambda: 2).replayed
+        assert watched.requests == [], "the second repeat asked the store for more than a look"
+    finally:
+        other.close()
+
+
+def test_a_mismatch_among_new_keys_is_refused(busy_with_new_keys: Watched):
+    receiver = busy_with_new_keys.receiver.options(fingerprint=True)
+    receiver.process("k", len, "first")
+    with pytest.raises(FingerprintMismatchError):
+        receiver.process("k", len, "other")

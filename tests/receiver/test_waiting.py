@@ -222,3 +222,19 @@ def test_a_handler_may_use_derived_keys(bench: Bench) -> None:
 
     assert bench.process("k", outer_async if bench.is_async else outer).value == 1
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this process", "another process"])
+def test_a_wait_is_one_event(bench: Bench, elsewhere: bool) -> None:
+    """However often it asks: the seconds of all waits add up to the time that callers spent."""
+    counter = Counter()
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(10)
+    second = bench.new_receiver() if elsewhere else bench.receiver
+    second = second.options(policy=second.policy.replace(wait=0.1))
+    with pytest.raises(StillInProgressError):
+        bench.call(second.process, "k", bench.in_mode(counter.slow))
+    counter.go_on.set()
+    first.result(10)
+    (waited,) = bench.events(ev.Waited)
+    assert waited.seconds >= 0.09

@@ -12,6 +12,8 @@ from twicesafe import events as ev
 KEY = Key("secret-key", ("secret-tenant",))
 
 WARNINGS = [
+    ev.BreakerChanged("open", 5, 1.0),
+    ev.FellBack(KEY),
     ev.BrokerFailed(7, "no broker", 0.1),
     ev.LaneParked("id-1", "orders", 10, "ValueError"),
     ev.PublishFailed("id-1", "orders", 1, "ValueError"),
@@ -19,10 +21,13 @@ WARNINGS = [
     ev.Parked(KEY, "ValueError"),
     ev.LeaseLost(KEY),
     ev.RenewalFailed(KEY, "OSError"),
+    ev.RenewalRefused(KEY),
     ev.ResultNotKept(KEY, "TooLargeError"),
+    ev.ResultUnreadable(KEY, "CorruptRecordError"),
     ev.StoreFailed(KEY, "claim", "OSError"),
     ev.StoreFailed(None, "sweep", "OSError"),
     ev.Unprotected(KEY),
+    ev.DeadLettered("m-1", "orders", "DeadLetter: no"),
 ]
 QUIET = [
     ev.Started(KEY, 1, None),
@@ -32,6 +37,10 @@ QUIET = [
     ev.Replayed(KEY, 1.0),
     ev.Waited(KEY, 0.2),
     ev.Refused(KEY, "HeldError"),
+    ev.StoreSampled({}, 0, 0, 0.0, None),
+    ev.OutboxSampled(1, 0.5, 0, 0, 0, 1),
+    ev.Responded(KEY, "POST", "/charges", 201, 0.1),
+    ev.UpstreamFailed("UpstreamLost"),  # the proxy says so itself, with the request
     ev.Swept(1, 2),
     ev.Relayed(3),
 ]

@@ -38,15 +38,18 @@ from .._core.commands import (
     Watch,
     Within,
 )
-from .._core.delivery import deliver
 from .._core.driving import drive
+from .._core.durable_run import deliver_run
+from .._core.fast_path import deliver_fast
 from .._core.protocol import ClaimRequest
+from .._values.breaker import Breaker
 from .._values.context import ActiveClaim, active
 from .._values.outcomes import Outcome
 from ..errors import LeaseLostError
 from . import shared_state as shared
 from .batch_jobs import ThreadJobs
-from .flow_run import RECORDING, FlowRun
+from .flow_run import CLAIMS, RECORDING, FlowRun
+from .guarded_store import Guard, GuardedStore
 from .invocation import invoke
 from .shared_state import SharedState
 
@@ -61,6 +64,12 @@ class BlockingRuntime(SharedState):
     def __init__(self, store: Any, **shared: Any) -> None:
         super().__init__(store, store.perform_many, **shared)
 
+    def break_circuit(self, settings: Breaker, fallback: Any) -> Guard:
+        """Stop asking a store that fails. Renewals go where their claims are."""
+        guard = self._guard_by(settings, GuardedStore, fallback)
+        self.keeper._perform_many = GuardedStore(self.store, fallback, guard).perform_many
+        return guard
+
     @overload
     def run(self, work: Call) -> Outcome[Any] | Raised: ...
     @overload
@@ -69,8 +78,12 @@ class BlockingRuntime(SharedState):
         """Run a flow, or deliver a call."""
         run = BlockingFlowRun(self)
         try:
-            flow = deliver(work, run.join(work)) if isinstance(work, Call) else work
-            result = drive(flow, run.perform)
+            if type(work) is not Call:
+                result = drive(work, run.perform)  # type: ignore[arg-type]
+            elif work.durable is None:
+                result = deliver_fast(work, run.join(work), run)
+            else:
+                result = drive(deliver_run(work, run.join(work)), run.perform)
         except BaseException as error:
             run.interrupted(error)
             run.deliver(instead_of=error)
@@ -90,19 +103,16 @@ class BlockingFlowRun(FlowRun):
     _jobs: ThreadJobs | None
 
     def perform(self, command: Any) -> Any:
-        kind = type(command)
-        if kind is ClaimRequest:
-            self._asked = command  # until it is held or refused
-            return self._perform(command)
-        act = _ACTS.get(kind)
-        if act is not None:
-            return act(self, command)
-        return (
-            self._recorded(self._perform, command) if kind in RECORDING else self._perform(command)
-        )
+        act = _ACTS.get(type(command))
+        return self._perform(command) if act is None else act(self, command)
 
-    def _recorded(self, perform: Callable[[Any], Any], what: Any) -> Any:
+    def claim(self, ask: ClaimRequest) -> Any:
+        self._asked = ask  # until it is held or refused
+        return self._perform(ask)
+
+    def record(self, what: Any, perform: Callable[[Any], Any] | None = None) -> Any:
         """Record in spite of an interrupt: send the request again, and delay the interrupt."""
+        perform = perform or self._perform
         try:
             return perform(what)
         except BaseException as error:
@@ -149,16 +159,18 @@ class BlockingFlowRun(FlowRun):
         return flight.answer or True
 
     def _invoke(self, command: Invoke) -> Reply:
-        claim = command.claim
-        if claim is None:
-            return invoke(command)
+        if command.claim is None:
+            return invoke(None, command.run)
+        return self.invoke(command.claim, command.run)
+
+    def invoke(self, claim: ActiveClaim, run: Callable[[], Any]) -> Reply:
         if not claim.pid:
             self.hold(claim)
         elif claim.lost:
             return Raised(
                 LeaseLostError("the claim expired before its handler started", key=claim.key)
             )
-        reply = invoke(command)
+        reply = invoke(claim, run)
         if claim.pid != shared.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
@@ -199,11 +211,13 @@ class BlockingFlowRun(FlowRun):
             ) from None
 
     def _launch(self, command: Launch) -> list[tuple[int, Any]]:
-        if self._jobs is None:
+        if command.jobs:
             if self.cancelled is not None:
                 return [(index, NotStarted()) for index, _ in command.jobs]
-            self.hold_all(command)
+            self._close_jobs()  # of the last part of this batch: all have ended
+            self.hold_all(job.claim for _, job in command.jobs)
             self._jobs = ThreadJobs(command, self._run_job, self._put_off)
+        assert self._jobs is not None
         return self._jobs.finished(command.linger, command.stop or self.cancelled is not None)
 
     def _run_job(self, job: Invoke | Detach) -> Reply:
@@ -234,10 +248,11 @@ class BlockingFlowRun(FlowRun):
         perform_many = self._store.perform_many
         if self._asks(command):
             return perform_many(command.requests)  # type: ignore[no-any-return]
-        return self._recorded(perform_many, command.requests)  # type: ignore[no-any-return]
+        return self.record(command.requests, perform_many)  # type: ignore[no-any-return]
 
 
 _ACTS: dict[type, Callable[[BlockingFlowRun, Any], Any]] = {
+    **dict.fromkeys(CLAIMS, BlockingFlowRun.claim),
     JoinFlight: BlockingFlowRun._join_flight,
     AwaitFlight: BlockingFlowRun._await_flight,
     EndFlight: BlockingFlowRun._end_flight,
@@ -248,4 +263,5 @@ _ACTS: dict[type, Callable[[BlockingFlowRun, Any], Any]] = {
     Sleep: BlockingFlowRun._sleep,
     Within: BlockingFlowRun._within,
     PerformMany: BlockingFlowRun._perform_many,
+    **dict.fromkeys(RECORDING, BlockingFlowRun.record),
 }

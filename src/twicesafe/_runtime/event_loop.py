@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from .._core.call import Call
 from .._core.commands import (
@@ -31,15 +31,19 @@ from .._core.commands import (
     Watch,
     Within,
 )
-from .._core.delivery import deliver
 from .._core.driving import drive_async
+from .._core.durable_run import deliver_run
+from .._core.fast_path import deliver_fast_async
 from .._core.protocol import ClaimRequest
 from .._core.settling import RELEASE_PATIENCE
+from .._values.breaker import Breaker
+from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
 from ..errors import LeaseLostError, TwicesafeError, UsageError
 from . import shared_state as shared
 from .batch_jobs import TaskJobs
-from .flow_run import RECORDING, FlowRun
+from .flow_run import CLAIMS, RECORDING, FlowRun
+from .guarded_store import AsyncGuardedStore, Guard, GuardedStore
 from .invocation import invoke_async
 from .shared_state import SharedState
 
@@ -73,12 +77,28 @@ class EventLoopRuntime(SharedState):
             self._blocking = self.store.blocking_store()
         return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
 
+    def break_circuit(self, settings: Breaker, fallback: Any) -> Guard:
+        """Stop asking a store that fails. Renewals go where their claims are."""
+        guard = self._guard_by(settings, AsyncGuardedStore, fallback)
+        plain = self._perform_blocking
+
+        def perform(requests: Any) -> list[Any]:
+            other = None if fallback is None else fallback.blocking_store()
+            return GuardedStore(_Blocking(plain), other, guard).perform_many(requests)
+
+        self.keeper._perform_many = perform
+        return guard
+
     async def new_run(self) -> EventLoopFlowRun:
         """A run with a connected store. If connecting failed, its first request raises."""
         warm = self._warm
         if warm is not None and warm.done and warm.loop() is running_loop():
             return EventLoopFlowRun(self)
+        if self.guard is not None and self.guard.is_resting():
+            return EventLoopFlowRun(self)  # its claim is refused without connecting
         refused = await self.connect()
+        if self.guard is not None and refused is not None:
+            self.guard.judge(refused)
         run = EventLoopFlowRun(self)
         run.refused = refused
         return run
@@ -88,7 +108,9 @@ class EventLoopRuntime(SharedState):
         loop, warm = running_loop(), self._warm
         if warm is None or warm.loop() is not loop:
             warm = self._warm = _Warm(loop)
-        if warm.is_done() or self.store.immediate:
+        if self.store.immediate:
+            warm.done = True
+        if warm.is_done():
             return None
         tries = warm.tries
         async with warm.turn:
@@ -116,8 +138,12 @@ class EventLoopRuntime(SharedState):
         """Run a flow, or deliver a call."""
         run = await self.new_run()
         try:
-            flow = deliver(work, run.join(work)) if isinstance(work, Call) else work
-            result = await drive_async(flow, run.perform)
+            if type(work) is not Call:
+                result = await drive_async(work, run.perform)  # type: ignore[arg-type]
+            elif work.durable is None:
+                result = await deliver_fast_async(work, run.join(work), run)
+            else:
+                result = await drive_async(deliver_run(work, run.join(work)), run.perform)
         except BaseException as error:
             await run.interrupted(error)
             run.deliver(instead_of=error)
@@ -127,6 +153,13 @@ class EventLoopRuntime(SharedState):
         if run.cancelled is not None:
             run.deliver()
         return result
+
+
+class _Blocking:
+    """The lease keeper's access to the store, as a store."""
+
+    def __init__(self, perform_many: Callable[[Any], list[Any]]) -> None:
+        self.perform_many = perform_many
 
 
 class _Warm:
@@ -154,17 +187,29 @@ class EventLoopFlowRun(FlowRun):
         """The answer, or a coroutine that returns it."""
         kind = type(command)
         if self.refused is not None and (kind is PerformMany or kind not in _ACTS):
-            refused, self.refused = self.refused, None
-            raise refused
-        if kind is ClaimRequest:
-            self._asked = command  # until it is held or refused
-            return self._perform(command)
+            self._raise_refused()
         act = _ACTS.get(kind)
         if act is not None:
             return act(self, command)
-        if self._store.immediate or kind not in RECORDING:
-            return self._perform(command)
-        return self._recorded(self._store.submit(command))
+        if kind in CLAIMS:
+            return self.claim(command)
+        return self.record(command) if kind in RECORDING else self._perform(command)
+
+    def claim(self, ask: ClaimRequest) -> Awaitable[Any]:
+        if self.refused is not None:
+            self._raise_refused()
+        self._asked = ask  # until it is held or refused
+        return self._perform(ask)  # type: ignore[no-any-return]
+
+    def record(self, what: Any) -> Awaitable[Any]:
+        if self._store.immediate:
+            return self._perform(what)  # type: ignore[no-any-return]
+        return self._recorded(self._store.submit(what))
+
+    def _raise_refused(self) -> NoReturn:
+        refused, self.refused = self.refused, None
+        assert refused is not None
+        raise refused
 
     async def _recorded(self, answer: Any) -> Any:
         """Wait for a recording in spite of a cancellation, which is raised after the flow."""
@@ -228,16 +273,21 @@ class EventLoopFlowRun(FlowRun):
         return flight.answer or True
 
     async def _invoke(self, command: Invoke) -> Reply:
-        claim = command.claim
+        claim, run, seconds = command.claim, command.run, command.timeout
         if claim is None:
-            return await invoke_async(command)
+            return await invoke_async(None, run, seconds)
+        return await self.invoke(claim, run, seconds)
+
+    async def invoke(
+        self, claim: ActiveClaim, run: Callable[[], Any], seconds: float | None = None
+    ) -> Reply:
         if not claim.pid:
             self.hold(claim)
         elif claim.lost:
             return Raised(
                 LeaseLostError("the claim expired before its handler started", key=claim.key)
             )
-        reply = await invoke_async(command)
+        reply = await invoke_async(claim, run, seconds)
         if claim.pid != shared.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
@@ -250,11 +300,12 @@ class EventLoopFlowRun(FlowRun):
         return await drive_async(command.flow, self.perform)
 
     async def _launch(self, command: Launch) -> list[tuple[int, Any]]:
-        if self._jobs is None:
+        if command.jobs:
             if self.cancelled is not None:
                 return [(index, NotStarted()) for index, _ in command.jobs]
-            self.hold_all(command)
+            self.hold_all(job.claim for _, job in command.jobs)
             self._jobs = TaskJobs(command, self._run_job)
+        assert self._jobs is not None
         stop = command.stop or self.cancelled is not None
         try:
             return await self._jobs.finished(command.linger, stop)

@@ -7,19 +7,23 @@ runtimes perform commands differently, but keep the same state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from .._core.call import Call
-from .._core.commands import AwaitFlight, EndFlight, JoinFlight, Launch, PerformMany
+from .._core.commands import AwaitFlight, EndFlight, JoinFlight, PerformMany
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
+from .._core.run_requests import FOREVER, FailRun, RecordStep, StartRun, Suspend
 from .._values.context import ActiveClaim
 from . import shared_state as shared
 from .single_flight import Flight, SingleFlight
 
-__all__ = ["RECORDING", "FlowRun"]
+__all__ = ["CLAIMS", "RECORDING", "FlowRun"]
 
-RECORDING: Final = frozenset({Complete, Fail, Abandon, Renew})
+CLAIMS: Final = frozenset({ClaimRequest, StartRun})
+"""Requests whose claim is given back if its caller is interrupted before it runs."""
+
+RECORDING: Final = frozenset({Complete, Fail, Abandon, Renew, RecordStep, Suspend, FailRun})
 """Requests that record: no cancellation and no interrupt stops them."""
 
 
@@ -52,24 +56,30 @@ class FlowRun:
         self.cancelled: BaseException | None = None
         """A delayed interrupt or cancellation: it is raised when the flow has ended."""
 
-    def hold(self, *claims: ActiveClaim) -> None:
-        """Renew the leases of these claims until the run ends."""
-        for claim in claims:
-            claim.pid = shared.pid
-            if self._flight is not None:
-                self._flights.mark_started(self._flight)
-            self._claims.append(claim)
-            self._runtime.keeper.add(claim)
-        self._asked = None  # last: an interrupt before this line releases all of them
+    def hold(self, claim: ActiveClaim, last: bool = True) -> None:
+        """Renew the lease of this claim until the run ends. `last`: of those that were requested."""
+        claim.pid = shared.pid
+        if self._flight is not None:
+            self._flights.mark_started(self._flight)
+        self._claims.append(claim)
+        self._runtime.keeper.add(claim)
+        if last:
+            self._asked = None  # an interrupt before this line releases all of them
 
-    def hold_all(self, command: Launch) -> None:
-        self.hold(*[job.claim for _, job in command.jobs if job.claim is not None])
+    def hold_all(self, claims: Iterable[ActiveClaim | None]) -> None:
+        """`hold`, for a flow that goes on claiming: claims that are settled are dropped."""
+        self._claims = [claim for claim in self._claims if not claim.settled]
+        for claim in claims:
+            if claim is not None:
+                self.hold(claim, last=False)
+        self._asked = None
 
     def _asks(self, command: PerformMany) -> bool:
         """True for a batch of claims; other batches record."""
         if not command.requests or type(command.requests[0]) is not ClaimRequest:
             return False
-        if self._asked is None:  # else this is a retry of some of them
+        first, asked = command.requests[0], self._asked
+        if not (isinstance(asked, list) and any(first is one for one in asked)):  # not a retry
             self._asked = command.requests
         return True
 
@@ -77,6 +87,7 @@ class FlowRun:
         """Release claims by owner token, queued behind the requests that asked for them."""
         kept = self._runtime.abandoned_kept_ms
         if isinstance(asked, ClaimRequest):
+            kept = FOREVER if type(asked) is StartRun else kept
             return self._perform(Abandon(asked.key.id, asked.owner, kept))
         return self._store.perform_many([Abandon(one.key.id, one.owner, kept) for one in asked])
 
@@ -95,7 +106,8 @@ class FlowRun:
                 self._runtime.keeper.remove(claim)
             self._claims = []
             if self._flight is not None:
-                self.leave_flight()
+                self._flights.end(self._flight, None)
+                self._flight = None
         except BaseException:
             self.end()  # interrupted in here: every step can be repeated
             raise

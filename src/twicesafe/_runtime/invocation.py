@@ -7,52 +7,58 @@ tasks and threads that the handler left running see `lost`. The flow's caller ra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import CoroutineType
+from typing import Any
 
-from .._core.commands import Invoke, Raised, Reply, Returned
-from .._core.handler_profile import unfinished
-from .._values.context import active
+from .._core.commands import Raised, Reply, Returned
+from .._core.handler_profile import refuse_coroutine
+from .._values.context import ActiveClaim, active
 
 __all__ = ["invoke", "invoke_async"]
 
 
-def invoke(command: Invoke) -> Reply:
+def invoke(claim: ActiveClaim | None, run: Callable[[], Any]) -> Reply:
     """Run a blocking handler in the caller's own thread."""
-    claim, token = command.claim, None
+    token = None
     if claim is not None:
         claim.outer = active.get()
         token = active.set(claim)
     try:
-        value = command.run()
+        value = run()
     except BaseException as error:
         return Raised(error)
     finally:
         if token is not None:
             active.reset(token)
-    undone = unfinished(value)
-    return Returned(value) if undone is None else Raised(undone)
+    if type(value) is CoroutineType:
+        return Raised(refuse_coroutine(value))
+    return Returned(value)
 
 
-async def invoke_async(command: Invoke) -> Reply:
-    """Run an async handler in the caller's own task. It is cancelled when its timeout is over."""
-    claim, token = command.claim, None
+async def invoke_async(
+    claim: ActiveClaim | None, run: Callable[[], Any], seconds: float | None = None
+) -> Reply:
+    """Run an async handler in the caller's own task. It is cancelled after `seconds`."""
+    token = None
     if claim is not None:
         claim.outer = active.get()
         token = active.set(claim)
     try:
-        value = command.run()
+        value = run()
         if type(value) is CoroutineType or hasattr(value, "__await__"):
-            if command.timeout is None:
+            if seconds is None:
                 value = await value
             else:
                 import asyncio
 
-                async with asyncio.timeout(command.timeout):
+                async with asyncio.timeout(seconds):
                     value = await value
     except BaseException as error:
         return Raised(error)
     finally:
         if token is not None:
             active.reset(token)
-    undone = unfinished(value)
-    return Returned(value) if undone is None else Raised(undone)
+    if type(value) is CoroutineType:
+        return Raised(refuse_coroutine(value))
+    return Returned(value)

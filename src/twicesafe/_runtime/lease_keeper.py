@@ -142,6 +142,7 @@ class LeaseKeeper:
             elif not claim.settled:
                 claim.gone = True
                 self._live.pop(claim, None)
+                self._notify(ev.RenewalRefused(claim.key))
 
     def _postpone(self, claim: ActiveClaim, at: float) -> None:
         if claim in self._live:

@@ -1,29 +1,25 @@
 """Running a relay: performs what `_core.relay_lease` decides, in threads or on an event loop.
 
 The publish loop and the lease keeper are two threads (or tasks), so a slow publisher does not lose
-the leases. However a publish ends, its ticket is reported. Both relays accept both kinds of
-publisher: `for_event_loop` runs a blocking one in threads, `for_threads` runs an async one on an
-event loop in its own thread.
+the leases. However a publish ends, its ticket is reported. `adapting` makes a publisher of either kind
+fit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from .._core.driving import drive, drive_async
 from .._core.relay_lease import Check, Collect, Listen, Pause, Publish, RelayState, keep_slots
 from .._core.relay_publish import publish_pending
 from ..errors import BrokerUnavailableError
 
-__all__ = ["AsyncRelayRunner", "RelayRunner", "for_event_loop", "for_threads"]
-
-T = TypeVar("T")
+__all__ = ["AsyncRelayRunner", "RelayRunner"]
 
 LISTEN_SLICE = 0.5
 """Longest time a thread listens at once, in seconds: `stop` may be noticed this much later."""
@@ -225,61 +221,3 @@ async def _until(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-# --- adapting publishers -------------------------------------------------------------------------
-
-
-def for_threads(publisher: Any) -> Any:
-    """The publisher as a blocking one."""
-    return _OnOwnLoop(publisher) if inspect.iscoroutinefunction(publisher.publish) else publisher
-
-
-def for_event_loop(publisher: Any) -> Any:
-    """The publisher as an async one."""
-    return publisher if inspect.iscoroutinefunction(publisher.publish) else _InThreads(publisher)
-
-
-class _OnOwnLoop:
-    """An async publisher on an event loop in its own thread, where its connection stays."""
-
-    def __init__(self, publisher: Any) -> None:
-        self._publisher = publisher
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="twicesafe-publish-loop", daemon=True
-        )
-        self._thread.start()
-
-    def publish(self, messages: Sequence[Any]) -> Any:
-        return self._run(self._publisher.publish(messages))
-
-    def check(self) -> None:
-        self._run(self._publisher.check())
-
-    def close(self) -> None:
-        try:
-            self._run(self._publisher.close())
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-class _InThreads:
-    """A blocking publisher in worker threads."""
-
-    def __init__(self, publisher: Any) -> None:
-        self._publisher = publisher
-
-    async def publish(self, messages: Sequence[Any]) -> Any:
-        return await asyncio.to_thread(self._publisher.publish, messages)
-
-    async def check(self) -> None:
-        await asyncio.to_thread(self._publisher.check)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._publisher.close)

@@ -8,9 +8,11 @@ from typing import Any
 
 from .._core.protocol import Claimed
 from .._forking import in_child
+from .._values.breaker import Breaker
 from .._values.clocks import WorkerClock, since_boot
 from .._values.closed import closed
 from ..events import Event
+from .guarded_store import Guard
 from .lease_keeper import LeaseKeeper
 from .replay_cache import ReplayCache
 from .single_flight import Flight, SingleFlight
@@ -45,6 +47,22 @@ class SharedState:
         self._opened = store, self.cache, self.recall
         self._blocks = 0
         in_child(self._forget_all)
+
+    guard: Guard | None = None
+    """The circuit breaker; None: there is none."""
+
+    def _guard_by(self, settings: Breaker, guarded: Callable[..., Any], fallback: Any) -> Guard:
+        """Put this breaker in front of the store when it fails."""
+        plain = self.store
+
+        def swap(on: bool) -> None:
+            before, after = (plain, in_front) if on else (in_front, plain)
+            if self.store is before:  # else it was closed
+                self.store = after
+
+        self.guard = guard = Guard(settings, self.keeper._notify, self.clock, swap)
+        in_front = guarded(plain, fallback, guard)
+        return guard
 
     def enter(self) -> None:
         """A `with` block begins. One that follows another, on a new event loop for example, opens

@@ -20,7 +20,7 @@ from .._forking import RenewedLock
 from .._transactions import AsyncTransaction, Transaction
 from .._values.clocks import WorkerClock, since_boot
 from .._values.closed import closed, require_open
-from ..errors import UsageError
+from ..errors import SchemaVersionError, StoreUnavailableError, UsageError
 from .deferred_writes import DeferredWrites
 from .invocation import invoke, invoke_async
 
@@ -66,7 +66,12 @@ class _Shared:
             return store.in_transaction()
 
         def write(deferred: DeferredWrite) -> None:
-            store.own_transaction(lambda: ours().write_deferred(deferred))
+            try:
+                store.own_transaction(lambda: ours().write_deferred(deferred))
+            except SchemaVersionError:  # perhaps it was migrated since
+                store.refresh()
+                ours.cache_clear()
+                store.own_transaction(lambda: ours().write_deferred(deferred))
 
         self.deferred = DeferredWrites(write)
         self.store = store
@@ -84,6 +89,18 @@ class _Shared:
                 )
             known = self.programs[spoken] = self.store.in_transaction(transaction.style)
         return known
+
+    def follow_migration(self, tried: Any, transaction: Any) -> None:
+        """A statement did not find its table. If the store was migrated since, the next transaction
+        uses the new layout, and this raises the error that says so."""
+        self.store.refresh()
+        require_open(self.programs)
+        self.programs = {}
+        if self.programs_for(transaction).programs.layout != tried.programs.layout:
+            raise StoreUnavailableError(
+                "the records of this database were migrated to another layout meanwhile; roll back, and "
+                "have the message delivered again"
+            )
 
 
 class TransactionRuntime(_Shared):
@@ -111,11 +128,12 @@ class TransactionRuntime(_Shared):
 class TransactionRun:
     """One flow in the caller's own thread."""
 
-    __slots__ = ("_deferred", "_programs", "_runtime", "_transact")
+    __slots__ = ("_deferred", "_programs", "_runtime", "_transact", "_transaction")
 
     def __init__(self, runtime: Any, transaction: Any) -> None:
         self._runtime = runtime
         self._programs = runtime.programs_for(transaction)
+        self._transaction = transaction
         self._transact = transaction.run
         self._deferred = runtime.deferred
 
@@ -126,18 +144,25 @@ class TransactionRun:
                 self._deferred.wait(command.id, command.seconds)
             return None
         if kind is Enter:
-            entered: Entered = self._transact(self._programs.enter_one(command))
+            entered: Entered = self._entered(self._programs.enter_one(command))
             if self._deferred.pending:
                 entered.unwritten = self._deferred.unwritten(command.id)
             return entered
         if kind is Invoke:
-            return invoke(command)
+            return invoke(command.claim, command.run)
         if kind is Leave:
             return self._transact(self._programs.leave(command))
         if kind is EnterMany:
-            return self._transact(self._programs.enter(command.asks, command.asks[0].wait))
+            return self._entered(self._programs.enter(command.asks, command.asks[0].wait))
         assert kind is DeferredWrite, kind
         return self._deferred.add(command)
+
+    def _entered(self, program: Any) -> Any:
+        try:
+            return self._transact(program)
+        except SchemaVersionError:
+            self._runtime.follow_migration(self._programs, self._transaction)
+            raise
 
 
 class AsyncTransactionRuntime(_Shared):
@@ -204,13 +229,21 @@ class AsyncTransactionRun(TransactionRun):
         if kind is Enter:
             return self._enter(command)
         if kind is Invoke:
-            return invoke_async(command)
+            return invoke_async(command.claim, command.run, command.timeout)
         if kind is Leave:
             return self._transact(self._programs.leave(command))
         return super().perform(command)
 
     async def _enter(self, ask: Enter) -> Entered:
-        entered: Entered = await self._transact(self._programs.enter_one(ask))
+        entered: Entered = await self._entered(self._programs.enter_one(ask))
         if self._deferred.pending:
             entered.unwritten = self._deferred.unwritten(ask.id)
         return entered
+
+    async def _entered(self, program: Any) -> Any:
+        try:
+            return await self._transact(program)
+        except SchemaVersionError:
+            follow = self._runtime.follow_migration
+            await self._runtime.in_thread(follow, self._programs, self._transaction)
+            raise

@@ -1,4 +1,4 @@
-"""The inbox: the effect and the record of it, in one transaction of yours."""
+"""The inbox: your effect and its record commit together, in your own transaction."""
 
 from ._inbox import AsyncInbox, Inbox
 

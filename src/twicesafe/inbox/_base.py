@@ -51,12 +51,13 @@ class InboxBase(ReceiverBase):
             )
         if results not in ("required", "optional"):
             raise ConfigurationError(f"results={results!r} is not valid: use required or optional")
-        self._store = store
+        self.store = store
         self._must_keep = results == "required"
         self._waits = not capabilities.single_writer
         _refuse_unused(policy)
         self._consumer = (consumer,) if consumer else ()
         self._configure(policy, scope, fingerprint, events.notifier(observers), bool(observers))
+        self._tracer = events.tracer_of(observers)
         Key("-", self.scope)  # checked as any scope is
 
     def _configure(self, policy: Policy | None, scope: Iterable[str], *more: Any) -> None:
@@ -64,7 +65,7 @@ class InboxBase(ReceiverBase):
         self._front = (*self._consumer, *self._scope)
 
     def _place(self) -> str:
-        return str(self._store.url)
+        return str(self.store.url)
 
     def options(
         self,
@@ -95,7 +96,7 @@ class InboxBase(ReceiverBase):
 
     def _plain_call(self, id_: KeyLike, content: object) -> Call:
         """A call without a handler: `accept`."""
-        key, content = self.key(id_), claimed_content(content, self._fingerprint)
+        key, content = self._delivered_key(id_), claimed_content(content, self._fingerprint)
         return Call(
             *(key, _nothing, self._resolved, Any, stated(content), None),
             *(self._runtime.clock, self._notify, self._observed),

@@ -1,4 +1,4 @@
-"""The inbox: the effect and the record of it, in one transaction of yours.
+"""The inbox: your effect and its record commit together, in your own transaction.
 
     inbox = Inbox.open("postgresql://…/shop", consumer="billing")
     with pool.connection() as connection, connection.transaction():
@@ -149,7 +149,7 @@ class Inbox(Decorator, InboxBase):
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs, "inbox")
         run = functools.partial(handler, *args, **kwargs)
-        call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
+        call = self._message_call(self._delivered_key(key), run, profile, connection, args, kwargs)
         return value_or_raise(self._runtime.run(connection, self._receive(call)))
 
     def _answering(self, function: Any, given: Decoration) -> Callable[..., Outcome[Any]]:
@@ -284,7 +284,7 @@ class AsyncInbox(AsyncDecorator, InboxBase):
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs, "inbox")
         run = functools.partial(handler, *args, **kwargs)
-        call = self._message_call(self.key(key), run, profile, connection, args, kwargs)
+        call = self._message_call(self._delivered_key(key), run, profile, connection, args, kwargs)
         return value_or_raise(await self._runtime.run(connection, self._receive(call)))
 
     def _answering(

@@ -11,10 +11,12 @@ from copy import copy
 from typing import Any, NoReturn, Self
 
 from .. import events
-from .._core import operations
+from .._core import completing, operations
 from .._core.call import Call
 from .._core.commands import Flow, Raised
+from .._core.consuming.recovery import Recover, decide
 from .._core.duplicates import outcome_of
+from .._core.encrypting import encrypted
 from .._core.handler_profile import (
     FingerprintSetting,
     HandlerProfile,
@@ -26,6 +28,10 @@ from .._core.handler_profile import (
 )
 from .._core.protocol import Forget, Release, Resolve, Verdict
 from .._core.resolved_policy import ResolvedPolicy
+from .._core.run_requests import FOREVER, Restart
+from .._core.run_state import checked_name
+from .._core.searching import Conditions, conditions
+from .._values.breaker import Breaker
 from .._values.clocks import wall_clock
 from .._values.context import scope_of_context
 from .._values.fingerprint import field_names, stated
@@ -34,12 +40,22 @@ from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
 from .._values.records import Record, State, Stats
 from .._values.settings import Duration, seconds
-from ..errors import ConfigurationError, stays_here
+from .._values.signed_key import require_signature
+from ..errors import ConfigurationError, UsageError, stays_here
 from ..stores._base import AsyncStore, Finding, Store
-from ..stores._urls import mask
+from ..stores._urls import check_store, mask
 from ._decorator import Decoration
 
-__all__ = ["ReceiverBase", "check_receiver", "merged", "unswept", "value_or_raise", "whole"]
+__all__ = [
+    "ReceiverBase",
+    "check_receiver",
+    "fallback_of",
+    "merged",
+    "sampled",
+    "unswept",
+    "value_or_raise",
+    "whole",
+]
 
 
 _REPLAY = Verdict.REPLAY
@@ -51,6 +67,14 @@ class ReceiverBase:
     _runtime: Any
     store: Any
     _upkeep: list[Any]
+    _tracer: events.Tracer | None = None
+    _activity: Any = None
+    """What `health` looks at; only if there are observers."""
+    _breakers: list[Any]
+    """The circuit breaker, if there is one: it hears of failed deliveries."""
+    _fallback: Any = None
+    _durables: dict[str, Any]
+    """The durable functions by name, for the completer; shared by all receivers made by `options`."""
 
     def _configure(
         self,
@@ -64,10 +88,24 @@ class ReceiverBase:
             raise ConfigurationError(f"policy must be a Policy(…), not {type(policy).__name__}")
         self.policy = policy or Policy()
         self._resolved = ResolvedPolicy(self.policy)
+        self._trusts_all = self.policy.signatures is None
         self._scope = Key("-", scope).scope  # checked as any scope is
         self._fingerprint = check_setting(fingerprint)
         self._notify = notify
         self._observed = observed
+
+    def _notifier(self, observers: Sequence[events.Observer]) -> Callable[[events.Event], None]:
+        breakers: list[Any] = []
+        self._breakers = breakers
+        self._durables = {}
+        heard = _Heard(breakers)
+        if not observers:
+            return events.notifier([heard])
+        from ..observers._activity import Activity
+
+        self._activity = Activity()
+        self._tracer = events.tracer_of(observers)
+        return events.notifier([*observers, self._activity, heard])
 
     def __repr__(self) -> str:
         """Where it is and what differs from the default. Scopes name tenants, so they are counted."""
@@ -121,6 +159,13 @@ class ReceiverBase:
         around = scope_of_context()
         return as_key(key, (*around, *self._scope) if around else self._scope)
 
+    def _delivered_key(self, key: KeyLike | None) -> Key:
+        """The full key of a delivery; raises `UntrustedKeyError` if the policy requires a signature."""
+        if not self._trusts_all:
+            assert self.policy.signatures is not None
+            require_signature(self.policy.signatures, key)
+        return self.key(key)
+
     def _call(
         self,
         key: Key,
@@ -133,7 +178,7 @@ class ReceiverBase:
         print_, names = (
             (None, None) if setting is None else profile.fingerprint(setting, args, kwargs)
         )
-        return Call(
+        call = Call(
             key,
             run,
             self._resolved,
@@ -144,9 +189,12 @@ class ReceiverBase:
             self._notify,
             self._observed,
         )
+        if self._tracer is not None:
+            call.run = self._tracer.trace(key, run)
+        return call
 
     def _compared(self, fingerprint: object) -> tuple[bytes | None, Any]:
-        """What a manual claim is compared by: a fingerprint, and how to get its field names."""
+        """The fingerprint of a manual claim, and a function that returns its field names."""
         content = claimed_content(fingerprint, self._fingerprint)
         if content is None or isinstance(content, bytes):
             return stated(content), None
@@ -157,7 +205,7 @@ class ReceiverBase:
         cache, recall = self._runtime.cache, self._runtime.recall  # `close` takes both away
         if cache is not None:
             answer = cache.get(call.key.id)
-            # Else let the store compare: it may have a fingerprint that the cache lacks.
+            # Otherwise the store compares: it may have a fingerprint that the cache lacks.
             if answer is not None and call.fingerprint in (None, answer.fingerprint):
                 return outcome_of(call, answer, cached=True)
         if recall is None:
@@ -172,24 +220,57 @@ class ReceiverBase:
     # -- operator requests --------------------------------------------------------------------
 
     def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-        yield from operations.operate(key, ask)
+        if type(ask) is Release and self._keeps_steps:
+            yield from operations.release_run(key, ask)
+        else:
+            yield from operations.operate(key, ask)
         cache = self._runtime.cache
         if cache is not None:
             cache.drop(key.id)  # after the store's change, so nothing refills it
 
-    def _release(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
-        return self._operate(key, Release(key.id, by, why, self._resolved.retention_ms, force))
+    def _release(self, key: Key, by: str, why: str, force: bool, fence: int | None) -> Flow[None]:
+        retention = self._resolved.retention_ms
+        return self._operate(key, Release(key.id, by, why, retention, force, fence))
 
-    def _resolve(self, key: Key, value: object, by: str, why: str, returns: Any) -> Flow[None]:
+    def _restart(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
+        return self._operate(key, Restart(key.id, by, why, FOREVER, force))
+
+    def _signal(self, key: Key, name: str, value: object, returns: Any) -> Flow[bool]:
+        if self.policy.encryption is not None:
+            raise UsageError(
+                "a signal would be stored as plain text, and this policy encrypts", key=key
+            )
         payload = self._resolved.codec.encode(value, returns)
-        return self._operate(key, Resolve(key.id, by, why, self._resolved.retention_ms, payload))
+        return completing.send_signal(
+            key, checked_name(name, key), payload, self._resolved.retention_ms
+        )
+
+    @property
+    def _keeps_steps(self) -> bool:
+        return bool(self.store.capabilities.steps)
+
+    def _resolve(
+        self, key: Key, value: object, by: str, why: str, returns: Any, fence: int | None
+    ) -> Flow[None]:
+        payload = self._resolved.codec.encode(value, returns)
+        payload = encrypted(self._resolved.cipher, key, State.COMPLETED, payload)
+        retention = self._resolved.retention_ms
+        return self._operate(key, Resolve(key.id, by, why, retention, payload, fence))
 
     def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
         return self._operate(key, Forget(key.id, by, why, self._resolved.retention_ms))
 
+    def _tell_sample(self, stats: Stats) -> Stats:
+        """Notify observers of what is in the store."""
+        self._notify(sampled(stats))
+        return stats
+
     def _before(self, older_than: Duration) -> int:
         # The unit is hours, so the node's clock is good enough; wrongly parked work can complete.
         return wall_clock() - round(seconds(older_than, "older_than") * 1000)
+
+    def _asked(self, given: Conditions) -> dict[str, Any]:
+        return conditions(given, wall_clock())
 
     def _tell_parked(self, records: list[Record]) -> list[Record]:
         for record in records:
@@ -227,8 +308,8 @@ class ReceiverBase:
             if key is None:
                 return Key.from_content(profile.content(args, kwargs), scope=owner.key("-").scope)
             if isinstance(key, str):
-                return owner.key(profile.named(args, kwargs).get(key))
-            return owner.key(key(*args, **kwargs))
+                return owner._delivered_key(profile.named(args, kwargs).get(key))
+            return owner._delivered_key(key(*args, **kwargs))
 
         if isinstance(key, str) and key not in profile.parameters:
             raise ConfigurationError(
@@ -237,12 +318,18 @@ class ReceiverBase:
             )
         return owner, profile, key_of
 
+    def _registered(self, durable: Any) -> Any:
+        """The completer finds a durable function by its name; the last one of a name counts."""
+        self._durables[durable.name] = durable
+        return durable
+
     def _calls(
         self,
         messages: Sequence[Any],
         handler: Callable[..., Any],
         key: Callable[[Any], KeyLike],
         profile: HandlerProfile,
+        recover: Recover | None = None,
     ) -> tuple[list[Call], dict[int, Failure]]:
         """One call per message; a message without a valid key becomes a failure."""
         calls: list[Call] = []
@@ -250,16 +337,18 @@ class ReceiverBase:
         for index, message in enumerate(messages):
             full: Key | None = None
             try:
-                full = self.key(key(message))
+                full = self._delivered_key(key(message))
                 run = functools.partial(handler, message)
                 calls.append(self._call(full, run, profile, (message,), {}))
+                if recover is not None:
+                    calls[-1].decide = decide(recover, message, self._resolved)
             except Exception as error:
                 bad[index] = Failure(error, full)
         return calls, bad
 
 
 def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> None:
-    """Say so if a layer that needs a receiver gets a URL, a store or the other kind."""
+    """Raise if a layer that needs a receiver got a URL, a store, or a receiver of the other kind."""
     if isinstance(given, wanted):
         return
     name = wanted.__name__
@@ -270,6 +359,37 @@ def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> Non
     else:
         fix = f"this is {type(given).__name__}"
     raise ConfigurationError(f"{where} needs {'an' if name[0] in 'AI' else 'a'} {name}, and {fix}")
+
+
+class _Heard:
+    """Passes failures on to a breaker, which is made after the notifier."""
+
+    def __init__(self, breakers: list[Any]) -> None:
+        self._breakers = breakers
+        self.subscriptions = {events.StoreFailed: self, events.RenewalFailed: self}
+
+    def __call__(self, event: events.Event) -> None:
+        for breaker in self._breakers:
+            breaker(event)
+
+
+def fallback_of(receiver: object, breaker: Breaker, open_it: Callable[[str], Any]) -> Any:
+    """The breaker's fallback store, opened if it is a URL."""
+    if not isinstance(breaker, Breaker):
+        raise ConfigurationError(f"breaker must be a Breaker(…), not {type(breaker).__name__}")
+    given = breaker.fallback
+    if given is None:
+        return None
+    store = open_it(given) if isinstance(given, str) else given
+    check_store(receiver, store)
+    return store
+
+
+def sampled(stats: Stats) -> events.StoreSampled:
+    # The unit is minutes, so the node's clock is good enough.
+    oldest = stats.oldest_expired
+    age = 0.0 if oldest is None else max(0.0, wall_clock() / 1000 - oldest.timestamp())
+    return events.StoreSampled(stats.by_state, stats.stuck, stats.expired, age, stats.size)
 
 
 def unswept(stats: Stats) -> list[Finding]:
@@ -288,7 +408,7 @@ def unswept(stats: Stats) -> list[Finding]:
 def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:
     if type(answer) is Raised:
         raise answer.error
-    return answer  # type: ignore[return-value]
+    return answer
 
 
 def merged(

@@ -67,6 +67,7 @@ class _Claim(Generic[T]):
             receiver._notify,
             receiver._observed,
         )
+        self._call.tracer = receiver._tracer
         self._held: ActiveClaim | None = None
         self._unsure = False
         """The store was asked to end this claim and did not confirm it."""
@@ -77,9 +78,14 @@ class _Claim(Generic[T]):
         self._token: Token[ActiveClaim | None] | None = None
         self._flow_run: Any = None
 
-    key = property(lambda self: self._call.key)
-    attempt: int = property(lambda self: self._attempt)  # type: ignore[assignment]
-    fence: int = property(lambda self: self._fence)  # type: ignore[assignment]
+    key = property(lambda self: self._call.key, doc="The full key, with its scope.")
+    attempt: int = property(  # type: ignore[assignment]
+        lambda self: self._attempt,
+        doc="The attempt of this block; of a duplicate: the recorded one.",
+    )
+    fence: int = property(  # type: ignore[assignment]
+        lambda self: self._fence, doc="Larger than that of every earlier claim of this key."
+    )
 
     def __repr__(self) -> str:
         if self._fence == 0:
@@ -102,6 +108,7 @@ class _Claim(Generic[T]):
 
     @property
     def cause(self) -> Cause | None:
+        """Why the work is started again; None on the first attempt."""
         return None if self._held is None else self._held.cause
 
     @property
@@ -165,9 +172,9 @@ class _Claim(Generic[T]):
         mine, self._unsure = self._mine(), True
         return settle(self._call, mine, Returned(value))
 
-    def _releasing(self) -> Flow[None]:
+    def _releasing(self, retention: int | None = None) -> Flow[None]:
         mine, self._unsure = self._mine(), True
-        return _give_back(self._call, mine)
+        return _give_back(self._call, mine, retention)
 
     def _holding(self, why: str) -> Flow[None]:
         mine, self._unsure = self._mine(), True
@@ -187,11 +194,12 @@ class _Claim(Generic[T]):
         self._flow_run.end()
 
     def _step_out(self) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            # Ended by a task or thread that the block started, which has its own context.
+        if self._token is not None:
+            # A task or thread that the block started has its own context. It cannot step out for the block,
+            # which does so itself when it ends.
             with contextlib.suppress(ValueError):
-                active.reset(token)
+                active.reset(self._token)
+                self._token = None
 
     def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
         """The flow that ends the claim, if it has not ended. A second call returns None."""
@@ -210,9 +218,10 @@ class _Claim(Generic[T]):
 def _nothing() -> None: ...
 
 
-def _give_back(call: Call, claim: ActiveClaim) -> Flow[None]:
+def _give_back(call: Call, claim: ActiveClaim, retention: int | None = None) -> Flow[None]:
     claim.over = True
-    yield from _asked_thrice(call, Abandon(claim.key.id, claim.owner, call.policy.retention_ms))
+    kept = call.policy.retention_ms if retention is None else retention
+    yield from _asked_thrice(call, Abandon(claim.key.id, claim.owner, kept))
     claim.settled = True
 
 

@@ -34,7 +34,7 @@ class Decoration(NamedTuple):
 
 
 def _parts(scope: Iterable[str] | None) -> tuple[str, ...] | None:
-    """As a tuple, because several functions may be decorated with it; checked as any scope is."""
+    """The scope as a tuple, because several functions may use it; checked like any scope."""
     return None if scope is None else Key("-", scope).scope
 
 

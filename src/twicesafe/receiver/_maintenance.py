@@ -4,11 +4,12 @@
     upkeep.stop()                             # or let receiver.close() do it
 
 It removes records that are past their retention. It also parks work that was claimed long ago and
-never finished or redelivered, so that an operator notices it. Each round is a key: the node that
-wins its claim does the round, and the other nodes get its report as a replay. A round that fails is
+never finished or redelivered, so that an operator notices it. If the receiver has observers, the round
+also counts the records for their gauges. Each round is a key: the node that
+wins its claim does the round, and the other nodes get its report, with these numbers, as a replay. A round that fails is
 logged, and the timer continues. If the store cannot keep up, the sweep uses smaller batches
-(`_core.operations.sweep`). The timer keeps no receiver alive: it stops when the last receiver that
-shares its runtime is gone.
+(`_core.operations.sweep`). The timer does not keep a receiver alive: it stops when the last receiver
+that shares its runtime was garbage-collected.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ import time
 import weakref
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
+from .._core.sample_pace import SamplePace
+from .._values.clocks import since_boot
 from .._values.keys import Key
 from .._values.policy import Backoff, Policy
 from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, StillInProgressError, TwicesafeError
-from ._base import ReceiverBase
+from ..events import StoreSampled
+from ._base import ReceiverBase, sampled
 
 if TYPE_CHECKING:
     from .._values.outcomes import Outcome
@@ -48,6 +54,7 @@ class RoundTimer:
         if self.every < 0.05:
             raise ConfigurationError(f"every={every!r} is not valid: use at least 0.05 seconds")
         self.limit = limit
+        self.pace = SamplePace(0.0, since_boot)
         self._park_after = None if park_after is None else seconds(park_after, "park_after")
         self.policy = Policy(
             in_flight="reject",
@@ -61,7 +68,7 @@ class RoundTimer:
         return int(time.time() / self.every)
 
     def key(self) -> Key:
-        # Absolute: all nodes of this store share a round, whatever scopes their receivers have.
+        # Absolute: all nodes of this store share a round, whatever the scopes of their receivers.
         return Key(f"{self.number()}", ("twicesafe", "maintenance"), absolute=True)
 
     def park_after(self) -> float | None:
@@ -69,13 +76,15 @@ class RoundTimer:
         return self._park_after if self.number() % 12 == 0 else None
 
 
-def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, int]] | None:
+def sweep_round(receiver: Receiver, timer: RoundTimer) -> Outcome[dict[str, Any]] | None:
     """This round's report, new or replayed; None: another node is running it."""
     rounds = receiver.options(policy=timer.policy, fingerprint=False)
     try:
-        return rounds.process(timer.key(), _upkeep, receiver, timer.limit, timer.park_after())
+        outcome = rounds.process(timer.key(), _upkeep, receiver, timer)
     except StillInProgressError:
         return None
+    _tell_sample(receiver, outcome.value)
+    return outcome
 
 
 class Maintenance:
@@ -144,13 +153,8 @@ class AsyncMaintenance:
             return False
         rounds = receiver.options(policy=self._timer.policy, fingerprint=False)
         try:
-            outcome = await rounds.process(
-                self._timer.key(),
-                _upkeep_async,
-                receiver,
-                self._timer.limit,
-                self._timer.park_after(),
-            )
+            outcome = await rounds.process(self._timer.key(), _upkeep_async, receiver, self._timer)
+            _tell_sample(receiver, outcome.value)
         except StillInProgressError:
             return False  # another node is running it
         except Exception as error:
@@ -192,15 +196,31 @@ def _log_failed(error: Exception) -> None:
     _log.warning("a round of maintenance failed: %s", error, exc_info=foreign)
 
 
-def _upkeep(receiver: Receiver, limit: int | None, park_after: float | None) -> dict[str, int]:
-    report = receiver.sweep(limit)
+def _upkeep(receiver: Receiver, timer: RoundTimer) -> dict[str, Any]:
+    report, park_after = receiver.sweep(timer.limit), timer.park_after()
     parked = 0 if park_after is None else len(receiver.park_stuck(park_after))
-    return {"removed": report.removed, "examined": report.examined, "parked": parked}
+    done = {"removed": report.removed, "examined": report.examined, "parked": parked}
+    if receiver._observed and timer.pace.is_due():
+        with timer.pace.measured():
+            done |= _numbers(sampled(receiver.stats()))
+    return done
 
 
-async def _upkeep_async(
-    receiver: AsyncReceiver, limit: int | None, park_after: float | None
-) -> dict[str, int]:
-    report = await receiver.sweep(limit)
+async def _upkeep_async(receiver: AsyncReceiver, timer: RoundTimer) -> dict[str, Any]:
+    report, park_after = await receiver.sweep(timer.limit), timer.park_after()
     parked = 0 if park_after is None else len(await receiver.park_stuck(park_after))
-    return {"removed": report.removed, "examined": report.examined, "parked": parked}
+    done = {"removed": report.removed, "examined": report.examined, "parked": parked}
+    if receiver._observed and timer.pace.is_due():
+        with timer.pace.measured():
+            done |= _numbers(sampled(await receiver.stats()))
+    return done
+
+
+def _numbers(sample: StoreSampled) -> dict[str, Any]:
+    """As plain data, which is what a report keeps."""
+    return {"sample": msgspec.to_builtins(sample)}
+
+
+def _tell_sample(receiver: ReceiverBase, report: dict[str, Any]) -> None:
+    if "sample" in report:
+        receiver._notify(msgspec.convert(report["sample"], StoreSampled))

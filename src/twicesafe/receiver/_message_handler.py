@@ -7,19 +7,27 @@
 
     Payments(receiver)(message)        # an Outcome, or the error
 
+    verdict = Payments(receiver).deliver(message)      # in your own consumer loop:
+    verdict.action                     # "ack", "retry" (after verdict.retry_after) or "dead_letter"
+
 The payload is fingerprinted by default: the same id with different content is refused.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
 from typing import Any, Generic, TypeVar
 
+from .._core.call import Call
+from .._core.consuming.recovery import DeadLetter, Retry
+from .._core.consuming.verdicts import Verdict
 from .._values.fingerprint import stated
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from ..errors import FingerprintMismatchError, HeldError, ParkedError
 from ._base import check_receiver
+from ._delivering import delivery, verdict_on, verdict_on_async
 from ._receiver import AsyncReceiver, Receiver
 
 __all__ = ["AsyncMessageHandler", "MessageHandler"]
@@ -39,6 +47,15 @@ class _Described(abc.ABC, Generic[M, T]):
     def fingerprint(self, message: M) -> object:
         """What must be equal in every delivery; None: no check. Default: the whole message."""
         return message
+
+    def recover(self, message: M, error: Exception, attempt: int) -> Retry | DeadLetter:
+        """For `deliver`: what follows a failed attempt. By default a retry with the policy's
+        back-off; the last attempt (`max_attempts`) is always a dead letter."""
+        return Retry()
+
+    def _call_for(self, receiver: Any, handle: Any, message: M) -> Call:
+        self._check(receiver, message)
+        return delivery(receiver, self.key(message), self.recover, message, handle, (message,))
 
     def _scoped(self, receiver: Any) -> Any:
         cls = type(self)
@@ -67,7 +84,17 @@ class MessageHandler(_Described[M, T]):
         """Called for a message that redelivery cannot help: no valid key, a reused id, parked or
         held. The error is raised afterwards."""
 
+    def deliver(self, message: M) -> Verdict[T]:
+        """Handle a message of your own consumer loop, and say what to tell the broker.
+
+        "ack" is said only when the record is durable. Sending dead letters is up to the loop: the
+        method `dead_letter` is not called.
+        """
+        make = functools.partial(self._call_for, self.receiver, self.handle, message)
+        return verdict_on(self.receiver, make)
+
     def __call__(self, message: M) -> Outcome[T]:
+        """Handle a message, or answer a repeat of it."""
         try:
             self._check(self.receiver, message)
         except Exception as error:
@@ -95,7 +122,17 @@ class AsyncMessageHandler(_Described[M, T]):
         """Called for a message that redelivery cannot help: no valid key, a reused id, parked or
         held. The error is raised afterwards."""
 
+    async def deliver(self, message: M) -> Verdict[T]:
+        """Handle a message of your own consumer loop, and say what to tell the broker.
+
+        "ack" is said only when the record is durable. Sending dead letters is up to the loop: the
+        method `dead_letter` is not called.
+        """
+        make = functools.partial(self._call_for, self.receiver, self.handle, message)
+        return await verdict_on_async(self.receiver, make)
+
     async def __call__(self, message: M) -> Outcome[T]:
+        """Handle a message, or answer a repeat of it."""
         try:
             self._check(self.receiver, message)
         except Exception as error:

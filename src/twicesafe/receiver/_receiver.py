@@ -22,15 +22,18 @@ from .._core.handler_profile import (
     refuse_async,
     refuse_generator,
 )
+from .._values.breaker import Breaker
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
 from ..errors import StoreUnavailableError, UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, default_url, open_async_store, open_store
-from ._base import merged, value_or_raise, whole
+from ._base import fallback_of, merged, value_or_raise, whole
 from ._claim import AsyncClaim, Claim
+from ._completer import AsyncCompletes, Completes
 from ._decorator import AsyncDecorator, Decoration, Decorator
+from ._durable import AsyncDurables, Durables
 from ._operators import AsyncOperators, Operators
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ M = TypeVar("M")
 P = ParamSpec("P")
 
 
-class Receiver(Decorator, Operators):
+class Receiver(Decorator, Durables, Completes, Operators):
     """The blocking receiver. Thread-safe; one per process and store is enough."""
 
     _runtime: BlockingRuntime
@@ -60,15 +63,19 @@ class Receiver(Decorator, Operators):
         fingerprint: FingerprintSetting = None,
         observers: Sequence[events.Observer] = (),
         cache: int = 0,
+        breaker: Breaker | None = None,
     ) -> None:
         from .._runtime.blocking import BlockingRuntime
 
         check_store(self, store)
-        notify = events.notifier(observers)
+        notify = self._notifier(observers)
         self._configure(policy, scope, fingerprint, notify, bool(observers))
         self.store = store
         self._upkeep = []
         self._runtime = BlockingRuntime(store, notify=notify, cache=cache)
+        if breaker is not None:
+            self._fallback = fallback_of(self, breaker, open_store)
+            self._breakers.append(self._runtime.break_circuit(breaker, self._fallback))
 
     @classmethod
     def open(
@@ -80,11 +87,12 @@ class Receiver(Decorator, Operators):
         fingerprint: FingerprintSetting = None,
         observers: Sequence[events.Observer] = (),
         cache: int = 0,
+        breaker: Breaker | None = None,
     ) -> Self:
         """Open a receiver on the store at this URL; without one, SQLite in the user's data folder.
 
         ``cache``: how many recorded answers to cache in this process. Frequent duplicates are then
-        answered without a store request.
+        answered without a store request. ``breaker``: stop asking a store that fails, for a while.
         """
         return cls(
             open_store(default_url() if url is None else url),
@@ -93,6 +101,7 @@ class Receiver(Decorator, Operators):
             fingerprint=fingerprint,
             observers=observers,
             cache=cache,
+            breaker=breaker,
         )
 
     def process(
@@ -110,8 +119,10 @@ class Receiver(Decorator, Operators):
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs)
         run = functools.partial(handler, *args, **kwargs)
-        call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._known(call) or value_or_raise(self._runtime.run(call))
+        full = self.key(key) if self._trusts_all else self._delivered_key(key)
+        call = self._call(full, run, profile, args, kwargs)
+        answer = self._known(call) or self._runtime.run(call)
+        return answer if type(answer) is Outcome else value_or_raise(answer)
 
     def process_many(
         self,
@@ -148,7 +159,7 @@ class Receiver(Decorator, Operators):
 
         ``returns``: the type of the result, if it is not plain data; ``claim.result`` has this type.
         """
-        return Claim(self, self.key(key), *self._compared(fingerprint), returns)
+        return Claim(self, self._delivered_key(key), *self._compared(fingerprint), returns)
 
     def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.
@@ -159,6 +170,8 @@ class Receiver(Decorator, Operators):
         while self._upkeep:
             self._upkeep.pop().stop()
         self._runtime.shut().close()
+        if self._fallback is not None:
+            self._fallback.close()
 
     def __enter__(self) -> Self:
         self._runtime.enter()
@@ -178,12 +191,13 @@ class Receiver(Decorator, Operators):
                 profile.check(function, args, kwargs)
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return owner._known(call) or value_or_raise(owner._runtime.run(call))
+            known = owner._known(call) or owner._runtime.run(call)
+            return known if type(known) is Outcome else value_or_raise(known)
 
         return answer
 
 
-class AsyncReceiver(AsyncDecorator, AsyncOperators):
+class AsyncReceiver(AsyncDecorator, AsyncDurables, AsyncCompletes, AsyncOperators):
     """Async version of `Receiver`. One per process and store is enough, for any number of tasks."""
 
     _runtime: EventLoopRuntime
@@ -198,15 +212,19 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         fingerprint: FingerprintSetting = None,
         observers: Sequence[events.Observer] = (),
         cache: int = 0,
+        breaker: Breaker | None = None,
     ) -> None:
         from .._runtime.event_loop import EventLoopRuntime
 
         check_store(self, store)
-        notify = events.notifier(observers)
+        notify = self._notifier(observers)
         self._configure(policy, scope, fingerprint, notify, bool(observers))
         self.store = store
         self._upkeep = []
         self._runtime = EventLoopRuntime(store, notify=notify, cache=cache)
+        if breaker is not None:
+            self._fallback = fallback_of(self, breaker, open_async_store)
+            self._breakers.append(self._runtime.break_circuit(breaker, self._fallback))
 
     @classmethod
     def open(
@@ -218,11 +236,12 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         fingerprint: FingerprintSetting = None,
         observers: Sequence[events.Observer] = (),
         cache: int = 0,
+        breaker: Breaker | None = None,
     ) -> Self:
         """Open a receiver on the store at this URL. Not a coroutine: it connects on first use.
 
         ``cache``: how many recorded answers to cache in this process. Frequent duplicates are then
-        answered without a store request.
+        answered without a store request. ``breaker``: stop asking a store that fails, for a while.
         """
         return cls(
             open_async_store(default_url() if url is None else url),
@@ -231,6 +250,7 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
             fingerprint=fingerprint,
             observers=observers,
             cache=cache,
+            breaker=breaker,
         )
 
     async def process(
@@ -253,8 +273,10 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs)
         run = functools.partial(handler, *args, **kwargs)
-        call = self._call(self.key(key), run, profile, args, kwargs)
-        return self._known(call) or value_or_raise(await self._runtime.run(call))
+        full = self.key(key) if self._trusts_all else self._delivered_key(key)
+        call = self._call(full, run, profile, args, kwargs)
+        answer = self._known(call) or await self._runtime.run(call)
+        return answer if type(answer) is Outcome else value_or_raise(answer)
 
     async def process_many(
         self,
@@ -291,7 +313,7 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
 
         ``returns``: the type of the result, if it is not plain data; ``claim.result`` has this type.
         """
-        return AsyncClaim(self, self.key(key), *self._compared(fingerprint), returns)
+        return AsyncClaim(self, self._delivered_key(key), *self._compared(fingerprint), returns)
 
     async def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.
@@ -302,6 +324,8 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
         while self._upkeep:
             await self._upkeep.pop().stop()
         await self._runtime.shut().close()
+        if self._fallback is not None:
+            await self._fallback.close()
 
     async def __aenter__(self) -> Self:
         """Connects. If the store is unavailable, the first call raises, not this."""
@@ -327,6 +351,7 @@ class AsyncReceiver(AsyncDecorator, AsyncOperators):
                 profile.check(function, args, kwargs)
             run = functools.partial(function, *args, **kwargs)
             call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            return owner._known(call) or value_or_raise(await owner._runtime.run(call))
+            known = owner._known(call) or await owner._runtime.run(call)
+            return known if type(known) is Outcome else value_or_raise(known)
 
         return answer

@@ -1,0 +1,231 @@
+"""Running a consumer: performs what `_core.consuming.flow` decides, in threads or on an event loop.
+
+Handlers run in a bounded pool (or as tasks), one fetch is under way at a time, and everything that
+happens is reported to the flow through one queue. The leases of running handlers are renewed by the
+receiver's lease keeper. An interrupt that escapes drops the flow, as a crash would: the broker
+redelivers, and the claims expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from .._core.commands import Detach, Invoke, Raised
+from .._core.consuming.flow import consume
+from .._core.consuming.state import (
+    Acknowledge,
+    Collect,
+    ConsumerState,
+    Ended,
+    Extend,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    GiveBack,
+    ParkedLanes,
+    ReleasePartitions,
+    Report,
+    Revoked,
+    Start,
+)
+from .._core.driving import drive, drive_async
+from .blocking import BlockingFlowRun, BlockingRuntime
+from .event_loop import EventLoopFlowRun, EventLoopRuntime
+
+__all__ = ["AsyncConsumerRunner", "ConsumerRunner"]
+
+FETCH: Final = 1.0
+"""Seconds for which one fetch waits for messages: `stop` may be noticed this much later."""
+
+
+def _fetch_seconds(state: ConsumerState) -> float:
+    return FETCH if state.idle is None else min(FETCH, state.idle / 2)
+
+
+class ConsumerRunner:
+    """A consumer's flow in the caller's thread, its handlers in a pool; runs once."""
+
+    def __init__(
+        self,
+        state: ConsumerState,
+        source: Any,
+        runtime: BlockingRuntime,
+        parked_lanes: Callable[[], Iterable[str]],
+    ) -> None:
+        self._state, self._source, self._runtime = state, source, runtime
+        self.report, self.ended = state.report, False
+        self._happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._handlers = ThreadPoolExecutor(state.concurrency, "twicesafe-consumer")
+        self._fetcher = ThreadPoolExecutor(1, "twicesafe-fetch")
+        self._acts: dict[type, Callable[[Any], Any]] = {
+            Fetch: self._fetch,
+            Start: self._start,
+            Collect: self._collect,
+            Acknowledge: lambda command: source.acknowledge(command.receipts),
+            GiveBack: lambda command: source.give_back(command.receipts, command.seconds),
+            Extend: lambda command: source.extend(command.receipts),
+            ReleasePartitions: lambda command: source.release(command.partitions),
+            ParkedLanes: lambda command: parked_lanes(),
+        }
+
+    def run(self) -> Report:
+        """Run in this thread until `stop`, or until nothing comes any more."""
+        self._run = run = BlockingFlowRun(self._runtime)
+        try:
+            return drive(consume(self._state), self._perform)
+        except BaseException as error:
+            run.interrupted(error)
+            raise
+        finally:
+            self.ended = True
+            run.end()
+            self._handlers.shutdown(wait=False, cancel_futures=True)
+            self._fetcher.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Finish what runs, and end. From any thread, or from a signal handler."""
+        self._state.stopping = True
+        self._happened.put(None)
+
+    def revoke(self, partitions: frozenset[str]) -> None:
+        """For the source: these partitions are being taken away."""
+        self._happened.put(Revoked(partitions))
+
+    def _perform(self, command: Any) -> Any:
+        act = self._acts.get(type(command))
+        return self._run.perform(command) if act is None else act(command)
+
+    def _fetch(self, command: Fetch) -> None:
+        def fetch() -> None:
+            try:
+                found: Any = Fetched(self._source.fetch(command.most, _fetch_seconds(self._state)))
+            except Exception as error:
+                found = FetchFailed(error)
+            self._happened.put(found)
+
+        self._fetcher.submit(fetch)
+
+    def _start(self, command: Start) -> None:
+        self._run.hold_all(_claims(command))
+        for number, job in command.jobs:
+            self._handlers.submit(contextvars.copy_context().run, self._work, number, job)
+
+    def _work(self, number: int, job: Invoke | Detach) -> None:
+        self._happened.put(Ended(number, self._run._run_job(job)))
+
+    def _collect(self, command: Collect) -> list[Any]:
+        happened: list[Any] = []
+        try:
+            happened.append(self._happened.get(timeout=command.seconds))
+            while True:
+                happened.append(self._happened.get_nowait())
+        except queue.Empty:
+            return [one for one in happened if one is not None]
+
+
+class AsyncConsumerRunner:
+    """The same flow as a task of the running loop; runs once."""
+
+    def __init__(
+        self,
+        state: ConsumerState,
+        source: Any,
+        runtime: EventLoopRuntime,
+        parked_lanes: Callable[[], Coroutine[Any, Any, Iterable[str]]],
+    ) -> None:
+        self._state, self._source, self._runtime = state, source, runtime
+        self.report, self.ended = state.report, False
+        self._happened: list[Any] = []
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._acts: dict[type, Callable[[Any], Any]] = {
+            Fetch: self._fetch,
+            Start: self._start,
+            Collect: self._collect,
+            Acknowledge: lambda command: source.acknowledge(command.receipts),
+            GiveBack: lambda command: source.give_back(command.receipts, command.seconds),
+            Extend: lambda command: source.extend(command.receipts),
+            ReleasePartitions: lambda command: source.release(command.partitions),
+            ParkedLanes: lambda command: parked_lanes(),
+        }
+
+    async def run(self) -> Report:
+        """Run until `stop`, or until nothing comes any more. A cancellation drops what runs."""
+        self._run: EventLoopFlowRun = await self._runtime.new_run()
+        self._run.refused = None  # an outage is a reason to wait, not to end
+        try:
+            return await drive_async(consume(self._state), self._perform)
+        finally:
+            self.ended = True
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            self._run.end()
+
+    def stop(self) -> None:
+        """Finish what runs, and end. From any thread, or from a signal handler."""
+        self._state.stopping = True
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    def revoke(self, partitions: frozenset[str]) -> None:
+        """For the source: these partitions are being taken away."""
+        self._loop.call_soon_threadsafe(self._report, Revoked(partitions))
+
+    def _perform(self, command: Any) -> Any:
+        act = self._acts.get(type(command))
+        return self._run.perform(command) if act is None else act(command)
+
+    def _report(self, one: Any) -> None:
+        self._happened.append(one)
+        self._news.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _fetch(self, command: Fetch) -> None:
+        async def fetch() -> None:
+            try:
+                seconds = _fetch_seconds(self._state)
+                self._report(Fetched(await self._source.fetch(command.most, seconds)))
+            except Exception as error:
+                self._report(FetchFailed(error))
+
+        self._spawn(fetch())
+
+    def _start(self, command: Start) -> None:
+        self._run.hold_all(_claims(command))
+        for number, job in command.jobs:
+            self._spawn(self._work(number, job))
+
+    async def _work(self, number: int, job: Invoke | Detach) -> None:
+        reply: Any = Raised(asyncio.CancelledError())
+        try:
+            reply = await self._run._run_job(job)
+        finally:
+            self._report(Ended(number, reply))
+
+    async def _collect(self, command: Collect) -> list[Any]:
+        if not self._happened and command.seconds > 0:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(command.seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                return []
+        elif not self._happened:
+            await asyncio.sleep(0)
+        happened, self._happened = self._happened, []
+        return happened
+
+
+def _claims(command: Start) -> list[Any]:
+    return [job.claim for _, job in command.jobs if job.claim is not None]

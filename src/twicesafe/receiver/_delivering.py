@@ -1,0 +1,138 @@
+"""Deliveries that end in a verdict: what message handlers, task queues and functions share.
+
+policy_for_redelivery    the policy of work that its queue delivers again
+delivery                 a call of the work, with the decision after a failed attempt
+verdict_on, verdicts_on  run it, and say what to tell the queue: nothing is raised
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from .._core.batch import exchange_many
+from .._core.call import Call
+from .._core.consuming.recovery import DeadLetter, Recover, Retry, decide
+from .._core.consuming.verdicts import Verdict, verdict_of
+from .._core.handler_profile import profile_of
+from .._values.keys import KeyLike
+from .._values.outcomes import Failure, Outcome
+from .._values.policy import Policy
+from ..errors import ConfigurationError
+from ._base import merged, value_or_raise
+
+if TYPE_CHECKING:
+    from ._receiver import AsyncReceiver, Receiver
+
+__all__ = [
+    "attempt_error",
+    "delivery",
+    "pause_of",
+    "policy_for_redelivery",
+    "queue_decides",
+    "result_of",
+    "verdict_on",
+    "verdict_on_async",
+    "verdicts_on",
+]
+
+
+LONGEST_PAUSE: Final = 2.0
+
+
+def policy_for_redelivery(policy: Policy, what: str) -> Policy:
+    """This policy for work that its queue delivers again: a duplicate is rejected, not kept waiting."""
+    if policy.outage == "run":
+        raise ConfigurationError(
+            f"outage='run' is not for {what}: while the store is down, the broker keeps the "
+            "message, so nothing is gained by running it unprotected; use outage='refuse'"
+        )
+    return policy.replace(in_flight="reject")
+
+
+def queue_decides(message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
+    """The recovery of a task queue with its own retries: the record adds no back-off to theirs."""
+    return Retry(after=0)
+
+
+def delivery(
+    receiver: Receiver | AsyncReceiver,
+    key: KeyLike | None,
+    recover: Recover,
+    message: Any,
+    function: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+) -> Call:
+    """The call of ``function(*args, **kwargs)`` under this key; ``recover`` gets the message."""
+    given = kwargs or {}
+    run = functools.partial(function, *args, **given)
+    call = receiver._call(receiver._delivered_key(key), run, profile_of(function), args, given)
+    call.decide = decide(recover, message, receiver._resolved)
+    return call
+
+
+def result_of(verdict: Verdict[Any]) -> Any:
+    """The result to return for "ack". A result that was not kept is None for every repeat."""
+    if verdict.outcome is not None:
+        return verdict.outcome.value
+    return getattr(verdict.error, "value", None)
+
+
+def attempt_error(verdict: Verdict[Any]) -> Exception | None:
+    """For a queue with its own retries: what to raise. None: nothing failed, or the handler raised
+    `Retry`; deliver again after ``verdict.retry_after``."""
+    error = verdict.error
+    assert error is not None
+    cause = error.__cause__
+    if isinstance(error, (Retry, DeadLetter)) and isinstance(cause, Exception):
+        return cause
+    return None if verdict.action == "retry" else error
+
+
+def pause_of(verdict: Verdict[Any]) -> float:
+    """Seconds to wait before a message is given back to a queue that knows no delay: the worker waits
+    for them, so they are few."""
+    return min(verdict.retry_after or 0.0, LONGEST_PAUSE)
+
+
+def verdict_on(receiver: Receiver, make: Callable[[], Call]) -> Verdict[Any]:
+    """Deliver the call that `make` returns; an error of `make` is a verdict, too."""
+    try:
+        call = make()
+        return verdict_of(receiver._known(call) or value_or_raise(receiver._runtime.run(call)))
+    except Exception as error:
+        return verdict_of(error)
+
+
+async def verdict_on_async(receiver: AsyncReceiver, make: Callable[[], Call]) -> Verdict[Any]:
+    """Async version of `verdict_on`."""
+    try:
+        call = make()
+        known = receiver._known(call)
+        return verdict_of(known or value_or_raise(await receiver._runtime.run(call)))
+    except Exception as error:
+        return verdict_of(error)
+
+
+def verdicts_on(
+    receiver: Receiver,
+    messages: Sequence[Any],
+    handler: Callable[[Any], Any],
+    *,
+    key: Callable[[Any], KeyLike],
+    recover: Recover,
+    concurrency: int,
+) -> list[Verdict[Any]]:
+    """One verdict per message, in order; claimed and recorded together, as by `process_many`."""
+    calls, bad = receiver._calls(messages, handler, key, profile_of(handler), recover)
+    answers = receiver._runtime.run(exchange_many(calls, concurrency)) if calls else []
+    return [_verdict(one) for one in merged(len(messages), calls, answers, bad)]
+
+
+def _verdict(one: Outcome[Any] | Failure) -> Verdict[Any]:
+    if not isinstance(one, Failure):
+        return verdict_of(one)
+    assert isinstance(one.error, Exception)  # an interrupt or an exit ends the whole batch
+    return verdict_of(one.error)

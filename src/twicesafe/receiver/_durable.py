@@ -1,0 +1,412 @@
+"""Durable functions: a function that dies goes on where it was.
+
+    @receiver.durable(key=lambda order: order["id"])
+    def checkout(steps: Steps, order: dict) -> str:
+        payment = steps.run("charge", bank.charge, order["cents"])
+        return steps.run("ship", post.ship, order)
+
+    label = checkout(order)         run, resume or replay
+
+A run is a record like any other: the same claims, leases and fences, the same operators. Its arguments
+are stored with it, so that the completer can run it, and fingerprinted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
+
+import msgspec
+
+from .._core import completing
+from .._core.call import Call
+from .._core.duplicates import refuse_mismatch
+from .._core.durable_run import RunCall, run_of
+from .._core.handler_call import name_of
+from .._core.handler_profile import (
+    FingerprintSetting,
+    HandlerProfile,
+    profile_of,
+    refuse_async,
+    refuse_generator,
+    scope_of_function,
+)
+from .._core.protocol import Claimed, Verdict
+from .._core.resolved_policy import ResolvedPolicy
+from .._core.run_requests import DueRun, Submit
+from .._core.run_state import RunState
+from .._values.codecs import Codec
+from .._values.fingerprint import field_names, stated
+from .._values.keys import Key, KeyLike
+from .._values.outcomes import Outcome
+from .._values.owner_token import new_owner
+from .._values.policy import Policy
+from ..errors import ConfigurationError, CorruptRecordError, UnsupportedByStoreError, UsageError
+from ._base import ReceiverBase, value_or_raise
+from ._steps import AsyncSteps, Steps
+
+if TYPE_CHECKING:
+    from ._receiver import AsyncReceiver, Receiver
+
+__all__ = ["AsyncDurable", "AsyncDurables", "Durable", "Durables"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class _Arguments:
+    """The parameters of a durable function after its steps: how a call is checked, stored and rebuilt."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())
+        if not parameters or parameters[0].kind not in (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        ):
+            raise ConfigurationError(
+                f"{name_of(function)} must take its steps first: def {name_of(function)}(steps, …)"
+            )
+        self._name = name_of(function)
+        self._signature = signature.replace(parameters=parameters[1:])
+        try:
+            self._types = get_type_hints(function)
+        except Exception:  # a name that only type checkers know
+            self._types = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._signature.parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(
+                f"{self._name}{self._signature} cannot be called like this: {error}; nothing was run"
+            ) from error
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def encode(self, named: dict[str, Any], codec: Codec) -> bytes:
+        return msgspec.msgpack.encode(
+            {name: codec.encode(value, self._types.get(name, Any)) for name, value in named.items()}
+        )
+
+    def decode(self, payload: bytes, codec: Codec) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a stored call. Raises if the present function does not take them."""
+        try:
+            stored = msgspec.msgpack.decode(payload, type=dict[str, bytes])
+            unknown = [name for name in stored if name not in self._signature.parameters]
+            if unknown:
+                raise ValueError(f"{self._name} has no parameter {unknown[0]!r} any more")
+            named = {
+                name: codec.decode(value, self._types.get(name, Any))
+                for name, value in stored.items()
+            }
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
+        bound = inspect.BoundArguments(self._signature, named)
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+
+class _DurableBase(Generic[P]):
+    """One durable function of one receiver. No I/O."""
+
+    _steps: Callable[..., Any]
+
+    def __init__(self, owner: Any, function: Callable[..., Any], given: _Given) -> None:
+        self._function, self._given = function, given
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]
+        self._arguments = _Arguments(function)
+        scope = scope_of_function(function) if given.scope is None else given.scope
+        policy = given.policy or owner.policy
+        if policy.outage == "run":
+            raise ConfigurationError(
+                'outage="run" cannot be used with durable functions: without the store no step is known'
+            )
+        if policy.encryption is not None:
+            raise ConfigurationError(
+                "encryption= cannot be used with durable functions: the arguments of a run and the results "
+                "of its steps would be stored as plain text"
+            )
+        self._holds = policy.takeover == "hold"
+        # The run itself is taken over; a step that was interrupted is held.
+        self._owner = owner.options(
+            policy=policy.replace(takeover="retry"), scope=(*owner.scope, *scope)
+        )
+        self._not_waiting = ResolvedPolicy(self._owner.policy.replace(in_flight="reject"))
+        """For the completer: a run that another worker has is skipped."""
+        self._profile: HandlerProfile = profile_of(function)
+        if self._profile.problem == "generator":
+            raise refuse_generator(function)
+        if isinstance(given.key, str) and given.key not in self._arguments.names:
+            raise ConfigurationError(
+                f"key={given.key!r} is not a parameter of {name_of(function)}; use one of "
+                f"{', '.join(self._arguments.names)}"
+            )
+        self.name: str = given.name or ":".join(scope)
+        if not owner.store.capabilities.steps:
+            raise UnsupportedByStoreError(
+                f"{owner.store.url} cannot keep steps: use memory://, sqlite:///…, postgresql://…, "
+                "mysql://… or redis://… for durable functions"
+            )
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is not None:
+            raise UsageError(
+                "a durable function cannot be a method: its steps are its first argument"
+            )
+        return self
+
+    @property
+    def _policy(self) -> ResolvedPolicy:
+        return self._owner._resolved  # type: ignore[no-any-return]
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> Key:
+        """The key of the run with these arguments, for `signal`, `record` and operators."""
+        full = self._key(self._arguments.bind(args, kwargs), args, kwargs)
+        return Key(full.value, full.scope, absolute=True)
+
+    def _key(self, named: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+        key, owner = self._given.key, self._owner
+        if key is None:
+            return Key.from_content(named, scope=owner.key("-").scope)
+        if isinstance(key, str):
+            return owner.key(named.get(key))  # type: ignore[no-any-return]
+        return owner.key(key(*args, **kwargs))  # type: ignore[no-any-return]
+
+    def _call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key | None = None
+    ) -> Call:  # fmt: skip
+        named = self._arguments.bind(args, kwargs)
+        stored = self._arguments.encode(named, self._policy.codec) if self._given.complete else b""
+
+        def invoke(state: RunState) -> Any:
+            return self._function(self._steps(self._owner._runtime, state), *args, **kwargs)
+
+        owner = self._owner
+        call: Call = owner.options(fingerprint=False)._call(
+            self._key(named, args, kwargs) if key is None else key,
+            invoke,
+            self._profile,
+            args,
+            kwargs,
+        )
+        call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
+        call.durable = RunCall(self.name, stored, self._given.complete, self._holds, invoke)
+        call.run = run_of(call)
+        if owner._tracer is not None:
+            call.run = owner._tracer.trace(call.key, call.run)
+        return call
+
+    def _resumed(self, run: DueRun) -> Call:
+        """The call of a stored run. `CorruptRecordError`: its arguments cannot be used."""
+        args, kwargs = self._arguments.decode(run.arguments, self._policy.codec)
+        call = self._call(args, kwargs, run.key)
+        call.fingerprint, call.policy = run.fingerprint, self._not_waiting
+        return call
+
+    def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Submit]:
+        if not self._given.complete:
+            raise UsageError(
+                f"{self.name} has complete=False, so no completer would run what is submitted"
+            )
+        call, policy = self._call(args, kwargs), self._policy
+        durable: RunCall = call.durable
+        return call, Submit(
+            call.key,
+            new_owner(),
+            policy.lease_ms,
+            policy.max_attempts,
+            False,
+            call.fingerprint,
+            function=durable.function,
+            arguments=durable.arguments,
+        )
+
+    def _fingerprint(
+        self, named: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[bytes | None, Any]:
+        """Of all arguments, unless the decorator says otherwise."""
+        setting = self._given.fingerprint
+        if setting is False:
+            return None, None
+        content: Any = named
+        if setting is None or setting is True:
+            if len(named) == 1:  # so that a mismatch names *its* fields
+                (content,) = named.values()
+        else:
+            content = setting(*args, **kwargs) if callable(setting) else setting
+        return stated(content), functools.partial(field_names, content)
+
+
+class _Given:
+    """What `durable` was given for one function."""
+
+    __slots__ = ("complete", "fingerprint", "key", "name", "policy", "scope")
+
+    def __init__(
+        self,
+        key: Callable[..., KeyLike] | str | None,
+        name: str | None,
+        scope: Iterable[str] | None,
+        fingerprint: FingerprintSetting,
+        policy: Policy | None,
+        complete: bool,
+    ) -> None:
+        self.key, self.name, self.fingerprint, self.policy = key, name, fingerprint, policy
+        self.scope = None if scope is None else Key("-", scope).scope
+        self.complete = complete
+
+
+class Durable(_DurableBase[P], Generic[P, T]):
+    """A durable function: call it to run, resume or replay."""
+
+    _owner: Receiver
+    _steps = Steps
+
+    def __init__(
+        self, owner: Receiver, function: Callable[Concatenate[Steps, P], T], given: _Given
+    ) -> None:
+        super().__init__(owner, function, given)
+        if self._profile.problem == "async":
+            raise refuse_async(function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._answer(self._call(args, kwargs)).value  # type: ignore[no-any-return]
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
+        """Record the run and return its key: the completer runs it. Submitting it again changes nothing."""
+        call, ask = self._submission(args, kwargs)
+        _check_submitted(call, self._owner._runtime.run(completing.submit(ask)))
+        return Key(call.key.value, call.key.scope, absolute=True)
+
+    def _answer(self, call: Call) -> Outcome[Any]:
+        owner = self._owner
+        return value_or_raise(owner._known(call) or owner._runtime.run(call))
+
+
+class AsyncDurable(_DurableBase[P], Generic[P, T]):
+    """An async durable function: await it to run, resume or replay."""
+
+    _owner: AsyncReceiver
+    _steps = AsyncSteps
+
+    def __init__(
+        self,
+        owner: AsyncReceiver,
+        function: Callable[Concatenate[AsyncSteps, P], Coroutine[Any, Any, T]],
+        given: _Given,
+    ) -> None:
+        super().__init__(owner, function, given)
+        if self._profile.problem != "async":
+            raise UsageError("AsyncReceiver decorates async functions; use Receiver for this one")
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return (await self._answer(self._call(args, kwargs))).value  # type: ignore[no-any-return]
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
+        """Record the run and return its key: the completer runs it. Submitting it again changes nothing."""
+        call, ask = self._submission(args, kwargs)
+        _check_submitted(call, await self._owner._runtime.run(completing.submit(ask)))
+        return Key(call.key.value, call.key.scope, absolute=True)
+
+    async def _answer(self, call: Call) -> Outcome[Any]:
+        owner = self._owner
+        return value_or_raise(owner._known(call) or await owner._runtime.run(call))
+
+
+def _check_submitted(call: Call, answer: Claimed) -> None:
+    """Only other arguments under the key are an error: every other record is this run."""
+    if answer.verdict is Verdict.MISMATCH:
+        refuse_mismatch(call, answer.fingerprint, known=True)
+
+
+class Durables(ReceiverBase):
+    """`Receiver.durable`, and what belongs to it."""
+
+    def signal(self, key: KeyLike, name: str, value: object = True, *, returns: Any = Any) -> bool:
+        """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
+
+        True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
+        type of the value, if it is not plain data.
+        """
+        return self._runtime.run(self._signal(self.key(key), name, value, returns))  # type: ignore[no-any-return]
+
+    def restart(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
+        """Release a run and drop its recorded steps: it starts from the beginning, effects included."""
+        self._runtime.run(self._restart(self.key(key), by, why, force))
+
+    def durable(
+        self,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        name: str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+        complete: bool = True,
+    ) -> Callable[[Callable[Concatenate[Steps, P], T]], Durable[P, T]]:
+        """Make a function durable: its first argument is its `Steps`.
+
+        ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
+        all of them. ``name``: under which the completer finds the function; set it before you rename or
+        move the function. ``fingerprint``: what to compare; by default all arguments, False for none.
+        ``complete=False``: its arguments are not stored, and only callers run it.
+        """
+        given = _Given(key, name, scope, fingerprint, policy, complete)
+
+        def decorate(function: Callable[Concatenate[Steps, P], T]) -> Durable[P, T]:
+            return self._registered(Durable(self, function, given))  # type: ignore[arg-type,no-any-return]
+
+        return decorate
+
+
+class AsyncDurables(ReceiverBase):
+    """`AsyncReceiver.durable`, and what belongs to it."""
+
+    async def signal(
+        self, key: KeyLike, name: str, value: object = True, *, returns: Any = Any
+    ) -> bool:
+        """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
+
+        True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
+        type of the value, if it is not plain data.
+        """
+        return await self._runtime.run(self._signal(self.key(key), name, value, returns))  # type: ignore[no-any-return]
+
+    async def restart(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
+        """Release a run and drop its recorded steps: it starts from the beginning, effects included."""
+        await self._runtime.run(self._restart(self.key(key), by, why, force))
+
+    def durable(
+        self,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        name: str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+        complete: bool = True,
+    ) -> Callable[
+        [Callable[Concatenate[AsyncSteps, P], Coroutine[Any, Any, T]]], AsyncDurable[P, T]
+    ]:
+        """Make a function durable: its first argument is its `AsyncSteps`.
+
+        ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
+        all of them. ``name``: under which the completer finds the function; set it before you rename or
+        move the function. ``fingerprint``: what to compare; by default all arguments, False for none.
+        ``complete=False``: its arguments are not stored, and only callers run it.
+        """
+        given = _Given(key, name, scope, fingerprint, policy, complete)
+
+        def decorate(
+            function: Callable[Concatenate[AsyncSteps, P], Coroutine[Any, Any, T]],
+        ) -> AsyncDurable[P, T]:
+            return self._registered(AsyncDurable(self, function, given))  # type: ignore[arg-type,no-any-return]
+
+        return decorate

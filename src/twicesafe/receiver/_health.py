@@ -1,0 +1,125 @@
+"""How a receiver finds out what health is judged by: it asks its store, counts, and looks at its activity."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from .._core.health import Health, Signs, Thresholds, judge
+from .._core.sample_pace import SamplePace
+from .._values.clocks import since_boot
+from .._values.keys import Key
+from .._values.records import Stats
+from ..errors import TwicesafeError
+from ._base import sampled
+
+if TYPE_CHECKING:
+    from ..observers._activity import Activity
+    from ._receiver import AsyncReceiver, Receiver
+
+__all__ = ["Cached", "is_reachable", "is_reachable_async", "take_signs", "take_signs_async"]
+
+_PROBE: Final = Key("probe", ("twicesafe", "health"), absolute=True)
+"""A key that is never claimed: asking for its record writes nothing."""
+
+PATIENCE: Final = 5.0
+"""Seconds that an async probe waits for the store."""
+COUNTS: Final = 30.0
+"""Seconds for which a count is good enough for `Cached`."""
+
+
+def take_signs(receiver: Receiver, stats: Stats | None = None) -> Signs:
+    """`stats`: a count that is fresh enough; None: count now."""
+    began = since_boot()
+    try:
+        receiver.record(_PROBE)
+        took = since_boot() - began
+        return _signs(receiver, took, receiver.sample() if stats is None else stats)
+    except TwicesafeError as error:
+        return Signs(answered_in=None, error=str(error), **_own(receiver))
+
+
+async def take_signs_async(receiver: AsyncReceiver, stats: Stats | None = None) -> Signs:
+    import asyncio
+
+    began = since_boot()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await receiver.record(_PROBE)
+        took = since_boot() - began
+        return _signs(receiver, took, await receiver.sample() if stats is None else stats)
+    except (TwicesafeError, TimeoutError) as error:
+        return Signs(answered_in=None, error=_text(error), **_own(receiver))
+
+
+def is_reachable(receiver: Receiver) -> str | None:
+    """None: the store answers; else why not."""
+    try:
+        receiver.record(_PROBE)
+    except TwicesafeError as error:
+        return str(error)
+    return None
+
+
+async def is_reachable_async(receiver: AsyncReceiver) -> str | None:
+    import asyncio
+
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await receiver.record(_PROBE)
+    except (TwicesafeError, TimeoutError) as error:
+        return _text(error)
+    return None
+
+
+def _text(error: Exception) -> str:
+    return str(error) or f"no answer within {PATIENCE:g} s"
+
+
+def _signs(receiver: Any, took: float, stats: Stats) -> Signs:
+    behind = sampled(stats).oldest_expired
+    return Signs(answered_in=took, stats=stats, oldest_expired=behind, **_own(receiver))
+
+
+def _own(receiver: Any) -> dict[str, Any]:
+    """What the receiver knows without asking."""
+    activity: Activity | None = receiver._activity
+    guard = receiver._runtime.guard
+    return {
+        "recent": None if activity is None else activity.recent(),
+        "breaker": "" if guard is None else guard.state.value,
+        "falls_back": receiver._fallback is not None,
+    }
+
+
+class Cached:
+    """Health for probes that ask often: the records are counted at a bounded pace."""
+
+    def __init__(self, receiver: Receiver | AsyncReceiver, thresholds: Thresholds) -> None:
+        self._receiver, self._thresholds = receiver, thresholds
+        self._pace = SamplePace(COUNTS, since_boot)
+        self.stats: Stats | None = None
+        """The last count."""
+        self._counting = threading.Lock()
+
+    def health(self) -> Health:
+        with self._counting:  # one probe counts, the others wait for it
+            return self._judged(self._take())
+
+    def _take(self) -> Signs:
+        receiver = cast("Receiver", self._receiver)
+        if not self._pace.is_due():
+            return take_signs(receiver, self.stats)
+        with self._pace.measured():
+            return take_signs(receiver)
+
+    async def health_async(self) -> Health:
+        receiver = cast("AsyncReceiver", self._receiver)
+        if not self._pace.is_due():
+            return self._judged(await take_signs_async(receiver, self.stats))
+        with self._pace.measured():
+            return self._judged(await take_signs_async(receiver))
+
+    def _judged(self, signs: Signs) -> Health:
+        self.stats = signs.stats or self.stats
+        return judge(signs, self._thresholds)

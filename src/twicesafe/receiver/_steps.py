@@ -1,0 +1,267 @@
+"""Steps: what a durable function gets as its first argument. Each step is recorded once.
+
+    payment = steps.run("charge", bank.charge, order["cents"], undo=bank.refund)
+    at, token = steps.now(), steps.uuid()          # captured: the same on every resume
+
+`AsyncSteps` is the async version of `Steps`, with the same names and meanings. The flows are in
+`_core.steps`; this module is the public interface.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, cast
+
+from msgspec.structs import replace
+
+from .._core import steps as flows
+from .._core.commands import Raised, Reply
+from .._core.handler_profile import profile_of
+from .._core.run_state import RunState, StepCall, StepOptions, Unwind
+from .._values.fingerprint import fingerprint
+from .._values.keys import Key
+from .._values.policy import Backoff
+from .._values.records import Cause
+from .._values.settings import Duration, expect, seconds
+from ..errors import stays_here
+
+__all__ = ["AsyncSteps", "Steps"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_DEFAULT: Final = StepOptions()
+
+
+class _StepsBase:
+    """Settings, and how a step becomes a `StepCall`. No I/O."""
+
+    def __init__(self, runtime: Any, state: RunState, options: StepOptions = _DEFAULT) -> None:
+        self._runtime, self._state, self._options = runtime, state, options
+
+    def __repr__(self) -> str:
+        claim = self._state.claim
+        return f"<{type(self).__name__} {claim.key.short} attempt={claim.attempt}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise stays_here(self)
+
+    @property
+    def key(self) -> Key:
+        """The key of the run."""
+        return self._state.claim.key
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt of the run; suspensions do not count."""
+        return self._state.claim.attempt
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why this attempt is not the first; None if it is."""
+        return self._state.claim.cause
+
+    def options(
+        self,
+        *,
+        attempts: int | None = None,
+        backoff: Backoff | None = None,
+        timeout: Duration | None = None,
+        probe: Callable[..., Any] | None = None,
+    ) -> Self:
+        """The same steps with other settings for `run`: ``steps.options(attempts=3).run(…)``
+
+        ``attempts``: how often a step is tried before its error reaches your function. ``backoff``: the
+        delay between two tries. ``timeout``: how long a step may run; a blocking step goes on in its
+        thread, and the run waits for it before it ends. ``probe``: called with the arguments of a step
+        that a crash interrupted: return None if it did not happen, or a tuple with its result.
+        """
+        changes: dict[str, Any] = {}
+        if attempts is not None:
+            expect(
+                type(attempts) is int and attempts >= 1,
+                "attempts",
+                attempts,
+                "use a whole number, 1 or more",
+            )
+            changes["attempts"] = attempts
+        if backoff is not None:
+            expect(isinstance(backoff, Backoff), "backoff", backoff, "use a Backoff(…)")
+            changes["backoff"] = backoff
+        if timeout is not None:
+            changes["timeout"] = seconds(timeout, "timeout")
+            expect(changes["timeout"] > 0, "timeout", timeout, "use more than 0 seconds")
+        if probe is not None:
+            expect(callable(probe), "probe", probe, "use a function of the step's arguments")
+            changes["probe"] = probe
+        return type(self)(self._runtime, self._state, replace(self._options, **changes))
+
+    def _call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        undo: Callable[[Any], Any] | None,
+    ) -> StepCall:
+        profile, probe = profile_of(function), self._options.probe
+        return StepCall(
+            name,
+            "run",
+            functools.partial(function, *args, **kwargs),
+            fingerprint(profile.named(args, kwargs)),
+            profile.declared,
+            undo,
+            self._options,
+            None if probe is None else functools.partial(probe, *args, **kwargs),
+        )
+
+    def _captured(self, name: str, function: Callable[[], Any], declared: Any) -> StepCall:
+        return StepCall(name, "capture", function, declared=declared)
+
+    def _abort(self, reason: object) -> NoReturn:
+        self._state.aborted = str(reason) or "aborted"
+        raise Unwind
+
+
+class Steps(_StepsBase):
+    """The steps of one durable run. Use it from any thread of the function."""
+
+    def run(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        undo: Callable[[T], Any] | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """``function(*args, **kwargs)``, once: on every resume the recorded result is returned.
+
+        ``undo``: called with the result if the whole run fails. Inside the function `current_key()` is
+        derived from the step's name.
+        """
+        return cast("T", self._take(self._call(name, function, args, kwargs, undo)))
+
+    def capture(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The value of a function that would differ on a resume, recorded at its first call."""
+        run = functools.partial(function, *args, **kwargs)
+        return cast("T", self._take(self._captured(name, run, profile_of(function).declared)))
+
+    def now(self, name: str = "now") -> datetime:
+        """The time of the first call, in UTC: the same on every resume."""
+        return cast("datetime", self._take(self._captured(name, _now, datetime)))
+
+    def uuid(self, name: str = "uuid") -> uuid.UUID:
+        """A random UUID: the same on every resume."""
+        return cast("uuid.UUID", self._take(self._captured(name, uuid.uuid4, uuid.UUID)))
+
+    def random(self, name: str = "random") -> float:
+        """A random number from 0 to 1: the same on every resume."""
+        return cast("float", self._take(self._captured(name, random.random, float)))
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        """Sleep this long, counted from the first call. Longer than the policy's ``wait``: no worker waits.
+
+        The run is then suspended: your function ends here, and begins again when the sleep is over.
+        """
+        _value(self._runtime.run(flows.sleep(self._state, name, seconds(duration, "duration"))))
+
+    def wait(self, name: str, *, timeout: Duration | None = None, returns: Any = Any) -> Any:
+        """The value that `receiver.signal` sent under this name; None: none came within ``timeout``.
+
+        A wait longer than the policy's ``wait`` suspends the run. ``returns``: the type of the value.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        return _value(self._runtime.run(flows.wait(self._state, name, limit, returns)))
+
+    def abort(self, reason: str) -> NoReturn:
+        """End the run: everything that was done with an ``undo`` is undone, then `CompensatedError`."""
+        self._abort(reason)
+
+    def _take(self, call: StepCall) -> Any:
+        return _value(self._runtime.run(flows.take(self._state, call)))
+
+
+class AsyncSteps(_StepsBase):
+    """The steps of one async durable run. Use it from any task of the function."""
+
+    async def run(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        undo: Callable[[T], Any] | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """``await function(*args, **kwargs)``, once: on every resume the recorded result is returned.
+
+        ``undo``: called with the result if the whole run fails. Inside the function `current_key()` is
+        derived from the step's name.
+        """
+        return cast("T", await self._take(self._call(name, function, args, kwargs, undo)))
+
+    async def capture(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The value of a function that would differ on a resume, recorded at its first call."""
+        run = functools.partial(function, *args, **kwargs)
+        return cast("T", await self._take(self._captured(name, run, profile_of(function).declared)))
+
+    async def now(self, name: str = "now") -> datetime:
+        """The time of the first call, in UTC: the same on every resume."""
+        return cast("datetime", await self._take(self._captured(name, _now, datetime)))
+
+    async def uuid(self, name: str = "uuid") -> uuid.UUID:
+        """A random UUID: the same on every resume."""
+        return cast("uuid.UUID", await self._take(self._captured(name, uuid.uuid4, uuid.UUID)))
+
+    async def random(self, name: str = "random") -> float:
+        """A random number from 0 to 1: the same on every resume."""
+        return cast("float", await self._take(self._captured(name, random.random, float)))
+
+    async def sleep(self, name: str, duration: Duration) -> None:
+        """Sleep this long, counted from the first call. Longer than the policy's ``wait``: no worker waits.
+
+        The run is then suspended: your function ends here, and begins again when the sleep is over.
+        """
+        flow = flows.sleep(self._state, name, seconds(duration, "duration"))
+        _value(await self._runtime.run(flow))
+
+    async def wait(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - it is kept with the wait, across processes
+        returns: Any = Any,
+    ) -> Any:
+        """The value that `receiver.signal` sent under this name; None: none came within ``timeout``.
+
+        A wait longer than the policy's ``wait`` suspends the run. ``returns``: the type of the value.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        return _value(await self._runtime.run(flows.wait(self._state, name, limit, returns)))
+
+    async def abort(self, reason: str) -> NoReturn:
+        """End the run: everything that was done with an ``undo`` is undone, then `CompensatedError`."""
+        self._abort(reason)
+
+    async def _take(self, call: StepCall) -> Any:
+        return _value(await self._runtime.run(flows.take(self._state, call)))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _value(reply: Reply) -> Any:
+    if isinstance(reply, Raised):
+        raise reply.error
+    return reply.value

@@ -1,0 +1,220 @@
+"""Sagas: a run that fails for good is undone in reverse, each undo once, and no forward step beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.durable.shop import POLICY, Boom, Shop
+from twicesafe import (
+    CompensatedError,
+    CompensationFailedError,
+    LeaseLostError,
+    ParkedError,
+    RememberedFailureError,
+    State,
+    StepMismatchError,
+)
+
+ONCE = POLICY.replace(max_attempts=1)
+
+
+def saga(shop: Shop, names: str = "abc", fails: str = "c") -> Any:
+    """Steps a, b, c, each with its undo; the named one fails."""
+    effects = {name: shop.effect(name, f"{name}-result") for name in names}
+    undone: list[Any] = []
+    shop.failing[fails] = 99
+
+    def undo(name: str) -> Any:
+        act = shop.effect(f"undo-{name}")
+
+        def back(value: Any) -> Any:
+            undone.append(value)
+            return act()
+
+        return back
+
+    def run(steps: Any, order: str) -> Any:
+        for name in names:
+            yield steps.run(name, effects[name], undo=undo(name))
+
+    return run, undone
+
+
+def test_a_final_failure_undoes_in_reverse(shop: Shop) -> None:
+    body, undone = saga(shop)
+    run = shop.durable(body, policy=ONCE)
+    with pytest.raises(CompensatedError, match="Boom: c") as raised:
+        shop.run(run("x"))
+    assert isinstance(raised.value.__cause__, Boom)
+    assert raised.value.reason == "Boom: c"
+    assert undone == ["b-result", "a-result"]
+    assert shop.order == ["a", "b", "c", "undo-b", "undo-a"]
+    record = shop.run(shop.receiver.record(run.key("x")))
+    assert (record.state, record.error) == (State.FAILED, "CompensatedError")
+    with pytest.raises(CompensatedError, match="Boom: c"):
+        shop.run(run("x"))
+    assert shop.order == ["a", "b", "c", "undo-b", "undo-a"]
+
+
+def test_attempts_come_first(shop: Shop) -> None:
+    body, undone = saga(shop)
+    run = shop.durable(body, policy=POLICY.replace(max_attempts=3))
+    for _ in range(2):
+        with pytest.raises(Boom):
+            shop.run(run("x"))
+        assert undone == []
+        shop.clock.advance(ms=10)
+    with pytest.raises(CompensatedError):
+        shop.run(run("x"))
+    assert (shop.done["a"], shop.done["c"], len(undone)) == (1, 3, 2)
+
+
+def test_remembered_errors_are_final(shop: Shop) -> None:
+    body, undone = saga(shop)
+    run = shop.durable(body, policy=POLICY.replace(remember=(Boom,)))
+    with pytest.raises(CompensatedError):
+        shop.run(run("x"))
+    assert len(undone) == 2
+    plain = shop.durable(saga(shop, "c")[0], policy=POLICY.replace(remember=(Boom,)), scope=("p",))
+    with pytest.raises(Boom):
+        shop.run(plain("x"))
+    with pytest.raises(RememberedFailureError):
+        shop.run(plain("x"))
+
+
+def test_abort_undoes_at_once(shop: Shop) -> None:
+    act, back = shop.effect("act", 7), shop.effect("back")
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.run("act", act, undo=back)
+        yield steps.abort("refused")
+
+    run = shop.durable(run)
+    for _ in range(2):
+        with pytest.raises(CompensatedError, match="refused") as raised:
+            shop.run(run("x"))
+        assert (raised.value.reason, raised.value.retryable) == ("refused", False)
+    assert shop.order == ["act", "back"]
+
+
+def test_an_undo_has_the_policys_attempts(shop: Shop) -> None:
+    body, _ = saga(shop)
+    shop.failing["undo-b"] = 2
+    run = shop.durable(body, policy=POLICY.replace(remember=(Boom,), max_attempts=3))
+    with pytest.raises(CompensatedError):
+        shop.run(run("x"))
+    assert (shop.done["undo-b"], shop.done["undo-a"]) == (3, 1)
+
+
+def test_an_undo_that_keeps_failing_parks_and_release_goes_on(shop: Shop) -> None:
+    body, undone = saga(shop)
+    shop.failing["undo-a"] = 2
+    run = shop.durable(body, policy=POLICY.replace(remember=(Boom,), max_attempts=2))
+    with pytest.raises(CompensationFailedError, match="'a'") as raised:
+        shop.run(run("x"))
+    assert (raised.value.step, raised.value.reason) == ("a", "Boom: c")
+    record = shop.run(shop.receiver.record(run.key("x")))
+    assert (record.state, record.error) == (State.PARKED, "CompensationFailedError")
+    with pytest.raises(ParkedError):
+        shop.run(run("x"))
+    shop.run(shop.receiver.release(run.key("x"), by="ann", why="the bank is back"))
+    with pytest.raises(CompensatedError, match="Boom: c"):
+        shop.run(run("x"))
+    assert (shop.done["undo-b"], shop.done["undo-a"], shop.done["c"]) == (1, 3, 1)
+    assert undone[-1] == "a-result"
+
+
+@pytest.mark.parametrize("place", ["undo-b", "undo-a"])
+def test_a_crash_while_undoing_is_taken_up_and_nothing_new_runs(shop: Shop, place: str) -> None:
+    """The worker dies right after the effect of an undo: that undo runs again, the others do not."""
+    body, _ = saga(shop, "abcd", "c")
+    dies = [place]
+    run = shop.durable(body, policy=ONCE.replace(wait=0))
+    perform = shop.store.perform
+
+    def dying(request: Any) -> Any:
+        if dies and getattr(request, "name", "") == dies[0].replace("undo-", "undo:"):
+            dies.clear()
+            raise KeyboardInterrupt  # before it is recorded
+        return perform(request)
+
+    shop.store.perform = dying  # type: ignore[method-assign]
+    if shop.mode == "blocking":
+        # An interrupt during a recording is delayed, so it is recorded all the same.
+        with pytest.raises((KeyboardInterrupt, CompensatedError)):
+            shop.run(run("x"))
+    else:
+        with pytest.raises((KeyboardInterrupt, CompensatedError)):
+            shop.run(run("x"))
+    shop.clock.advance(ms=31_000)
+    with pytest.raises(CompensatedError, match="Boom: c"):
+        shop.run(run("x"))
+    other = "undo-a" if place == "undo-b" else "undo-b"
+    assert shop.done[other] == 1
+    assert shop.done[place] in (1, 2)
+    assert (shop.done["c"], shop.done["d"]) == (1, 0)
+
+
+def test_attempts_that_crashes_used_up_are_undone(shop: Shop) -> None:
+    act, back, later = shop.effect("act", 7), shop.effect("back"), shop.effect("later")
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.run("act", act, undo=back)
+        if shop.clock.dies:  # type: ignore[attr-defined]
+            steps._state.claim.pid = -1
+        yield steps.run("later", later)
+
+    shop.clock.dies = True  # type: ignore[attr-defined]
+    run = shop.durable(run, policy=POLICY.replace(max_attempts=2, wait=0))
+    for _ in range(2):
+        with pytest.raises(LeaseLostError):
+            shop.run(run("x"))
+        shop.clock.advance(ms=31_000)
+    shop.clock.dies = False  # type: ignore[attr-defined]
+    ran = shop.done["later"]
+    with pytest.raises(CompensatedError, match="used up"):
+        shop.run(run("x"))
+    assert (shop.done["act"], shop.done["back"], shop.done["later"]) == (1, 1, ran)
+
+
+def test_an_undo_that_the_code_lost_parks_the_run(shop: Shop) -> None:
+    act, back, stop = shop.effect("act"), shop.effect("back"), shop.effect("stop")
+    shop.failing["stop"] = 99
+    version = 1
+
+    def run(steps: Any, order: str) -> Any:
+        if version == 1:
+            yield steps.run("act", act, undo=back)
+        yield steps.run("stop", stop)
+
+    run = shop.durable(run, policy=POLICY.replace(max_attempts=2))
+    with pytest.raises(Boom):
+        shop.run(run("x"))
+    shop.clock.advance(ms=10)
+    version = 2
+    with pytest.raises((CompensationFailedError, Boom)) as raised:
+        shop.run(run("x"))
+    assert isinstance(raised.value, CompensationFailedError)
+    assert shop.done["back"] == 0
+    assert shop.run(shop.receiver.record(run.key("x"))).state is State.PARKED
+
+
+def test_a_mismatch_is_no_reason_to_undo_before_the_last_attempt(shop: Shop) -> None:
+    act, stop = shop.effect("act"), shop.effect("stop")
+    shop.failing["stop"] = 1
+    cents = [5]
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.run("act", act, cents[0])
+        yield steps.run("stop", stop)
+
+    run = shop.durable(run)
+    with pytest.raises(Boom):
+        shop.run(run("x"))
+    shop.clock.advance(ms=10)
+    cents[0] = 6
+    with pytest.raises(StepMismatchError):
+        shop.run(run("x"))
+    assert shop.run(shop.receiver.record(run.key("x"))).state is State.RELEASED

@@ -1,0 +1,379 @@
+"""Sleeping, waiting, signals and the completer: no worker waits, and what is due is found."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.durable.shop import POLICY, Boom, Shop
+from tests.patience import until
+from twicesafe import (
+    AsyncReceiver,
+    FingerprintMismatchError,
+    Key,
+    Receiver,
+    State,
+    Steps,
+    SuspendedError,
+    UsageError,
+)
+from twicesafe.stores.memory import MemoryStore
+
+HOUR = 3_600_000
+
+
+def state_of(shop: Shop, key: Key) -> Any:
+    return shop.run(shop.receiver.record(key)).state
+
+
+def complete(shop: Shop, **settings: Any) -> Any:
+    return shop.run(shop.receiver.complete_abandoned(**settings))
+
+
+def test_a_long_sleep_suspends_the_run(shop: Shop) -> None:
+    before, after = shop.effect("before"), shop.effect("after", "done")
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("before", before)
+        yield steps.sleep("cool-off", 3600)
+        return (yield steps.run("after", after))
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(SuspendedError) as raised:
+        shop.run(checkout("a"))
+    due = datetime.fromtimestamp(shop.clock() / 1000, UTC) + timedelta(hours=1)
+    assert abs(raised.value.resume_at - due) < timedelta(minutes=5)  # type: ignore[operator]
+    assert raised.value.retryable
+    record = shop.run(shop.receiver.record(checkout.key("a")))
+    assert (record.state, record.attempt) == (State.SUSPENDED, 0)
+    with pytest.raises(SuspendedError):
+        shop.run(checkout("a"))
+    assert complete(shop).found == 0
+    shop.clock.advance(ms=HOUR)
+    assert complete(shop).completed == 1
+    assert shop.run(checkout("a")) == "done"
+    assert shop.done == {"before": 1, "after": 1}
+    record = shop.run(shop.receiver.record(checkout.key("a")))
+    assert (record.attempt, record.cause) == (1, "resumed")
+    assert [step.name for step in record.steps] == ["before", "cool-off", "after"]
+
+
+def test_a_short_sleep_happens_in_place(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.sleep("blink", 0.01)
+        yield steps.sleep("nothing", 0)
+        return "done"
+
+    assert shop.run(shop.durable(checkout)("a")) == "done"
+
+
+def test_sleeping_is_not_an_attempt(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        for night in range(8):
+            yield steps.sleep(f"night-{night}", 3600)
+        return steps.attempt
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(max_attempts=2))
+    with pytest.raises(SuspendedError):
+        shop.run(checkout("a"))
+    for _ in range(8):
+        shop.clock.advance(ms=HOUR)
+        complete(shop)
+    assert shop.run(checkout("a")) == 1
+
+
+def test_a_function_cannot_catch_its_own_suspension(shop: Shop) -> None:
+    act = shop.effect("act")
+
+    def checkout(steps: Any, order: str) -> Any:
+        try:
+            yield steps.sleep("night", 3600)
+        except Exception:
+            yield steps.run("act", act)
+        return "done"
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(SuspendedError):
+        shop.run(checkout("a"))
+    assert not shop.done
+
+
+def test_a_signal_ends_a_wait(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        return [(yield steps.wait("approval"))]
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(SuspendedError) as raised:
+        shop.run(checkout("a"))
+    assert raised.value.resume_at is None
+    key = checkout.key("a")
+    assert state_of(shop, key) is State.SUSPENDED
+    assert shop.run(shop.receiver.signal(key, "approval", {"by": "ann"})) is True
+    assert shop.run(shop.receiver.signal(key, "approval", "second")) is False
+    assert complete(shop).completed == 1
+    assert shop.run(checkout("a")) == [{"by": "ann"}]
+    assert shop.run(shop.receiver.signal(key, "approval", "late")) is False
+
+
+def test_a_signal_may_come_before_its_run(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        return (yield steps.wait("approval", timeout=3600))
+
+    checkout = shop.durable(checkout)
+    assert shop.run(shop.receiver.signal(checkout.key("a"), "approval", False)) is True
+    assert shop.run(checkout("a")) is False
+
+
+def test_a_wait_ends_with_its_time_out(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        return [(yield steps.wait("approval", timeout=3600))]
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(SuspendedError):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=HOUR)
+    assert shop.run(checkout("a")) == [None]
+    assert shop.run(shop.receiver.signal(checkout.key("a"), "approval")) is False
+
+
+def test_a_short_wait_happens_in_place() -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY.replace(wait=30))
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> Any:
+        waiting.set()
+        return steps.wait("approval", timeout=30), steps.wait("never", timeout=0.01)
+
+    waiting = threading.Event()
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(checkout("a")))
+    thread.start()
+    assert waiting.wait(30)
+    receiver.signal(checkout.key("a"), "approval", 7)
+    thread.join(30)
+    assert answers == [(7, None)]
+
+
+def test_branches_that_wait_for_different_signals() -> None:
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY)
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> Any:
+            return await asyncio.gather(steps.wait("a"), steps.wait("b", timeout=3600))
+
+        with pytest.raises(SuspendedError):
+            await checkout("o")
+        await receiver.signal(checkout.key("o"), "b", 2)
+        await receiver.complete_abandoned()
+        await receiver.signal(checkout.key("o"), "a", 1)
+        await receiver.complete_abandoned()
+        assert await checkout("o") == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_submitted_runs_are_run_by_the_completer(shop: Shop) -> None:
+    act = shop.effect("act", "done")
+
+    def checkout(steps: Any, order: Any) -> Any:
+        return [(yield steps.run("act", act)), order["cents"]]
+
+    checkout = shop.durable(checkout, key=lambda order: order["id"])
+    key = shop.run(checkout.submit({"id": "a", "cents": 5}))
+    assert key == checkout.key({"id": "a", "cents": 5})
+    assert shop.run(checkout.submit({"id": "a", "cents": 5})) == key
+    with pytest.raises(FingerprintMismatchError):
+        shop.run(checkout.submit({"id": "a", "cents": 6}))
+    assert not shop.done
+    assert complete(shop).completed == 1
+    assert shop.run(checkout({"id": "a", "cents": 5})) == ["done", 5]
+    assert shop.run(checkout.submit({"id": "a", "cents": 5})) == key
+    assert complete(shop).found == 0
+    assert shop.done["act"] == 1
+
+
+def test_only_completed_functions_can_be_submitted(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        raise Boom
+        yield
+
+    checkout = shop.durable(checkout, complete=False)
+    with pytest.raises(UsageError, match="complete=False"):
+        shop.run(checkout.submit("a"))
+    with pytest.raises(Boom):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=HOUR)
+    assert complete(shop).found == 0, "only callers run it"
+
+
+def test_failed_and_abandoned_runs_belong_to_the_completer(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    act = shop.effect("act", "done")
+    shop.failing["act"] = 2
+
+    def checkout(steps: Any, order: str) -> Any:
+        return (yield steps.run("act", act))
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(Boom):
+        shop.run(checkout("a"))
+    assert complete(shop).found == 0, "its back-off is not over"
+    shop.clock.advance(ms=10)
+    with caplog.at_level(logging.WARNING, "twicesafe"):
+        assert complete(shop).failed == 1
+    shop.clock.advance(ms=10)
+    assert complete(shop).completed == 1
+    assert shop.done["act"] == 3
+
+
+def test_a_run_whose_code_is_gone_is_parked_when_no_completer_knows_it(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        return order
+        yield
+
+    checkout = shop.durable(checkout)
+    key = shop.run(checkout.submit("a"))
+    shop.receiver._durables.clear()
+    assert complete(shop).found == 0, "another service may have its code"
+    shop.clock.advance(ms=HOUR)
+    with caplog.at_level(logging.WARNING, "twicesafe"):
+        assert complete(shop).parked == 1
+    record = shop.run(shop.receiver.record(key))
+    assert record.state is State.PARKED
+    assert "no durable function" in record.error
+
+
+def test_a_run_whose_arguments_the_code_does_not_take_is_parked(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        return order
+        yield
+
+    old = shop.durable(checkout, name="checkout")
+    key = shop.run(old.submit("a"))
+    receiver = shop.receiver
+    if shop.mode == "blocking":
+
+        @receiver.durable(name="checkout", scope=("shop",))
+        def changed(steps: Any, basket: str) -> None: ...
+    else:
+
+        @receiver.durable(name="checkout", scope=("shop",))
+        async def changed(steps: Any, basket: str) -> None: ...
+
+    with caplog.at_level(logging.WARNING, "twicesafe"):
+        assert complete(shop).parked == 1
+    assert state_of(shop, key) is State.PARKED
+
+
+def test_a_suspended_inner_run_suspends_the_outer_one(shop: Shop) -> None:
+    def inner(steps: Any, order: str) -> Any:
+        return (yield steps.wait("approval", timeout=3600))
+
+    inner = shop.durable(inner, scope=("inner",))
+
+    def outer(steps: Any, order: str) -> Any:
+        return [(yield steps.run("inner", inner, order))]
+
+    outer = shop.durable(outer, scope=("outer",))
+    with pytest.raises(SuspendedError):
+        shop.run(outer("a"))
+    record = shop.run(shop.receiver.record(outer.key("a")))
+    assert (record.state, record.attempt) == (State.SUSPENDED, 0)
+    assert shop.run(shop.receiver.signal(inner.key("a"), "approval", "yes"))
+    complete(shop)
+    shop.clock.advance(ms=31_000)
+    complete(shop)
+    assert shop.run(outer("a")) == ["yes"]
+
+
+def test_an_operator_restarts_or_releases_a_run(shop: Shop) -> None:
+    act, stop = shop.effect("act"), shop.effect("stop")
+    shop.failing["stop"] = 2
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("act", act)
+        yield steps.run("stop", stop)
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(max_attempts=1))
+    key = checkout.key("a")
+    with pytest.raises(Boom):
+        shop.run(checkout("a"))
+    assert state_of(shop, key) is State.PARKED
+    shop.run(shop.receiver.release(key, by="ann"))
+    shop.clock.advance(ms=2 * 86_400_000)
+    shop.run(shop.receiver.sweep())
+    with pytest.raises(Boom):
+        shop.run(checkout("a"))
+    assert shop.done["act"] == 1, "a released run is never swept, and keeps its steps"
+    shop.run(shop.receiver.restart(key, by="ann", why="start over"))
+    shop.run(checkout("a"))
+    assert shop.done["act"] == 2
+    assert [entry.action for entry in shop.run(shop.receiver.audit(key))] == ["release", "restart"]
+
+
+def test_finished_runs_are_swept_with_their_steps(shop: Shop) -> None:
+    act = shop.effect("act")
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("act", act)
+
+    checkout = shop.durable(checkout)
+    shop.run(checkout("a"))
+    shop.clock.advance(ms=2 * 86_400_000)
+    shop.run(shop.receiver.sweep())
+    assert shop.store._steps == {}
+    assert shop.store._runs == {}
+
+
+def test_the_completer_runs_until_it_is_stopped() -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+    ran = threading.Event()
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> str:
+        ran.set()
+        return order
+
+    with receiver.completer(every=0.01) as completer:
+        key = checkout.submit("a")
+        assert ran.wait(30)
+        until(lambda: receiver.record(key).state is State.COMPLETED)  # type: ignore[union-attr]
+    completer.stop()
+    with pytest.raises(ValueError, match="every"):
+        receiver.completer(every=0)
+    foreground = receiver.completer(every=0.01)
+    thread = threading.Thread(target=foreground.run)
+    thread.start()
+    foreground.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_the_async_completer_runs_until_it_is_stopped() -> None:
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY)
+        ran = asyncio.Event()
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> str:
+            ran.set()
+            return order
+
+        async with receiver.completer(every=0.01):
+            await checkout.submit("a")
+            async with asyncio.timeout(30):
+                await ran.wait()
+        await receiver.close()
+
+    asyncio.run(main())

@@ -1,0 +1,219 @@
+"""The circuit breaker: a store that fails is left alone for a while, and a fallback may answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.receiver.bench import Bench, Counter
+from tests.receiver.faults import Outage
+from twicesafe import Breaker, ConfigurationError, Policy, State, StoreUnavailableError
+from twicesafe import events as ev
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
+
+BREAKER = Breaker(failures=3, rest=1000, longest_rest=1000)
+ALL = ("claim", "complete", "fail", "renew", "abandon", "read", "survey")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim gives up at once: how long it asks again is tested elsewhere."""
+    monkeypatch.setattr("twicesafe._core.delivery.CLAIM_PATIENCE", 0.0)
+
+
+def fallback(bench: Bench) -> Any:
+    store = MemoryStore()
+    return AsyncMemoryStore(store) if bench.is_async else store
+
+
+def guarded(bench: Bench, breaker: Breaker = BREAKER, **settings: Any) -> Any:
+    bench.receiver = bench.new_receiver(bench.store, breaker=breaker, **settings)
+    return bench.receiver
+
+
+def fail(bench: Bench, times: int = 3) -> Outage:
+    outage = bench.store.before = Outage(*ALL)
+    for number in range(times):
+        with pytest.raises(StoreUnavailableError):
+            bench.process(f"failing-{number}", Counter().quick)
+    return outage
+
+
+def asked(bench: Bench) -> int:
+    return sum(request.op == "claim" for request in bench.store.log)
+
+
+def test_a_store_that_fails_is_not_asked_for_a_while(bench: Bench):
+    guarded(bench)
+    fail(bench)
+    before, counter = asked(bench), Counter()
+    with pytest.raises(StoreUnavailableError, match=r"3 times in a row .* another \d+") as caught:
+        bench.process("k", counter.quick)
+    assert asked(bench) == before
+    assert counter.runs == 0
+    assert caught.value.retryable
+    assert caught.value.key is not None
+    (opened,) = bench.events(ev.BreakerChanged)
+    assert (opened.state, opened.failures) == ("open", 3)
+
+
+def test_fewer_failures_change_nothing(bench: Bench):
+    guarded(bench)
+    outage = fail(bench, 2)
+    outage.over()
+    assert bench.process("k", Counter().quick).value == "done"
+    fail(bench, 2).over()
+    assert bench.process("k-2", Counter().quick).value == "done"
+    assert bench.events(ev.BreakerChanged) == []
+
+
+def test_after_the_rest_one_claim_tries_and_closes_it(bench: Bench):
+    receiver = guarded(bench)
+    outage = fail(bench)
+    now = [receiver._runtime.clock()]
+    receiver._runtime.guard._clock = lambda: now[0]
+    outage.over()
+    with pytest.raises(StoreUnavailableError):
+        bench.process("k", Counter().quick)
+    now[0] += 1001
+    assert bench.process("k", Counter().quick).value == "done"
+    assert [event.state for event in bench.events(ev.BreakerChanged)] == ["open", "closed"]
+    assert receiver._runtime.store is bench.store, "the guard is gone: it costs nothing"
+
+
+def test_a_try_that_fails_opens_it_again(bench: Bench):
+    receiver = guarded(bench)
+    fail(bench)
+    now = [receiver._runtime.clock()]
+    receiver._runtime.guard._clock = lambda: now[0]
+    now[0] += 1001
+    before = asked(bench)
+    with pytest.raises(StoreUnavailableError, match="cut"):
+        bench.process("k", Counter().quick)
+    assert asked(bench) == before + 1
+    with pytest.raises(StoreUnavailableError, match="4 times in a row"):
+        bench.process("k", Counter().quick)
+    assert asked(bench) == before + 1
+
+
+def test_the_policy_says_what_happens_meanwhile(bench: Bench):
+    guarded(bench, policy=Policy(outage="run"))
+    counter = Counter()
+    bench.store.before = Outage(*ALL)
+    for number in range(5):
+        assert bench.process(f"k-{number}", counter.quick).attempt == 0
+    assert counter.runs == 5
+    assert asked(bench) == 3
+    assert len(bench.events(ev.Unprotected)) == 5
+
+
+def test_a_batch_is_refused_without_asking(bench: Bench):
+    guarded(bench)
+    fail(bench)
+    before = asked(bench)
+    outcomes = bench.process_many(["a", "b"], Counter().quick, key=str)
+    assert [type(one.error) for one in outcomes] == [StoreUnavailableError] * 2
+    assert asked(bench) == before
+
+
+def test_what_a_handler_did_is_recorded_although_the_circuit_is_open(bench: Bench):
+    """Only claims are kept from the store: a claim that is held is still ended there."""
+    receiver = guarded(bench)
+    counter = Counter()
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(10)
+    fail(bench).over()
+    assert receiver._runtime.guard.state == "open"
+    counter.go_on.set()
+    assert first.result(10).value == "done"
+    assert bench.record("k").state is State.COMPLETED
+    assert receiver._runtime.guard.state == "closed", "its answer shows that the store works"
+
+
+# --- the fallback ------------------------------------------------------------------------------
+
+
+def test_the_fallback_recognises_what_it_has_seen_and_counts_it(bench: Bench):
+    other = fallback(bench)
+    guarded(bench, Breaker(failures=3, rest=1000, longest_rest=1000, fallback=other))
+    bench.process("before", Counter().quick)
+    fail(bench)
+    counter = Counter()
+    assert bench.process("k", counter.quick).replayed is False
+    assert bench.process("k", counter.quick).replayed is True
+    assert counter.runs == 1
+    assert bench.process("before", counter.quick).replayed in (True, False)
+    fell_back = [event.key.value for event in bench.events(ev.FellBack)]
+    assert fell_back[0] == "k"
+    assert fell_back.count("k") == 1
+
+
+def test_a_claim_of_the_fallback_ends_there_although_the_store_is_back(bench: Bench):
+    other = fallback(bench)
+    receiver = guarded(bench, Breaker(failures=3, rest=1000, longest_rest=1000, fallback=other))
+    outage = fail(bench)
+    counter = Counter()
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(10)
+    outage.over()
+    bench.record("any")  # an answer: the circuit closes
+    assert receiver._runtime.guard.state == "closed"
+    counter.go_on.set()
+    assert first.result(10).value == "done"
+    assert bench.record("k") is None, "the store has not seen it: that is the price"
+    assert receiver._runtime.guard.lent == set()
+
+
+def test_a_manual_claim_and_a_batch_fall_back_too(bench: Bench):
+    other = fallback(bench)
+    receiver = guarded(bench, Breaker(failures=3, rest=1000, longest_rest=1000, fallback=other))
+    fail(bench)
+    assert bench.manual("k", lambda claim: "by hand").result == "by hand"
+    assert bench.manual("k", lambda claim: "again").result == "by hand"
+    outcomes = bench.process_many(["a", "b"], Counter().quick, key=str)
+    assert [one.value for one in outcomes] == ["done", "done"]
+    assert receiver._runtime.guard.lent == set()
+
+
+def test_leases_of_the_fallback_are_renewed_there(bench: Bench):
+    other = fallback(bench)
+    receiver = guarded(bench, Breaker(failures=3, rest=1000, longest_rest=1000, fallback=other))
+    receiver = receiver.options(policy=receiver.policy.replace(lease=0.3))
+    fail(bench)
+    counter = Counter()
+    first = bench.start(bench.call, receiver.process, "k", bench.in_mode(counter.slow))
+    assert counter.entered.wait(10)
+    (claim,) = receiver._runtime.keeper._live
+    before = claim.renewed
+    from tests.patience import until
+
+    until(lambda: claim.renewed > before)
+    assert not claim.gone
+    counter.go_on.set()
+    assert first.result(10).value == "done"
+
+
+def test_a_fallback_may_be_a_url(bench: Bench):
+    guarded(bench, Breaker(failures=1, rest=1000, longest_rest=1000, fallback="memory://"))
+    fail(bench, 1)
+    assert bench.process("k", Counter().quick).value == "done"
+
+
+def test_a_wrong_breaker_says_so(bench: Bench):
+    with pytest.raises(ConfigurationError, match="Breaker"):
+        guarded(bench, breaker=5)  # type: ignore[arg-type]
+
+
+def test_health_says_that_it_is_open(bench: Bench):
+    guarded(bench)
+    fail(bench)
+    health = bench.health()
+    assert health.status == "failing"
+    assert health["breaker"].status == "failing"
+
+
+def test_without_a_breaker_nothing_changes(bench: Bench):
+    fail(bench, 8)
+    assert bench.receiver._runtime.guard is None
+    assert asked(bench) == 8
