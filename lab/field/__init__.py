@@ -5,6 +5,8 @@ running       all of them, each engine in its own process; page: how they are pu
 adapters      every way to hold a transaction, killed at every phase (C3); adapter: one delivery
 proxy         a TCP proxy that cuts, delays, throttles and swallows
 drivers       a receiver, blocking or async, through any driver
+consumers     consumers on real brokers: killed workers, restarts, poison (C14); consumer_worker: a
+              worker; consumer_brokers: the brokers
 cuts          replies and requests that end after any number of bytes (C5); transactions: the inbox's
 zombies       workers that stand still past their lease, and wake (C7); zombie: such a worker
 clocks        clocks that jump (C8); clock_load: callers at work meanwhile; preload: what it
@@ -30,6 +32,7 @@ from . import (  # noqa: F401
     clocks,
     commits,
     concurrent_processes,
+    consumers,
     cuts,
     histories,
     lane_order,

@@ -29,8 +29,8 @@ TRIES: Final = 5
 
 @trial("adapter matrix", "C3", "deaths", ("sqlite", "postgres", "mariadb"))
 def adapter_matrix(t: Trial) -> None:
-    """A worker is killed at each phase of its transaction, on every driver and wrapper and in every way to
-    begin and nest there: are record and effect there together, and in the end once?"""
+    """A worker is killed at each phase of its transaction, on every driver and wrapper, and in every way to
+    begin and nest a transaction there. Are record and effect always together, and applied once in the end?"""
     rng = t.rng
     every = [way for way in ways.ALL + wrapped.ALL if way.engine == t.engine and not way.place]
     atomic = [way for way in every if way.verdict == "atomic"]

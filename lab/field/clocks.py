@@ -109,8 +109,8 @@ _KINDS: Final[dict[str, Any]] = {"postgres": _Postgres, "valkey": _Valkey, "mari
 
 @trial("clock of the server", "C8", "jumps")
 def server_clocks(t: Trial) -> None:
-    """The server's clock jumps by up to two hours, forward and back, under load: do two results of one
-    key ever exist?"""
+    """The server's clock jumps by up to two hours, forward and back, under load. Does a key ever get two
+    results?"""
     rng = t.rng
     server = _KINDS[t.engine]()
     server.prepare()
@@ -148,7 +148,7 @@ def _judge(t: Trial, work: Work, url: str) -> None:
 
 @trial("clock of the workers", "C8", "jumps", ("sqlite", *SERVERS))
 def worker_clocks(t: Trial) -> None:
-    """A worker's wall clock jumps by up to two hours, forward and back, under load: does anything
+    """A worker's wall clock jumps by up to two hours, forward and back, under load. Does anything
     change?"""
     rng = t.rng
     with fresh_url(t.engine) as url, tempfile.TemporaryDirectory() as folder:

@@ -21,8 +21,8 @@ STORM = ROOT / "tests" / "kill" / "inbox_storm.py"
 
 @trial("kill -9 in a transaction", "C3", "kills", SQL)
 def killed_inboxes(t: Trial) -> None:
-    """Workers are killed at random moments of a transaction that holds effect and record: is an effect
-    lost, done twice, or without its record?"""
+    """Workers are killed at random moments of a transaction with effect and record. Is an effect lost,
+    applied twice, or without its record?"""
     for turn in range(t.size(1, 20)):
         with folder_for() as folder, fresh_url(t.engine) as url:
             seed, kills = t.seed * 1000 + turn, t.size(60, 500)
@@ -34,8 +34,8 @@ def killed_inboxes(t: Trial) -> None:
 
 @trial("killed relays", "C13", "kills", SQL)
 def killed_relays(t: Trial) -> None:
-    """Two relays are killed again and again while writers commit late or roll back: is a message lost,
-    skipped or out of its key's order, and are repeats at most one batch for each kill, under one id?"""
+    """Two relays are killed again and again while writers commit late or roll back. Is a message lost,
+    skipped or out of order for its key? Is at most one batch repeated for each kill, under the same ids?"""
     kills = t.size(16, 200)
     with folder_for() as folder, fresh_url(t.engine) as url:
         after = carnage(url, folder, kills, t.seed)

@@ -84,9 +84,9 @@ KINDS: dict[str, tuple[dict[str, object], Any]] = {
 
 @trial("kill -9", "C3", "kills", ("sqlite", *SERVERS))
 def kills(t: Trial) -> None:
-    """Workers are killed at random moments while the broker delivers everything several times: is a key
-    lost, or an effect done again without a recorded cause? With hold, and on a resource that knows
-    fences: is it done twice at all?"""
+    """Workers are killed at random moments while the broker delivers everything several times. Is a key
+    lost, or an effect repeated without a recorded cause? With hold, or on a resource that checks fences,
+    is an effect repeated at all?"""
     for number, (kind, (options, check)) in enumerate(KINDS.items()):
         for turn in range(t.size(1, 18 if kind == "retry" else 1)):
             with folder_for() as folder, fresh_url(t.engine) as url:
@@ -102,7 +102,7 @@ def kills(t: Trial) -> None:
 
 @trial("storms on one key", "C9", "storms", ("sqlite", *SERVERS))
 def storms(t: Trial) -> None:
-    """A thousand callers in five processes want one key at the same moment: does exactly one run, and do
+    """A thousand callers in five processes want one key at the same moment. Does exactly one run, and do
     all get the same bytes?"""
     for kind in ("threads", "tasks"):
         with folder_for() as folder, fresh_url(t.engine) as url:

@@ -249,21 +249,21 @@ def _sweep(t: Trial, way: str, per_scene: int | None) -> None:
 
 @trial("cut replies", "C5", "cuts")
 def cut_replies(t: Trial) -> None:
-    """Every reply of claim, complete, fail, renew, replay and batch ends after any number of bytes:
-    one run, one result, and no caller waits for a lease."""
+    """Every reply to claim, complete, fail, renew, replay and batch is cut after every number of bytes.
+    There must be one run and one result, and no caller may wait for a lease."""
     _sweep(t, "reply", None if t.full else 6)
 
 
 @trial("cut requests", "C5", "cuts")
 def cut_requests(t: Trial) -> None:
-    """Every request ends after some number of bytes: one run, one result, and no caller waits for a lease."""
+    """Every request is cut after some number of bytes. One run, one result, and no caller waits for a lease."""
     _sweep(t, "request", t.size(3, 100))
 
 
 @trial("rough network", "C5", "faults")
 def rough_network(t: Trial) -> None:
-    """Connections reset, half closed, delayed beyond the time-out, throttled and swallowed in silence:
-    one run, one result, and no caller waits for a lease."""
+    """Connections are reset, half closed, delayed beyond the time-out, throttled and silently dropped.
+    There must be one run and one result, and no caller may wait for a lease."""
 
     def through_one(driver: str, page: Trial) -> None:
         rng = random.Random(f"rough/{driver}/{t.seed}")
@@ -307,8 +307,8 @@ def end_in_mid_record(server: Any, url: str, driver: str, delay: float = 0.3) ->
 
 @trial("ending loops", "C5", "ends")
 def ending_loops(t: Trial) -> None:
-    """An event loop ends (asyncio.run returns, Ctrl-C) while a record is on the wire: does it end, and
-    is the work recorded?"""
+    """An event loop ends (asyncio.run returns, Ctrl-C) while a result is being recorded. Does the loop end,
+    and is the work recorded?"""
     server = shared(t.engine)
     for driver in DRIVERS[t.engine][1:]:
         for _ in range(t.size(2, 10)):

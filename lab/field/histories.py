@@ -181,8 +181,8 @@ def record(
 
 @trial("linearisable histories", "C10", "histories", ("sqlite", *SERVERS))
 def linearisable(t: Trial) -> None:
-    """Concurrent clients under cut connections: is every history one that a single atomic store could
-    have given?"""
+    """Concurrent clients work over connections that are cut. Could a single atomic store have produced
+    every history?"""
     rng = t.rng
     clients = 10
     operations = t.size(200, 500)

@@ -94,8 +94,8 @@ class _Backlog:
 
 @trial("lane order", "C13", "messages", SQL)
 def lane_order(t: Trial) -> None:
-    """A broker refuses messages at random, lanes rest and are parked, an operator retries or skips them, and
-    there is a large backlog: does every message arrive, in the order of its key?"""
+    """A broker refuses messages at random, lanes back off and are parked, an operator retries or skips them,
+    and there is a large backlog. Does every message arrive, in the order of its key?"""
     rng = t.rng
     with fresh_url(t.engine) as url, Outbox.open(url) as outbox:
         broker = _Broker(random.Random(rng.random()))

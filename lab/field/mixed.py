@@ -97,8 +97,8 @@ def _place(engine: str) -> Iterator[Place]:
 
 @trial("mixed modes", "C9", "deliveries", ("sqlite", "postgres", "mariadb"))
 def mixed_modes(t: Trial) -> None:
-    """Receivers and inboxes get the same messages at once, transactions stay open, and a sweep runs beside
-    them: does every message take effect once, and is a key that is held ever called an outage?"""
+    """Receivers and inboxes get the same messages at once, transactions stay open, and a sweep runs at the
+    same time. Is every message applied once? Is a key that a transaction holds ever reported as an outage?"""
     with _place(t.engine) as place, Inbox.open(place.url) as inbox:
         keys = [f"m-{number}" for number in range(t.size(12, 300))]
         values: dict[str, set[str]] = {key: set() for key in keys}

@@ -23,8 +23,8 @@ STEPS = 50
 
 @trial("model of the store", "C11", "examples", ("sqlite", *SERVERS))
 def models(t: Trial) -> None:
-    """Claims, endings, impostors, batches, operators, sweeps and reopening in any order: does the store
-    answer as the lifecycle does, and is every row the same?"""
+    """Claims, completions, stale owners, batches, operators, sweeps and reopening come in any order. Does
+    the store answer like the lifecycle table, and is every row the same?"""
     hooks = type(hooks_for(t.engine))
     examples = t.size(3, 500 if t.engine == "sqlite" else 50)  # a server is asked 50 times for each
     for mode in ("blocking", "async"):

@@ -22,7 +22,7 @@ NAMES = {
 
 
 def field_versions(trials: Sequence[Trial]) -> dict[str, str]:
-    """What was in the field besides us."""
+    """The versions of everything else in the trials."""
     found = {"kernel": platform.release()} if trials else {}
     for name in DRIVERS if trials else ():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -37,11 +37,11 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
     seeds = sorted({done.seed for done in trials})
     size = "full size" if all(done.full for done in trials) else "the small size of CI"
     lines = [
-        "## Field",
+        "## Trials on real servers",
         "",
-        "Real servers, real processes and a network between them, all mistreated. Each engine runs in",
-        "its own process with servers of its own; connections go through a proxy of the lab that cuts,",
-        f"delays, throttles and swallows. This run was of {size}, with seed",
+        "Faults on real servers, real processes and the network between them. Each engine runs in its own",
+        "process with its own servers. Connections go through a proxy that cuts, delays, throttles and drops",
+        f"traffic. This run was of {size}, with seed",
         f"{', '.join(map(str, seeds))}: {len(trials)} trials, **{len(broken)} of them broken**.",
         "A failing trial prints the command that repeats it; any of them can be run alone:",
         "",
@@ -56,7 +56,7 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
         if not some:
             continue
         lines += [
-            f"**{name[:1].upper()}{name[1:]}** ({entry.method}). {entry.question}",
+            f"**{name[:1].upper()}{name[1:]}.** {entry.question}",
             "",
             f"| | {entry.unit} | broken | counted | s |",
             "|---|---|---|---|---|",

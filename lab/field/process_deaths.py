@@ -246,8 +246,8 @@ SCENARIOS: Final[dict[str, tuple[Callable[[Stage], World], dict[str, Any], Any, 
 
 @trial("crash points", "C4", "deaths", ("sqlite", *SERVERS))
 def crash_sweep(t: Trial) -> None:
-    """A worker dies before and after every statement, at its handler's start and after its effect: is
-    anything lost, doubled without a cause, or answered in two ways?"""
+    """A worker dies before and after every statement, when its handler starts, and after its effect. Is
+    anything lost, repeated without a cause, or answered in two ways?"""
     rng = t.rng
     with tempfile.TemporaryDirectory(prefix="twicesafe-lab-") as folder:
         stage = Stage(t.engine, Path(folder))

@@ -38,8 +38,8 @@ SOON: Final = 60.0
 
 @trial("refused payloads", "C5", "keys", ("sqlite", *SERVERS))
 def refused_payloads(t: Trial) -> None:
-    """A store takes everything but one large result: does its key end soon, without its result, with
-    one effect whatever is delivered again, and do the others of its batch keep theirs?"""
+    """A store accepts everything except one large result. Is its key soon recorded as done without the
+    result, with one effect however often it is delivered? Do the other items of its batch keep their results?"""
     ways = (_refusing,) if t.engine == "sqlite" else (_refusing, _cutting)
     for way in ways:
         for driver in DRIVERS[t.engine]:
@@ -123,9 +123,7 @@ def _forbid_in_file(path: str) -> None:
 
 def _constrain(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            f"ALTER TABLE twicesafe_records ADD CHECK (octet_length(result) < {LIMIT})"
-        )
+        connection.execute(f"ALTER TABLE twicesafe_keys ADD CHECK (octet_length(result) < {LIMIT})")
 
 
 @contextmanager

@@ -38,8 +38,8 @@ SPARE: Final = 6 * 2**20
 
 @trial("soak", "C15", "deliveries", ("sqlite", *SERVERS))
 def soak(t: Trial) -> None:
-    """A bit of everything for minutes, with cut connections: does memory grow, and is a descriptor, a
-    thread or a connection left behind?"""
+    """All kinds of work for minutes, with cut connections. Does memory grow? Is a file descriptor, a thread
+    or a connection left behind?"""
     rng = t.rng
     seconds = t.size(6, 300)
     with fresh_url(t.engine) as plain, _proxy(t.engine) as proxy:
@@ -127,8 +127,8 @@ class Refusing:
 
 @trial("no room", "C15", "refusals", ("sqlite", *SERVERS))
 def no_room(t: Trial) -> None:
-    """The store refuses writes (memory full, read-only, disk full) before a claim and in mid-work: does
-    a handler start without a claim, or is work that was done lost?"""
+    """The store refuses writes (memory full, read-only, disk full) before a claim and during work. Does a
+    handler start without a claim? Is finished work lost?"""
     if t.engine == "sqlite":
         _full_disk(t)
         return
@@ -192,7 +192,7 @@ def _full_disk(t: Trial) -> None:
 
 @trial("recovery", "C15", "ends of workers", ("sqlite", *SERVERS))
 def recovery(t: Trial) -> None:
-    """A worker is killed, or interrupted, in mid-work: how soon does the next delivery run?"""
+    """A worker is killed or interrupted while its handler runs. How soon does the next delivery run?"""
     policy = Policy(lease=LEASE, wait=20)
     with fresh_url(t.engine) as url, Receiver.open(url, policy=policy) as receiver:
         for number in range(t.size(2, 20)):

@@ -35,7 +35,7 @@ DURABLE: Final[dict[str, dict[str, str]]] = {
 
 @trial("restarts under load", "C6", "restarts")
 def restarts(t: Trial) -> None:
-    """The server is stopped and killed under load, again and again: is a recorded result lost, or a key
+    """The server is stopped and killed under load, again and again. Is a recorded result lost? Does a key
     run twice?"""
     rng = t.rng
     with launch(t.engine, **DURABLE[t.engine]) as server:
@@ -175,8 +175,8 @@ def _again(receiver: Receiver, key: str) -> str:
 
 @trial("failover", "C6", "failovers", ("valkey",))
 def failover(t: Trial) -> None:
-    """The primary dies while its replica is cut off and takes its place: what that loses without
-    wait_replicas, and with wait_replicas=1."""
+    """The primary dies while its replica is cut off, and the replica takes over. This counts what is lost
+    without wait_replicas, and with wait_replicas=1."""
     for replicas in (0, 1):
         found: Counter[str] = Counter()
         for number in range(t.size(1, 10)):

@@ -24,7 +24,9 @@ from .trial import TRIALS, Trial, run_trial
 
 __all__ = ["ENGINES", "a_seed", "in_processes", "run_here", "told", "totals"]
 
-ENGINES: Final = ("mariadb", "postgres", "valkey", "sqlite")
+ENGINES: Final = (
+    "mariadb", "postgres", "valkey", "rabbitmq", "nats", "ministack", "sqlite",
+)  # fmt: skip
 """The slowest first: what is started last should end soon."""
 
 ROOT: Final = Path(__file__).parent.parent.parent

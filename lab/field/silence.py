@@ -58,8 +58,8 @@ class _Threads:
 
 @trial("silent primary", "C6", "failovers", ("valkey",))
 def silent_primary(t: Trial) -> None:
-    """The primary is stopped until its replica has its place, then wakes: does a finished key run
-    again, for a worker that met the silence or for one that was idle?"""
+    """The primary is paused until its replica has taken over, then it resumes. Does a finished key run
+    again, either for a worker that got no answer or for one that was idle?"""
     for number in range(t.size(1, 10)):
         _one_silence(t, number)
         t.tried += 1

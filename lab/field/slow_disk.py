@@ -73,8 +73,8 @@ def _one_crash(appendfsync: str) -> Counter[str]:
 
 @trial("slow disk", "C6", "kills", ("valkey",))
 def slow_disk(t: Trial) -> None:
-    """The server is killed while a sync of its file takes long: what that loses with appendfsync everysec,
-    and with always."""
+    """The server is killed while a slow sync of its file is running. This counts what is lost with
+    appendfsync everysec, and with always."""
     for appendfsync in SYNC:
         found: Counter[str] = Counter()
         for _ in range(t.size(1, 10)):

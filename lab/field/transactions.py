@@ -150,8 +150,8 @@ CALLERS: Final[dict[str, tuple[type[Psycopg], ...]]] = {
 
 @trial("cut commits", "C5", "cuts", ("postgres", "mariadb"))
 def cut_commits(t: Trial) -> None:
-    """The caller's own transaction, with the inbox in it, ends after any number of bytes, COMMIT and its
-    reply included: is the effect there, and there once, whatever the caller saw?"""
+    """The connection of a caller's transaction with an inbox is cut after every number of bytes, also in
+    COMMIT and its reply. Is the effect applied once, whatever the caller saw?"""
     server = shared(t.engine)
     for kind in CALLERS[t.engine]:
         with server.fresh() as direct, Proxy(server.port) as proxy:

@@ -87,8 +87,8 @@ class Worker:
 
 @trial("zombies", "C7", "awakenings", ("sqlite", *SERVERS))
 def zombies(t: Trial) -> None:
-    """Workers stopped past their lease and woken again: is anything that they say accepted, and do they
-    know soon that they lost?"""
+    """Workers are stopped past their lease and resumed. Is anything that they write accepted? Do they soon
+    notice that they lost the claim?"""
     with fresh_url(t.engine) as url, Receiver.open(url, policy=Policy(wait=20)) as receiver:
         workers = {kind: Worker(url, kind) for kind in ("threads", "tasks")}
         try:

@@ -3,6 +3,7 @@
 leases        the exchange of lease mode: claims, leases, results, operators
 transactions  the inbox of transaction mode: commits, rollbacks, deferred writes, operators
 relays        the outbox relay: slots, lanes, refusals, operators, a broker
+consumers     consumers: attempts, lanes, suspects, dead letters, a broker that redelivers
 
 virtual       virtual time, and one run of one plan
 plans         what plans of all studies are made of
@@ -16,11 +17,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import leases, relays, transactions
+from . import consumers, leases, relays, transactions
 from .study import Study
 
 __all__ = ["STUDIES"]
 
 STUDIES: Final[dict[str, Study]] = {
-    each.name: each for each in (leases.STUDY, transactions.STUDY, relays.STUDY)
+    each.name: each for each in (leases.STUDY, transactions.STUDY, relays.STUDY, consumers.STUDY)
 }

@@ -61,6 +61,12 @@ class Hunt(msgspec.Struct):
     schedule: int | None
     invariant: str = ""
     how: str = ""
+    ways: dict[str, int | None] = {}
+    """On each other way of its study, the first schedule that showed it; None: it survived there."""
+
+    @property
+    def survived(self) -> bool:
+        return self.schedule is None or None in self.ways.values()
 
 
 def cores() -> int:
@@ -131,11 +137,22 @@ def _hunt(quarry: tuple[str, int]) -> Hunt:
     name, limit = quarry
     bug, study = MUTANTS[name].bug, STUDIES[MUTANTS[name].study]
     with mutated(name):
-        for seed in range(limit):
-            _, violation = study.run(study.draw(seed), None)
-            if violation is not None:
-                return Hunt(name, study.name, bug, seed, violation.name, violation.how)
-    return Hunt(name, study.name, bug, None)
+        found = _first_violation(study, lambda plan: plan, limit)
+        hunt = Hunt(name, study.name, bug, None)
+        if found is not None:
+            hunt = Hunt(name, study.name, bug, found.seed, found.invariant, found.how)
+        for way, take in study.ways.items():
+            there = _first_violation(study, take, limit)
+            hunt.ways[way] = None if there is None else there.seed
+    return hunt
+
+
+def _first_violation(study: Study, take: Callable[[Any], Any], limit: int) -> Found | None:
+    for seed in range(limit):
+        _, violation = study.run(take(study.draw(seed)), None)
+        if violation is not None:
+            return Found(seed, violation.name, violation.how)
+    return None
 
 
 @contextmanager

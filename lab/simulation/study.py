@@ -42,5 +42,7 @@ class Study(msgspec.Struct, frozen=True):
     """What many schedules must have met, as `campaign` counts it: ``"fault: reply lost"``."""
     met: dict[str, str]
     """The kinds of what was met that the report shows, each with its title."""
+    ways: dict[str, Callable[[Any], Any]] = {}
+    """Other ways on which a plan can run: a mutant must be found on each of them too."""
     share: int = 1
     """It gets one of so many schedules: where one takes longer."""

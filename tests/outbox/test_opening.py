@@ -113,9 +113,9 @@ def test_publisher_and_store_in_the_wrong_order(url: str):
     store = open_store(url)
     with pytest.raises(UsageError, match="takes a store, not Broker"):
         OutboxRelay(Broker(), store)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="is a store, not where a relay publishes to"):
+    with pytest.raises(ConfigurationError, match="is a store, not a publisher"):
         OutboxRelay.open("nats://localhost", url)
-    with pytest.raises(ConfigurationError, match="is where a relay publishes to, not a store"):
+    with pytest.raises(ConfigurationError, match="is a publisher, not a store"):
         OutboxRelay.open("nats://localhost", Broker())
     store.close()
 

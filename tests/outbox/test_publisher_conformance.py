@@ -1,4 +1,7 @@
-"""The shipped suite for publishers, on all five, each with its real server (Kafka: see tests.servers)."""
+"""The shipped suite for publishers, on each publisher, with its real server.
+
+Kafka and SQS: see tests.servers for what stands for them.
+"""
 
 from __future__ import annotations
 
@@ -214,6 +217,63 @@ class TestKafka(PublisherConformance):
             self.server.resume()
 
     outage = silence
+
+
+class TestSqsFifo(BehindProxy):
+    """On an emulator: see tests.servers.ministack."""
+
+    makes_topics = False
+    suffix = ".fifo"
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, ministack: Any) -> Iterator[None]:
+        self.client = ministack.client()
+        self.got: dict[str, list[str]] = {}
+        with Proxy(ministack.port) as self.proxy:
+            yield
+        self.client.close()
+
+    def open_publisher(self) -> Any:
+        place = f"endpoint=http://127.0.0.1:{self.proxy.port}"
+        return open_publisher(f"sqs://?{place}&region=us-east-1&timeout=1")
+
+    def topic(self, name: str) -> str:
+        queue = f"{name}-{uuid.uuid4().hex[:8]}{self.suffix}"
+        attributes = {"FifoQueue": "true"} if self.suffix else {}
+        self.client.create_queue(QueueName=queue, Attributes=attributes)
+        return queue
+
+    def taken(self, topic: str) -> list[str]:
+        url = self.client.get_queue_url(QueueName=topic)["QueueUrl"]
+        mine = self.got.setdefault(topic, [])
+        while found := self.client.receive_message(
+            QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["id"]
+        ).get("Messages"):
+            for message in found:
+                mine.append(message["MessageAttributes"]["id"]["StringValue"])
+                self.client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        return mine
+
+    def poison(self) -> Sequence[Message]:
+        small = self.topic(f"small{next(_numbers)}")
+        self.client.set_queue_attributes(
+            QueueUrl=self.client.get_queue_url(QueueName=small)["QueueUrl"],
+            Attributes={"MaximumMessageSize": "1024"},
+        )
+        return [
+            poison(self.topic("large"), b"x" * (1 << 20)),  # too large with its attributes
+            poison(small, b"x" * 2000),  # the queue's own limit
+            poison("no name for a queue"),
+        ]
+
+    def missing_topic(self) -> str:
+        return f"missing{self.suffix}"
+
+
+class TestSqsStandard(TestSqsFifo):
+    """The emulator keeps the order of a standard queue; AWS does not promise it."""
+
+    suffix = ""
 
 
 class TestWebhook(BehindProxy):

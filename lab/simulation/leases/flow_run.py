@@ -31,6 +31,8 @@ from twicesafe._core.commands import (
 from twicesafe._core.protocol import Abandon, ClaimRequest
 from twicesafe._runtime.single_flight import Flight
 from twicesafe._values.context import ActiveClaim
+from twicesafe._values.owner_token import is_ahead
+from twicesafe._values.records import Cause
 from twicesafe.errors import LeaseLostError, StoreUnavailableError
 
 from ..violations import Violation
@@ -54,7 +56,7 @@ ABANDONED_KEPT = 60_000
 class FlowRun:
     __slots__ = (
         "_below", "_flow", "_jobs", "_recording", "_run", "_turn", "_unanswered", "_waits", "alive",
-        "asked", "cancelled", "claims", "faults", "flight", "messages", "name", "on_end", "process",
+        "asked", "cancelled", "claims", "concurrency", "faults", "flight", "messages", "name", "on_end", "process",
     )  # fmt: skip
 
     def __init__(self, process: Process, name: str, faults: dict[int, Fault]) -> None:
@@ -62,6 +64,8 @@ class FlowRun:
         self.name = name
         self.faults = faults
         self.messages = 0
+        self.concurrency = 1
+        """Of a batch: how many of its handlers run at once."""
         self.alive = True
         self.claims: list[ActiveClaim] = []
         self.flight: Flight | None = None
@@ -187,7 +191,9 @@ class FlowRun:
     def _perform_many(self, command: PerformMany) -> Any:
         asks = command.requests
         if asks and type(asks[0]) is ClaimRequest:
-            self.asked = self.asked or asks  # until they are held; some are asked again
+            self._look_at_claims(asks)
+            again = any(asks[0] is one for one in self.asked)
+            self.asked = self.asked if again else asks  # until they are held
             resume = self._later("claims")
         else:
             self._recording = command
@@ -198,6 +204,13 @@ class FlowRun:
 
         self._carry(asks, arrived)
         return WAIT
+
+    def _look_at_claims(self, asks: list[ClaimRequest]) -> None:
+        counted = sum(not is_ahead(ask.owner) for ask in asks)
+        if counted > self.concurrency:
+            broken("attempts count starts", f"{counted} claims count, {self.concurrency} can start")
+        if any(is_ahead(ask.owner) and (ask.hold or ask.max_attempts == 1) for ask in asks):
+            broken("attempts count starts", "claimed ahead, and one start is all that is allowed")
 
     # -- waiting ------------------------------------------------------------------------------
 
@@ -289,9 +302,21 @@ class FlowRun:
                 self.hold(claim)
             elif claim.lost:
                 return Raised(LeaseLostError("the claim ended before its turn", key=claim.key))
+            self._look_at_start(claim)
         timeout = command.timeout if self.process.loop else None
         self._run = Run(command.run, claim, timeout, done)  # type: ignore[arg-type]
         return None
+
+    def _look_at_start(self, claim: ActiveClaim) -> None:
+        died = claim.cause is Cause.LEASE_EXPIRED
+        if is_ahead(claim.owner) and (died or claim.attempt > 1):
+            broken("attempts count starts", f"attempt {claim.attempt} starts, claimed ahead")
+        beside = [] if self._jobs is None else self._jobs.claims()
+        for one in (claim, *beside):
+            if beside and one is not None and one.cause is Cause.LEASE_EXPIRED and one.attempt > 1:
+                broken(
+                    "suspects run alone", f"attempt {one.attempt} of {one.key} runs beside others"
+                )
 
     def _detach(self, command: Detach) -> Any:
         if self.process.loop:  # a coroutine can be stopped: it goes on here
@@ -317,13 +342,14 @@ class FlowRun:
         return rest
 
     def _launch(self, command: Launch) -> Any:
-        if self._jobs is None:
+        if command.jobs:
             if self.cancelled is not None:
                 return [(index, NotStarted()) for index, _ in command.jobs]
             for _, job in command.jobs:
                 assert job.claim is not None
                 self.hold(job.claim)
             self._jobs = Jobs(self, command)
+        assert self._jobs is not None
         stop = command.stop or self.cancelled is not None
         self._jobs.ask(stop, self._later("launch"))
         return WAIT

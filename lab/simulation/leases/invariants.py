@@ -25,6 +25,8 @@ INVARIANTS: Final = Rules(
         "mismatch first": "a different fingerprint is a mismatch; this is checked first (P11)",
         "every start has a cause": "every start after the first has a recorded cause, and it is the true one (P12)",
         "attempts count": "attempts are counted at the claim and never exceed max_attempts",
+        "attempts count starts": "a batch counts no claim that cannot start yet; what was tried before starts under a claim that counts",
+        "suspects run alone": "in a batch, a message whose last worker died in a counted start runs while no other one does",
         "hold means once": "under hold, a key starts again only after an operator's act or a known failure",
         "closed keys stay closed": "a held, parked or forgotten key starts only after an operator's act",
         "waiting answers are true": "busy, resting, held and parked are answered only when they are true",

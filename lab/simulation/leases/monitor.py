@@ -12,6 +12,7 @@ from typing import Any
 
 from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Verdict
+from twicesafe._values.owner_token import is_ahead
 from twicesafe._values.records import Cause, Row, State
 
 from .invariants import broken
@@ -158,7 +159,7 @@ class Monitor:
             if past.state is not State.HELD:
                 broken("waiting answers are true", f"held, but it is {past.state}")
         elif verdict is Verdict.PARKED:
-            over = past.attempts >= ask.max_attempts
+            over = past.attempts - (working and is_ahead(past.owner)) >= ask.max_attempts
             if past.state is State.RELEASED and over and past.rest <= now:
                 past.state, past.expires = State.PARKED, 0
             elif working and past.lease <= now and over:
@@ -207,6 +208,8 @@ class Monitor:
             broken("fences grow", f"fence {answer.fence} after {past.top}")
         if answer.cause is not cause:
             broken("every start has a cause", f"{answer.cause} recorded, {cause} is true")
+        if state is State.IN_PROGRESS and is_ahead(past.owner):
+            attempts -= 1  # it was claimed ahead, so it does not count
         if answer.attempt != attempts + 1:
             broken("attempts count", f"start {attempts + 1} is called attempt {answer.attempt}")
         if answer.attempt > ask.max_attempts:

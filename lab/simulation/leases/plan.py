@@ -84,6 +84,8 @@ class Plan(msgspec.Struct, frozen=True):
     incidents: tuple[Incident, ...] = ()
     renewals: tuple[Fault, ...] = ()
     """Faults of keeper messages, numbered over all processes."""
+    fast: bool = True
+    """Single deliveries take the fast path, as shipped; else the whole flow."""
 
 
 _ENDS: Final = (

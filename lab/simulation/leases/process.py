@@ -19,6 +19,7 @@ from twicesafe._runtime.single_flight import SingleFlight
 from twicesafe._values.context import ActiveClaim
 
 from ..virtual import Actor
+from .fast_delivery import fast_delivery
 from .flow_run import FlowRun
 from .invariants import broken
 from .network import unavailable
@@ -85,9 +86,13 @@ class Process(Actor):
         for seconds in delivery.cancelled:
             self.after(seconds, flow_run.cancel)
         if len(calls) == 1:
-            flow_run.start_flow(deliver(calls[0], flow_run.join(calls[0])))
+            call, flight = calls[0], flow_run.join(calls[0])
+            fast = self.world.plan.fast
+            flow = fast_delivery(call, flight, self.loop) if fast else deliver(call, flight)
+            flow_run.start_flow(flow)
         else:
-            flow_run.start_flow(exchange_many(calls, 2))
+            flow_run.concurrency = 1 + delivery.policy % 2
+            flow_run.start_flow(exchange_many(calls, flow_run.concurrency))
 
     def _answered(
         self, calls: list[Call], ended: Callable[[], None] | None, flow_run: FlowRun, answer: Any

@@ -35,11 +35,11 @@ _OUTCOMES: Final = (
 STUDY: Final = Study(
     name="relays",
     about=(
-        "The outbox relay. The lease and publish flows of one to three relays are stepped by a scheduler, "
-        "under virtual time, between a store and a broker. What runs is the shipped code: both "
-        "flows, and the SQL programs of the SQLite outbox on a database in memory. Rows with lower "
-        "numbers come in late, as on the other engines. Invariants are looked for at every request "
-        "that reaches the store and at every call that reaches the broker."
+        "The outbox relay. A scheduler runs the lease and publish flows of one to three relays step by "
+        "step, in virtual time, between a store and a broker. It runs the shipped code: both flows, and "
+        "the SQL programs of the SQLite outbox on a database in memory. Some rows with lower numbers "
+        "arrive late, as on the other engines. Invariants are checked at every request that reaches the "
+        "store, and at every call that reaches the broker."
     ),
     rules=INVARIANTS,
     draw=draw,

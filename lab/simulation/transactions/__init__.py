@@ -34,10 +34,10 @@ STUDY: Final = Study(
     name="transactions",
     about=(
         "Transaction mode. Consumers and handlers run on a virtual database, which has transactions, row "
-        "locks and a clock; a scheduler suspends them in the midst of a statement. What runs is the "
-        "shipped code: both twins of the inbox, flow, lifecycle, the programs that all engines share, "
-        "and the notes without their thread. Invariants are looked for at every write, commit, start "
-        "and answer."
+        "locks and a clock; a scheduler can suspend them in the middle of a statement. It runs the "
+        "shipped code: the blocking and the async inbox, flow, lifecycle, the programs that all engines "
+        "share, and the deferred writes without their thread. Invariants are checked at every write, "
+        "commit, start and answer."
     ),
     rules=INVARIANTS,
     draw=draw,

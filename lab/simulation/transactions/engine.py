@@ -36,6 +36,7 @@ class Programs:
     """What `InTransaction` asks of an engine's programs."""
 
     lock = ""
+    moves = None  # no migration is under way
 
     def load(self, id: bytes, lock: str) -> Program[Any]:  # noqa: A002
         return (yield Load(id))

@@ -20,7 +20,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, Self
 
 from .. import _transactions as transactions
+from .._core.encrypting import encrypted_body
 from .._core.outbox_requests import (
+    Added,
     Backlog,
     Depth,
     OutboxRequest,
@@ -30,6 +32,7 @@ from .._core.outbox_requests import (
     Reply,
     Unpark,
 )
+from .._values.cipher import Cipher
 from .._values.clocks import wall_clock
 from .._values.closed import closed
 from ..errors import UsageError, stays_here
@@ -54,15 +57,22 @@ class _Outbox:
     _port: Any
     _blocks = 0
 
-    def __init__(self, store: Any, ordered: bool, max_bytes: int) -> None:
+    def __init__(
+        self, store: Any, ordered: bool, max_bytes: int, encryption: Cipher | None
+    ) -> None:
         check_store(self, store)
         if max_bytes < 1:
             raise UsageError(f"max_bytes={max_bytes!r} is not valid: use 1 or more")
         self._ordered = ordered
         self._max_bytes = max_bytes
+        self._cipher = encryption
         self._spoken: dict[tuple[str, str], OutboxInTransaction] = {}
         self._opened = store, store.outbox
         self.store, self._port = self._opened
+
+    def _checked(self, fields: Mapping[str, Any]) -> Added:
+        """The message as it is written."""
+        return encrypted_body(self._cipher, checked(fields, self._ordered, self._max_bytes))
 
     def _enter(self) -> None:
         """A `with` block begins. One that follows another opens the store again."""
@@ -98,21 +108,36 @@ class Outbox(_Outbox):
     store: Store
     _port: OutboxPort
 
-    def __init__(self, store: Store, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> None:
-        super().__init__(store, ordered, max_bytes)
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ordered: bool = True,
+        max_bytes: int = MAX_BYTES,
+        encryption: Cipher | None = None,
+    ) -> None:
+        super().__init__(store, ordered, max_bytes, encryption)
         self._port.perform(Prepare())
 
     @classmethod
-    def open(cls, url: str, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        ordered: bool = True,
+        max_bytes: int = MAX_BYTES,
+        encryption: Cipher | None = None,
+    ) -> Self:
         """Open the outbox in the database at this URL; its tables are created if missing.
 
         ``ordered``: adding a message with a key waits until earlier transactions that added one
         with the same key have ended, so the messages of a key are in commit order. Without it
         `add` never waits, and two concurrent transactions may come in either order.
+        ``encryption``: encrypts bodies in the database; the relay needs the same key ring.
         """
         store = open_store(url)
         try:
-            return cls(store, ordered=ordered, max_bytes=max_bytes)
+            return cls(store, ordered=ordered, max_bytes=max_bytes, encryption=encryption)
         except BaseException:
             store.close()
             raise
@@ -132,17 +157,22 @@ class Outbox(_Outbox):
         ``body``: bytes and text are sent as they are, anything else as JSON.
         """
         fields = {"topic": topic, "body": body, "key": key, "headers": headers, "id": id}
-        return self.add_many(connection, [fields])[0]
+        added = self._checked(fields)
+        self._write(connection, [added])
+        return added.message.id
 
     def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
         """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
-        added = [checked(fields, self._ordered, self._max_bytes) for fields in messages]
+        added = [self._checked(fields) for fields in messages]
+        self._write(connection, added)
+        return [one.message.id for one in added]
+
+    def _write(self, connection: Any, added: list[Added]) -> None:
         transaction = transactions.of(connection)
         transaction.check()
         if added:
             statements = self._statements(self._port, transaction)
             transaction.run(statements.add(added, wall_clock()))
-        return [one.message.id for one in added]
 
     def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
@@ -181,20 +211,35 @@ class AsyncOutbox(_Outbox):
     _port: AsyncOutboxPort
 
     def __init__(
-        self, store: AsyncStore, *, ordered: bool = True, max_bytes: int = MAX_BYTES
+        self,
+        store: AsyncStore,
+        *,
+        ordered: bool = True,
+        max_bytes: int = MAX_BYTES,
+        encryption: Cipher | None = None,
     ) -> None:
-        super().__init__(store, ordered, max_bytes)
+        super().__init__(store, ordered, max_bytes, encryption)
         self._prepared = False
 
     @classmethod
-    def open(cls, url: str, *, ordered: bool = True, max_bytes: int = MAX_BYTES) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        ordered: bool = True,
+        max_bytes: int = MAX_BYTES,
+        encryption: Cipher | None = None,
+    ) -> Self:
         """Open the outbox in the database at this URL; its tables are created if missing.
 
         ``ordered``: adding a message with a key waits until earlier transactions that added one
         with the same key have ended, so the messages of a key are in commit order. Without it
         `add` never waits, and two concurrent transactions may come in either order.
+        ``encryption``: encrypts bodies in the database; the relay needs the same key ring.
         """
-        return cls(open_async_store(url), ordered=ordered, max_bytes=max_bytes)
+        return cls(
+            open_async_store(url), ordered=ordered, max_bytes=max_bytes, encryption=encryption
+        )
 
     async def add(
         self,
@@ -211,18 +256,23 @@ class AsyncOutbox(_Outbox):
         ``body``: bytes and text are sent as they are, anything else as JSON.
         """
         fields = {"topic": topic, "body": body, "key": key, "headers": headers, "id": id}
-        return (await self.add_many(connection, [fields]))[0]
+        added = self._checked(fields)
+        await self._write(connection, [added])
+        return added.message.id
 
     async def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
         """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
-        added = [checked(fields, self._ordered, self._max_bytes) for fields in messages]
+        added = [self._checked(fields) for fields in messages]
+        await self._write(connection, added)
+        return [one.message.id for one in added]
+
+    async def _write(self, connection: Any, added: list[Added]) -> None:
         transaction = transactions.async_of(connection)
         await transaction.check()
         if added:
             await self._prepare()
             statements = self._statements(self._port, transaction)
             await transaction.run(statements.add(added, wall_clock()))
-        return [one.message.id for one in added]
 
     async def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
@@ -272,11 +322,13 @@ class AsyncOutbox(_Outbox):
 
 def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:
     if not _reason(by, "by").strip():
-        raise UsageError("by= is required: name who does this; it is kept with a skipped message")
+        raise UsageError(
+            "by= is required: the name of the operator, which is kept with a skipped message"
+        )
     try:
         return Unpark(bytes.fromhex(lane), skip, by, _reason(why, "why"))
     except (TypeError, ValueError):
-        raise UsageError("a lane is given by its 32 hex digits, as `parked` shows them") from None
+        raise UsageError("a lane is named by its 32 hex digits, as `parked` shows them") from None
 
 
 def _reason(given: object, what: str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from .. import events
 from .._core.outbox_requests import Prepare
+from .._values.cipher import Cipher
 from .._values.closed import closed
 from .._values.policy import Backoff
 from .._values.settings import Duration, seconds
@@ -56,13 +57,17 @@ class OutboxRelay(RelayBase):
         max_attempts: int = 10,
         backoff: Backoff = BACKOFF,
         observers: Sequence[events.Observer] = (),
+        encryption: Cipher | None = None,
     ) -> None:
         check_store(self, store)
-        super().__init__(publisher, lease, batch, concurrency, max_attempts, backoff, observers)
+        settings = (lease, batch, concurrency, max_attempts, backoff, observers, encryption)
+        super().__init__(publisher, *settings)
         self._owned = False
         self.store = store
         self._port = self.store.outbox
-        self._adapted = runtime().for_threads(self.publisher)
+        from .._runtime.adapting import for_threads
+
+        self._adapted = for_threads(self.publisher, "publish")
         self._runner: RelayRunner | None = None
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
@@ -180,13 +185,17 @@ class AsyncOutboxRelay(RelayBase):
         max_attempts: int = 10,
         backoff: Backoff = BACKOFF,
         observers: Sequence[events.Observer] = (),
+        encryption: Cipher | None = None,
     ) -> None:
         check_store(self, store)
-        super().__init__(publisher, lease, batch, concurrency, max_attempts, backoff, observers)
+        settings = (lease, batch, concurrency, max_attempts, backoff, observers, encryption)
+        super().__init__(publisher, *settings)
         self._owned = False
         self.store = store
         self._port = self.store.outbox
-        self._adapted = runtime().for_event_loop(self.publisher)
+        from .._runtime.adapting import for_event_loop
+
+        self._adapted = for_event_loop(self.publisher, "publish")
         self._runner: AsyncRelayRunner | None = None
         self._task: asyncio.Task[None] | None = None
 

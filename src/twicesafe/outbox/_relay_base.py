@@ -13,6 +13,7 @@ from .. import events
 from .._core.outbox_requests import Message
 from .._core.publisher import Publisher, keeps_order
 from .._core.relay_lease import RelayState
+from .._values.cipher import Cipher
 from .._values.clocks import since_boot
 from .._values.policy import Backoff
 from .._values.settings import Duration, seconds
@@ -46,6 +47,7 @@ class RelaySettings(TypedDict, total=False):
     max_attempts: int
     backoff: Backoff
     observers: Sequence[events.Observer]
+    encryption: Cipher | None
 
 
 class RelayBase:
@@ -60,6 +62,7 @@ class RelayBase:
         max_attempts: int,
         backoff: Backoff,
         observers: Sequence[events.Observer],
+        encryption: Cipher | None = None,
     ) -> None:
         self.publisher = publisher_from(publisher)
         self._lease = seconds(lease, "lease")
@@ -76,6 +79,8 @@ class RelayBase:
         self._batch, self._max_attempts, self._backoff = batch, max_attempts, backoff
         self._concurrency = concurrency or self.publisher.concurrency
         self._notify = events.notifier(observers)
+        self._observed = bool(observers)
+        self._cipher = encryption
         self._before = 0
         self._state: RelayState | None = None
 
@@ -104,8 +109,10 @@ class RelayBase:
             wake=wake,
             clock=since_boot,
             notify=self._notify,
+            observed=self._observed,
             checks=callable(getattr(self.publisher, "check", None)),
             keeps_order=keeps_order(self.publisher),
+            cipher=self._cipher,
         )
         state.until_empty = until_empty
         return state
@@ -123,8 +130,8 @@ def publisher_from(given: AnyPublisher) -> Publisher:
         return publisher_of(given)  # type: ignore[no-any-return]
     if _is_only_in(given, store_urls.SCHEMES, publisher_urls.SCHEMES):
         raise ConfigurationError(
-            f"{store_urls.mask(given)} is a store, not where a relay publishes to: the store comes "
-            "first, then the publisher"
+            f"{store_urls.mask(given)} is a store, not a publisher: pass the store first, "
+            "then the publisher"
         )
     return publisher_urls.open_publisher(given)
 
@@ -138,8 +145,8 @@ def expect_url(given: object, relay: str) -> str:
         )
     if _is_only_in(given, publisher_urls.SCHEMES, store_urls.SCHEMES):
         raise ConfigurationError(
-            f"{store_urls.mask(given)} is where a relay publishes to, not a store: the store comes "
-            f"first, {relay}.open(store_url, publisher_url)"
+            f"{store_urls.mask(given)} is a publisher, not a store: pass the store first, "
+            f"{relay}.open(store_url, publisher_url)"
         )
     return given
 

@@ -1,4 +1,4 @@
-"""The test kit: conformance suites for stores and publishers, crash tests for your handlers.
+"""The test kit: conformance suites for stores, publishers and consumers, crash tests for your handlers.
 
 Names are imported on first use, because some of them need pytest or Hypothesis, which twicesafe itself
 does not.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._idempotence import assert_idempotent as assert_idempotent
     from ._idempotence import assert_idempotent_async as assert_idempotent_async
     from ._matrix import crash_matrix as crash_matrix
+    from ._memory_broker import MemoryBroker as MemoryBroker
     from ._model import StoreModel as StoreModel
     from ._publishers import PublisherConformance as PublisherConformance
     from ._publishers import PublisherUnderTest as PublisherUnderTest
@@ -30,16 +31,21 @@ if TYPE_CHECKING:
     from ._repeating import deliver_at_least_once as deliver_at_least_once
     from ._repeating import run_twice as run_twice
     from ._report import Matrix as Matrix
+    from ._sources import ConsumerConformance as ConsumerConformance
+    from ._sources import SourceUnderTest as SourceUnderTest
 
 _HOMES: Final[dict[str, str]] = {
+    "ConsumerConformance": "_sources",
     "Delivered": "_repeating",
     "Died": "_crash",
     "FakeClock": "_clock",
     "Life": "_crash",
     "Matrix": "_report",
+    "MemoryBroker": "_memory_broker",
     "Place": "_conformance",
     "PublisherConformance": "_publishers",
     "PublisherUnderTest": "_publishers",
+    "SourceUnderTest": "_sources",
     "StoreConformance": "_conformance",
     "StoreModel": "_model",
     "StoreUnderTest": "_conformance",

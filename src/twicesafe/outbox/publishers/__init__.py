@@ -6,6 +6,7 @@
     nats        nats://…        JetStream, Nats-Msg-Id set
     rabbitmq    amqp://…        publisher confirms
     kafka       kafka://…       idempotent producer
+    sqs         sqs://…         standard and FIFO queues
 
 `open_publisher` opens one by its URL, as ``twicesafe relay --to URL`` does.
 """

@@ -104,7 +104,7 @@ class ConnectionPublisher(AsyncCallablePublisher, abc.ABC):
             if isinstance(error, TimeoutError):
                 hung_up = (
                     self._connection is None or not self._is_open()
-                )  # some drivers do not wake who waits
+                )  # some drivers do not wake the waiting task
                 raise BrokerUnavailableError(
                     f"{self.broker} did not confirm in time",
                     blames="alone" if hung_up else "compared",

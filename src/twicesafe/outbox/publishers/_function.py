@@ -22,7 +22,7 @@ __all__ = ["CallablePublisher", "publisher_of"]
 class CallablePublisher:
     """Calls ``send(message)`` for one message after the other, and stops where one fails.
 
-    So it keeps the order of a key, and does not wait for a broker that is down once per message.
+    So it keeps the order of a key, and an outage costs one failed call, not one per message.
     """
 
     keeps_order = True

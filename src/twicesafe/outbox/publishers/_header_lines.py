@@ -6,9 +6,9 @@ characters are sent as %XX, so that any key and any topic can be sent.
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-__all__ = ["line_of"]
+__all__ = ["line_of", "text_of"]
 
 
 def line_of(text: str) -> str:
@@ -18,3 +18,9 @@ def line_of(text: str) -> str:
     inner = kept.strip(" ")
     before, _, after = kept.partition(inner) if inner else (kept, "", "")
     return before.replace(" ", "%20") + inner + after.replace(" ", "%20")
+
+
+def text_of(line: str) -> str:
+    """The text that `line_of` sent. A value that it would not send so is left as it is."""
+    text = unquote(line) if "%" in line else line
+    return text if line_of(text) == line else line

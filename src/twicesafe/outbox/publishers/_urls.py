@@ -29,6 +29,7 @@ SCHEMES: Final[dict[str, str]] = {
     "amqp": "twicesafe.outbox.publishers.rabbitmq:RabbitPublisher",
     "amqps": "twicesafe.outbox.publishers.rabbitmq:RabbitPublisher",
     "kafka": "twicesafe.outbox.publishers.kafka:KafkaPublisher",
+    "sqs": "twicesafe.outbox.publishers.sqs:SqsPublisher",
 }
 
 

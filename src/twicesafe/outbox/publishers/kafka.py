@@ -24,11 +24,11 @@ from ..._values.drivers import require
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ._urls import driver_url
 
-__all__ = ["KafkaPublisher"]
+__all__ = ["TO_BLAME", "KafkaPublisher"]
 
 OPTIONS: Final = {"prefix": "", "batch": 500, "timeout": 10.0}
 
-_TO_BLAME: Final = frozenset(
+TO_BLAME: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE", "INVALID_RECORD", "POLICY_VIOLATION",
      "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED", "RECORD_LIST_TOO_LARGE"}
 )  # fmt: skip
@@ -121,7 +121,7 @@ class KafkaPublisher:
         if report is _UNREPORTED:
             return BrokerUnavailableError("Kafka did not confirm in time")
         name = report.name()
-        if name in _TO_BLAME:
+        if name in TO_BLAME:
             return RuntimeError(f"Kafka refused the message: {name}")
         if name in _NO_TOPIC:
             return NotNow(f"Kafka has no topic {self._prefix}{message.topic}: create it")
@@ -151,7 +151,7 @@ class KafkaPublisher:
         """The error when `produce` itself fails: the message (too large, say) or the producer."""
         code: Any = error.args[0] if error.args else None
         name = code.name() if hasattr(code, "name") else ""
-        if name and name not in _TO_BLAME:
+        if name and name not in TO_BLAME:
             self._renew()
             raise BrokerUnavailableError(f"the Kafka producer failed: {name}") from error
         return error

@@ -6,6 +6,9 @@ The subject is the topic, prefixed with ``prefix=``; a stream must listen to it.
 the message waits: its lane backs off, and no attempt is counted. JetStream drops a duplicate id
 within the stream's window (two minutes by default): helpful, but do not rely on it. The key is sent
 as the header ``Twicesafe-Key``.
+
+``deduplicate=false`` sends the id as ``Twicesafe-Id`` instead, so that JetStream keeps every message. Dead
+letters need that: a second consumer that gives up on a message, and a replay, use the same id again.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from ._urls import driver_url
 
 __all__ = ["JetStreamPublisher"]
 
-OPTIONS: Final = {"prefix": "", "batch": 200, "timeout": 5.0}
+OPTIONS: Final = {"prefix": "", "deduplicate": True, "batch": 200, "timeout": 5.0}
 
 _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x20\x7f]+(\.[^\s.*>\x00-\x20\x7f]+)*")
 """A valid subject. The server closes the connection on others, or treats them as wildcards."""
@@ -35,10 +38,16 @@ class JetStreamPublisher(ConnectionPublisher):
     broker = "NATS"
 
     def __init__(
-        self, url: str, *, prefix: str = "", batch: int = 200, timeout: float = 5.0
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        deduplicate: bool = True,
+        batch: int = 200,
+        timeout: float = 5.0,
     ) -> None:
         super().__init__(url, batch, timeout)
-        self._prefix = prefix
+        self._prefix, self._id_header = prefix, "Nats-Msg-Id" if deduplicate else "Twicesafe-Id"
         self._stream: Any = None
 
     @classmethod
@@ -74,7 +83,7 @@ class JetStreamPublisher(ConnectionPublisher):
                 "NATS cannot use this topic: a subject has no spaces, no * or >, no empty parts"
             )
         headers = {name: line_of(value) for name, value in message.headers.items()}
-        headers["Nats-Msg-Id"] = message.id
+        headers[self._id_header] = message.id
         if message.key is not None:
             headers["Twicesafe-Key"] = line_of(message.key)
         size = len(message.body) + _size_of(headers)

@@ -43,6 +43,9 @@ TOPICS: Final = (
     "operators",
     "refusals",
     "retention",
+    "rewriting",
+    "searching",
+    "steps",
     "transitions",
     "values",
     "waking",
@@ -64,7 +67,10 @@ from .leases import LeaseRules  # noqa: E402
 from .operators import OperatorRules  # noqa: E402
 from .refusals import RefusalRules  # noqa: E402
 from .retention import RetentionRules  # noqa: E402
+from .rewriting import RewritingRules  # noqa: E402
 from .rules import Rule, rules_of  # noqa: E402
+from .searching import SearchingRules  # noqa: E402
+from .steps import StepRules  # noqa: E402
 from .transitions import TransitionRules  # noqa: E402
 from .values import ValueRules  # noqa: E402
 from .waking import WakingRules  # noqa: E402
@@ -88,7 +94,9 @@ class StoreConformance(
     OperatorRules,
     RefusalRules,
     RetentionRules,
+    RewritingRules,
     BrowsingRules,
+    SearchingRules,
     BatchRules,
     ConcurrencyRules,
     DurabilityRules,
@@ -96,5 +104,6 @@ class StoreConformance(
     WakingRules,
     JoiningRules,
     TransitionRules,
+    StepRules,
 ):
     """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""

@@ -17,16 +17,20 @@ from ..._core.protocol import (
     Release,
     Renew,
     Resolve,
+    Rewrite,
     Verdict,
 )
 from ..._values.keys import Key
+from ..._values.owner_token import AHEAD as OWNERS_AHEAD
 from ..._values.records import Row, State
 from .bench import Script
 
 __all__ = [
+    "AHEAD",
     "HOUR",
     "KEY",
     "OTHER",
+    "STATES",
     "A",
     "B",
     "C",
@@ -37,6 +41,7 @@ __all__ = [
     "read",
     "release",
     "resolve",
+    "rewrite",
     "unchanged",
     "won",
 ]
@@ -44,9 +49,15 @@ __all__ = [
 HOUR: Final = 3_600_000
 """In milliseconds. No test waits that long, unless it can set the clock."""
 
+STATES: Final = tuple(state for state in State if state is not State.SUSPENDED)
+"""The states that every store knows. Only durable runs are suspended: `StepRules`."""
+
 A: Final = b"owner A".ljust(16, b".")
 B: Final = b"owner B".ljust(16, b".")
 C: Final = b"owner C".ljust(16, b".")
+
+AHEAD: Final = OWNERS_AHEAD + b" of start".ljust(11, b".")
+"""The owner of a claim that was made before its handler could start."""
 
 KEY: Final = Key("order-77", scope=("shop", "charge"))
 OTHER: Final = Key("order-78", scope=("shop", "charge"))
@@ -112,12 +123,25 @@ def read(key: Key = KEY) -> Read:
     return Read(key.id)
 
 
-def release(key: Key = KEY, *, force: bool = False, retention: int = HOUR) -> Release:
-    return Release(key.id, "ann", "ticket 7", retention, force)
+def release(
+    key: Key = KEY, *, force: bool = False, retention: int = HOUR, fence: int | None = None
+) -> Release:
+    return Release(key.id, "ann", "ticket 7", retention, force, fence)
 
 
-def resolve(key: Key = KEY, result: bytes | None = b"by hand", retention: int = HOUR) -> Resolve:
-    return Resolve(key.id, "ben", "asked the bank", retention, result)
+def resolve(
+    key: Key = KEY,
+    result: bytes | None = b"by hand",
+    retention: int = HOUR,
+    fence: int | None = None,
+) -> Resolve:
+    return Resolve(key.id, "ben", "asked the bank", retention, result, fence)
+
+
+def rewrite(
+    before: bytes, after: bytes, *, key: Key = KEY, state: State = State.COMPLETED
+) -> Rewrite:
+    return Rewrite(key.id, state, before, after)
 
 
 def forget(key: Key = KEY, *, retention: int = HOUR) -> Forget:

@@ -16,6 +16,7 @@ from .asking import (
     HOUR,
     KEY,
     OTHER,
+    STATES,
     A,
     B,
     C,
@@ -61,7 +62,7 @@ class BatchRules(Rules):
     def test_every_claim_has_its_own_verdict(self) -> Script[None]:
         """It is the verdict that the claim would get alone."""
         expected = {}
-        for state in (None, *State):
+        for state in (None, *STATES):
             key = Key(f"in {state}")
             yield from reach(state, key, fingerprint=b"f" * 32)
             expected[key] = state
@@ -150,7 +151,7 @@ class BatchRules(Rules):
         assert (row.attempt, row.fence > mine.fence) == (2, True)
 
     @rule()
-    def test_requests_of_every_kind_go_together(self) -> Script[None]:
+    def test_a_batch_may_mix_all_kinds_of_requests(self) -> Script[None]:
         mine = {}
         for name in ("renew", "complete", "fail", "abandon", "release", "resolve"):
             mine[name] = yield from won(A, Key(name))
@@ -197,7 +198,7 @@ class BatchRules(Rules):
     # -- one bad item -------------------------------------------------------------------------
 
     @rule(cases={"first": 0, "middle": 1, "last": 2})
-    def test_an_invalid_request_fails_no_other(self, case: int) -> Script[None]:
+    def test_an_invalid_request_does_not_fail_the_others(self, case: int) -> Script[None]:
         keys = [Key("x"), Key("y"), Key("z")]
         answers = yield [
             claim(A, key, lease=INVALID if number == case else HOUR)
@@ -213,7 +214,7 @@ class BatchRules(Rules):
                 assert row.fence == answer.fence
 
     @rule()
-    def test_a_completion_that_cannot_be_used_fails_no_other(self) -> Script[None]:
+    def test_an_invalid_completion_does_not_fail_the_others(self) -> Script[None]:
         bad = yield from won(A)
         good = yield from won(A, OTHER)
         answers = yield [bad.complete(b"x", retention=INVALID), good.complete(b"y")]

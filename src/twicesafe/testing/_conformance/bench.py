@@ -79,7 +79,7 @@ class KeeperStore:
 class AtOnce:
     """Perform all of these concurrently, in threads or tasks. Reply: the answers, in order."""
 
-    requests: Sequence[Request]
+    requests: Sequence[Any]
     elsewhere: bool = False
     """Every second one through a second store object."""
 
@@ -260,7 +260,7 @@ async def _close_all(*stores: AsyncStore | None) -> None:
             await store.close()
 
 
-def _distributed(requests: Sequence[Request], *stores: Any) -> list[Callable[[], Any]]:
+def _distributed(requests: Sequence[Any], *stores: Any) -> list[Callable[[], Any]]:
     """Calls for these requests, on the stores in turn."""
     return [
         partial(stores[number % len(stores)].perform, request)

@@ -12,7 +12,7 @@ from ..._core.protocol import Ack, Claimed, Verdict
 from ..._values.fingerprint import MAX_BYTES, stated
 from ..._values.keys import Key
 from ..._values.records import Cause, State
-from .asking import HOUR, KEY, A, B, C, claim, reach, read, release, resolve, unchanged, won
+from .asking import HOUR, KEY, STATES, A, B, C, claim, reach, read, release, resolve, unchanged, won
 from .bench import Advance, Recalled, Script
 from .rules import Rules, rule
 
@@ -31,7 +31,7 @@ LOOKALIKES: Final = {
     "full_width": Key("order-７7", scope=("shop", "charge")),
 }
 
-KNOWN: Final = [state for state in State if state is not State.FORGOTTEN]
+KNOWN: Final = [state for state in STATES if state is not State.FORGOTTEN]
 """States in which the fingerprint is kept."""
 
 
@@ -85,7 +85,7 @@ class ClaimRules(Rules):
         assert (yield claim(A)).verdict is Verdict.BUSY
 
     @rule("P1")
-    def test_a_second_owner_is_busy_and_learns_the_wait_only(self) -> Script[None]:
+    def test_a_second_owner_is_busy_and_learns_only_the_wait(self) -> Script[None]:
         yield claim(A)
         before = yield read()
         answer = yield claim(B)
@@ -94,7 +94,7 @@ class ClaimRules(Rules):
         assert (yield read()) == before
 
     @rule("P1", cases=LOOKALIKES)
-    def test_keys_that_look_alike_are_apart(self, case: Key) -> Script[None]:
+    def test_keys_that_look_alike_are_different(self, case: Key) -> Script[None]:
         mine = yield from won(A)
         yield mine.complete(b"mine")
         other = yield from won(B, case)
@@ -103,7 +103,7 @@ class ClaimRules(Rules):
         assert (yield claim(C, case)).result == b"other"
 
     @rule()
-    def test_a_replay_has_all_that_its_reader_needs(self) -> Script[None]:
+    def test_a_replay_has_everything_that_a_caller_needs(self) -> Script[None]:
         mine = yield from won(A, fingerprint=F1)
         yield mine.complete(b"answer", retention=2 * HOUR)
         yield Advance(self.tick)
@@ -132,7 +132,7 @@ class ClaimRules(Rules):
         assert (answer.state, answer.result) == (State.FAILED, b"why")
 
     @rule("P12")
-    def test_a_replay_tells_which_attempt_it_was(self) -> Script[None]:
+    def test_a_replay_names_its_attempt(self) -> Script[None]:
         yield claim(A, lease=self.tick)
         yield Advance(self.tick)
         mine = yield from won(B)
@@ -142,7 +142,7 @@ class ClaimRules(Rules):
         assert answer.cause is Cause.LEASE_EXPIRED
 
     @rule(cases={"held": State.HELD, "parked": State.PARKED, "forgotten": State.FORGOTTEN})
-    def test_a_closed_key_says_so_and_no_more(self, case: State) -> Script[None]:
+    def test_a_closed_key_reveals_only_its_state(self, case: State) -> Script[None]:
         yield from reach(case, fingerprint=F1)
         yield from unchanged(claim(B), Claimed(Verdict[case.name]))
 
@@ -238,8 +238,8 @@ class ClaimRules(Rules):
 
     # -- recall: it may know nothing, but never more than a claim ------------------------------
 
-    @rule("P8", cases={state.value: state for state in State})
-    def test_a_look_tells_what_a_claim_would_tell(self, case: State) -> Script[None]:
+    @rule("P8", cases={state.value: state for state in STATES})
+    def test_recall_returns_what_a_claim_would(self, case: State) -> Script[None]:
         yield from reach(case, fingerprint=F1)
         recalled = yield Recalled(KEY.id)
         answer = yield claim(B)
@@ -249,7 +249,7 @@ class ClaimRules(Rules):
             assert [getattr(recalled, name) for name in same] == [getattr(answer, n) for n in same]
 
     @rule("P8")
-    def test_a_look_does_not_tell_what_has_expired(self) -> Script[None]:
+    def test_recall_does_not_return_expired_answers(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.complete(b"x", retention=self.tick)
         yield Advance(self.tick)

@@ -81,7 +81,7 @@ class CompletionRules(Rules):
         assert (yield claim(B)).result == b"late"
 
     @rule("P4", cases={"held": State.HELD, "parked": State.PARKED})
-    def test_the_owners_word_ends_what_waits_for_an_operator(self, case: State) -> Script[None]:
+    def test_the_owner_completes_a_held_or_parked_key(self, case: State) -> Script[None]:
         mine = yield from reach(case)
         yield from unchanged(mine.replace(owner=B).complete(b"no"), Ack.LOST)
         yield from unchanged(mine.replace(fence=mine.fence + 1).complete(b"no"), Ack.LOST)
@@ -91,7 +91,7 @@ class CompletionRules(Rules):
         assert (yield claim(B)).result == b"done after all"
 
     @rule("P4")
-    def test_the_owners_word_ends_a_hold_that_a_claimer_put(self) -> Script[None]:
+    def test_the_owner_completes_a_key_that_a_later_claim_held(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick, hold=True)
         yield Advance(self.tick)
         yield claim(B)
@@ -108,7 +108,7 @@ class CompletionRules(Rules):
         assert (yield second.complete(b"y")) is Ack.OK
 
     @rule("P4")
-    def test_one_who_gave_up_cannot_complete(self) -> Script[None]:
+    def test_an_owner_that_failed_or_abandoned_cannot_complete(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.fail()
         yield from unchanged(mine.complete(b"no"), Ack.LOST)
@@ -117,7 +117,7 @@ class CompletionRules(Rules):
         yield from unchanged(other.complete(b"no"), Ack.LOST)
 
     @rule("P4")
-    def test_an_operators_word_stands(self) -> Script[None]:
+    def test_an_operators_decision_is_final_for_the_owner(self) -> Script[None]:
         mine = yield from won(A)
         yield resolve()
         yield from unchanged(mine.complete(b"late"), Ack.LOST)
@@ -137,7 +137,9 @@ class CompletionRules(Rules):
         assert (yield read()).result == case
 
     @rule(cases={"small_then_big": (b"s", b"B" * 5000), "big_then_small": (b"B" * 5000, b"s")})
-    def test_a_second_life_has_its_own_result(self, case: tuple[bytes, bytes]) -> Script[None]:
+    def test_a_key_that_runs_again_gets_a_new_result(
+        self, case: tuple[bytes, bytes]
+    ) -> Script[None]:
         first, second = case
         mine = yield from won(A)
         yield mine.complete(first)
@@ -148,7 +150,7 @@ class CompletionRules(Rules):
         assert (yield claim(C)).result == second
 
     @rule()
-    def test_a_big_result_can_be_given_by_hand(self) -> Script[None]:
+    def test_a_large_result_can_be_resolved(self) -> Script[None]:
         yield from reach(State.HELD)
         yield resolve(result=b"B" * 5000)
         assert (yield claim(B)).result == b"B" * 5000

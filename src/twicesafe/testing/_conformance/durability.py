@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..._core.protocol import Ack, Browse, History, Survey, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import State
-from .asking import KEY, A, B, C, claim, reach, read, release, won
+from .asking import KEY, STATES, A, B, C, claim, reach, read, release, won
 from .bench import Advance, Elsewhere, Reopen, Script
 from .retention import expiring
 from .rules import Rules, rule
@@ -16,17 +16,20 @@ __all__ = ["DurabilityRules"]
 class DurabilityRules(Rules):
     # -- the store is closed and opened again -------------------------------------------------
 
-    @rule("P1", needs="durable", cases={state.value: state for state in State})
+    @rule("P1", needs="durable", cases={state.value: state for state in STATES})
     def test_a_record_is_the_same_after_reopening(self, case: State) -> Script[None]:
         yield from reach(case, fingerprint=bytes(range(32)), hold=True)
         before = yield read()
         yield Reopen()
         assert (yield read()) == before
-        assert (yield Browse(10)).rows == [before]
+        [shown] = (yield Browse(10)).rows
+        assert before.id.startswith(shown.id)  # of a forgotten key a store may know 16 bytes
+        shown.id = before.id
+        assert shown == before
         assert (yield Survey()).by_state == {case: 1}
 
     @rule("P2", "P4", needs="durable")
-    def test_an_owner_goes_on_after_reopening(self) -> Script[None]:
+    def test_an_owner_continues_after_reopening(self) -> Script[None]:
         mine = yield from won(A)
         yield Reopen()
         assert (yield claim(A)) == mine.answer
@@ -37,7 +40,7 @@ class DurabilityRules(Rules):
         assert (yield claim(B)).result == b"B" * 5000
 
     @rule("P3", needs="durable")
-    def test_fences_go_on_after_reopening(self) -> Script[None]:
+    def test_fences_keep_increasing_after_reopening(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick)
         yield Advance(self.tick)
         yield Reopen()
@@ -48,7 +51,7 @@ class DurabilityRules(Rules):
         assert mine.fence < second.fence < third.fence
 
     @rule("P3", needs="durable")
-    def test_fences_go_on_after_a_sweep_and_reopening(self) -> Script[None]:
+    def test_fences_keep_increasing_after_a_sweep_and_reopening(self) -> Script[None]:
         fence = yield from expiring(State.COMPLETED, self.tick)
         yield Advance(self.tick)
         yield Sweep(100)
@@ -57,7 +60,7 @@ class DurabilityRules(Rules):
         assert again.fence > fence
 
     @rule("P5", needs="durable", exact_time=True)
-    def test_time_goes_on_after_reopening(self) -> Script[None]:
+    def test_time_continues_after_reopening(self) -> Script[None]:
         yield from won(A, lease=1000)
         yield Advance(999)
         yield Reopen()
@@ -66,7 +69,7 @@ class DurabilityRules(Rules):
         assert (yield claim(B)).verdict is Verdict.WON
 
     @rule(needs="durable")
-    def test_the_trail_is_there_after_reopening(self) -> Script[None]:
+    def test_the_audit_trail_survives_reopening(self) -> Script[None]:
         yield from reach(State.HELD)
         yield release()
         before = yield History(KEY.id)
@@ -85,7 +88,7 @@ class DurabilityRules(Rules):
         assert (yield Elsewhere(claim(B))).result == b"x"
 
     @rule("P2", "P4", needs="shared")
-    def test_an_owner_may_go_on_elsewhere(self) -> Script[None]:
+    def test_an_owner_may_continue_on_another_store_object(self) -> Script[None]:
         mine = yield from won(A)
         assert (yield Elsewhere(claim(A))) == mine.answer
         assert (yield Elsewhere(mine.renew())) is Ack.OK
@@ -104,14 +107,14 @@ class DurabilityRules(Rules):
         assert third.fence > answer.fence
 
     @rule("P3", needs="shared")
-    def test_fences_go_on_after_a_sweep_elsewhere(self) -> Script[None]:
+    def test_fences_keep_increasing_after_a_sweep_by_another_store_object(self) -> Script[None]:
         fence = yield from expiring(State.COMPLETED, self.tick)
         yield Advance(self.tick)
         yield Elsewhere(Sweep(100))
         assert (yield from won(B)).fence > fence
 
     @rule("P6", needs="shared")
-    def test_a_sweep_elsewhere_spares_the_living(self) -> Script[None]:
+    def test_a_sweep_by_another_store_object_keeps_live_records(self) -> Script[None]:
         yield from won(A, Key("alive"), lease=self.tick)
         yield from expiring(State.COMPLETED, self.tick, Key("dead"))
         yield Advance(self.tick)

@@ -32,7 +32,7 @@ class FailureRules(Rules):
         assert row.error == "Boom", "an operator sees why it runs again"
 
     @rule()
-    def test_a_failed_key_rests(self) -> Script[None]:
+    def test_a_failed_key_backs_off(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.fail(delay=HOUR, retention=2 * HOUR)
         before = yield read()
@@ -42,7 +42,7 @@ class FailureRules(Rules):
         assert (yield read()) == before
 
     @rule("P5", exact_time=True)
-    def test_the_rest_ends_to_the_millisecond(self) -> Script[None]:
+    def test_the_back_off_ends_to_the_millisecond(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.fail(delay=1000)
         yield Advance(999)
@@ -51,7 +51,7 @@ class FailureRules(Rules):
         assert (yield claim(B)).attempt == 2
 
     @rule()
-    def test_after_its_rest_a_key_runs_again(self) -> Script[None]:
+    def test_after_its_back_off_a_key_runs_again(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.fail(delay=self.tick)
         yield Advance(self.tick)
@@ -70,7 +70,7 @@ class FailureRules(Rules):
         yield from unchanged(mine.fail(), Ack.OK)
 
     @rule(cases={"completed": State.COMPLETED, "failed": State.FAILED})
-    def test_what_is_done_cannot_fail(self, case: State) -> Script[None]:
+    def test_completed_work_cannot_fail(self, case: State) -> Script[None]:
         mine = yield from reach(case)
         yield from unchanged(mine.fail(), Ack.LOST)
 
@@ -82,7 +82,7 @@ class FailureRules(Rules):
         assert (yield read()).cause is Cause.FAILED
 
     @rule("P8", "P12")
-    def test_a_failed_key_that_expired_starts_afresh_and_tells_why(self) -> Script[None]:
+    def test_an_expired_failed_key_starts_as_new_with_a_cause(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.fail(retention=self.tick)
         yield Advance(self.tick)
@@ -139,14 +139,14 @@ class FailureRules(Rules):
         assert (yield claim(B, max_attempts=1)).verdict is Verdict.BUSY
 
     @rule("P12")
-    def test_an_operators_release_gives_all_attempts_back(self) -> Script[None]:
+    def test_an_operators_release_resets_the_attempts(self) -> Script[None]:
         yield from reach(State.PARKED)
         yield release()
         again = yield from won(B, max_attempts=1)
         assert (again.answer.attempt, again.answer.cause) == (1, Cause.OPERATOR)
 
     @rule()
-    def test_an_unknown_outcome_is_held_where_that_is_the_policy(self) -> Script[None]:
+    def test_an_unknown_outcome_is_held_if_the_policy_says_so(self) -> Script[None]:
         mine = yield from won(A)
         assert (yield mine.fail(hold=True, error="Cut")) is Ack.OK
         row = yield read()

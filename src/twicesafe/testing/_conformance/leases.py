@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..._core.protocol import Ack, Claimed, Sweep, Verdict
 from ..._values.records import Cause, State
-from .asking import HOUR, KEY, A, B, C, Mine, claim, read, release, unchanged, won
+from .asking import AHEAD, HOUR, KEY, A, B, C, Mine, claim, read, release, unchanged, won
 from .bench import Advance, KeeperStore, Script
 from .rules import Rules, rule
 
@@ -62,7 +62,9 @@ class LeaseRules(Rules):
         yield from unchanged(case(mine), Ack.LOST)
 
     @rule("P3", "P4", cases=ZOMBIE)
-    def test_nor_after_the_new_owner_completed(self, case: Any) -> Script[None]:
+    def test_after_a_takeover_completed_the_old_owner_can_do_nothing(
+        self, case: Any
+    ) -> Script[None]:
         mine = yield from won(A, lease=self.tick)
         yield Advance(self.tick)
         new = yield from won(B)
@@ -71,7 +73,7 @@ class LeaseRules(Rules):
         assert (yield claim(C)).result == b"new"
 
     @rule("P3", "P4", cases=ZOMBIE)
-    def test_nor_after_an_operator_released_the_key(self, case: Any) -> Script[None]:
+    def test_after_a_release_the_old_owner_can_do_nothing(self, case: Any) -> Script[None]:
         mine = yield from won(A)
         yield release()
         yield from unchanged(case(mine), Ack.LOST)
@@ -89,7 +91,7 @@ class LeaseRules(Rules):
         yield from unchanged(case(mine.replace(owner=b"")), Ack.LOST)
 
     @rule("P4", cases=ZOMBIE)
-    def test_a_missing_row_is_not_made(self, case: Any) -> Script[None]:
+    def test_a_missing_row_is_not_created(self, case: Any) -> Script[None]:
         missing = Mine(KEY.id, A, 1, Claimed(Verdict.WON))
         yield from unchanged(case(missing), Ack.MISSING)
         assert (yield claim(B)).attempt == 1
@@ -97,14 +99,14 @@ class LeaseRules(Rules):
     # -- renewal ------------------------------------------------------------------------------
 
     @rule("P6")
-    def test_a_renewed_lease_lives_on(self) -> Script[None]:
+    def test_a_renewed_lease_lasts_longer(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick)
         assert (yield mine.renew()) is Ack.OK
         yield Advance(self.tick)
         assert (yield claim(B)).verdict is Verdict.BUSY
 
     @rule("P5", exact_time=True)
-    def test_renewal_counts_from_the_stores_now(self) -> Script[None]:
+    def test_renewal_counts_from_the_stores_time(self) -> Script[None]:
         mine = yield from won(A, lease=1000)
         before = yield read()
         yield Advance(600)
@@ -147,7 +149,7 @@ class LeaseRules(Rules):
         assert (yield claim(B)).result == b"late"
 
     @rule("P6", exact_time=True)
-    def test_work_in_progress_is_there_after_a_year(self) -> Script[None]:
+    def test_work_in_progress_remains_after_a_year(self) -> Script[None]:
         yield claim(A, lease=1000)
         before = yield read()
         yield Advance(365 * 24 * HOUR)
@@ -158,7 +160,7 @@ class LeaseRules(Rules):
     # -- at most once -------------------------------------------------------------------------
 
     @rule("P6")
-    def test_a_lost_claim_is_held_if_its_owner_said_so(self) -> Script[None]:
+    def test_an_expired_claim_is_held_if_its_owner_wanted_that(self) -> Script[None]:
         mine = yield from won(A, lease=self.tick, hold=True)
         yield Advance(self.tick)
         assert (yield claim(B, hold=True)) == Claimed(Verdict.HELD, closes=True)
@@ -181,7 +183,7 @@ class LeaseRules(Rules):
         assert (yield read()).hold
 
     @rule()
-    def test_a_lost_claim_is_held_before_it_is_parked(self) -> Script[None]:
+    def test_an_expired_claim_is_held_before_it_is_parked(self) -> Script[None]:
         yield claim(A, lease=self.tick, hold=True)
         yield Advance(self.tick)
         assert (yield claim(B, max_attempts=1)).verdict is Verdict.HELD
@@ -189,7 +191,7 @@ class LeaseRules(Rules):
     # -- a claim that never started -----------------------------------------------------------
 
     @rule("P3", "P12")
-    def test_an_abandoned_claim_never_happened_but_for_its_fence(self) -> Script[None]:
+    def test_an_abandoned_claim_leaves_only_its_fence(self) -> Script[None]:
         mine = yield from won(A)
         assert (yield mine.abandon()) is Ack.OK
         row = yield read()
@@ -208,8 +210,62 @@ class LeaseRules(Rules):
         third = yield from won(C)
         assert (third.answer.attempt, third.answer.cause) == (2, Cause.LEASE_EXPIRED)
 
+    @rule("P3")
+    def test_a_claim_abandoned_without_retention_leaves_no_trace_of_its_request(
+        self,
+    ) -> Script[None]:
+        mine = yield from won(A, fingerprint=b"f" * 32)
+        assert (yield mine.abandon(retention=0)) is Ack.OK
+        again = yield claim(B, fingerprint=b"g" * 32)
+        assert again == Claimed(Verdict.WON, again.fence, 1, None)
+        assert again.fence > mine.fence
+        assert (yield claim(C, fingerprint=b"f" * 32)).verdict is Verdict.MISMATCH
+
     @rule()
-    def test_what_is_done_cannot_be_abandoned(self) -> Script[None]:
+    def test_completed_work_cannot_be_abandoned(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.complete(b"x")
         yield from unchanged(mine.abandon(), Ack.LOST)
+
+    # -- a claim that was made before its start -----------------------------------------------
+
+    @rule("P12", cases={"one": (False, 5), "many": (True, 5), "the last": (False, 1)})
+    def test_a_claim_made_ahead_of_its_start_is_not_counted(self, case: Any) -> Script[None]:
+        """Its worker died, so the next claim is the first attempt again; even the last one left."""
+        many, most = case
+        ahead = yield from won(AHEAD, lease=self.tick)
+        assert ahead.answer.attempt == 1
+        yield Advance(self.tick)
+        again = claim(B, max_attempts=most)
+        answer = (yield [again])[0] if many else (yield again)
+        assert answer == Claimed(Verdict.WON, answer.fence, 1, Cause.LEASE_EXPIRED)
+        assert answer.fence > ahead.fence
+        row = yield read()
+        assert (row.owner, row.attempt, row.state) == (B, 1, State.IN_PROGRESS)
+
+    @rule("P2", "P4")
+    def test_a_claim_made_ahead_is_a_claim_like_any_other(self) -> Script[None]:
+        ahead = yield from won(AHEAD)
+        again = yield claim(AHEAD)
+        assert (again.fence, again.attempt) == (ahead.fence, 1)
+        assert (yield claim(B)).verdict is Verdict.BUSY
+        assert (yield ahead.complete(b"x")) is Ack.OK
+        assert (yield claim(B)).attempt == 1
+
+    @rule("P12")
+    def test_an_attempt_that_was_claimed_ahead_and_failed_is_counted(self) -> Script[None]:
+        ahead = yield from won(AHEAD)
+        yield ahead.fail()
+        second = yield from won(B)
+        assert (second.answer.attempt, second.answer.cause) == (2, Cause.FAILED)
+
+    @rule("P12")
+    def test_only_the_claim_that_was_made_ahead_is_not_counted(self) -> Script[None]:
+        """The attempts before it still count: two died, so the third is the last of three."""
+        for owner, lease in ((A, self.tick), (AHEAD, self.tick), (B, self.tick)):
+            yield from won(owner, lease=lease)
+            yield Advance(self.tick)
+        third = yield from won(C, lease=self.tick)
+        assert third.answer.attempt == 3
+        yield Advance(self.tick)
+        assert (yield claim(A, max_attempts=3)) == Claimed(Verdict.PARKED, closes=True)

@@ -15,6 +15,7 @@ from .asking import (
     HOUR,
     KEY,
     OTHER,
+    STATES,
     A,
     B,
     C,
@@ -43,7 +44,7 @@ CLOSING: Final[dict[str, tuple[State, Any]]] = {
 
 
 class OperatorRules(Rules):
-    @rule("P3", "P12", cases={s.value: s for s in State if s is not State.FORGOTTEN})
+    @rule("P3", "P12", cases={s.value: s for s in STATES if s is not State.FORGOTTEN})
     def test_a_released_key_runs_again_as_if_new(self, case: State) -> Script[None]:
         mine = yield from reach(case)
         assert (yield release(force=True, retention=2 * HOUR)) is Ack.OK
@@ -57,14 +58,14 @@ class OperatorRules(Rules):
         assert again.fence > row.fence
 
     @rule()
-    def test_a_release_ends_the_rest(self) -> Script[None]:
+    def test_a_release_ends_the_back_off(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.fail(delay=HOUR)
         yield release()
         assert (yield claim(B)).verdict is Verdict.WON
 
     @rule()
-    def test_a_completed_key_is_released_by_force_only(self) -> Script[None]:
+    def test_a_completed_key_is_released_only_by_force(self) -> Script[None]:
         yield from reach(State.COMPLETED)
         yield from unchanged(release(), Ack.REFUSED)
         assert (yield claim(B)).verdict is Verdict.REPLAY
@@ -90,6 +91,24 @@ class OperatorRules(Rules):
         answer = yield claim(B)
         assert (answer.verdict, answer.state) == (Verdict.REPLAY, State.COMPLETED)
         assert answer.result == case
+
+    @rule("P3", cases={"release": release, "resolve": resolve})
+    def test_a_decision_about_an_earlier_run_changes_nothing(self, case: Any) -> Script[None]:
+        """Two look at a held key. The first one's decision lets it run again; the second is late."""
+        seen = (yield from reach(State.HELD)).fence
+        assert (yield release(fence=seen)) is Ack.OK
+        yield from unchanged(case(fence=seen), Ack.LOST)
+        again = yield from won(B)
+        yield from unchanged(case(fence=seen), Ack.LOST)
+        assert (yield again.complete(b"new")) is Ack.OK
+        yield from unchanged(case(fence=seen), Ack.LOST)
+        yield from unchanged(case(fence=again.fence), Ack.REFUSED)
+
+    @rule("P3", cases={"release": release, "resolve": resolve})
+    def test_a_decision_about_the_present_run_counts(self, case: Any) -> Script[None]:
+        mine = yield from reach(State.HELD)
+        assert (yield case(fence=mine.fence)) is Ack.OK
+        assert (yield mine.complete(b"late")) is Ack.LOST
 
     @rule()
     def test_a_completed_key_cannot_be_resolved(self) -> Script[None]:
@@ -143,7 +162,7 @@ class OperatorRules(Rules):
         assert ((yield read()).scope, (yield read()).value) == (KEY.scope, KEY.value)
 
     @rule("P8", cases=CLOSING)
-    def test_an_act_that_closes_a_key_never_shortens_its_retention(
+    def test_an_action_that_closes_a_key_never_shortens_its_retention(
         self, case: tuple[State, Any]
     ) -> Script[None]:
         """An operator may have other settings than the worker: a late repeat must find the key closed."""
@@ -165,7 +184,7 @@ class OperatorRules(Rules):
         assert (yield History(KEY.id)) == []
 
     @rule("P8", cases=ACTS)
-    def test_nor_to_one_whose_record_expired(self, case: Any) -> Script[None]:
+    def test_nothing_is_done_to_a_key_whose_record_expired(self, case: Any) -> Script[None]:
         mine = yield from won(A)
         yield mine.remember(b"x", retention=self.tick)
         yield Advance(self.tick)
@@ -175,7 +194,7 @@ class OperatorRules(Rules):
     # -- the audit trail ----------------------------------------------------------------------
 
     @rule()
-    def test_every_act_is_kept_with_who_and_why_and_when(self) -> Script[None]:
+    def test_every_action_is_kept_with_who_why_and_when(self) -> Script[None]:
         yield from reach(State.PARKED)
         yield release()
         at = [(yield read()).changed_at]
@@ -193,14 +212,14 @@ class OperatorRules(Rules):
         assert {entry.id for entry in trail} == {KEY.id}
 
     @rule()
-    def test_a_refused_act_is_not_in_the_trail(self) -> Script[None]:
+    def test_a_refused_action_is_not_in_the_audit_trail(self) -> Script[None]:
         yield from reach(State.COMPLETED)
         yield release()
         yield resolve()
         assert (yield History(KEY.id)) == []
 
     @rule()
-    def test_each_key_has_its_own_trail(self) -> Script[None]:
+    def test_each_key_has_its_own_audit_trail(self) -> Script[None]:
         yield from reach(State.HELD)
         yield from reach(State.HELD, OTHER)
         yield release(OTHER)
@@ -208,7 +227,7 @@ class OperatorRules(Rules):
         assert len((yield History(OTHER.id))) == 1
 
     @rule()
-    def test_names_and_reasons_are_kept_to_the_letter(self) -> Script[None]:
+    def test_names_and_reasons_are_stored_exactly(self) -> Script[None]:
         by, why = 'O\'Brien; "x" -- ж🙂', "line\nbreak\t%s {} \\"
         yield from reach(State.HELD)
         yield Release(KEY.id, by, why, HOUR)
@@ -217,7 +236,7 @@ class OperatorRules(Rules):
         assert [(entry.by, entry.why) for entry in trail] == [(by, why), (why, by)]
 
     @rule()
-    def test_a_new_life_keeps_the_trail_and_a_sweep_ends_it(self) -> Script[None]:
+    def test_a_reclaimed_key_keeps_its_audit_trail_until_a_sweep(self) -> Script[None]:
         yield from reach(State.HELD)
         yield release()
         mine = yield from won(B)

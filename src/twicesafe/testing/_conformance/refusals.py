@@ -24,7 +24,7 @@ __all__ = ["RefusalRules"]
 
 class RefusalRules(Rules):
     @rule("P4", refuses=True, cases={"completed": State.COMPLETED, "failed": State.FAILED})
-    def test_a_refused_payload_changes_nothing_and_the_claim_is_served(
+    def test_a_refused_payload_changes_nothing_and_the_claim_can_complete(
         self, case: State
     ) -> Script[None]:
         mine = yield from won(A)
@@ -39,14 +39,14 @@ class RefusalRules(Rules):
         assert (answer.verdict, answer.state, answer.result) == (Verdict.REPLAY, case, None)
 
     @rule("P4", refuses=True)
-    def test_smaller_payloads_are_kept_as_before(self) -> Script[None]:
+    def test_smaller_payloads_are_still_accepted(self) -> Script[None]:
         mine = yield from won(A)
         yield Refuse()
         assert (yield mine.complete(b"small")) is Ack.OK
         assert (yield claim(B)).result == b"small"
 
     @rule("P4", refuses=True)
-    def test_one_refused_of_a_batch_does_not_sink_the_others(self) -> Script[None]:
+    def test_one_refused_request_does_not_fail_its_batch(self) -> Script[None]:
         keys = [Key(f"key-{number}") for number in range(5)]
         claimed = yield [claim(A, key) for key in keys]
         payload = yield Refuse()

@@ -67,7 +67,7 @@ def sweep_all(limit: int = 100, most: int = ALL) -> Script[list[SweepReport]]:
 
 class RetentionRules(Rules):
     @rule("P3", "P8", "P12", cases=EXPIRING)
-    def test_what_expired_is_gone_before_any_sweep(self, case: State) -> Script[None]:
+    def test_expired_records_are_gone_before_any_sweep(self, case: State) -> Script[None]:
         fence = yield from expiring(case, self.tick)
         yield Advance(self.tick)
         assert (yield read()) is None
@@ -94,7 +94,7 @@ class RetentionRules(Rules):
         assert (yield read()) is None
 
     @rule("P6", cases=PERMANENT)
-    def test_what_is_not_ended_never_expires(self, case: State) -> Script[None]:
+    def test_unfinished_work_never_expires(self, case: State) -> Script[None]:
         yield from reach(case, lease=self.tick)
         before = yield read()
         yield Advance(2 * self.tick)
@@ -104,7 +104,7 @@ class RetentionRules(Rules):
         assert (yield read()) == before
 
     @rule(cases=EXPIRING)
-    def test_a_sweep_removes_what_expired(self, case: State) -> Script[None]:
+    def test_a_sweep_removes_expired_records(self, case: State) -> Script[None]:
         yield from expiring(case, self.tick)
         yield Advance(self.tick)
         [report] = yield from sweep_all()
@@ -113,12 +113,12 @@ class RetentionRules(Rules):
         assert (yield Survey()).total == 0
 
     @rule(cases=EXPIRING)
-    def test_a_sweep_leaves_what_is_within_its_retention(self, case: State) -> Script[None]:
+    def test_a_sweep_keeps_records_within_their_retention(self, case: State) -> Script[None]:
         yield from expiring(case, HOUR)
         yield from unchanged(Sweep(100), (SweepReport(removed=0, examined=1, more=False), ""))
 
     @rule("P3", cases=EXPIRING)
-    def test_fences_go_on_after_a_sweep(self, case: State) -> Script[None]:
+    def test_fences_keep_increasing_after_a_sweep(self, case: State) -> Script[None]:
         fence = 0
         for _ in range(3):
             last = yield from expiring(case, self.tick)
@@ -128,7 +128,7 @@ class RetentionRules(Rules):
             yield from sweep_all()
 
     @rule("P3")
-    def test_fences_go_on_after_a_sweep_that_removed_others_too(self) -> Script[None]:
+    def test_fences_keep_increasing_after_a_sweep_that_removed_others_too(self) -> Script[None]:
         """The key with the highest fence may be swept before the one under test."""
         other = Key("busy")
         for _ in range(3):
@@ -143,7 +143,7 @@ class RetentionRules(Rules):
         assert again.fence > mine.fence
 
     @rule("P4")
-    def test_what_was_swept_is_missing_to_its_owner(self) -> Script[None]:
+    def test_a_swept_record_is_missing_for_its_owner(self) -> Script[None]:
         mine = yield from won(A)
         yield mine.complete(retention=self.tick)
         yield Advance(self.tick)
@@ -154,7 +154,7 @@ class RetentionRules(Rules):
     # -- bounded, resumable, conditional ------------------------------------------------------
 
     @rule()
-    def test_a_sweep_takes_bites_and_goes_on_where_it_was(self) -> Script[None]:
+    def test_a_sweep_works_in_steps_and_resumes(self) -> Script[None]:
         for number in range(7):
             yield from expiring(State.COMPLETED, self.tick, Key(f"old-{number}"))
         yield Advance(self.tick)
@@ -166,7 +166,7 @@ class RetentionRules(Rules):
         assert (yield Survey()).total == 0
 
     @rule()
-    def test_a_sweep_gets_past_what_stays(self) -> Script[None]:
+    def test_a_sweep_gets_past_records_that_stay(self) -> Script[None]:
         """Live records before the expired ones must not stop it."""
         yield from expiring_every_fourth(self.tick)
         yield Advance(self.tick)
@@ -192,7 +192,7 @@ class RetentionRules(Rules):
         yield from unchanged(Sweep(10), (SweepReport(removed=0, examined=0, more=False), ""))
 
     @rule("P6")
-    def test_what_was_claimed_again_is_not_swept(self) -> Script[None]:
+    def test_a_reclaimed_record_is_not_swept(self) -> Script[None]:
         yield from expiring(State.COMPLETED, self.tick)
         yield Advance(self.tick)
         mine = yield from won(B)

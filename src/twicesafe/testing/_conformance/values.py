@@ -60,7 +60,7 @@ class ValueRules(Rules):
         assert (yield claim(B, fingerprint=case)).verdict is Verdict.BUSY
 
     @rule(cases=TEXTS)
-    def test_keys_are_kept_to_the_letter(self, case: str) -> Script[None]:
+    def test_keys_are_stored_exactly(self, case: str) -> Script[None]:
         key = Key(case, scope=(case, "x", case))
         mine = yield from won(A, key)
         yield mine.fail(error=case)
@@ -71,7 +71,7 @@ class ValueRules(Rules):
         assert (yield Browse(10, scope=(case + "?",))).rows == [] or len(case) == 255
 
     @rule()
-    def test_a_scope_may_have_eight_parts_and_none(self) -> Script[None]:
+    def test_a_scope_may_have_up_to_eight_parts(self) -> Script[None]:
         for scope in ((), tuple("abcdefgh")):
             yield from won(A, Key("k", scope))
             assert (yield read(Key("k", scope))).scope == scope

@@ -30,7 +30,7 @@ class WakingRules(Rules):
     """Seconds of the watch. A watcher that is woken needs far less."""
 
     @rule(needs="wake", cases=ENDS)
-    def test_a_watcher_hears_of_the_end(self, case: Any) -> Script[None]:
+    def test_a_watcher_is_woken_at_the_end(self, case: Any) -> Script[None]:
         mine = yield from won(A)
         assert (yield claim(B)).verdict is Verdict.BUSY
         took = yield Watched(KEY.id, self.patience, meanwhile=case(mine))
@@ -38,7 +38,7 @@ class WakingRules(Rules):
         assert (yield claim(B)).verdict in (Verdict.REPLAY, Verdict.WON)
 
     @rule(needs="wake")
-    def test_a_watcher_that_hears_nothing_gives_up_in_time(self) -> Script[None]:
+    def test_a_watcher_that_is_not_woken_returns_in_time(self) -> Script[None]:
         yield from won(A)
         yield claim(B)
         took = yield Watched(KEY.id, 0.05)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..._core.outbox_requests import Message
 from ..._core.publisher import NOT_TRIED, NotNow, keeps_order
-from ..._runtime.relay_runner import for_threads
+from ..._runtime.adapting import for_threads
 from ..._values.policy import Backoff
 from ...errors import BrokerUnavailableError
 from ...outbox import Outbox, OutboxRelay
@@ -80,7 +80,7 @@ class PublisherConformance(PublisherUnderTest):
 
     # -- order --------------------------------------------------------------------------------------
 
-    def test_what_is_taken_is_there_in_the_order_of_its_key(self) -> None:
+    def test_messages_of_a_key_arrive_in_order(self) -> None:
         topic = self.topic("orders")
         sent = [_message(topic, f"k{n % 3}") for n in range(60)]
         sent += [_message(topic, None) for _ in range(6)]
@@ -101,7 +101,7 @@ class PublisherConformance(PublisherUnderTest):
                 assert list(publisher.publish(sent)) == [None]
         assert set(self.taken(topic)) == {sent[0].id}
 
-    def test_behind_a_message_that_failed_its_key_stops(self) -> None:
+    def test_after_a_failed_message_its_key_stops(self) -> None:
         """Only for publishers that keep order, which may get several messages of a key in one call."""
         if not self.keeps_order():
             pytest.skip("this publisher gets one message of a key at a time")
@@ -112,7 +112,7 @@ class PublisherConformance(PublisherUnderTest):
                 answers = _answers(publisher, sent[: publisher.batch])
                 assert None not in answers, "a message after the poison counts as published"
 
-    def test_a_message_that_failed_says_nothing_about_others(self) -> None:
+    def test_a_failed_message_does_not_affect_others(self) -> None:
         """Each message has its own answer: None means durable, and poison never gets None."""
         topic = self.topic("neighbours")
         for poison in self.poison():
@@ -135,7 +135,7 @@ class PublisherConformance(PublisherUnderTest):
 
     # -- refusals -----------------------------------------------------------------------------------
 
-    def test_poison_parks_its_own_lane_and_the_others_go_on(self, tmp_path: Path) -> None:
+    def test_poison_parks_its_own_lane_and_others_continue(self, tmp_path: Path) -> None:
         """Also if the broker drops the connection because of the poison, which looks like an outage."""
         topic = self.topic("others")
         poisons = [
@@ -184,7 +184,7 @@ class PublisherConformance(PublisherUnderTest):
                 self.until(is_parked, f"poison {number} is parked", pause=0.2)
                 self.until(lambda: set(self.taken(topic)) >= _ids(good), "the others are taken")  # noqa: B023
 
-    def test_poison_with_nothing_else_to_send_is_found_out(self, tmp_path: Path) -> None:
+    def test_poison_is_recognised_with_nothing_else_to_send(self, tmp_path: Path) -> None:
         """There is no other message to compare with: the publisher must recognise it, or check the broker."""
         for number, poison in enumerate(self.lone_poison()):
             folder = tmp_path / f"{number}"
@@ -208,7 +208,7 @@ class PublisherConformance(PublisherUnderTest):
             )
         _assert_in_order(self.taken(topic), [*before, *behind])
 
-    def test_a_destination_that_is_missing_is_no_messages_fault(self, tmp_path: Path) -> None:
+    def test_a_missing_destination_is_not_the_messages_fault(self, tmp_path: Path) -> None:
         if self.makes_topics:
             pytest.skip("this broker creates missing topics, or needs none")
         topic, missing = self.topic("there"), _message(self.missing_topic(), "missing")
@@ -224,7 +224,7 @@ class PublisherConformance(PublisherUnderTest):
 
     # -- outages ------------------------------------------------------------------------------------
 
-    def test_an_outage_is_an_outage_and_counts_nothing(self, tmp_path: Path) -> None:
+    def test_an_outage_counts_no_attempt(self, tmp_path: Path) -> None:
         topic = self.topic("outage")
         sent = [_message(topic, f"k{n % 2}") for n in range(6)]
         with self.relay(tmp_path, max_attempts=1) as (outbox, add):
@@ -239,7 +239,7 @@ class PublisherConformance(PublisherUnderTest):
             assert outbox.parked() == []
         _assert_in_order(self.taken(topic), sent)
 
-    def test_a_publisher_that_was_dropped_comes_back(self, tmp_path: Path) -> None:
+    def test_a_publisher_reconnects_after_a_disconnect(self, tmp_path: Path) -> None:
         if not self.hangs_up:
             pytest.skip("this broker cannot drop connections")
         topic = self.topic("dropped")
@@ -265,7 +265,7 @@ class PublisherConformance(PublisherUnderTest):
 
     # -- closing ------------------------------------------------------------------------------------
 
-    def test_it_may_be_closed_unused_and_while_the_broker_is_away(self) -> None:
+    def test_it_can_be_closed_unused_and_during_an_outage(self) -> None:
         with self.publisher():
             pass
         topic = self.topic("closing")
@@ -280,7 +280,7 @@ class _Opened:
 
     def __init__(self, publisher: Any) -> None:
         self.batch: int = publisher.batch
-        self._blocking = for_threads(publisher)
+        self._blocking = for_threads(publisher, "publish")
         self._closed = False
 
     def publish(self, messages: Sequence[Message]) -> Sequence[Any]:

@@ -1,0 +1,31 @@
+"""Consumers: messages from a broker are handled, recorded, and only then acknowledged.
+
+    consumer = Consumer.open("kafka://127.0.0.1:9092?topics=orders&group=billing", receiver=receiver)
+    consumer.run(handle)                       # until consumer.stop(), SIGTERM or SIGINT
+
+One rule for failures and for order, whatever the broker: attempts are counted by the receiver's
+record, a failed message backs off without delaying others, and after the last attempt it goes to
+the dead letters. With an inbox, the effect and the record of a message commit together. With a
+transactional id of Kafka, what a handler publishes and the message's offset do.
+"""
+
+from .._core.consuming.message import Message
+from .._core.consuming.recovery import DeadLetter, Retry
+from .._core.consuming.state import Report
+from .._core.consuming.verdicts import Verdict
+from ._consumer import AsyncConsumer, Consumer
+from ._publishing import KafkaTransaction
+from ._replaying import DeadLetters, Letter
+
+__all__ = [
+    "AsyncConsumer",
+    "Consumer",
+    "DeadLetter",
+    "DeadLetters",
+    "KafkaTransaction",
+    "Letter",
+    "Message",
+    "Report",
+    "Retry",
+    "Verdict",
+]

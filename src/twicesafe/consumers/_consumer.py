@@ -1,0 +1,366 @@
+"""The consumers: a source of messages, a handler, and a receiver or an inbox.
+
+    consumer = Consumer.open("redis://127.0.0.1:6379/0?stream=orders&group=billing", receiver=receiver)
+    consumer.run(handle)                       # until stop(), SIGTERM or SIGINT
+    report = consumer.drain(handle, idle=1.0)  # until nothing came for a second
+
+`AsyncConsumer` is the async version of `Consumer`, with the same names and meanings. All decisions are
+made in `_core.consuming`; this module is the public interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Self
+
+from .._core.consuming.message import Message
+from .._core.consuming.recovery import DeadLetter, Recover
+from .._core.consuming.source import Found, Source
+from .._core.consuming.state import Report
+from .._runtime.adapting import for_event_loop, for_threads
+from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
+from .._values.keys import KeyLike
+from .._values.policy import Policy
+from .._values.records import State
+from .._values.settings import Duration, seconds
+from ..errors import BrokerUnavailableError, ParkedError, UsageError
+from ..inbox import AsyncInbox, Inbox
+from ..inbox._edge_delivery import deliver, deliver_async, look_up, look_up_async
+from ..receiver import AsyncReceiver, Receiver
+from ._base import ConsumerBase, Order, is_async, opened, parking, parking_async
+from ._dead_letters import DeadLetterSetting
+
+__all__ = ["AsyncConsumer", "Consumer"]
+
+
+class Consumer(ConsumerBase):
+    """The blocking consumer: handlers run in a bounded pool of threads."""
+
+    _is_async = False
+    _deliver = staticmethod(deliver)
+    _look_up = staticmethod(look_up)
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        receiver: Receiver | None = None,
+        inbox: Inbox | None = None,
+        connect: Callable[[], Any] | None = None,
+        key: Callable[[Message], KeyLike] | None = None,
+        concurrency: int = 8,
+        batch: int = 100,
+        order: Order = "key",
+        dead_letter: DeadLetterSetting = None,
+        recover: Recover | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            receiver=receiver,
+            inbox=inbox,
+            connect=connect,
+            key=key,
+            concurrency=concurrency,
+            batch=batch,
+            order=order,
+            dead_letter=dead_letter,
+            recover=recover,
+            policy=policy,
+        )
+        self._adapted = for_threads(source, "fetch")
+        self._dead: Any = None
+        if self._publisher is not None:
+            self._dead = for_threads(self._publisher, "publish")
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        receiver: Receiver | None = None,
+        inbox: Inbox | None = None,
+        connect: Callable[[], Any] | None = None,
+        key: Callable[[Message], KeyLike] | None = None,
+        concurrency: int = 8,
+        batch: int = 100,
+        order: Order = "key",
+        dead_letter: DeadLetterSetting = None,
+        recover: Recover | None = None,
+        policy: Policy | None = None,
+    ) -> Self:
+        """A consumer of the messages at this URL.
+
+        ``receiver``: lease mode, ``handle(message)``. ``inbox`` and ``connect``: transaction mode,
+        ``handle(connection, message)`` in one transaction per message. Neither: Kafka transaction
+        mode, ``handle(transaction, message)``, with ``transactional_id=`` in a Kafka URL. ``key``: the idempotency key
+        of a message, if not the id that its producer gave it. ``concurrency``: handlers that run at
+        once. ``batch``: messages that are fetched ahead. ``order``: with "key", messages of one key
+        run one after the other, and wait behind one that failed. ``dead_letter``: a publisher's URL
+        with ``topic=``, or a function of message and error; by default next to the source.
+        ``recover``: of message, error and attempt, what to do after a failed attempt.
+        """
+        return cls(
+            opened(url, cls.__name__),
+            receiver=receiver,
+            inbox=inbox,
+            connect=connect,
+            key=key,
+            concurrency=concurrency,
+            batch=batch,
+            order=order,
+            dead_letter=dead_letter,
+            recover=recover,
+            policy=policy,
+        )
+
+    def run(self, handler: Callable[..., Any]) -> Report:
+        """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
+
+        A second signal does not wait. Signals are heeded in the main thread only.
+        """
+        return self._run(handler, None)
+
+    def drain(self, handler: Callable[..., Any], idle: Duration = 1.0) -> Report:
+        """Handle messages until nothing came for ``idle`` seconds, then leave; what was done."""
+        return self._run(handler, seconds(idle, "idle"))
+
+    def check(self) -> list[Found]:
+        """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""
+        return list(self._adapted.check(self._terms()))
+
+    def close(self) -> None:
+        """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
+        self.stop()
+        self._adapted.close()
+        if self._dead is not None:
+            self._dead.close()
+        if self._publishing is not None:
+            self._claims.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, handler: Callable[..., Any], idle: float | None) -> Report:
+        if self._runner is not None and not self._runner.ended:
+            raise UsageError("this consumer is already running")
+        profile = self._profile(handler)
+        try:  # first: it connects, and the source learns its broker's settings
+            self._warn(self.check())
+        except BrokerUnavailableError as error:
+            self._begins_without(error, idle)
+        state = self._state(handler, profile, idle)
+        self._runner = runner = ConsumerRunner(
+            state, self._adapted, self._claims._runtime, self._parked_lanes
+        )
+        self.source.listen(runner.revoke)
+        with _signals(runner.stop):
+            return runner.run()
+
+    def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
+        def publish() -> None:
+            lane = self._lane(message)
+            if lane is not None:
+                with contextlib.suppress(ParkedError):
+                    with contextlib.suppress(DeadLetter):
+                        self._lane_receiver.process(lane, parking)
+                    self._lane_receiver.process(lane, parking)  # the record says so
+            if self._dead_letter is not None:
+                self._dead_letter(message, error)
+                return
+            if self._prepares:
+                self._adapted.prepare_dead_letters()
+                self._prepares = False
+            if self._publishing is not None:
+                self._publishing.bury(message, error)
+                return
+            refusal = self._dead.publish([self._dead_letter_of(message, error)])[0]
+            if refusal is not None:
+                raise refusal
+
+        return publish
+
+    def _parked_lanes(self) -> list[str]:
+        receiver = self._lane_receiver
+        found = receiver.records(state=State.PARKED, scope=receiver.key("-").scope)
+        return [record.key.value for record in found if record.key is not None]
+
+
+class AsyncConsumer(ConsumerBase):
+    """Async version of `Consumer`: handlers run as tasks of the running event loop."""
+
+    _is_async = True
+    _deliver = staticmethod(deliver_async)
+    _look_up = staticmethod(look_up_async)
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        receiver: AsyncReceiver | None = None,
+        inbox: AsyncInbox | None = None,
+        connect: Callable[[], Any] | None = None,
+        key: Callable[[Message], KeyLike] | None = None,
+        concurrency: int = 8,
+        batch: int = 100,
+        order: Order = "key",
+        dead_letter: DeadLetterSetting = None,
+        recover: Recover | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            receiver=receiver,
+            inbox=inbox,
+            connect=connect,
+            key=key,
+            concurrency=concurrency,
+            batch=batch,
+            order=order,
+            dead_letter=dead_letter,
+            recover=recover,
+            policy=policy,
+        )
+        self._adapted = for_event_loop(source, "fetch")
+        self._dead: Any = None
+        if self._publisher is not None:
+            self._dead = for_event_loop(self._publisher, "publish")
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        receiver: AsyncReceiver | None = None,
+        inbox: AsyncInbox | None = None,
+        connect: Callable[[], Any] | None = None,
+        key: Callable[[Message], KeyLike] | None = None,
+        concurrency: int = 8,
+        batch: int = 100,
+        order: Order = "key",
+        dead_letter: DeadLetterSetting = None,
+        recover: Recover | None = None,
+        policy: Policy | None = None,
+    ) -> Self:
+        """A consumer of the messages at this URL. Not a coroutine: it connects on first use.
+
+        The settings are those of `Consumer.open`; the handler is async, and ``connect`` gives an
+        async context manager or an async connection.
+        """
+        return cls(
+            opened(url, cls.__name__),
+            receiver=receiver,
+            inbox=inbox,
+            connect=connect,
+            key=key,
+            concurrency=concurrency,
+            batch=batch,
+            order=order,
+            dead_letter=dead_letter,
+            recover=recover,
+            policy=policy,
+        )
+
+    async def run(self, handler: Callable[..., Awaitable[Any]]) -> Report:
+        """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
+
+        A second signal does not wait. A cancellation drops what runs, as a crash would.
+        """
+        return await self._run(handler, None)
+
+    async def drain(self, handler: Callable[..., Awaitable[Any]], idle: Duration = 1.0) -> Report:
+        """Handle messages until nothing came for ``idle`` seconds, then leave; what was done."""
+        return await self._run(handler, seconds(idle, "idle"))
+
+    async def check(self) -> list[Found]:
+        """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""
+        found: Sequence[Found] = await self._adapted.check(self._terms())
+        return list(found)
+
+    async def close(self) -> None:
+        """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
+        self.stop()
+        await self._adapted.close()
+        if self._dead is not None:
+            await self._dead.close()
+        if self._publishing is not None:
+            await self._claims.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self, handler: Callable[..., Any], idle: float | None) -> Report:
+        if self._runner is not None and not self._runner.ended:
+            raise UsageError("this consumer is already running")
+        profile = self._profile(handler)
+        try:  # first: it connects, and the source learns its broker's settings
+            self._warn(await self.check())
+        except BrokerUnavailableError as error:
+            self._begins_without(error, idle)
+        state = self._state(handler, profile, idle)
+        self._runner = runner = AsyncConsumerRunner(
+            state, self._adapted, self._claims._runtime, self._parked_lanes
+        )
+        self.source.listen(runner.revoke)
+        with _signals(runner.stop):
+            return await runner.run()
+
+    def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
+        async def publish() -> None:
+            lane = self._lane(message)
+            if lane is not None:
+                with contextlib.suppress(ParkedError):
+                    with contextlib.suppress(DeadLetter):
+                        await self._lane_receiver.process(lane, parking_async)
+                    await self._lane_receiver.process(lane, parking_async)  # the record says so
+            if self._dead_letter is not None:
+                told = self._dead_letter(message, error)
+                if is_async(self._dead_letter):
+                    await told
+                return
+            if self._prepares:
+                await self._adapted.prepare_dead_letters()
+                self._prepares = False
+            if self._publishing is not None:
+                self._publishing.bury(message, error)
+                return
+            refusals = await self._dead.publish([self._dead_letter_of(message, error)])
+            if refusals[0] is not None:
+                raise refusals[0]
+
+        return publish
+
+    async def _parked_lanes(self) -> list[str]:
+        receiver = self._lane_receiver
+        found = receiver.records(state=State.PARKED, scope=receiver.key("-").scope)
+        return [record.key.value async for record in found if record.key is not None]
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT stop the consumer in order; a second one acts as it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[signal.Signals, Any] = {}
+
+    def heed(number: int, frame: object) -> None:
+        signal.signal(number, before[signal.Signals(number)])
+        stop()
+
+    for known in (signal.SIGTERM, signal.SIGINT):
+        before[known] = signal.signal(known, heed)
+    try:
+        yield
+    finally:
+        for known, old in before.items():
+            signal.signal(known, old)

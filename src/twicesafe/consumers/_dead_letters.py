@@ -1,0 +1,96 @@
+"""Dead letters: the message as it was, with headers that say why it is here.
+
+It keeps its id, so a replay runs under the same key. The headers:
+
+    twicesafe-dead-reason     what happened
+    twicesafe-dead-error      the class of the error
+    twicesafe-dead-topic      where a replay sends it: the topic, the subject, the queue,
+    twicesafe-dead-place      …and, for Redis, the stream
+    twicesafe-dead-position   its position there
+    twicesafe-dead-consumer   who gave up on it
+    twicesafe-dead-key        its full key: a JSON list of the scope's parts and the value
+    twicesafe-dead-lane       the key that parks its lane, if order matters
+    twicesafe-dead-starts     the key that counts its starts, in transaction mode
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from .._core.consuming.message import KEY_HEADER, Message
+from .._core.http.key_field import field_of
+from .._core.outbox_requests import Message as Outgoing
+from .._core.publisher import Publisher
+from .._values.keys import Key, uuid7
+from ..errors import text_of
+from ..outbox.publishers import open_publisher
+
+__all__ = ["PREFIX", "DeadLetterSetting", "dead_message", "destination"]
+
+PREFIX: Final = "twicesafe-dead-"
+
+LONGEST: Final = 3000
+"""Characters of a header: more than a key needs, with every character escaped."""
+
+DeadLetterSetting: TypeAlias = str | Publisher | Callable[[Message, Exception], Any] | None
+"""A publisher or its URL (``topic=`` names the topic), or a function of the message and its error."""
+
+
+def destination(url: str | Publisher) -> tuple[Publisher, str | None]:
+    """The publisher at this URL, and the topic that it names."""
+    if not isinstance(url, str):
+        return url, None
+    parts = urlsplit(url)
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    topics = [value for name, value in pairs if name == "topic"]
+    rest = urlencode([(name, value) for name, value in pairs if name != "topic"])
+    plain = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
+    return open_publisher(plain), topics[-1] if topics else None
+
+
+def dead_message(
+    message: Message,
+    error: Exception,
+    topic: str,
+    *,
+    key: Key | None,
+    lane: Key | None,
+    starts: Key | None,
+    consumer: str,
+    origin: str,
+    place: str,
+) -> Outgoing:
+    """The message to publish under this topic."""
+    cause = error.__cause__
+    given = {
+        "reason": text_of(error),
+        "error": type(error if cause is None else cause).__qualname__,
+        "topic": origin,
+        "place": place,
+        "position": message.position,
+        "consumer": consumer,
+        "key": _parts(key),
+        "lane": _parts(lane),
+        "starts": _parts(starts),
+    }
+    headers = dict(message.headers)
+    headers.update({PREFIX + name: _line(text) for name, text in given.items() if text})
+    id_ = message.id
+    if id_ is None and key is not None:  # it has a key all the same, and keeps it
+        id_ = key.value
+        headers.setdefault(KEY_HEADER, field_of(id_))
+    return Outgoing(id_ or uuid7(), topic, message.body, message.key, headers)
+
+
+def _parts(key: Key | None) -> str:
+    """The key as JSON, in ASCII."""
+    return "" if key is None else json.dumps([*key.scope, key.value])
+
+
+def _line(text: str) -> str:
+    """As one header line in ASCII: brokers differ in what else they take."""
+    plain = text.encode("ascii", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else " " for c in plain).strip()[:LONGEST]

@@ -1,0 +1,41 @@
+"""Sources: where a consumer's messages come from. One file per broker; `open` imports its driver.
+
+    kafka       kafka://…     consumer groups; only the contiguous prefix of a partition is committed
+    rabbitmq    amqp://…      quorum and classic queues, manual acknowledgements
+    nats        nats://…      JetStream, a durable pull consumer
+    redis       redis://…     Redis Streams, a consumer group
+    sqs         sqs://…       standard and FIFO queues
+
+`open_source` opens one by its URL. Other packages add schemes through the entry-point group
+``twicesafe.sources``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+from ..._core.consuming.message import Message, Received
+from ..._core.consuming.source import Found, Revoke, Source, Terms
+from ...stores._urls import target_of
+
+__all__ = ["SCHEMES", "Found", "Message", "Received", "Revoke", "Source", "Terms", "open_source"]
+
+SCHEMES: Final[dict[str, str]] = {
+    "kafka": "twicesafe.consumers.sources.kafka:KafkaSource",
+    "amqp": "twicesafe.consumers.sources.rabbitmq:RabbitSource",
+    "amqps": "twicesafe.consumers.sources.rabbitmq:RabbitSource",
+    "nats": "twicesafe.consumers.sources.nats:JetStreamSource",
+    "tls+nats": "twicesafe.consumers.sources.nats:JetStreamSource",
+    "redis": "twicesafe.consumers.sources.redis:RedisStreamSource",
+    "rediss": "twicesafe.consumers.sources.redis:RedisStreamSource",
+    "valkey": "twicesafe.consumers.sources.redis:RedisStreamSource",
+    "sqs": "twicesafe.consumers.sources.sqs:SqsSource",
+}
+
+
+def open_source(url: str) -> Source:
+    """Open the source at this URL; it connects on first use."""
+    module, _, name = target_of(url, SCHEMES, "source").partition(":")
+    source: Source = getattr(importlib.import_module(module), name).open(url)
+    return source

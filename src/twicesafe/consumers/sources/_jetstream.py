@@ -1,0 +1,60 @@
+"""What JetStream sends for a request of a pull consumer: messages, and then a status."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from ..._core.consuming.message import Message
+from ...errors import BrokerUnavailableError
+from ...outbox.publishers._header_lines import text_of
+
+__all__ = ["Request", "message_of"]
+
+_OURS: Final = frozenset({"nats-msg-id", "twicesafe-id", "twicesafe-key"})
+
+
+class Request:
+    """What came for one request."""
+
+    def __init__(self, most: int) -> None:
+        self.messages: list[Any] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._most = most
+
+    def take(self, message: Any) -> None:
+        if message.reply.startswith("$JS.ACK."):
+            self.messages.append(message)
+            if len(self.messages) == self._most:
+                self._end()
+            return
+        status = (message.headers or {}).get("Status", "")
+        if status in ("404", "408") or (status == "409" and self.messages):
+            self._end()
+        elif status != "100":  # a heartbeat
+            said = message.headers.get("Description", "").strip() or status
+            gone = "there is no such durable any more" if status == "503" else said
+            self.fail(BrokerUnavailableError(f"JetStream refused the fetch: {gone}", blames="none"))
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def _end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+def message_of(message: Any) -> Message:
+    headers = {name.lower(): text_of(value) for name, value in (message.headers or {}).items()}
+    about = message.metadata
+    return Message(
+        headers.get("nats-msg-id") or headers.get("twicesafe-id"),
+        message.subject,
+        message.data,
+        headers.get("twicesafe-key"),
+        {name: value for name, value in headers.items() if name not in _OURS},
+        about.num_delivered,
+        # The number alone is not enough: a stream that is deleted and created again starts at 1.
+        f"{about.stream}/{about.sequence.stream}@{about.timestamp.isoformat()}",
+    )

@@ -1,0 +1,355 @@
+"""NATS JetStream: a durable pull consumer with explicit acknowledgement.
+
+    nats://host:4222?stream=ORDERS&durable=billing&filter=orders.>
+
+A missing durable is created, with ``ack_wait=`` (30 s by default), ``filter=`` and ``from=``: ``all``, the
+default, or ``new``. An existing one is used as it is. A durable that disappears while we consume
+is created again from the beginning of the stream. A missing stream is an outage until you create it.
+
+`patience` is the durable's ack-wait: the server's, once we are connected. It begins when the
+server sends a message. We do not see that moment, so we count from the moment at which we asked, and
+ask for at most a quarter of the ack-wait.
+
+JetStream accepts an acknowledgement by the message's place in the stream, whichever delivery it belongs
+to (nats-server issue 4786). An acknowledgement that comes too late would count for the delivery to
+another consumer. So a receipt is void when nine tenths of its ack-wait have passed without an extension,
+and when its durable was created again.
+
+The key is the header ``Twicesafe-Key``, the id is ``Nats-Msg-Id``, the topic is the subject. The position is
+the place in the stream and the time at which the stream got the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+import msgspec
+
+from ..._core.consuming.message import Received
+from ..._core.consuming.source import Found, Terms
+from ..._values.drivers import require
+from ..._values.settings import expect
+from ...errors import BrokerUnavailableError, ConfigurationError
+from ...outbox.publishers._urls import driver_url
+from ._connection import ConnectionSource, named, with_query
+from ._jetstream import Request, message_of
+
+__all__ = ["JetStreamSource"]
+
+OPTIONS: Final = {
+    "stream": "", "durable": "", "filter": "", "from": "all", "ack_wait": 30.0, "timeout": 5.0,
+}  # fmt: skip
+
+MOST: Final = 100_000
+"""Messages that we hold if the durable has no limit."""
+
+ASKING: Final = 0.25
+"""Part of the ack-wait for which one request may wait for messages."""
+
+USABLE: Final = 0.9
+"""Part of the ack-wait after which a receipt is void: the rest is for the way to the server."""
+
+
+class Receipt(NamedTuple):
+    subject: str
+    """Where the delivery is settled. It contains the place in the stream and the number of deliveries."""
+    delivery: int
+    """A durable that is created again uses the same subjects."""
+
+
+class JetStreamSource(ConnectionSource):
+    """Async, with nats-py."""
+
+    broker: ClassVar[str] = "NATS"
+    can_delay = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        stream: str,
+        durable: str,
+        filter: str = "",  # noqa: A002 - as JetStream calls it
+        start: str = "all",
+        ack_wait: float = 30.0,
+        timeout: float = 5.0,
+    ) -> None:
+        super().__init__(timeout)
+        self.name, self.patience, self.most_held = durable, ack_wait, MOST
+        again = url.replace("tls:", "tls+nats:", 1) if url.startswith("tls:") else url
+        self.dead_url = with_query(again, deduplicate="false")
+        self._url, self._stream, self._durable = url, stream, durable
+        self._filter, self._start, self._ack_wait = filter, start, ack_wait
+        self._created: Any = None
+        """When the durable was created: another time is another durable."""
+        self._inbox: Any = None
+        """The subscription that gets what we ask for."""
+        self._request: Request | None = None
+        self._deliveries = itertools.count(1)
+        self._valid_until: dict[Receipt, float] = {}
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("nats")
+        theirs, options = driver_url(url, OPTIONS, "tls" if url.startswith("tls") else "nats")
+        named(options, "stream", "durable")
+        start = options.pop("from")
+        expect(start in ("all", "new"), "option from", start, "use all or new")
+        return cls(theirs, start=start, **options)
+
+    # -- connection -------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        from nats.aio.client import Client
+
+        client = self._connection = Client()
+        await client.connect(
+            self._url,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            error_cb=_quiet,
+            closed_cb=self._hung_up,
+        )
+        durable = await self._durable_of(client.jetstream(timeout=self._timeout))
+        if durable.created != self._created:
+            self._created = durable.created
+            self._valid_until.clear()
+        config, self._start = durable.config, "all"
+        self.patience = min([config.ack_wait, *(config.backoff or ())])
+        self.most_held = config.max_ack_pending if config.max_ack_pending > 0 else MOST
+        self._inbox = None
+
+    async def _durable_of(self, jetstream: Any) -> Any:
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+        from nats.js.errors import NotFoundError
+
+        try:
+            await jetstream.stream_info(self._stream)
+        except NotFoundError as error:
+            raise BrokerUnavailableError(
+                f"there is no JetStream stream {self._stream}: create it", blames="none"
+            ) from error
+        try:
+            found = await jetstream.consumer_info(self._stream, self._durable)
+        except NotFoundError:
+            found = await jetstream.add_consumer(
+                self._stream,
+                ConsumerConfig(
+                    durable_name=self._durable,
+                    deliver_policy=DeliverPolicy(self._start),
+                    ack_policy=AckPolicy.EXPLICIT,
+                    ack_wait=self._ack_wait,
+                    filter_subject=self._filter or None,
+                ),
+            )
+        if found.config.deliver_subject or found.config.ack_policy != AckPolicy.EXPLICIT:
+            kind = "push" if found.config.deliver_subject else f"ack {found.config.ack_policy}"
+            raise ConfigurationError(
+                f"the durable {self._durable} cannot be used ({kind}): use a pull consumer with "
+                "explicit acknowledgement, or another durable="
+            )
+        return found
+
+    def _is_open(self) -> bool:
+        return bool(self._connection.is_connected)
+
+    def _lost(self) -> tuple[type[Exception], ...]:
+        import nats.errors
+
+        return (nats.errors.Error,)
+
+    async def _disconnect(self, connection: Any) -> None:
+        await connection.close()
+
+    async def _hung_up(self) -> None:
+        if self._request is not None:
+            self._request.fail(ConnectionError("the connection was closed"))
+
+    # -- fetching ---------------------------------------------------------------------------------
+
+    async def fetch(self, most: int, seconds: float) -> list[Received]:
+        until = time.monotonic() + seconds
+        while True:
+            async with self._reached("fetch") as client:
+                found = await self._ask(client, most, 0)
+                left = until - time.monotonic()
+                if not found and left > 0:
+                    found = await self._ask(client, 1, min(left, self.patience * ASKING))
+                    if found and most > 1:
+                        found += await self._ask(client, most - 1, 0)
+            if found or time.monotonic() >= until:
+                return found
+
+    async def _ask(self, client: Any, most: int, seconds: float) -> list[Received]:
+        """One request. The answer is messages, and a status if they are fewer than `most`."""
+        if self._inbox is None:
+            self._inbox = await client.subscribe(client.new_inbox(), cb=self._arrived)
+        request = self._request = Request(most)
+        wish = {"expires": round(seconds * 1e9)} if seconds else {"no_wait": True}
+        asked_at = time.monotonic()
+        try:
+            await client.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}",
+                msgspec.json.encode({"batch": most, **wish}),
+                self._inbox.subject,
+            )
+            async with asyncio.timeout(seconds + self._timeout):
+                await request.done
+        except BaseException:
+            await self._forget(client, request)
+            raise
+        finally:
+            self._request = None
+        valid_until = asked_at + self.patience * USABLE
+        received = [
+            Received(message_of(message), Receipt(message.reply, next(self._deliveries)))
+            for message in request.messages
+        ]
+        self._valid_until |= {one.receipt: valid_until for one in received}
+        return received
+
+    async def _arrived(self, message: Any) -> None:
+        if self._request is not None:
+            self._request.take(message)
+
+    async def _forget(self, client: Any, request: Request) -> None:
+        """Give back what came. For what comes later we have no subscription any more."""
+        inbox, self._inbox = self._inbox, None
+        with contextlib.suppress(Exception):  # the connection may be gone
+            await inbox.unsubscribe()
+            for message in request.messages:
+                await client.publish(message.reply, b"-NAK")
+
+    # -- settling ---------------------------------------------------------------------------------
+
+    async def acknowledge(self, receipts: Sequence[Receipt]) -> None:
+        """Each is confirmed by the server."""
+        valid = self._valid(receipts)
+        if not valid:
+            return
+        async with self._reached("acknowledge") as client:
+            valid = self._valid(valid)  # connecting may have taken long, or found another durable
+            answers = await asyncio.gather(
+                *(
+                    client.request(receipt.subject, b"+ACK", timeout=self._timeout)
+                    for receipt in valid
+                ),
+                return_exceptions=True,
+            )
+            for receipt, answer in zip(valid, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                self._valid_until.pop(receipt, None)
+
+    async def give_back(self, receipts: Sequence[Receipt], seconds: float) -> None:
+        delay = round(seconds * 1e9)
+        await self._tell("give back", b'-NAK {"delay": %d}' % delay if delay else b"-NAK", receipts)
+        for receipt in receipts:
+            self._valid_until.pop(receipt, None)
+
+    async def extend(self, receipts: Sequence[Receipt]) -> None:
+        now = time.monotonic()
+        for receipt in await self._tell("extend", b"+WPI", receipts):
+            self._valid_until[receipt] = now + self.patience * USABLE
+
+    async def _tell(self, doing: str, words: bytes, receipts: Sequence[Receipt]) -> list[Receipt]:
+        """Say this of all valid receipts, and wait until the server has read it."""
+        if not self._valid(receipts):
+            return []
+        async with self._reached(doing) as client:
+            valid = self._valid(receipts)
+            for receipt in valid:
+                await client.publish(receipt.subject, words)
+            await client.flush(self._timeout)
+        return valid
+
+    def _valid(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+        now, valid = time.monotonic(), []
+        for receipt in receipts:
+            until = self._valid_until.get(receipt)
+            if until is not None and now < until:
+                valid.append(receipt)
+            elif until is not None:
+                del self._valid_until[receipt]
+        return valid
+
+    # -- dead letters and settings ----------------------------------------------------------------
+
+    def scope(self, topic: str) -> tuple[str, ...]:
+        return (self.name, self._stream)
+
+    def origin(self, topic: str) -> str:
+        return topic
+
+    place = ""
+
+    def replay_url(self, place: str) -> str:
+        return self.dead_url
+
+    def dead_topic(self, topic: str) -> str:
+        return f"dead.{self._stream}.{topic}"
+
+    async def prepare_dead_letters(self) -> None:
+        """Create the stream ``…_DEAD``, if there is none."""
+        from nats.js.api import StreamConfig
+        from nats.js.errors import NotFoundError
+
+        name = f"{self._stream}_DEAD"
+        async with self._reached("prepare dead letters") as client:
+            jetstream = client.jetstream(timeout=self._timeout)
+            try:
+                await jetstream.stream_info(name)
+            except NotFoundError:
+                subjects = [f"dead.{self._stream}.>"]
+                await jetstream.add_stream(StreamConfig(name=name, subjects=subjects))
+
+    async def check(self, terms: Terms) -> list[Found]:
+        async with self._reached("check") as client:
+            jetstream = client.jetstream(timeout=self._timeout)
+            durable = (await jetstream.consumer_info(self._stream, self._durable)).config
+            stream = (await jetstream.stream_info(self._stream)).config
+        return list(_problems(terms, self.patience, durable, stream))
+
+
+def _problems(terms: Terms, patience: float, durable: Any, stream: Any) -> Iterator[Found]:
+    name, window = durable.durable_name, stream.duplicate_window or 0
+    if patience > terms.lease:
+        yield Found(
+            f"the messages of a consumer that died wait for the ack-wait of {name}, {patience:g} s, "
+            f"although its lease ends after {terms.lease:g} s",
+            f"set ack_wait to {terms.lease:g} s or less: it is extended while a handler runs",
+        )
+    if durable.max_deliver > 0:
+        yield Found(
+            f"JetStream delivers a message of {name} at most {durable.max_deliver} times, crashes and "
+            f"delays included, while we try it {terms.max_attempts} times: after that it is neither "
+            "handled nor sent to the dead letters",
+            "set max_deliver to -1: twicesafe counts the attempts",
+        )
+    if 0 < durable.max_ack_pending < terms.batch + terms.concurrency:
+        yield Found(
+            f"all consumers of {name} together may hold {durable.max_ack_pending} messages, fewer than "
+            f"batch={terms.batch} and concurrency={terms.concurrency} of one",
+            "raise max_ack_pending, or lower batch= and concurrency=",
+        )
+    if window > terms.retention:
+        yield Found(
+            f"the duplicate window of {stream.name} is {window:g} s, longer than retention="
+            f"{terms.retention:g}: a producer's retry may come after its record is forgotten",
+            f"set retention to {window:g} s or more",
+        )
+    if 0 < (stream.max_age or 0) <= terms.longest_backoff * terms.max_attempts:
+        yield Found(
+            f"{stream.name} deletes messages after {stream.max_age:g} s, read or not: a message that "
+            "is tried again may be gone before its last attempt",
+            f"raise max_age above {terms.longest_backoff * terms.max_attempts:g} s, or shorten the back-off",
+        )
+
+
+async def _quiet(_: Exception) -> None:
+    """Ignored: the failing request reports the error."""

@@ -1,0 +1,235 @@
+"""RabbitMQ: a queue, quorum or classic, with manual acknowledgement.
+
+    amqp://user:password@host/vhost?queue=orders&prefetch=200
+
+The queue must exist; while it does not, that is an outage. ``prefetch=`` is how many messages the
+broker sends ahead and waits for. They come as they are pushed; `fetch` takes what has come.
+
+A message stays ours as long as its channel lives, so there is nothing to extend. When the channel or
+the connection ends, the broker redelivers all that was not acknowledged. Its receipts are void: a
+delivery tag belongs to one channel, and the next channel counts from 1 again. The broker also ends a
+channel that holds a message for longer than its ``consumer_timeout`` (30 minutes; say another value with
+``consumer_timeout=``, for `check`). Acknowledgements are not confirmed by the broker: one that is lost with
+its connection leads to a redelivery.
+
+The broker cannot delay a message that is given back, and does not count deliveries of classic queues.
+The id is ``message_id``, the key is the header ``twicesafe-key``, the topic is the routing key.
+RabbitMQ has no position: a message without an id has no key unless the consumer has ``key=``. Some
+clients, aio-pika for one, give each message a new id: then a producer's retry is a new message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+from ..._core.consuming.message import Received
+from ..._core.consuming.source import Found, Terms
+from ..._values.drivers import require
+from ...errors import BrokerUnavailableError
+from ...outbox.publishers._urls import driver_url
+from ._amqp import QueueSettings, message_of, queue_settings
+from ._connection import ConnectionSource, named
+
+__all__ = ["RabbitSource"]
+
+OPTIONS: Final = {"queue": "", "prefetch": 200, "consumer_timeout": 1800.0, "timeout": 5.0}
+
+
+class Receipt(NamedTuple):
+    channel: Any
+    tag: int
+    """Counted by the channel, from 1."""
+
+
+class RabbitSource(ConnectionSource):
+    """Async, with aio-pika."""
+
+    broker: ClassVar[str] = "RabbitMQ"
+    can_delay = False
+    patience = 0.0
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        queue: str,
+        prefetch: int = 200,
+        consumer_timeout: float = 1800.0,
+        timeout: float = 5.0,
+    ) -> None:
+        super().__init__(timeout)
+        self.name, self.most_held, self.dead_url = queue, prefetch, url
+        self._url, self._queue, self._consumer_timeout = url, queue, consumer_timeout
+        self._channel: Any = None
+        """The driver's channel: what came over another one is void."""
+        self._come: deque[Any] = deque()
+        """Messages that were pushed to us, and not fetched."""
+        self._changed = asyncio.Event()
+        """A message has come, or the channel is gone."""
+        self._held: set[Receipt] = set()
+        self._tag = ""
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("aio_pika")
+        theirs, options = driver_url(url, OPTIONS)
+        named(options, "queue")
+        return cls(theirs, **options)
+
+    # -- connection -------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        import aio_pika
+
+        self._come.clear()
+        self._held.clear()
+        self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
+        channel = await self._connection.channel(publisher_confirms=False)
+        await channel.set_qos(prefetch_count=self.most_held)
+        await channel.get_queue(self._queue, ensure=True)
+        self._channel = await channel.get_underlay_channel()
+        self._channel.closing.add_done_callback(lambda _: self._changed.set())
+        self._channel.on_consumer_cancel_callbacks.add(self._cancelled)
+        begun = await self._channel.basic_consume(self._queue, self._arrived)
+        self._tag = begun.consumer_tag
+
+    def _is_open(self) -> bool:
+        closed = self._connection.is_closed or self._channel.is_closed
+        return not closed and self._tag in self._channel.consumers
+
+    def _lost(self) -> tuple[type[Exception], ...]:
+        from aio_pika.exceptions import AMQPError
+
+        return (AMQPError, RuntimeError)
+
+    async def _disconnect(self, connection: Any) -> None:
+        await connection.close()
+
+    async def _cancelled(self, _: Any) -> None:
+        """By the broker: the queue was deleted, or has moved."""
+        self._changed.set()
+
+    # -- fetching ---------------------------------------------------------------------------------
+
+    async def fetch(self, most: int, seconds: float) -> list[Received]:
+        async with self._reached("fetch"):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while not self._come and self._is_open():
+                        self._changed.clear()
+                        await self._changed.wait()
+            if not self._is_open():
+                raise BrokerUnavailableError(
+                    "RabbitMQ closed the channel, or stopped sending", blames="none"
+                )
+            some = [self._come.popleft() for _ in range(min(most, len(self._come)))]
+        received = [
+            Received(message_of(message), Receipt(message.channel, message.delivery_tag))
+            for message in some
+        ]
+        self._held.update(one.receipt for one in received)
+        return received
+
+    async def _arrived(self, message: Any) -> None:
+        if message.channel is self._channel:
+            self._come.append(message)
+            self._changed.set()
+
+    # -- settling ---------------------------------------------------------------------------------
+
+    async def acknowledge(self, receipts: Sequence[Receipt]) -> None:
+        await self._settle("acknowledge", "basic_ack", receipts)
+
+    async def give_back(self, receipts: Sequence[Receipt], seconds: float) -> None:
+        await self._settle("give back", "basic_nack", receipts)
+
+    async def extend(self, receipts: Sequence[Receipt]) -> None:
+        """Not needed: a message is ours as long as its channel lives."""
+
+    async def _settle(self, doing: str, method: str, receipts: Sequence[Receipt]) -> None:
+        """A channel that is gone has taken its messages with it: they are redelivered."""
+        from aio_pika.exceptions import ChannelInvalidStateError
+
+        if not self._held.intersection(receipts):
+            return
+        async with self._reached(doing), asyncio.timeout(self._timeout):
+            for receipt in receipts:
+                if receipt not in self._held:
+                    continue
+                self._held.discard(receipt)
+                with contextlib.suppress(ChannelInvalidStateError):
+                    await getattr(receipt.channel, method)(receipt.tag, wait=False)
+
+    # -- dead letters and settings ----------------------------------------------------------------
+
+    def scope(self, topic: str) -> tuple[str, ...]:
+        return (self.name,)
+
+    def origin(self, topic: str) -> str:
+        return self._queue  # by the default exchange: the topic may lead to other queues, too
+
+    place = ""
+
+    def replay_url(self, place: str) -> str:
+        return self.dead_url
+
+    def dead_topic(self, topic: str) -> str:
+        return f"{self._queue}.dead"
+
+    async def prepare_dead_letters(self) -> None:
+        """Declare the queue ``….dead``, if there is none.
+
+        It is a classic queue, because a quorum queue drops what was looked at too often.
+        """
+        from aio_pika.exceptions import ChannelNotFoundEntity
+
+        name = self.dead_topic("")
+        async with self._reached("prepare dead letters") as connection:
+            try:
+                async with connection.channel() as channel:
+                    await channel.declare_queue(name, passive=True)
+            except ChannelNotFoundEntity:
+                async with connection.channel() as channel:
+                    arguments = {"x-queue-type": "classic"}
+                    await channel.declare_queue(name, durable=True, arguments=arguments)
+
+    async def check(self, terms: Terms) -> list[Found]:
+        async with self._reached("check") as connection:
+            queue = await queue_settings(connection, self._queue)
+        return list(_problems(terms, self._queue, queue, self._consumer_timeout))
+
+
+def _problems(
+    terms: Terms, name: str, queue: QueueSettings, consumer_timeout: float
+) -> Iterator[Found]:
+    longest = terms.max_attempts * (terms.longest_backoff + (terms.timeout or 0))
+    if longest > consumer_timeout:
+        yield Found(
+            f"a message may be held for {longest:g} s, with all its attempts and the back-off between "
+            f"them; RabbitMQ closes the channel after {consumer_timeout:g} s (consumer_timeout) and "
+            "redelivers all that is held",
+            "raise consumer_timeout in rabbitmq.conf and in the URL, or use fewer or shorter attempts",
+        )
+    if queue.kind == "stream":
+        yield Found(
+            f"{name} is a stream: RabbitMQ cannot take a message of a stream back",
+            "use a quorum queue",
+        )
+    if not queue.durable:
+        yield Found(
+            f"the queue {name} is not durable: a restart of RabbitMQ loses its messages",
+            "declare it durable, best as a quorum queue",
+        )
+    limit = queue.delivery_limit
+    if limit is not None and (limit <= terms.max_attempts or not queue.dead_letter_exchange):
+        after = "sends it to its own dead letters" if queue.dead_letter_exchange else "drops it"
+        yield Found(
+            f"the queue {name} counts each return of a message, also when a consumer that held it died "
+            f"in another message; after {limit} of them RabbitMQ {after}",
+            f"set x-delivery-limit (or a policy) well above {terms.max_attempts}, and a dead-letter "
+            "exchange",
+        )

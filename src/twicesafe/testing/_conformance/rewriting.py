@@ -1,0 +1,103 @@
+"""Rewriting: the same answer in other bytes, for a new encryption key. Nothing else may change.
+
+It compares what it replaces: an answer that was released, forgotten or recorded anew meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from ..._core.protocol import Ack, Verdict
+from ..._values.records import State
+from .asking import (
+    HOUR,
+    STATES,
+    A,
+    B,
+    C,
+    claim,
+    forget,
+    reach,
+    read,
+    release,
+    rewrite,
+    unchanged,
+    won,
+)
+from .bench import Advance, Script
+from .rules import Rules, rule
+
+__all__ = ["RewritingRules"]
+
+SIZES: Final = {
+    "equal": (b"old", b"new"),
+    "longer": (b"old", b"\xc1" * 5000),
+    "shorter": (b"\xc1" * 5000, b"\0"),
+}
+ANSWERS: Final = {"completed": State.COMPLETED, "failed": State.FAILED}
+NO_ANSWER: Final = {
+    state.value: state for state in STATES if state not in (State.COMPLETED, State.FAILED)
+}
+
+
+class RewritingRules(Rules):
+    @rule(cases=SIZES)
+    def test_the_answer_is_replaced_and_nothing_else(
+        self, case: tuple[bytes, bytes]
+    ) -> Script[None]:
+        before, after = case
+        mine = yield from won(A, fingerprint=b"f" * 32)
+        yield mine.complete(before, retention=5 * HOUR)
+        row = yield read()
+        yield Advance(self.tick)
+        assert (yield rewrite(before, after)) is Ack.OK
+        assert (yield read()) == replace(row, result=after)
+        assert (yield claim(B)).result == after
+
+    @rule(cases=ANSWERS)
+    def test_a_repeat_changes_nothing(self, case: State) -> Script[None]:
+        mine = yield from won(A)
+        yield mine.complete(b"old", state=case)
+        ask = rewrite(b"old", b"new", state=case)
+        assert (yield ask) is Ack.OK
+        yield from unchanged(ask, Ack.OK)
+
+    @rule()
+    def test_another_answer_stays(self) -> Script[None]:
+        yield from reach(State.COMPLETED)
+        yield from unchanged(rewrite(b"other", b"new"), Ack.LOST)
+        yield from unchanged(rewrite(b"done", b"new", state=State.FAILED), Ack.LOST)
+
+    @rule(cases=NO_ANSWER)
+    def test_a_record_without_an_answer_stays(self, case: State) -> Script[None]:
+        yield from reach(case)
+        yield from unchanged(rewrite(b"done", b"new"), Ack.LOST)
+
+    @rule()
+    def test_a_missing_record_is_not_created(self) -> Script[None]:
+        assert (yield rewrite(b"done", b"new")) is Ack.MISSING
+        assert (yield read()) is None
+
+    @rule("P8")
+    def test_an_expired_answer_is_gone(self) -> Script[None]:
+        mine = yield from won(A)
+        yield mine.complete(b"old", retention=self.tick)
+        yield Advance(2 * self.tick)
+        assert (yield rewrite(b"old", b"new")) is Ack.MISSING
+
+    @rule("P3")
+    def test_an_answer_that_was_released_meanwhile_does_not_return(self) -> Script[None]:
+        mine = yield from won(A)
+        yield mine.complete(b"old")
+        yield release(force=True)
+        assert (yield rewrite(b"old", b"new")) is Ack.LOST
+        assert (yield claim(B)).verdict is Verdict.WON
+
+    @rule()
+    def test_a_forgotten_answer_does_not_return(self) -> Script[None]:
+        yield from reach(State.COMPLETED)
+        yield forget()
+        assert (yield rewrite(b"done", b"new")) is Ack.LOST
+        assert (yield claim(C)).verdict is Verdict.FORGOTTEN

@@ -1,0 +1,487 @@
+"""The consumer on a broker in memory: what is run, recorded, acknowledged, retried and dead-lettered."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from twicesafe import (
+    AsyncReceiver,
+    Backoff,
+    Inbox,
+    Policy,
+    Receiver,
+    current_claim,
+    current_key,
+)
+from twicesafe._core.protocol import ClaimRequest, Fail
+from twicesafe._values.owner_token import new_owner
+from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, Message, Report, Retry
+from twicesafe.consumers.sources import Received
+from twicesafe.errors import (
+    ConfigurationError,
+    StillInProgressError,
+    StoreUnavailableError,
+    UsageError,
+)
+from twicesafe.testing import MemoryBroker
+from twicesafe.testing._memory_broker import MemorySource
+
+QUICK = Policy(backoff=Backoff(first=0.001, most=0.01))
+
+
+class Setting:
+    """A broker, a receiver, and what was dead-lettered."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.broker = MemoryBroker()
+        self.receiver = receiver
+        self.dead: list[tuple[str, str]] = []
+        self.sent = 0
+
+    def send(self, body: bytes = b"{}", **fields: Any) -> None:
+        self.sent += 1
+        fields.setdefault("id", f"m-{self.sent}")
+        self.broker.send("orders", body, **fields)
+
+    def acknowledged(self) -> list[str]:
+        return [one.id or one.position for one in self.broker.acknowledged]
+
+    def keep_dead(self, message: Message, error: Exception) -> None:
+        self.dead.append((message.id or message.position, str(error)))
+
+    def consumer(self, source: Any = None, **settings: Any) -> Consumer:
+        settings = {
+            "receiver": self.receiver,
+            "dead_letter": self.keep_dead,
+            "policy": QUICK,
+            **settings,
+        }
+        return Consumer(source or self.broker.source("orders"), **settings)
+
+    def drain(self, handler: Callable[..., Any], **settings: Any) -> Report:
+        with self.consumer(**settings) as consumer:
+            return consumer.drain(handler, idle=0.05)
+
+
+@pytest.fixture
+def setting() -> Iterator[Setting]:
+    with Receiver.open("memory://") as receiver:
+        yield Setting(receiver)
+
+
+def test_a_message_is_run_recorded_and_acknowledged(setting: Setting) -> None:
+    seen: list[Any] = []
+
+    def handle(message: Message) -> str:
+        claim = current_claim()
+        assert claim is not None
+        assert claim.attempt == 1
+        assert setting.acknowledged() == []
+        seen.append(message.json())
+        return "done"
+
+    setting.send(b'{"cents": 5}')
+    report = setting.drain(handle)
+    assert seen == [{"cents": 5}]
+    assert setting.acknowledged() == ["m-1"]
+    assert report == Report(received=1, ran=1)
+
+
+def test_a_repeat_is_acknowledged_without_running(setting: Setting) -> None:
+    runs: list[str | None] = []
+    for _ in range(3):
+        setting.send(b"{}", id="same")
+    report = setting.drain(lambda message: runs.append(message.id))
+    assert runs == ["same"]
+    assert (report.ran, report.replayed) == (1, 2)
+    assert setting.acknowledged() == ["same"] * 3
+
+
+def test_another_payload_under_a_known_id_is_a_dead_letter(setting: Setting) -> None:
+    setting.send(b"1", id="same")
+    setting.send(b"2", id="same")
+    report = setting.drain(lambda message: None, concurrency=1)
+    assert (report.ran, report.dead) == (1, 1)
+    assert "different request" in setting.dead[0][1]
+    assert setting.acknowledged() == ["same", "same"]
+
+
+def test_a_message_without_a_usable_key_is_a_dead_letter(setting: Setting) -> None:
+    setting.send(b"2", headers={"idempotency-key": '"'})
+    setting.send(b"1")
+    report = setting.drain(lambda message: None, key=lambda message: None)
+    assert (report.ran, report.dead) == (0, 2)
+
+
+def test_a_failure_is_retried_and_then_a_dead_letter(setting: Setting) -> None:
+    attempts: Counter[str | None] = Counter()
+
+    def handle(message: Message) -> None:
+        attempts[message.id] += 1
+        if message.id == "bad" or attempts[message.id] == 1:
+            raise ValueError("not today")
+
+    setting.send(id="bad")
+    setting.send(id="good")
+    report = setting.drain(handle, policy=QUICK.replace(max_attempts=3))
+    assert attempts == {"bad": 3, "good": 2}
+    assert (report.ran, report.dead, report.retried) == (1, 1, 3)
+    assert "3 attempts failed" in setting.dead[0][1]
+    assert "not today" in setting.dead[0][1]
+    assert sorted(setting.acknowledged()) == ["bad", "good"]
+
+
+def test_the_handler_decides(setting: Setting) -> None:
+    attempts: Counter[str | None] = Counter()
+
+    def handle(message: Message) -> None:
+        attempts[message.id] += 1
+        if message.id == "hopeless":
+            raise DeadLetter("no such customer")
+        if attempts[message.id] == 1:
+            raise Retry(after=0)
+
+    setting.send(id="hopeless")
+    setting.send(id="later")
+    report = setting.drain(handle)
+    assert attempts == {"hopeless": 1, "later": 2}
+    assert setting.dead == [("hopeless", "no such customer")]
+    assert (report.ran, report.dead, report.retried) == (1, 1, 1)
+
+
+def test_recover_decides_by_message_error_and_attempt(setting: Setting) -> None:
+    asked: list[tuple[str | None, str, int]] = []
+
+    def recover(message: Message, error: Exception, attempt: int) -> Retry | DeadLetter:
+        asked.append((message.id, str(error), attempt))
+        return Retry(after=0) if attempt < 2 else DeadLetter("twice is enough")
+
+    def handle(message: Message) -> None:
+        raise ValueError("no")
+
+    setting.send(id="a")
+    setting.drain(handle, recover=recover)
+    assert asked == [("a", "no", 1), ("a", "no", 2)]
+    assert setting.dead == [("a", "twice is enough")]
+
+
+@pytest.mark.parametrize("wrong", [lambda *a: None, lambda *a: 1 / 0])
+def test_a_broken_recover_loses_nothing(setting: Setting, wrong: Any) -> None:
+    def handle(message: Message) -> None:
+        raise ValueError("no")
+
+    setting.send(id="a")
+    setting.drain(handle, recover=wrong, policy=QUICK.replace(max_attempts=2))
+    assert "recover=" in setting.dead[0][1]
+    assert "ValueError: no" in setting.dead[0][1]
+
+
+def test_later_messages_of_a_key_wait_behind_one_that_rests(setting: Setting) -> None:
+    order: list[str | None] = []
+    failed: set[str | None] = set()
+
+    def handle(message: Message) -> None:
+        order.append(message.id)
+        if message.id == "a1" and message.id not in failed:
+            failed.add(message.id)
+            raise Retry(after=0.02)
+
+    for id_ in ("a1", "a2", "b1", "a3", "b2"):
+        setting.send(id=id_, key=id_[0])
+    setting.drain(handle, concurrency=1)
+    assert [one for one in order if one and one[0] == "a"] == ["a1", "a1", "a2", "a3"]
+    assert order.index("b2") < order.index("a2"), "another key goes on"
+
+
+def test_later_messages_of_a_dead_key_follow_it(setting: Setting) -> None:
+    ran: list[str | None] = []
+
+    def handle(message: Message) -> None:
+        ran.append(message.id)
+        if message.id == "a1":
+            raise DeadLetter("poison")
+
+    for id_ in ("a1", "a2", "b1"):
+        setting.send(id=id_, key=id_[0])
+    setting.drain(handle)
+    assert sorted(filter(None, ran)) == ["a1", "b1"]
+    assert [one for one, _ in setting.dead] == ["a1", "a2"]
+    setting.send(id="a3", key="a")
+    setting.drain(handle)  # another run learns it from the store
+    assert [one for one, _ in setting.dead] == ["a1", "a2", "a3"]
+
+
+def test_without_an_order_nothing_waits(setting: Setting) -> None:
+    ran: list[str | None] = []
+
+    def handle(message: Message) -> None:
+        ran.append(message.id)
+        if message.id == "a1":
+            raise DeadLetter("poison")
+
+    for id_ in ("a1", "a2"):
+        setting.send(id=id_, key="a")
+    setting.drain(handle, order="none")
+    assert sorted(filter(None, ran)) == ["a1", "a2"]
+
+
+def test_a_dead_letter_is_published_before_the_acknowledgement_and_once(setting: Setting) -> None:
+    tries = 0
+
+    def keep_dead(message: Message, error: Exception) -> None:
+        nonlocal tries
+        tries += 1
+        assert setting.acknowledged() == []
+        if tries < 3:
+            raise OSError("the dead letters are away")
+
+    def handle(message: Message) -> None:
+        raise DeadLetter("poison")
+
+    setting.send(id="a")
+    source = setting.broker.source("orders")
+    consumer = setting.consumer(source, dead_letter=keep_dead)
+    report = consumer.drain(handle, idle=0.05)
+    assert (tries, report.dead) == (3, 1)
+    setting.broker.put_back("orders", setting.broker.acknowledged)  # that was lost
+    assert consumer.drain(handle, idle=0.05).dead == 0
+    assert tries == 3
+
+
+def test_no_dead_letter_is_published_before_its_lane_is_surely_parked(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform = setting.receiver.store.perform
+
+    def without_failures(ask: Any) -> Any:
+        if isinstance(ask, Fail):
+            raise StoreUnavailableError("away")
+        return perform(ask)
+
+    monkeypatch.setattr(setting.receiver.store, "perform", without_failures)
+    message = Message("a", "orders", b"", "key")
+    publish = setting.consumer()._dead_publication(message, DeadLetter("poison"))
+    with pytest.raises(StillInProgressError):
+        publish()
+    assert setting.dead == []
+
+
+def test_messages_that_rest_do_not_keep_others_from_coming(setting: Setting) -> None:
+    ran: list[str | None] = []
+    failed: set[str | None] = set()
+
+    def handle(message: Message) -> None:
+        if message.id and message.id.startswith("slow") and message.id not in failed:
+            failed.add(message.id)
+            raise Retry(after=0.2)
+        ran.append(message.id)
+
+    for n in range(20):
+        setting.send(id=f"slow-{n}")
+    setting.send(id="quick")
+    setting.drain(handle, batch=5)
+    assert ran[0] == "quick"
+    assert len(ran) == 21
+
+
+def test_at_most_concurrency_handlers_run_at_once_and_all_slots_are_used(setting: Setting) -> None:
+    meeting = threading.Barrier(4, timeout=20)
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def handle(message: Message) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        meeting.wait()
+        with lock:
+            running -= 1
+
+    for _ in range(12):
+        setting.send()
+    report = setting.drain(handle, concurrency=4)
+    assert (report.ran, most) == (12, 4)
+
+
+def test_stop_finishes_what_runs_and_gives_back_the_rest(setting: Setting) -> None:
+    source = setting.broker.source("orders")
+    consumer = setting.consumer(source, concurrency=1)
+
+    def handle(message: Message) -> None:
+        consumer.stop()
+
+    for _ in range(5):
+        setting.send()
+    report = consumer.run(handle)
+    assert report.ran == 1
+    assert setting.acknowledged() == ["m-1"]
+    assert len(setting.broker.queues["orders"]) == 4
+    assert not source.held
+
+
+class Partitioned(MemorySource):
+    """The header `part` names the partition of a message."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, "orders")
+        self.released: list[frozenset[str]] = []
+
+    def fetch(self, most: int, seconds: float) -> list[Received]:
+        found = super().fetch(most, seconds)
+        return [Received(r.message, r.receipt, r.message.headers["part"]) for r in found]
+
+    def listen(self, revoke: Any) -> None:
+        self.revoke = revoke
+
+    def release(self, partitions: frozenset[str]) -> None:
+        self.released.append(partitions)
+
+
+def test_a_revoked_partition_starts_nothing_more(setting: Setting) -> None:
+    source = Partitioned(setting.broker)
+    consumer = setting.consumer(source, concurrency=1)
+    ran: list[str | None] = []
+
+    def handle(message: Message) -> None:
+        ran.append(message.id)
+        if message.id == "a1":
+            source.revoke(frozenset({"a"}))
+
+    for id_ in ("a1", "a2", "b1"):
+        setting.send(id=id_, headers={"part": id_[0]})
+    consumer.drain(handle, idle=0.05)
+    assert ran == ["a1", "b1"]
+    assert source.released == [frozenset({"a"})]
+    assert setting.acknowledged() == ["a1", "b1"]
+
+
+def test_the_key_is_the_producers_id_in_the_consumers_scope(setting: Setting) -> None:
+    keys: list[Any] = []
+    setting.send(id="77")
+    setting.drain(lambda message: keys.append(current_key()))
+    assert (keys[0].value, keys[0].scope) == ("77", ("orders",))
+    assert setting.receiver.record(keys[0]) is not None
+
+
+def test_a_worker_that_died_leaves_a_suspect_that_runs_alone(setting: Setting) -> None:
+    """Its claim expired while it ran. No other message runs beside it."""
+    key = setting.receiver.options(scope=("orders",)).key("suspect")
+    setting.receiver.store.perform(ClaimRequest(key, new_owner(), lease=0))
+    running: set[str | None] = set()
+    beside: list[set[str | None]] = []
+    lock = threading.Lock()
+
+    def handle(message: Message) -> None:
+        with lock:
+            running.add(message.id)
+            if "suspect" in running:
+                beside.append(set(running))
+        with lock:
+            running.discard(message.id)
+
+    for id_ in ("m1", "suspect", "m2", "m3"):
+        setting.send(id=id_)
+    report = setting.drain(handle)
+    assert report.ran == 4
+    assert beside == [{"suspect"}]
+
+
+def test_transaction_mode_commits_effect_and_record_together(tmp_path: Any) -> None:
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE booked (id TEXT)")
+    broker = MemoryBroker()
+    dead: list[str | None] = []
+    failed: set[str | None] = set()
+
+    def handle(connection: sqlite3.Connection, message: Message) -> None:
+        connection.execute("INSERT INTO booked VALUES (?)", (message.id,))
+        if message.id == "bad":
+            raise ValueError("no")
+        if message.id not in failed:
+            failed.add(message.id)
+            raise ValueError("once")
+
+    for id_ in ("a", "bad", "b", "a"):
+        broker.send("orders", id=id_)
+    with Inbox.open(f"sqlite:///{path}", policy=Policy(max_attempts=3)) as inbox:
+        consumer = Consumer(
+            broker.source("orders"),
+            inbox=inbox,
+            connect=lambda: sqlite3.connect(path),
+            dead_letter=lambda message, error: dead.append(message.id),
+            policy=QUICK.replace(max_attempts=3),
+        )
+        report = consumer.drain(handle, idle=0.1)
+    with sqlite3.connect(path) as connection:
+        booked = sorted(row[0] for row in connection.execute("SELECT id FROM booked"))
+    assert booked == ["a", "b"]
+    assert dead == ["bad"]
+    assert (report.ran, report.replayed, report.dead) == (2, 1, 1)
+    assert sorted(str(one.id) for one in broker.acknowledged) == ["a", "a", "b", "bad"]
+
+
+async def test_the_async_consumer_does_the_same() -> None:
+    broker = MemoryBroker()
+    dead: list[str | None] = []
+    attempts: Counter[str | None] = Counter()
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0)
+        attempts[message.id] += 1
+        if message.id == "bad":
+            raise ValueError("no")
+
+    async def keep_dead(message: Message, error: Exception) -> None:
+        dead.append(message.id)
+
+    for id_ in ("a", "bad", "b", "a"):
+        broker.send("orders", id=id_)
+    async with AsyncReceiver.open("memory://") as receiver:
+        consumer = AsyncConsumer(
+            broker.source("orders"),
+            receiver=receiver,
+            dead_letter=keep_dead,
+            policy=QUICK.replace(max_attempts=3),
+        )
+        report = await consumer.drain(handle, idle=0.1)
+    assert attempts == {"a": 1, "b": 1, "bad": 3}
+    assert dead == ["bad"]
+    assert (report.ran, report.replayed, report.dead, report.retried) == (2, 1, 1, 2)
+    assert sorted(str(one.id) for one in broker.acknowledged) == ["a", "a", "b", "bad"]
+
+
+def test_dead_letters_go_next_to_the_source_by_default(setting: Setting) -> None:
+    setting.send(b'{"cents": 1}', id="a")
+
+    def handle(message: Message) -> None:
+        raise DeadLetter("no such customer")
+
+    setting.drain(handle, dead_letter=None)
+    (letter,) = setting.broker.queues["orders.dead"]
+    assert (letter.id, letter.json()) == ("a", {"cents": 1})
+    assert letter.headers["twicesafe-dead-reason"] == "no such customer"
+
+
+def test_mistakes_are_named(setting: Setting) -> None:
+    with pytest.raises(ConfigurationError, match="either receiver="):
+        setting.consumer(receiver=None)
+    with pytest.raises(ConfigurationError, match="order='sideways'"):
+        setting.consumer(order="sideways")
+    with pytest.raises(ConfigurationError, match="outage='run' is not for consumers"):
+        setting.consumer(policy=Policy(outage="run"))
+    with pytest.raises(UsageError, match=r"handle\(message\)"):
+        setting.consumer().drain(lambda: None)
+
+    async def handle(message: Message) -> None: ...
+
+    with pytest.raises(UsageError):
+        setting.consumer().drain(handle)

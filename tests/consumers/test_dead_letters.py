@@ -1,0 +1,126 @@
+"""Dead letters on Valkey: published with the reason, listed, replayed under the same key, discarded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from twicesafe import Backoff, Outbox, OutboxRelay, Policy, Receiver
+from twicesafe.consumers import Consumer, DeadLetter, DeadLetters, Message
+
+_numbers = itertools.count(1)
+QUICK = Policy(backoff=Backoff(first=0.001, most=0.01), max_attempts=2)
+
+
+class Place:
+    def __init__(self, server: Any, receiver: Receiver, store: str) -> None:
+        self.stream = f"letters{next(_numbers)}_{os.getpid()}"
+        self.client = server.client()
+        self.base = f"redis://127.0.0.1:{server.port}/0"
+        self.url = f"{self.base}?stream={self.stream}&group=billing"
+        self.dead_url = f"{self.base}?stream={self.stream}.dead&group=operators"
+        self.receiver, self.store = receiver, store
+
+    def send(self, id_: str, key: str = "", body: str = "{}") -> None:
+        fields = {"id": id_, "key": key, "topic": "orders", "headers": "{}", "body": body}
+        self.client.xadd(self.stream, {name: value for name, value in fields.items() if value})
+
+    def consume(self, handler: Any, **settings: Any) -> Any:
+        given = {"receiver": self.receiver, "policy": QUICK, **settings}
+        with Consumer.open(self.url, **given) as consumer:
+            return consumer.drain(handler, idle=0.1)
+
+
+@pytest.fixture
+def place(valkey: Any, tmp_path: Any) -> Iterator[Place]:
+    store = f"sqlite:///{tmp_path}/keys.db"
+    with Receiver.open(store) as receiver:
+        yield Place(valkey, receiver, store)
+
+
+def refuse(message: Message) -> None:
+    raise ValueError("no such customer")
+
+
+def test_a_dead_letter_says_why_and_keeps_its_id(place: Place) -> None:
+    place.send("o-1", key="ann", body='{"cents": 5}')
+    report = place.consume(refuse)
+    assert (report.dead, report.retried) == (1, 1)
+    with DeadLetters.open(place.dead_url) as dead:
+        (letter,) = dead.look()
+        (again,) = dead.look()
+    assert letter == again or letter.id == again.id, "looking changes nothing"
+    assert (letter.id, letter.message.key, letter.message.body) == ("o-1", "ann", b'{"cents": 5}')
+    assert "2 attempts failed" in letter.reason
+    assert "no such customer" in letter.reason
+    assert letter.error == "ValueError"
+    assert letter.key is not None
+    assert place.receiver.record(letter.key).state == "parked"  # type: ignore[union-attr]
+
+
+def test_a_replay_runs_under_the_same_key_and_frees_its_lane(place: Place) -> None:
+    for id_ in ("a-1", "a-2", "b-1"):
+        place.send(id_, key=id_[0])
+    ran: list[str | None] = []
+
+    def handle(message: Message) -> None:
+        if message.id == "a-1":
+            raise DeadLetter("not yet")
+        ran.append(message.id)
+
+    assert place.consume(handle).dead == 2
+    with DeadLetters.open(place.dead_url) as dead:
+        assert [one.id for one in dead.look()] == ["a-1", "a-2"]
+        done = dead.replay(place.receiver, by="ann", why="fixed")
+        assert (done.replayed, done.held) == (2, [])
+        assert dead.look() == []
+    report = place.consume(lambda message: ran.append(message.id))
+    assert (report.ran, report.replayed, report.dead) == (2, 0, 0)
+    assert ran == ["b-1", "a-1", "a-2"]
+
+
+def test_a_replayed_message_that_dies_again_is_a_dead_letter_again(place: Place) -> None:
+    place.send("o-1")
+    for _ in range(2):
+        assert place.consume(refuse).dead == 1
+        with DeadLetters.open(place.dead_url) as dead:
+            assert dead.replay(place.receiver, by="ann", why="again").replayed == 1
+    assert place.consume(refuse).dead == 1
+
+
+def test_a_held_key_is_not_replayed(place: Place) -> None:
+    place.send("o-1")
+
+    def hang(message: Message) -> None:
+        raise TimeoutError
+
+    report = place.consume(hang, policy=QUICK.replace(takeover="hold", max_attempts=5))
+    assert report.dead == 1
+    with DeadLetters.open(place.dead_url) as dead:
+        assert dead.replay(place.receiver, by="ann", why="x").held == ["o-1"]
+        assert len(dead.look()) == 1
+        assert dead.discard(chosen=lambda one: one.id == "o-1") == 1
+        assert dead.look() == []
+
+
+def test_the_outboxs_messages_arrive_with_key_and_id(place: Place, tmp_path: Any) -> None:
+    import sqlite3
+
+    path = tmp_path / "shop.db"
+    with Outbox.open(f"sqlite:///{path}") as outbox:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        sent = outbox.add(connection, topic="orders", body={"cents": 7}, key="ann")
+        connection.execute("COMMIT")
+        connection.close()
+    to = f"{place.base}?stream={place.stream}"
+    with OutboxRelay.open(f"sqlite:///{path}", to) as relay:
+        relay.stop()
+        relay.drain()
+    seen: list[Message] = []
+    place.consume(seen.append)
+    assert [(one.id, one.key, one.json()) for one in seen] == [(sent, "ann", {"cents": 7})]

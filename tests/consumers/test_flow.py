@@ -1,0 +1,268 @@
+"""The consumer flow, command by command: what the simulation of consumers has found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from twicesafe import Key, Policy
+from twicesafe._core.call import Call
+from twicesafe._core.commands import PerformMany, Raised, Returned, Sleep
+from twicesafe._core.consuming.flow import consume
+from twicesafe._core.consuming.message import Message, Received, lane_of
+from twicesafe._core.consuming.recovery import DeadLetter, Retry, decide, default_recovery
+from twicesafe._core.consuming.state import (
+    Acknowledge,
+    Collect,
+    ConsumerState,
+    Ended,
+    Fetch,
+    Fetched,
+    GiveBack,
+    ParkedLanes,
+    ReleasePartitions,
+    Revoked,
+    Start,
+)
+from twicesafe._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
+from twicesafe._core.resolved_policy import ResolvedPolicy
+from twicesafe._values.owner_token import new_owner
+from twicesafe._values.policy import Backoff
+from twicesafe._values.records import State
+from twicesafe.errors import StoreUnavailableError
+from twicesafe.stores.memory import MemoryStore
+
+POLICY = ResolvedPolicy(Policy(lease=10, max_attempts=2, backoff=Backoff(first=0.1, most=0.1)))
+
+
+class Bench:
+    """Performs a flow's commands one by one, by hand, under a clock that the test sets."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 0.0
+        self.store = MemoryStore(now=lambda: 1_000_000 + int(self.now * 1000))
+        self.dead: list[str] = []
+        self.parked: list[str] = []
+        self.sent: list[Any] = []
+        """All that the flow asked for, except `Collect`."""
+        self.deaf: Callable[[Any], bool] = lambda ask: False
+        """Requests whose answers get lost."""
+        self.lost: Callable[[Any], bool] = lambda ask: False
+        """Requests that never reach the store."""
+        settings = {
+            "concurrency": 2, "batch": 10, "most_held": 10, "ordered": False, "leases": True,
+            "patience": 0.0, "can_delay": False, **settings,
+        }  # fmt: skip
+        self.state = ConsumerState(
+            call=lambda message: self._call(Key(message.id or ""), message),
+            dead_call=self._dead_call,
+            clock=lambda: self.now,
+            notify=lambda event: None,
+            **settings,
+        )
+        self.flow: Generator[Any, Any, Any] = consume(self.state)
+        self.waits = self._until_collect(self.flow.send(None))
+
+    def _call(self, key: Key, message: Message) -> Call:
+        return Call(
+            key, lambda: None, POLICY, None, None, None, lambda: self.now, lambda event: None, False,
+            decide=decide(default_recovery, message, POLICY),
+        )  # fmt: skip
+
+    def _dead_call(self, message: Message, error: Exception) -> Call:
+        self.dead.append(f"{message.id}: {error}")
+        return self._call(Key(f"dead {message.id}"), message)
+
+    def happens(self, *what: Any) -> None:
+        """These happen, and the flow acts until it waits again."""
+        self.waits = self._until_collect(self.flow.send(list(what)))
+
+    def fetched(self, *messages: Message, partition: str = "") -> None:
+        self.happens(Fetched([Received(one, one.id, partition) for one in messages]))
+
+    def started(self) -> list[tuple[int, Any]]:
+        """The jobs that were started since the last look."""
+        found = [job for one in self.sent if isinstance(one, Start) for job in one.jobs]
+        self.sent.clear()
+        return found
+
+    def _until_collect(self, command: Any) -> Collect:
+        while not isinstance(command, Collect):
+            self.sent.append(command)
+            try:
+                reply = self._perform(command)
+            except StoreUnavailableError as error:
+                command = self.flow.throw(error)
+            else:
+                command = self.flow.send(reply)
+        return command
+
+    def _perform(self, command: Any) -> Any:
+        if isinstance(command, PerformMany):
+            return [self._ask(one) for one in command.requests]
+        if isinstance(command, Sleep):
+            self.now += command.seconds
+        if isinstance(command, ParkedLanes):
+            return list(self.parked)
+        if not isinstance(command, (Complete, Fail, Renew)):
+            return None
+        answer = self._ask(command)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _ask(self, request: Any) -> Any:
+        if self.lost(request):
+            return StoreUnavailableError("the request was lost")
+        answer = self.store.perform(request)
+        return StoreUnavailableError("the answer was lost") if self.deaf(request) else answer
+
+    def record(self, id_: str) -> Any:
+        return self.store._rows[Key(id_).id]
+
+
+def message(id_: str, key: str | None = None) -> Message:
+    return Message(id_, "orders", b"", key)
+
+
+def test_a_rest_that_ends_while_all_run_does_not_make_the_flow_spin() -> None:
+    bench = Bench(concurrency=1)
+    bench.fetched(message("a"))
+    ((number, _),) = bench.started()
+    bench.happens(Ended(number, Raised(Retry(after=0.2))))
+    bench.fetched(message("b"))
+    assert len(bench.started()) == 1
+    bench.now += 0.3
+    bench.happens()
+    assert bench.waits.seconds > 0
+
+
+def test_nothing_starts_beside_a_suspect_that_runs() -> None:
+    bench = Bench()
+    bench.store.perform(ClaimRequest(Key("suspect"), new_owner(), lease=0))
+    bench.fetched(message("suspect"))
+    ((number, _),) = bench.started()
+    bench.fetched(message("b"))
+    assert bench.started() == []
+    assert bench.waits.seconds > 0
+    bench.happens(Ended(number, Returned(None)))
+    assert len(bench.started()) == 1
+
+
+def test_a_message_of_a_revoked_partition_that_fails_does_not_start_again() -> None:
+    bench = Bench()
+    bench.fetched(message("a"), message("b"), partition="p")
+    (a, _), (b, _) = bench.started()
+    bench.happens(Revoked(frozenset({"p"})))
+    bench.happens(Ended(a, Raised(DeadLetter("never"))))
+    assert not any(isinstance(one, ReleasePartitions) for one in bench.sent)
+    bench.happens(Ended(b, Raised(Retry(after=0))))
+    assert [type(one) for one in bench.sent if isinstance(one, (ReleasePartitions, GiveBack))] == [
+        ReleasePartitions
+    ]
+    bench.now += 1
+    bench.happens()
+    assert bench.started() == []
+    assert bench.dead == []
+
+
+def test_an_unanswered_claim_is_released_before_the_next_and_not_counted() -> None:
+    bench = Bench()
+    bench.deaf = lambda ask: isinstance(ask, ClaimRequest)
+    bench.fetched(message("a"))
+    assert bench.record("a").attempt == 1
+    bench.deaf = lambda ask: False
+    bench.now += 1
+    bench.happens()
+    asked = [one for sent in bench.sent if isinstance(sent, PerformMany) for one in sent.requests]
+    assert [type(one) for one in asked[-2:]] == [Abandon, ClaimRequest]
+    assert len(bench.started()) == 1
+    assert bench.record("a").attempt == 1
+
+
+def test_a_claim_that_is_not_used_is_released_until_the_store_answers() -> None:
+    """Two suspects: each is to run alone, so neither starts, and neither is counted again."""
+    bench = Bench()
+    for id_ in ("a", "b"):
+        bench.store.perform(ClaimRequest(Key(id_), new_owner(), lease=0))
+    bench.lost = lambda ask: isinstance(ask, Abandon)
+    bench.fetched(message("a"), message("b"))
+    bench.lost = lambda ask: False
+    for _ in range(3):
+        bench.now += 1
+        bench.happens()
+    ((number, _),) = bench.started()
+    assert bench.record("a").attempt == 2
+    bench.happens(Ended(number, Returned(None)))
+    assert len(bench.started()) == 1
+
+
+def test_winners_start_before_other_claims_are_released() -> None:
+    bench = Bench()
+    bench.store.perform(ClaimRequest(Key("suspect"), new_owner(), lease=0))
+    bench.fetched(message("a"), message("suspect"))
+    kinds = [
+        type(one.requests[0]) if isinstance(one, PerformMany) else type(one) for one in bench.sent
+    ]
+    assert kinds.index(Start) < kinds.index(Abandon)
+
+
+def test_who_lost_the_claim_does_not_send_the_message_to_the_dead_letters() -> None:
+    bench = Bench()
+    bench.fetched(message("a"))
+    ((number, _),) = bench.started()
+    bench.now += 11
+    other = ClaimRequest(Key("a"), new_owner(), lease=10_000)
+    taken = bench.store.perform(other)
+    bench.store.perform(Complete(Key("a").id, other.owner, taken.fence, 60_000, b"j1"))
+    bench.happens(Ended(number, Raised(DeadLetter("never"))))
+    bench.now += 1
+    bench.happens()
+    bench.happens()
+    assert bench.dead == []
+    assert bench.record("a").state is State.COMPLETED
+    assert any(isinstance(one, Acknowledge) for one in bench.sent)
+
+
+def test_a_decision_that_is_not_on_record_sends_nothing_to_the_dead_letters() -> None:
+    """The store does not answer until the lease is over, and another worker takes over."""
+    bench = Bench()
+    bench.fetched(message("a"))
+    ((number, _),) = bench.started()
+    bench.lost = lambda ask: True
+    bench.happens(Ended(number, Raised(DeadLetter("never"))))
+    bench.lost = lambda ask: False
+    assert bench.dead == []
+    bench.now += 10
+    bench.happens()
+    ((_, again),) = bench.started()
+    assert again.claim.attempt == 2
+
+
+def test_a_message_behind_a_dead_one_that_is_done_is_acknowledged() -> None:
+    """Its acknowledgement was lost, and then a later message of its key died."""
+    bench = Bench(ordered=True)
+    done = ClaimRequest(Key("a"), new_owner(), lease=10_000)
+    fence = bench.store.perform(done).fence
+    bench.store.perform(Complete(done.key.id, done.owner, fence, 60_000, b"j1"))
+    bench.parked = [lane_of(message("a", "k"))]
+    bench.fetched(message("a", "k"), message("b", "k"))
+    bench.happens()
+    bench.now += 0.1
+    bench.happens()
+    assert bench.dead == ["b: an earlier message of key 'k' is dead"]
+    assert [one.receipts for one in bench.sent if isinstance(one, Acknowledge)] == [["a"]]
+    assert bench.record("b").attempt == 0
+
+
+def test_acknowledgements_that_wait_count_as_held() -> None:
+    bench = Bench(concurrency=4, batch=4, most_held=4)
+    bench.fetched(*(message(id_) for id_ in "abcd"))
+    a, _, c, d = [number for number, _ in bench.started()]
+    bench.happens(Ended(c, Raised(Retry(after=9))), Ended(d, Raised(Retry(after=9))))
+    bench.happens(Ended(a, Returned(None)))
+    assert not any(isinstance(one, Fetch) for one in bench.sent)
+    bench.now += 0.1
+    bench.happens()
+    assert [type(one) for one in bench.sent[-2:]] == [Acknowledge, Fetch]
+    assert bench.sent[-1].most == 1

@@ -1,0 +1,624 @@
+"""The Kafka source: order, prefix commits, rebalances, back-pressure, and what its settings hide.
+
+On the mock cluster, or on the real broker after `make kafka`; what only the real one has (the
+protocol of KIP-848, a log that survives a restart, settings of topics) says so and is skipped
+elsewhere. ``TWICESAFE_KAFKA_REBALANCES`` (50; 4 on the mock, which waits for seconds each time) is how
+often the group changes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.consumers.kafka_group import Done, Member, Topic
+from tests.patience import until
+from tests.servers.kafka import broker
+from twicesafe import BrokerUnavailableError, ConfigurationError
+from twicesafe._core.consuming.message import Received, key_of
+from twicesafe._core.consuming.source import Terms
+from twicesafe.consumers.sources import _kafka_member as member_module
+from twicesafe.consumers.sources import kafka as kafka_module
+from twicesafe.consumers.sources._kafka_settings import check_settings, complete
+from twicesafe.consumers.sources.kafka import KafkaSource
+from twicesafe.outbox.publishers import Message as OutboxMessage
+from twicesafe.outbox.publishers import open_publisher
+from twicesafe.testing import ConsumerConformance
+
+REBALANCES = int(os.environ.get("TWICESAFE_KAFKA_REBALANCES", "4" if broker() == "mock" else "50"))
+QUICK = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "200"}
+EAGER = {"partition.assignment.strategy": "range", **QUICK}
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky", **QUICK}
+KIP_848 = {"group.protocol": "consumer"}
+PROTOCOLS = [
+    pytest.param(EAGER, id="eager"),
+    pytest.param(COOPERATIVE, id="cooperative"),
+    pytest.param(KIP_848, id="kip-848"),
+]
+SHORT = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}  # the shortest allowed
+TERMS = Terms(30, 86400, 5, 60, 8, 100, True)
+
+
+class TestKafka(ConsumerConformance):
+    """The rules of all sources. A client finds its brokers by itself, so no proxy stands in between; what
+    outages do is tested below, by fault injection and on a broker that is killed."""
+
+    counts = breaks = restarts = False
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka: Any) -> Iterator[None]:
+        self.orders = Topic(kafka.bootstrap)
+        yield
+        self.orders.close()
+
+    def open_source(self) -> KafkaSource:
+        return self.orders.source(**COOPERATIVE)
+
+    def publisher_url(self) -> str:
+        return f"kafka://{self.orders.bootstrap}"
+
+    def topic(self) -> str:
+        return self.orders.name
+
+    def lose(self, source: Any) -> None:
+        source.close()
+
+    def dead_letters(self) -> list[str]:
+        dead = KafkaSource.open(
+            f"kafka://{self.orders.bootstrap}?topics={self.orders.name}.dead&group={self.orders.name}.d"
+        )
+        found: list[str | None] = []
+        until(lambda: found.extend(m.message.id for m in dead.fetch(10, 1)) or len(found) >= 2)
+        dead.close()
+        return [id_ for id_ in found if id_ is not None]
+
+
+@pytest.fixture
+def topic(kafka: Any) -> Iterator[Topic]:
+    made = Topic(kafka.bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def open_source(topic: Topic) -> Iterator[Callable[..., KafkaSource]]:
+    opened: list[KafkaSource] = []
+
+    def open_source(**options: str) -> KafkaSource:
+        opened.append(topic.source(**options))
+        return opened[-1]
+
+    yield open_source
+    for source in opened:
+        source.close()
+
+
+@pytest.fixture
+def needs_real(kafka_broker: str) -> None:
+    if kafka_broker != "real":
+        pytest.skip(f"kafka: {kafka_broker}, not our own real broker; make kafka")
+
+
+def fetched(source: KafkaSource, count: int, most: int = 100) -> list[Received]:
+    found: list[Received] = []
+    until(lambda: found.extend(source.fetch(most, 0.5)) or len(found) >= count, 60)
+    assert len(found) == count
+    return found
+
+
+def bodies(found: list[Received]) -> list[str]:
+    return [received.message.body.decode() for received in found]
+
+
+def receipts(found: list[Received]) -> list[Any]:
+    return [received.receipt for received in found]
+
+
+def ours(source: KafkaSource) -> frozenset[str]:
+    """The partitions that this member has now."""
+    return source._member.partitions() if source._member is not None else frozenset()
+
+
+# --- messages --------------------------------------------------------------------------------------
+
+
+def test_a_partition_comes_in_order(topic: Topic, open_source: Callable[..., KafkaSource]):
+    for partition in range(topic.partitions):
+        topic.put(*(f"{partition}.{n}" for n in range(50)), partition=partition)
+    found = fetched(open_source(), 200, most=7)
+    for partition in range(topic.partitions):
+        mine = [one for one in found if one.partition == f"{topic.name}/{partition}"]
+        assert bodies(mine) == [f"{partition}.{n}" for n in range(50)]
+        assert [one.message.position for one in mine] == [
+            f"{topic.name}/{partition}/{n}" for n in range(50)
+        ]
+
+
+def test_no_more_than_asked_for(topic: Topic, open_source: Callable[..., KafkaSource]):
+    topic.put(*"abcdefgh")
+    source = open_source()
+    found = fetched(source, 3, most=3)
+    assert bodies(found) == ["a", "b", "c"]
+
+
+def test_a_message_as_text(topic: Topic, open_source: Callable[..., KafkaSource]):
+    topic.put("x", key="käse", headers=[("Trace", b"1"), ("raw", b"\xff\x00"), ("none", None)])
+    topic.put("y", key=b"\xff\x01")
+    topic.put("z", headers=[("id", "m-1")])
+    text, raw, known = (received.message for received in fetched(open_source(), 3))
+    assert (text.key, text.id) == ("käse", None)
+    assert text.headers == {"trace": "1", "raw": "0xff00", "none": ""}
+    assert raw.key == "0xff01"
+    assert (known.key, known.id, known.deliveries) == (None, "m-1", None)
+    assert key_of(known).value == "m-1"
+    assert key_of(text).value == f"position:{topic.name}/0/0"
+
+
+def test_a_record_without_a_value_has_an_empty_body(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    topic._producer.produce(topic.name, None, b"k", partition=0)
+    topic._producer.flush(20)
+    assert fetched(open_source(), 1)[0].message.body == b""
+
+
+def test_what_the_outbox_publishes_has_its_id(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    publisher: Any = open_publisher(f"kafka://{topic.bootstrap}")
+    sent = OutboxMessage("id-7", topic.name, b"{}", "customer 1", {"type": "order"})
+    assert publisher.publish([sent]) == [None]
+    publisher.close()
+    (received,) = fetched(open_source(), 1)
+    message = received.message
+    assert (message.id, message.key, message.headers["type"]) == ("id-7", "customer 1", "order")
+
+
+# --- commits ---------------------------------------------------------------------------------------
+
+
+def test_what_is_not_acknowledged_comes_again(topic: Topic):
+    topic.put("a", "b", "c")
+    for _ in range(2):
+        source = topic.source()
+        assert bodies(fetched(source, 3)) == ["a", "b", "c"]
+        source.close()
+    assert topic.committed() == {}
+
+
+def test_only_the_prefix_is_committed(topic: Topic, open_source: Callable[..., KafkaSource]):
+    topic.put("a", "b", "c", "d")
+    source = open_source()
+    a, b, c, d = receipts(fetched(source, 4))
+    source.acknowledge([b, d])
+    assert topic.committed() == {}
+    source.acknowledge([a])
+    assert topic.committed() == {f"{topic.name}/0": 2}
+    source.acknowledge([c])
+    assert topic.committed() == {f"{topic.name}/0": 4}
+    source.acknowledge([a, c])  # again
+    assert topic.committed() == {f"{topic.name}/0": 4}
+
+
+def test_what_is_behind_a_gap_comes_again(topic: Topic):
+    topic.put("a", "b", "c", "d")
+    source = topic.source()
+    a, _, c, d = receipts(fetched(source, 4))
+    source.acknowledge([a, c, d])
+    source.close()
+    again = topic.source()
+    assert bodies(fetched(again, 3)) == ["b", "c", "d"]
+    again.close()
+
+
+def test_what_is_given_back_comes_again_before_later_ones(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    topic.put("a", "b", "c", "d")
+    source = open_source()
+    first = fetched(source, 3, most=3)
+    source.acknowledge(receipts(first[:1]))
+    source.give_back(list(reversed(receipts(first[1:]))), 0)
+    assert topic.committed() == {f"{topic.name}/0": 1}
+    again = fetched(source, 3, most=1)
+    assert bodies(again) == ["b", "c", "d"]
+    source.acknowledge(receipts(again))
+    assert topic.committed() == {f"{topic.name}/0": 4}
+
+
+class Refusing:
+    """A driver's consumer whose first commits fail."""
+
+    def __init__(self, member: Any, *answers: int) -> None:
+        self._consumer, self.answers = member._consumer, list(answers)
+        member._consumer = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def commit(self, **given: Any) -> Any:
+        from confluent_kafka import KafkaError, KafkaException
+
+        if self.answers:
+            raise KafkaException(KafkaError(self.answers.pop(0)))
+        return self._consumer.commit(**given)
+
+
+def test_a_commit_that_fails_is_an_outage_and_stays_due(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    from confluent_kafka import KafkaError
+
+    topic.put("a", "b")
+    source = open_source()
+    a, b = receipts(fetched(source, 2))
+    Refusing(source._member, KafkaError.COORDINATOR_NOT_AVAILABLE)
+    with pytest.raises(BrokerUnavailableError, match="COORDINATOR_NOT_AVAILABLE"):
+        source.acknowledge([a])
+    assert topic.committed() == {}
+    source.acknowledge([b])
+    assert topic.committed() == {f"{topic.name}/0": 2}
+
+
+def test_a_commit_in_a_rebalance_is_no_error_and_is_sent_again(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    from confluent_kafka import KafkaError
+
+    topic.put("a")
+    source = open_source()
+    (a,) = receipts(fetched(source, 1))
+    refusing = Refusing(source._member, KafkaError.REBALANCE_IN_PROGRESS)
+    source.acknowledge([a])
+    assert refusing.answers == []
+    until(lambda: topic.committed() == {f"{topic.name}/0": 1})
+
+
+# --- the group -------------------------------------------------------------------------------------
+
+
+def joined(*sources: KafkaSource) -> list[set[str]]:
+    """Fetch until each has partitions; returns them."""
+
+    def each_has() -> bool:
+        for source in sources:
+            source.fetch(0, 0.05)
+        return all(ours(source) for source in sources)
+
+    until(each_has, 60)
+    return [set(ours(source)) for source in sources]
+
+
+@pytest.mark.usefixtures("needs_real")  # the mock accepts no commit while a group rebalances
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_revocation_waits_for_the_release_and_commits_what_is_done(
+    topic: Topic, protocol: dict[str, str]
+):
+    for partition in range(topic.partitions):
+        topic.put("a", "b", partition=partition)
+    told = threading.Event()
+    names: list[frozenset[str]] = []
+    first, second = topic.source(**protocol), topic.source(**protocol)
+
+    def revoke(partitions: frozenset[str]) -> None:
+        names.append(partitions)
+        told.set()
+
+    first.listen(revoke)
+    found = fetched(first, 2 * topic.partitions)
+    with Polling(second), Polling(first):
+        assert told.wait(60)
+        taken = names[0]
+        # While the flow finishes what runs, no other member gets it, and it can be acknowledged.
+        done = [one.receipt for one in found if one.message.body == b"a"]
+        first.acknowledge(done)
+        assert topic.committed() == {f"{topic.name}/{n}": 1 for n in range(topic.partitions)}
+        rest = [one for one in found if one.message.body == b"b" and one.partition in taken]
+        assert ours(second) & taken == set()
+        for received in rest[:1]:
+            received.receipt.prefix.settle(received.receipt.offset)  # done, and not yet committed
+        first.release(taken)
+        until(lambda: ours(second), 60)
+        expected = {f"{topic.name}/{n}": 1 for n in range(topic.partitions)}
+        expected[rest[0].partition] = 2
+        assert topic.committed() == expected
+        # A late acknowledgement changes nothing for the new owner.
+        first.acknowledge(receipts(rest))
+        assert topic.committed() == expected
+        for name in names[1:]:
+            first.release(name)
+    first.close()
+    second.close()
+
+
+class Polling:
+    """Fetches, asking for nothing, in its own thread."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source, self._over = source, threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+
+    def _poll(self) -> None:
+        while not self._over.is_set():
+            self._source.fetch(0, 0.05)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_a_revocation_waits_no_longer_than_kafka_allows(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    topic.put("a")
+    first, second = open_source(**EAGER), open_source(**EAGER)
+    first.listen(lambda _: None)  # the flow never releases: its handler hangs
+    fetched(first, 1)
+    assert first._member is not None
+    first._member._longest_wait = 0.5
+    with Polling(first):
+        joined(second)
+    assert topic.committed() == {}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_lost_partitions_are_reported_and_not_committed(
+    topic: Topic,
+    protocol: dict[str, str],
+    kafka_broker: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The member does not poll for longer than Kafka allows: Kafka excludes it."""
+    if protocol is KIP_848 and kafka_broker == "mock":
+        pytest.skip("kafka: mock, which does not balance by this protocol; make kafka")
+    monkeypatch.setattr(member_module, "PAUSED_AFTER", 3600.0)
+    told: list[frozenset[str]] = []
+    short = {"max.poll.interval.ms": "1000"} if protocol is KIP_848 else SHORT
+    source = topic.source(**protocol | short)
+    source.listen(told.append)
+    topic.put("a")
+    (a,) = fetched(source, 1)
+    limit = time.monotonic() + float(short["max.poll.interval.ms"]) / 1000 * 1.5
+    until(lambda: time.monotonic() > limit)  # librdkafka's own clock
+    again: list[Received] = []
+    until(lambda: again.extend(source.fetch(1, 0.1)) or told, 60)
+    assert a.partition in told[0]
+    source.acknowledge([a.receipt])
+    assert topic.committed() == {}
+    until(lambda: again.extend(source.fetch(1, 0.1)) or again, 60)  # it joins again
+    assert bodies(again) == ["a"]
+    source.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_group_changes_often_and_nothing_is_lost_or_committed_early(
+    topic: Topic, protocol: dict[str, str], kafka_broker: str
+):
+    if kafka_broker == "mock":
+        pytest.skip("kafka: mock, whose rebalances take as long as the machine is busy; make kafka")
+    done, sent = Done(), 0
+    first = Member(topic.source(**protocol), done)
+    for number in range(REBALANCES // 2):
+        until(lambda: len(ours(first.source)) == topic.partitions, 60)
+        for partition in range(topic.partitions):
+            topic.put(*(f"{sent + n}" for n in range(20)), partition=partition)
+            sent += 20
+        second = Member(topic.source(**protocol), done, seed=number)
+        until(lambda member=second: ours(member.source), 60)
+        assert done.holds_all_before(topic.committed())
+        second.stop()
+        assert done.holds_all_before(topic.committed())
+    until(lambda: sum(topic.committed().values()) == sent, 120)
+    first.stop()
+    assert done.count() == sent
+    assert done.holds_all_before(topic.committed())
+    assert first.revocations >= REBALANCES // 2
+    print(f"{sent} messages, {first.revocations} revocations, {done.repeats()} repeats")
+
+
+def test_a_member_that_asks_for_nothing_stays_in_the_group(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    """Kafka excludes a member that does not poll; the background thread polls."""
+    source = open_source(**SHORT)
+    told: list[frozenset[str]] = []
+    source.listen(told.append)
+    topic.put("a")
+    (a,) = fetched(source, 1)
+    topic.put("b")
+    limit = time.monotonic() + 10  # more than Kafka allows, by librdkafka's own clock
+    until(lambda: time.monotonic() > limit)
+    assert told == []
+    source.acknowledge([a.receipt])
+    assert topic.committed() == {f"{topic.name}/0": 1}
+    assert bodies(fetched(source, 1)) == ["b"]
+
+
+def test_no_message_comes_while_nothing_is_asked_for_and_all_come_afterwards(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    source = open_source()
+    joined(source)
+    topic.put(*(str(n) for n in range(100)))
+    for _ in range(5):
+        assert source.fetch(0, 0.1) == []
+    assert source._member is not None
+    assert len(source._member._ready) <= topic.partitions
+    assert bodies(fetched(source, 100)) == [str(n) for n in range(100)]
+
+
+def test_close_ends_a_fetch_that_waits(open_source: Callable[..., KafkaSource]):
+    source = open_source()
+    ended: list[object] = []
+    waiting = threading.Thread(target=lambda: ended.append(source.fetch(1, 3600)))
+    waiting.start()
+    until(lambda: source._member is not None)
+    source.close()
+    waiting.join(20)
+    assert ended == [[]]
+
+
+# --- when Kafka is away ----------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_away_is_reported_by_fetch():
+    source = KafkaSource.open("kafka://127.0.0.1:1?topics=orders&group=billing")
+    try:
+        with pytest.raises(BrokerUnavailableError, match="_ALL_BROKERS_DOWN"):
+            source.fetch(1, 60)
+        with pytest.raises(BrokerUnavailableError):
+            source.check(TERMS)
+    finally:
+        source.close()
+
+
+@pytest.mark.usefixtures("needs_real")
+def test_a_broker_that_is_killed_loses_nothing(own_server: Callable[..., Any]):
+    server = own_server("kafka")
+    topic, done, sent = Topic(server.bootstrap), Done(), 0
+    member = Member(topic.source(), done)
+    for _ in range(3):
+        for partition in range(topic.partitions):
+            topic.put(*"abcdefghij", partition=partition)
+            sent += 10
+        already = done.count()
+        until(lambda already=already: done.count() > already, 60)
+        server.kill()
+        server.start()
+    until(lambda: sum(topic.committed().values()) == sent, 120)
+    assert done.holds_all_before(topic.committed())
+    assert done.count() == sent
+    member.stop()
+    topic.close()
+
+
+# --- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url, problem",
+    [
+        ("kafka://?topics=a&group=b", "a Kafka URL is"),
+        ("kafka://user:word@host?topics=a&group=b", "credentials go into the query"),
+        ("kafka://host?group=b", "topics"),
+        ("kafka://host?topics=a", "group"),
+        ("kafka://host?topics=a&group=b&enable.auto.commit=true", "twicesafe sets it"),
+    ],
+)
+def test_a_wrong_url_is_refused(url: str, problem: str):
+    with pytest.raises(ConfigurationError, match=problem):
+        KafkaSource.open(url)
+
+
+def test_a_setting_that_librdkafka_does_not_know_is_refused():
+    source = KafkaSource.open("kafka://127.0.0.1:1?topics=a&group=b&no.such=1")
+    with pytest.raises(ConfigurationError, match=r"no\.such"):
+        source.fetch(1, 0)
+    source.close()
+
+
+def test_dead_letters_go_to_the_same_cluster_as_the_same_user():
+    source = KafkaSource.open(
+        "kafka://h1:9092,h2:9092?topics=a&group=b&max.poll.interval.ms=9000"
+        "&security.protocol=SASL_SSL&sasl.username=u&sasl.password=p%26q"
+    )
+    assert source.dead_url == (
+        "kafka://h1:9092,h2:9092?security.protocol=SASL_SSL&sasl.username=u&sasl.password=p%26q"
+    )
+    assert source.dead_topic("orders") == "orders.dead"
+    assert (source.name, source.can_delay, source.patience) == ("b", False, 0)
+
+
+@pytest.mark.parametrize(
+    "options, terms, problem",
+    [
+        ({"max.poll.interval.ms": "10000"}, {"timeout": 20.0}, "a rebalance waits 8 s"),
+        ({"max.poll.interval.ms": "10000"}, {"lease": 30.0}, "a rebalance waits 8 s"),
+        ({"auto.offset.reset": "latest"}, {}, "skips all messages"),
+        ({"isolation.level": "read_uncommitted"}, {}, "aborted transactions"),
+        ({"partition.assignment.strategy": "range"}, {}, "takes all partitions"),
+    ],
+)
+def test_the_check_finds_a_wrong_setting(
+    options: dict[str, str], terms: dict[str, float], problem: str
+):
+    (found,) = check_settings(complete(options), replace(TERMS, **terms))
+    assert problem in found.problem
+    assert found.remedy
+
+
+@pytest.mark.usefixtures("needs_real")  # the mock does not describe its topics
+@pytest.mark.parametrize("options", [{}, KIP_848], ids=["classic", "kip-848"])
+def test_the_check_finds_nothing_wrong_with_the_defaults(topic: Topic, options: dict[str, str]):
+    assert topic.source(**options).check(TERMS) == []
+
+
+def test_the_check_names_a_topic_that_is_missing(kafka: Any):
+    source = KafkaSource.open(f"kafka://{kafka.bootstrap}?topics=not-there&group=b")
+    assert [found.problem for found in source.check(TERMS)] == ["Kafka has no topic not-there"]
+
+
+@pytest.mark.usefixtures("needs_real")
+def test_the_check_compares_the_retention_with_the_retries(topic: Topic):
+    from confluent_kafka import admin as kafka_admin
+
+    shorter = kafka_admin.ConfigEntry(
+        "retention.ms", "60000", incremental_operation=kafka_admin.AlterConfigOpType.SET
+    )
+    changed = kafka_admin.ConfigResource(
+        kafka_admin.ResourceType.TOPIC, topic.name, incremental_configs=[shorter]
+    )
+    client = kafka_admin.AdminClient({"bootstrap.servers": topic.bootstrap})
+    for answer in client.incremental_alter_configs([changed]).values():
+        answer.result(20)
+    until(lambda: topic.source().check(TERMS))  # the broker learns it from its own log
+    (found,) = topic.source().check(TERMS)
+    assert "keeps messages for 60 s, and their retries take up to 240 s" in found.problem
+
+
+@pytest.mark.usefixtures("needs_real")
+def test_the_topic_of_dead_letters_is_created_like_its_topic(own_server: Callable[..., Any]):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    server = own_server("kafka", auto_create_topics_enable="false")
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+
+    for answer in admin.create_topics([NewTopic("orders", 3)]).values():
+        answer.result(20)
+    source = KafkaSource.open(f"kafka://{server.bootstrap}?topics=orders,missing&group=g")
+    for _ in range(2):  # once is enough, twice is no error
+        source.prepare_dead_letters()
+    topics = admin.list_topics(timeout=20).topics
+    assert len(topics["orders.dead"].partitions) == 3
+    assert "missing.dead" not in topics
+
+
+def test_prepare_dead_letters_leaves_a_broker_alone_that_refuses(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+):
+    """The mock cluster creates no topics by request; a real one may refuse it by authorization."""
+    monkeypatch.setattr(kafka_module, "ADMIN", 1.0)
+    topic.source().prepare_dead_letters()
+
+
+def test_messages_that_are_settled_are_freed(topic: Topic, open_source: Callable[..., KafkaSource]):
+    """A receipt must not refer to what refers to it: such a circle would never be freed."""
+    topic.put("a")
+    source = open_source()
+    found: list[Received] = []
+    until(lambda: found.extend(source.fetch(1, 1)) or found)
+    source.acknowledge([found[0].receipt])
+    message = found[0].message
+    held = sys.getrefcount(message)
+    found.clear()
+    until(lambda: sys.getrefcount(message) < held)

@@ -1,0 +1,287 @@
+"""Consumers in transaction mode: crashes are counted outside the transaction, and what is done is not dead.
+
+A worker that dies leaves only its mark: a claim, outside the transaction that the database rolled back.
+The tests leave such marks by hand, and one kills real processes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twicesafe import AsyncInbox, Backoff, Inbox, Policy, Record, State, current_claim
+from twicesafe._core.protocol import ClaimRequest
+from twicesafe._values.owner_token import new_owner
+from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, Message, Report
+from twicesafe.testing import MemoryBroker
+
+MOST = 3
+POLICY = Policy(lease=30, max_attempts=MOST, backoff=Backoff(first=0.001, most=0.01))
+
+
+class Shop:
+    """A broker, a database with an inbox, and what was dead-lettered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.broker = MemoryBroker()
+        self.dead: list[tuple[str | None, str]] = []
+        self.attempts: list[tuple[str | None, int]] = []
+        self.inbox = Inbox.open(f"sqlite:///{path}")
+        with self.connect() as connection:
+            connection.execute("CREATE TABLE booked (id TEXT)")
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path)
+
+    def booked(self) -> list[str]:
+        with self.connect() as connection:
+            return sorted(row[0] for row in connection.execute("SELECT id FROM booked"))
+
+    def redeliver(self, id_: str, body: bytes = b"{}", key: str | None = None) -> None:
+        """Send a message that the broker has delivered before."""
+        self.broker.send("orders", body, id=id_, key=key)
+        self.broker.put_back("orders", [self.broker.queues["orders"].pop()])
+
+    def consumer(self, **settings: Any) -> Consumer:
+        settings.setdefault("policy", POLICY)
+        return Consumer(
+            self.broker.source("orders"), inbox=self.inbox, connect=self.connect,
+            dead_letter=lambda message, error: self.dead.append((message.id, str(error))), **settings,
+        )  # fmt: skip
+
+    def die(self, id_: str, times: int = 1) -> None:
+        """So many workers have died while they ran this message."""
+        with self.consumer() as consumer:
+            for _ in range(times):
+                mark = self.mark(consumer, id_)
+                self.inbox.store.perform(ClaimRequest(mark, new_owner(), 0, max_attempts=99))
+
+    def mark(self, consumer: Consumer, id_: str) -> Any:
+        message = Message(id_, "orders", b"{}", position="1", deliveries=2)
+        return consumer._mark_key(consumer._key_of(message))
+
+    def starts(self, id_: str) -> Record | None:
+        with self.consumer() as consumer:
+            return consumer._claims.record(self.mark(consumer, id_))  # type: ignore[no-any-return]
+
+    def handle(self, connection: sqlite3.Connection, message: Message) -> None:
+        claim = current_claim()
+        assert claim is not None
+        self.attempts.append((message.id, claim.attempt))
+        connection.execute("INSERT INTO booked VALUES (?)", (message.id,))
+        if message.json() == "bad":
+            raise ValueError("bad")
+
+    def drain(self, **settings: Any) -> Report:
+        with self.consumer(**settings) as consumer:
+            return consumer.drain(self.handle, idle=0.05)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.inbox.close()
+
+
+def test_a_first_delivery_leaves_no_mark(shop: Shop) -> None:
+    shop.broker.send("orders", id="a")
+    assert shop.drain().ran == 1
+    assert shop.starts("a") is None
+
+
+def test_a_crash_counts_although_its_transaction_is_gone(shop: Shop) -> None:
+    shop.die("a", times=2)
+    shop.redeliver("a")
+    assert shop.drain().ran == 1
+    assert shop.attempts == [("a", 3)]
+    assert shop.booked() == ["a"]
+    mark = shop.starts("a")
+    assert mark is not None
+    assert mark.state is State.RELEASED, "its run ended, so it can be swept"
+
+
+def test_a_message_that_kills_every_worker_goes_to_the_dead_letters(shop: Shop) -> None:
+    shop.die("a", times=MOST)
+    shop.redeliver("a")
+    report = shop.drain()
+    assert (report.ran, report.dead) == (0, 1)
+    assert shop.attempts == []
+    assert [id_ for id_, _ in shop.dead] == ["a"]
+
+
+def test_crashes_and_failures_count_together(shop: Shop) -> None:
+    """Two workers died, so the first failure is the last attempt."""
+    shop.die("a", times=MOST - 1)
+    shop.redeliver("a", b'"bad"')
+    report = shop.drain()
+    assert shop.attempts == [("a", MOST)]
+    assert (report.retried, report.dead) == (0, 1)
+    assert shop.booked() == []
+
+
+def test_failures_count_before_and_after_a_crash(shop: Shop) -> None:
+    shop.die("a")
+    shop.redeliver("a", b'"bad"')
+    report = shop.drain()
+    assert shop.attempts == [("a", 2), ("a", 3)]
+    assert (report.retried, report.dead) == (1, 1)
+
+
+def test_one_start_is_counted_from_the_first_delivery_on(shop: Shop) -> None:
+    """With max_attempts=1 a crash must be seen, although the broker has not delivered it before."""
+    shop.broker.send("orders", id="a")
+    shop.drain(policy=POLICY.replace(max_attempts=1))
+    assert shop.starts("a") is not None
+
+
+def test_a_done_message_with_too_many_crashes_is_not_dead(shop: Shop) -> None:
+    """Its last worker committed, and died before it gave its mark back."""
+    shop.broker.send("orders", id="a")
+    shop.drain()
+    shop.die("a", times=MOST)
+    shop.redeliver("a")
+    report = shop.drain()
+    assert (report.replayed, report.dead) == (1, 0)
+    assert shop.dead == []
+    assert shop.booked() == ["a"]
+
+
+def test_a_done_message_behind_a_dead_one_of_its_key_is_not_dead(shop: Shop) -> None:
+    """Its acknowledgement was lost; then a later message of its key died."""
+
+    def handle(connection: sqlite3.Connection, message: Message) -> None:
+        if message.id == "dies":
+            raise DeadLetter("never")
+        shop.handle(connection, message)
+
+    for id_ in ("done", "dies"):
+        shop.broker.send("orders", id=id_, key="k")
+    with shop.consumer() as consumer:
+        consumer.drain(handle, idle=0.05)
+    shop.redeliver("done", key="k")
+    shop.broker.send("orders", id="behind", key="k")
+    report = shop.drain()
+    assert (report.replayed, report.dead) == (1, 1)
+    assert [id_ for id_, _ in shop.dead] == ["dies", "behind"]
+    assert shop.booked() == ["done"]
+
+
+def test_another_payload_behind_a_dead_one_is_dead_for_its_own_reason(shop: Shop) -> None:
+    shop.broker.send("orders", b'"bad"', id="dies", key="k")
+    shop.broker.send("orders", b"1", id="a")
+    shop.drain(policy=POLICY.replace(max_attempts=2))
+    shop.redeliver("a", b"2", key="k")
+    shop.drain()
+    assert "different request" in shop.dead[-1][1]
+
+
+def test_a_replay_lets_the_counted_starts_begin_again(shop: Shop) -> None:
+    from twicesafe import Receiver
+    from twicesafe.consumers import DeadLetters
+
+    shop.die("a", times=MOST)
+    shop.redeliver("a")
+    with shop.consumer() as consumer:
+        consumer._dead_letter, consumer._dead = None, shop.broker
+        assert consumer.drain(shop.handle, idle=0.05).dead == 1
+    with (
+        Receiver.open(f"sqlite:///{shop.path}") as receiver,
+        DeadLetters(shop.broker.source("orders.dead")) as dead,
+    ):
+        assert dead.replay(receiver, by="ann", why="fixed").replayed == 1
+    assert shop.drain().ran == 1
+    assert shop.booked() == ["a"]
+
+
+async def test_the_async_consumer_counts_crashes_too(shop: Shop) -> None:
+    aiosqlite = pytest.importorskip("aiosqlite")
+    shop.die("poison", times=MOST)
+    shop.die("a")
+    for id_ in ("poison", "a"):
+        shop.redeliver(id_)
+
+    async def handle(connection: Any, message: Message) -> None:
+        claim = current_claim()
+        assert claim is not None
+        shop.attempts.append((message.id, claim.attempt))
+        await connection.execute("INSERT INTO booked VALUES (?)", (message.id,))
+
+    async with AsyncInbox.open(f"sqlite:///{shop.path}") as inbox:
+        consumer = AsyncConsumer(
+            shop.broker.source("orders"), inbox=inbox, policy=POLICY,
+            connect=lambda: aiosqlite.connect(shop.path),
+            dead_letter=lambda message, error: shop.dead.append((message.id, str(error))),
+        )  # fmt: skip
+        async with consumer:
+            report = await consumer.drain(handle, idle=0.05)
+    assert (report.ran, report.dead) == (1, 1)
+    assert shop.attempts == [("a", 2)]
+    assert [id_ for id_, _ in shop.dead] == ["poison"]
+
+
+# --- processes that die --------------------------------------------------------------------------
+
+WORKER = """
+import os, signal, sqlite3, sys
+from twicesafe import Backoff, Inbox, Policy
+from twicesafe.consumers import Consumer
+from twicesafe.testing import MemoryBroker
+
+path, starts, dead, deliveries = sys.argv[1:5]
+
+def noted(file, id_):
+    with open(file, "a") as kept:
+        kept.write(id_ + "\\\\n")
+
+def handle(connection, message):
+    noted(starts, message.id)
+    connection.execute("INSERT INTO booked VALUES (?)", (message.id,))
+    if message.id == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+broker = MemoryBroker()
+for id_ in ("a", "b", "poison", "c", "d", "e"):
+    broker.send("orders", id=id_)
+source = broker.source("orders")
+if int(deliveries) > 1:
+    source.fetch(100, 0)
+    source.close()
+with Inbox.open(f"sqlite:///{path}") as inbox:
+    policy = Policy(lease=0.3, max_attempts=3, backoff=Backoff(first=0))
+    consumer = Consumer(source, inbox=inbox, connect=lambda: sqlite3.connect(path, timeout=20),
+        dead_letter=lambda message, error: noted(dead, message.id), policy=policy, concurrency=2)
+    consumer.drain(handle, idle=0.1)
+""".replace("\\\\", "\\")
+
+
+def test_a_message_that_kills_its_process_does_not_loop_for_ever(tmp_path: Path) -> None:
+    """Real processes, killed in the middle of a transaction; the broker delivers everything again."""
+    path, starts, dead = tmp_path / "shop.db", tmp_path / "starts", tmp_path / "dead"
+    shop = Shop(path)
+    for delivery in range(1, MOST + 4):
+        command = [sys.executable, "-c", WORKER, str(path), str(starts), str(dead), str(delivery)]
+        if subprocess.run(command, check=False).returncode == 0:
+            break
+    shop.inbox.close()
+    started = starts.read_text().split()
+    assert dead.read_text().split() == ["poison"]
+    assert MOST <= started.count("poison") <= MOST + 1, "the first one may be uncounted"
+    assert shop.booked() == ["a", "b", "c", "d", "e"]
+
+
+def test_a_dead_workers_mark_is_waited_for(shop: Shop) -> None:
+    """Its lease runs: perhaps it is not dead."""
+    with shop.consumer(policy=POLICY.replace(lease=0.2)) as consumer:
+        mark = shop.mark(consumer, "a")
+        shop.inbox.store.perform(ClaimRequest(mark, new_owner(), 200))
+        shop.redeliver("a")
+        assert consumer.drain(shop.handle, idle=0.05).ran == 1
+    assert shop.attempts == [("a", 2)]
