@@ -1,4 +1,4 @@
-"""A batch: one outcome or failure per message, and one bad message never sinks the rest."""
+"""A batch: one outcome or failure per message; one bad message does not affect the others."""
 
 from twicesafe import Receiver
 

@@ -1,7 +1,7 @@
-"""A worker is killed in mid-work. What the next delivery does is the policy's choice.
+"""A worker is killed while its handler runs. The policy decides what the next delivery does.
 
-``takeover="retry"`` runs again after the lease (the effect may repeat); ``takeover="hold"`` never
-runs again by itself (the outcome stays unknown until an operator looks).
+With ``takeover="retry"`` it runs again when the lease has expired, so the effect may repeat. With
+``takeover="hold"`` it does not run: the outcome is unknown until an operator decides.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""A decorated function: callers see a plain function, repeats see the first value."""
+"""A decorated function: callers call it like any function, and repeats get the first value."""
 
 from dataclasses import dataclass
 from decimal import Decimal

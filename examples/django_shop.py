@@ -1,9 +1,9 @@
-"""Django: the layer as a line in MIDDLEWARE, with WSGI and with ASGI; the view is a transaction.
+"""Django: the middleware under WSGI and ASGI, with a view that is one transaction.
 
     python django_shop.py runserver        or gunicorn django_shop:wsgi
                                            or uvicorn django_shop:asgi
 
-A project has its settings in a file; here everything is in one, as in Django's own shortest example.
+A project keeps its settings in a separate file; here everything is in one file.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Django REST framework: views log their users in by themselves, so a replay asks them again.
+"""Django REST framework: views authenticate users themselves, so a hook checks again before a replay.
 
 python drf_shop.py runserver        or gunicorn drf_shop:wsgi
 """

@@ -1,4 +1,4 @@
-"""FastAPI: the layer as middleware, the claim as a dependency, the key in the OpenAPI document.
+"""FastAPI: the middleware, the claim as a dependency, the key in the OpenAPI document.
 
 uvicorn fastapi_shop:app        or granian, or hypercorn
 """

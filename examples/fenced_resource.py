@@ -1,10 +1,10 @@
-"""A paused worker wakes up too late. The fence keeps its effect out of a resource that checks it.
+"""A paused worker resumes too late. A resource that checks fences refuses its effect.
 
-The lease protects the *record*: a late worker cannot write it. The world outside knows nothing of
-leases. Hand it the fence, and let it take each fence once and no smaller one after it.
+The lease protects the *record*: a late worker cannot write it. The outside world does not know about
+leases. Pass it the fence, and let it accept each fence once and no smaller one after it.
 
 "Once" matters in an inbox: a run that is rolled back leaves no trace, so the next run has the same
-fence. A resource that refuses smaller fences only would take both.
+fence. A resource that only refuses smaller fences would accept both.
 """
 
 import threading

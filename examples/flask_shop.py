@@ -1,4 +1,4 @@
-"""Flask: the layer around `wsgi_app`, so that `app` stays what it was.
+"""Flask: the middleware around `wsgi_app`, so that `app` is still a Flask application.
 
 flask --app flask_shop run        or gunicorn flask_shop:app
 """

@@ -1,4 +1,4 @@
-"""An HTTP API behind the middleware: a client that retries charges once, whatever it got or not."""
+"""An HTTP API behind the middleware: a client that retries is charged once."""
 
 import threading
 import urllib.error

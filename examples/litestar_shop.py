@@ -1,4 +1,4 @@
-"""Litestar: the layer as middleware of the application.
+"""Litestar: the middleware of an application.
 
 uvicorn litestar_shop:app        or granian, or hypercorn
 """

@@ -1,4 +1,4 @@
-"""A claim by hand: for work that does not fit into one function."""
+"""A manual claim, for work that does not fit into one function."""
 
 from twicesafe import Receiver
 

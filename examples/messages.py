@@ -1,4 +1,4 @@
-"""A consumer of messages as a class: keys, redeliveries, and dead letters for what cannot succeed."""
+"""A message consumer as a class: keys, redeliveries, and dead letters for messages that cannot succeed."""
 
 from twicesafe import Backoff, Key, MessageHandler, ParkedError, Policy, Receiver, TwicesafeError
 

@@ -1,4 +1,4 @@
-"""Four handlers that look right and are not, and one that is. The crash matrix tells them apart.
+"""Four handlers that look right but are wrong, and one that is right. The crash matrix finds out which.
 
     python naive_handlers.py
     twicesafe verify naive_handlers:mark_first --snapshot naive_handlers:charges \

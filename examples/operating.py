@@ -1,4 +1,4 @@
-"""The operator at 3 AM: what is stuck, why, and what may be done about it. Every act is audited."""
+"""An operator at 3 AM: what is stuck, why, and what can be done. Every action is audited."""
 
 from twicesafe import Backoff, ParkedError, Policy, Receiver, State, UsageError
 

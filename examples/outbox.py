@@ -1,8 +1,8 @@
 """Order and message commit together; a relay publishes the message; a consumer applies it once.
 
-Two services, each with its own database. The first one's transaction fails now and then: no order, no
-message. The relay is asked twice, and the broker delivers everything twice: the second service's
-inbox answers the repeats.
+Two services, each with its own database. Some transactions of the first one fail: no order, no message.
+The relay runs twice, and the broker delivers everything twice: the inbox of the second service
+recognises the repeats.
 """
 
 import sqlite3

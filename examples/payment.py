@@ -1,4 +1,4 @@
-"""One payment, delivered three times: the handler runs once, the repeats get its answer."""
+"""One payment, delivered three times: the handler runs once, and the repeats get its answer."""
 
 from twicesafe import Receiver
 

@@ -1,4 +1,4 @@
-"""Starlette: the layer as middleware, with a login outside of it that every replay passes too.
+"""Starlette: the middleware, with a login outside it that replays must pass too.
 
 uvicorn starlette_shop:app        or granian, or hypercorn
 """

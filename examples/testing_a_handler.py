@@ -1,4 +1,4 @@
-"""Is *your* handler safe to run again after a crash? The kit tries every marked point and tells."""
+"""Is *your* handler safe to run again after a crash? The test kit tries every marked point."""
 
 from twicesafe import current_key
 from twicesafe.testing import assert_idempotent, crash_point

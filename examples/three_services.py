@@ -1,6 +1,6 @@
 """Checkout calls order, order calls payment. Order fails after the card was charged, the customer's
-client retries, and every service is hit twice. Each acts once: the keys of what they call are derived
-from the key they were called with, so the second round carries the same ones."""
+client retries, and every service is called twice. Each acts once: every service derives the keys of
+its calls from the key of its request, so the retry sends the same keys."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
-"""A receiver of GitHub's webhooks: by `X-GitHub-Delivery`, which a redelivery repeats.
+"""A receiver of GitHub's webhooks. The key is `X-GitHub-Delivery`, which a redelivery repeats.
 
-That id is one per event. If an organisation's hook and a repository's hook both lead here, they send
-the same id, and both are meant: `scope=("X-GitHub-Hook-ID",)` keeps them apart."""
+There is one id per event. If an organisation's hook and a repository's hook both point here, they send
+the same id, and both must be handled: `scope=("X-GitHub-Hook-ID",)` keeps them apart."""
 
 import hashlib
 import hmac

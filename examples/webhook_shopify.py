@@ -1,8 +1,8 @@
-"""A receiver of Shopify's webhooks: by `X-Shopify-Webhook-Id`, which a retry repeats.
+"""A receiver of Shopify's webhooks. The key is `X-Shopify-Webhook-Id`, which a retry repeats.
 
-`X-Shopify-Event-Id` is another thing: what one action of a merchant sends to several topics shares it,
-so as a key it would drop the second topic. Shopify waits five seconds for an answer; a delivery that
-comes while the first is still at work gets 409, and is sent again later."""
+Do not use `X-Shopify-Event-Id`: all topics that one action of a merchant triggers share it, so it would
+drop the second topic. Shopify waits five seconds for an answer. A delivery that comes while the first
+is still running gets 409, and Shopify sends it again later."""
 
 import base64
 import hashlib

@@ -1,7 +1,7 @@
-"""A receiver of Stripe's events: signed, delivered again and again, handled once by their `id`.
+"""A receiver of Stripe's events: signed, delivered several times, handled once by their `id`.
 
-The signature is checked before the key is looked at. Use Stripe's own library for that; the check
-here is its scheme in a few lines: an HMAC of time and body, and a time that is not long ago."""
+The signature is checked before the key. Use Stripe's own library for that; the check here shows the
+scheme in a few lines: an HMAC of time and body, and a time limit."""
 
 import hashlib
 import hmac

@@ -9,11 +9,12 @@
     def downgrade():
         drop_tables(op)
 
-They are the tables of ``twicesafe migrate``, in the same words, also with ``--sql``; `create_outbox_tables`
-and `drop_outbox_tables` are for the outbox. Open the inbox and the outbox
-with ``?migrate=false`` then, so that only Alembic changes the schema. In `env.py`, pass
-``include_name=leave_alone`` to `context.configure`: autogenerate would propose to drop what your
-metadata does not know.
+The statements are those of ``twicesafe migrate``, also in Alembic's offline mode (``--sql``).
+`create_outbox_tables` and `drop_outbox_tables` do the same for the outbox. `update_tables`, in a later
+revision, brings tables of an older version up to date. Open the inbox and the outbox with
+``?migrate=false``, so that only Alembic changes the schema. In `env.py`, pass
+``include_name=leave_alone`` to `context.configure`; otherwise autogenerate proposes to drop these
+tables, because your metadata does not contain them.
 """
 
 from __future__ import annotations
@@ -30,44 +31,65 @@ __all__ = [
     "drop_outbox_tables",
     "drop_tables",
     "leave_alone",
+    "update_tables",
 ]
 
-NEWEST = 1
-"""The schema that these tables have; a later one is a later revision of yours."""
+NEWEST = 3
+"""The schema version that these functions create. A newer one needs another revision."""
+NEWEST_OUTBOX = 1
 
 
 def create_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
-    """Make the tables of records; `op` is Alembic's. Those that are there already are kept."""
-    _create(op, _engine(op), _name(table, schema))
+    """Create the tables of records; `op` is Alembic's. Existing tables are kept."""
+    _create(op, _engine(op), _name(table, schema), NEWEST)
+
+
+def update_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
+    """Bring tables that an older version made up to date, in this one transaction.
+
+    Nodes of that version are refused afterwards. For very many records run ``twicesafe migrate`` first,
+    which moves them in small batches: then nothing is left to do here. With ``--sql`` the tables are
+    taken to be those of the first version.
+    """
+    engine, name = _engine(op), _name(table, schema)
+    present = 1 if op.get_context().as_sql else _present(op, engine, name)
+    if present:
+        _execute(op, first_steps(engine, name, NEWEST, present))
 
 
 def drop_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
-    """Drop them, and with them all that was recorded: repeats of old messages run again."""
+    """Drop the tables and all records in them: repeats of old messages will run again."""
     engine, name = _engine(op), _name(table, schema)
-    for part in ("records", "audit", "meta", *(("results",) if engine == "sqlite" else ())):
-        op.execute(f"DROP TABLE {name}_{part}")
+    older = ("records", "wide")
+    for part in ("keys", *older, "audit", "meta", *(("results",) if engine == "sqlite" else ())):
+        op.execute(f"DROP TABLE IF EXISTS {name}_{part}")
 
 
 def create_outbox_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
-    """Make the tables of the outbox."""
-    _create(op, f"{_engine(op)}_outbox", f"{_name(table, schema)}_outbox")
+    """Create the tables of the outbox."""
+    _create(op, f"{_engine(op)}_outbox", f"{_name(table, schema)}_outbox", NEWEST_OUTBOX)
 
 
 def drop_outbox_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
-    """Drop them, and with them every message that was not published yet."""
+    """Drop the tables, with all messages that were not published yet."""
     engine, name = _engine(op), f"{_name(table, schema)}_outbox"
     gates = ("_gates",) if engine == "mysql" else ()
     for part in ("", "_slots", *gates, "_relays", "_troubles", "_parked", "_meta"):
         op.execute(f"DROP TABLE {name}{part}")
 
 
-def _create(op: Any, engine: str, name: str) -> None:
-    for statement in first_steps(engine, name, NEWEST, _present(op, engine, name)):
+def _create(op: Any, engine: str, name: str, newest: int) -> None:
+    if not _present(op, engine, name):
+        _execute(op, first_steps(engine, name, newest))
+
+
+def _execute(op: Any, statements: list[str]) -> None:
+    for statement in statements:
         op.execute(statement.replace(":", r"\:"))
 
 
 def _present(op: Any, engine: str, name: str) -> int:
-    """The schema that is there, perhaps by ``twicesafe migrate``; on paper: none."""
+    """The schema version in the database; 0 in offline mode."""
     if op.get_context().as_sql:
         return 0
     from sqlalchemy import inspect, text
@@ -82,7 +104,7 @@ def _present(op: Any, engine: str, name: str) -> int:
 
 
 def leave_alone(name: str | None, type_: str, parents: Any) -> bool:
-    """For `include_name`: False for tables that are ours."""
+    """For `include_name`: False for the tables of twicesafe."""
     return not (type_ == "table" and name is not None and name.startswith("twicesafe_"))
 
 

@@ -7,10 +7,10 @@
     @app.post("/charges")
     async def charge(order: Order, claim: RequestClaim) -> Charge: ...
 
-`RequestClaim` is the claim that the request runs under, or None if it came without a key. `describe`
-says in the OpenAPI document what the policy does, operation by operation: the header, whether it is
-required, the problem documents with their statuses, and the mark of a replay. Operations that the
-policy leaves alone stay as they were.
+`RequestClaim` is the claim that the request runs under, or None for a request without a key. `describe`
+adds the policy to the OpenAPI document of each protected operation: the header, whether it is required,
+the problem documents with their statuses, and the header that marks a replay. Other operations stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CASES = (
     "request-too-large",
     "store-unavailable",
 )
-"""What the middleware answers by itself."""
+"""The cases in which the middleware itself answers."""
 
 _SCHEMA = "IdempotencyProblem"
 _PROBLEM: dict[str, Any] = {
@@ -65,7 +65,7 @@ _PROBLEM: dict[str, Any] = {
 
 
 def describe(app: FastAPI, policy: HttpPolicy | None = None) -> None:
-    """Let the OpenAPI document of `app` tell what this policy does, the middleware's own."""
+    """Add this policy, which must be the middleware's, to the OpenAPI document of `app`."""
     if not isinstance(app, FastAPI):
         raise ConfigurationError(
             f"describe({app!r}) cannot be used: it needs a FastAPI application"
@@ -113,7 +113,7 @@ def _say(operation: dict[str, Any], required: bool, rules: Rules) -> None:
         for status, response in responses.items():
             if status.startswith("2"):
                 response.setdefault("headers", {})[policy.replay_header] = {
-                    "description": "true: this is the first answer, given again.",
+                    "description": "true: this is the recorded first answer.",
                     "schema": {"type": "string", "enum": ["true"]},
                 }
 
@@ -121,7 +121,7 @@ def _say(operation: dict[str, Any], required: bool, rules: Rules) -> None:
 def _parameters(
     operation: dict[str, Any], header: str, required: bool, policy: HttpPolicy
 ) -> list[dict[str, Any]]:
-    """Those that the operation has, and the key's field."""
+    """The operation's own parameters, and the header of the key."""
     others: list[dict[str, Any]] = [
         each
         for each in operation.get("parameters", ())
@@ -141,7 +141,7 @@ def _parameters(
 
 
 def _answers(required: bool, rules: Rules) -> dict[int, list[str]]:
-    """The layer's own answers: the titles of each status."""
+    """The middleware's own answers: the titles for each status."""
     found: dict[int, list[str]] = {}
     for name in _CASES:
         if name != "key-missing" or required:

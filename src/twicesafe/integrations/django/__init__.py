@@ -7,7 +7,7 @@
     ]
     TWICESAFE = {"store": "postgresql:///shop", "policy": {"wait": 10}}
 
-It gives the guarantees of `twicesafe.wsgi` and `twicesafe.asgi`. What is special to Django:
+It gives the same guarantees as `twicesafe.wsgi` and `twicesafe.asgi`. In Django:
 
 - A key's scope is the host and the logged-in user. If no user is logged in, it is the host, the
   Authorization header and the session cookie. Set `scope` in the policy to change this.
@@ -18,11 +18,15 @@ It gives the guarantees of `twicesafe.wsgi` and `twicesafe.asgi`. What is specia
 - Under ASGI, Django cancels a view when its client disconnects. A view with a key runs to its end, and
   its response is recorded. Only a stream that is cut leaves the outcome unknown.
 
+With "twicesafe.integrations.django" in INSTALLED_APPS, ``manage.py twicesafe …`` runs every command on the
+project's store, and ``manage.py check`` checks the settings.
+
     settings     reads TWICESAFE; the scope of Django users
     messages     converts Django requests and responses
     exchange     one running request, and how its key ends
     streams      streaming responses
     middleware   performs the flow of a keyed request, blocking and async
+    checks       the system checks
 """
 
 from __future__ import annotations

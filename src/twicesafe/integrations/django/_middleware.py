@@ -167,7 +167,7 @@ def _streaming(response: Any, stream: Stream) -> Any:
 
 
 def _hides_its_body(request: DjangoRequest) -> bool:
-    """Under WSGI Django reads no body without a length, so it would be compared as empty."""
+    """Under WSGI Django does not read a body without a length, so we would compare an empty one."""
     environ: dict[str, Any] | None = getattr(request, "environ", None)
     if environ is None:
         return False

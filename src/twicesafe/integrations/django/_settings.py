@@ -19,11 +19,17 @@ from ..._core.http.policy import DEFAULT_SCOPE, HttpPolicy
 from ..._core.http.rules import credentials
 from ..._values.settings import refuse_unknown
 
-__all__ = ["configured", "is_tested"]
+__all__ = ["configured", "is_tested", "read"]
 
 
 def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
     """The policy, and a blocking or async receiver."""
+    policy, store = read()
+    return policy, (AsyncReceiver if awaits else Receiver).open(store)
+
+
+def read() -> tuple[HttpPolicy, str]:
+    """The policy and the URL of the store, which is not opened."""
     found = getattr(settings, "TWICESAFE", None)
     if not isinstance(found, Mapping) or not isinstance(found.get("store"), str):
         raise ImproperlyConfigured(
@@ -39,11 +45,11 @@ def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
     if policy.scope is DEFAULT_SCOPE:
         policy = policy.replace(scope=_user_or_client(policy.scope_secret))
     store = found.get("test_store", "memory://") if is_tested() else found["store"]
-    return policy, (AsyncReceiver if awaits else Receiver).open(store)
+    return policy, store
 
 
 def is_tested() -> bool:
-    """Was `setup_test_environment` called? Django's test runner does, and pytest-django."""
+    """Whether `setup_test_environment` was called, as Django's test runner and pytest-django do."""
     return hasattr(utils._TestState, "saved_data")  # the same check as in Django
 
 

@@ -11,14 +11,13 @@
             Payment.objects.create(...)
             outbox.add(connection, topic="payments", body={"id": message["id"]})
 
-The statements go through Django's own connection, in your thread and your `atomic` block. What is
-kept although your block is rolled back, the count of failed attempts, is written on a connection of
-its own, opened for that moment. Both may be made at the top of a module: nothing is opened before
-the first use.
+The statements go through Django's own connection, in your thread and your `atomic` block. The count
+of failed attempts must survive a rollback of your block, so it is written on a separate connection,
+opened for that moment. You can open both at the top of a module: they connect at the first use.
 
-    apps, models   the app; its model shows records, and is not managed by Django
-    migrations     make the same tables as ``twicesafe migrate``, or keep those that are there
-    making         how they do that
+    apps, models   the app, and a read-only model of the records
+    migrations     create the same tables as ``twicesafe migrate``, or keep existing ones
+    tables         how the migrations do that
     opening        from DATABASES to a store URL
     database       the store behind that URL, opened when it is needed
 """
@@ -31,7 +30,7 @@ __all__ = ["open_inbox", "open_outbox"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # Django loads this package before its settings are there
+    if name in __all__:  # Django loads this package before its settings are available
         from . import _opening as opening
 
         return getattr(opening, name)

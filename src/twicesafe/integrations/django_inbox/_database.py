@@ -1,8 +1,8 @@
 """A Django database as a store: opened when it is first needed, and never left open.
 
-Django imports modules before there are tables (``check``, ``makemigrations``, the first ``migrate``), and
-before the test runner has put the test database in place. So nothing is opened before the first
-use, and the address is looked up again each time. An inbox rarely needs its own connection (only to
+Django imports modules before the tables exist (``check``, ``makemigrations``, the first ``migrate``), and
+before the test runner has created the test database. So nothing is opened before the first use, and the
+address is looked up each time. An inbox rarely needs its own connection (only to
 record a failed attempt), so it opens and closes one each time. A test database can then be dropped,
 and the server keeps no idle connection for us.
 """
@@ -29,7 +29,7 @@ _READY: Final[set[str]] = set()
 
 
 class DjangoDatabase:
-    """What `Inbox` and `Outbox` ask of a store."""
+    """The part of a store that `Inbox` and `Outbox` use."""
 
     def __init__(self, alias: str, url: Callable[[], str]) -> None:
         self._alias, self._url = alias, url
@@ -68,6 +68,9 @@ class DjangoDatabase:
         with self.opened() as store:
             return store.perform(request)
 
+    def refresh(self) -> None:
+        """Every use opens the store again."""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -80,7 +83,7 @@ class _DjangoOutbox(OutboxPort):
         self._prepared: dict[str, OutboxPort] = {}
 
     def _known(self) -> OutboxPort:
-        """The outbox of the present address, once its tables were seen."""
+        """The outbox at the current address, once its tables were found."""
         url = self._database.url
         if url not in self._prepared:
             with self._database.opened() as store:
@@ -103,9 +106,9 @@ class _DjangoOutbox(OutboxPort):
 
 
 def make_ready(alias: str) -> None:
-    """SQLite: switch the file to WAL and agree on its clock while no transaction is in the way.
+    """SQLite: switch the file to WAL and set up its clock while no transaction blocks that.
 
-    Our own connection could not do that from inside a transaction of the caller that has written.
+    Later, an open transaction of the caller that has written would keep our connection out.
     """
     database = _ALL.get(alias)
     if database is None or not database.capabilities.single_writer:

@@ -17,13 +17,13 @@ __all__ = ["open_inbox", "open_outbox", "url_of"]
 def open_inbox(alias: str = "default", **settings: Any) -> Inbox:
     """An `Inbox` in this database; its tables come from ``manage.py migrate``.
 
-    Nothing is connected before its first use, so it may stand in a module of yours.
+    It connects at the first use, so you can call this at the top of a module.
     """
     return Inbox(_database(alias), **settings)
 
 
 def open_outbox(alias: str = "default", **settings: Any) -> Outbox:
-    """An `Outbox` in this database; its tables come from ``manage.py migrate``. As `open_inbox`."""
+    """An `Outbox` in this database; its tables come from ``manage.py migrate``. Otherwise like `open_inbox`."""
     return Outbox(_database(alias), **settings)
 
 

@@ -1,4 +1,4 @@
-"""Our tables by Django's migrations: what is missing is made, what ``twicesafe migrate`` made is kept."""
+"""Our tables in Django's migrations: missing ones are created, those of ``twicesafe migrate`` are kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..._engines.sql.migrations import first_steps
 __all__ = ["make", "unmake"]
 
 _TABLES: Final = {
-    "records": ("records", "audit", "meta", "results"),
+    "records": ("keys", "records", "wide", "audit", "meta", "results"),
     "outbox": (
         "outbox", "outbox_slots", "outbox_gates", "outbox_relays", "outbox_troubles",
         "outbox_parked", "outbox_meta",
@@ -18,19 +18,19 @@ _TABLES: Final = {
 
 
 def make(schema_editor: Any, what: str, version: int) -> None:
-    """Bring these tables to this version of their schema, from whatever they are at."""
+    """Bring these tables from any earlier version of their schema to this one."""
     vendor = schema_editor.connection.vendor
     engine, table = (
         (vendor, "twicesafe") if what == "records" else (f"{vendor}_outbox", "twicesafe_outbox")
     )
-    if vendor == "postgresql":  # as `twicesafe migrate` does: one after the other
+    if vendor == "postgresql":  # step by step, as `twicesafe migrate` does
         schema_editor.execute("SELECT pg_advisory_xact_lock(hashtext('twicesafe migration'))")
     for statement in first_steps(engine, table, version, _version(schema_editor, table)):
         schema_editor.execute(statement, params=None)
 
 
 def unmake(schema_editor: Any, what: str) -> None:
-    """Drop these tables, and with them all that was recorded."""
+    """Drop these tables and all records in them."""
     for table in _TABLES[what]:
         schema_editor.execute(f"DROP TABLE IF EXISTS twicesafe_{table}", params=None)
 

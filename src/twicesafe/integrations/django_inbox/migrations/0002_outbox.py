@@ -1,4 +1,4 @@
-"""The tables of the outbox. They stay empty if you have none."""
+"""The tables of the outbox. They stay empty if you do not use it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One per version of the schema: the same statements as ``twicesafe migrate``."""
+"""One migration per schema version, with the statements of ``twicesafe migrate``."""

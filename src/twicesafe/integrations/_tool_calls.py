@@ -1,0 +1,238 @@
+"""What the adapters of agent frameworks share: a receiver with rules, and the performer of the flow.
+
+A `ToolGuard` makes the `ToolCall` of a call and runs its flow (`_core.tool_calls.flow`), blocking or
+async. Each adapter says how its framework names a principal and a run, what of a result is kept, and how
+an `Answer` reaches the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from .._core.driving import drive, drive_async
+from .._core.tool_calls.answers import Answer, answer_to
+from .._core.tool_calls.flow import (
+    Ask,
+    LookUp,
+    Now,
+    Open,
+    Ran,
+    ReleaseHeld,
+    ResolveHeld,
+    RunTool,
+    ToolFlow,
+    Withdraw,
+    call_tool,
+)
+from .._core.tool_calls.identity import (
+    approval_key,
+    check_names,
+    key_of_call,
+    normalised,
+    print_of_call,
+)
+from .._core.tool_calls.rule import ToolCall, ToolRule, check_rules
+from .._edges.http_guard import perform as perform_on_claim
+from .._values.clocks import wall_clock
+from ..errors import ConfigurationError, TwicesafeError
+from ..receiver import AsyncReceiver, Receiver
+from ..receiver._edge_claim import AsyncEdgeClaim, EdgeClaim
+
+__all__ = ["Invocation", "ToolGuard", "Unstorable"]
+
+R = TypeVar("R", Receiver, AsyncReceiver)
+
+MOST_SCOPE: Final = 4
+"""Parts of a receiver's scope: a call adds up to four, and a key has eight."""
+
+
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a tool, as a framework has it."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    schema: Mapping[str, Any]
+    """The JSON schema of the tool's arguments."""
+    key: str | None = None
+    """The caller's own key."""
+    principal: str | None = None
+    run: str | None = None
+
+
+class Unstorable:
+    """In place of a result that has no plain form: the call is recorded as done, without a result."""
+
+
+class ToolGuard(Generic[R]):
+    """One receiver and the rules of some tools.
+
+    ``keep`` turns a framework's result into what is recorded of it. ``is_final``: False if the result
+    says that nothing was done. ``not_done``: errors of the framework that say so.
+    """
+
+    def __init__(
+        self,
+        receiver: R,
+        rules: Mapping[str, ToolRule],
+        *,
+        keep: Callable[[Any], Any],
+        is_final: Callable[[Any], bool] = lambda _: True,
+        not_done: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self.rules = check_rules(rules)
+        self.is_blocking = isinstance(receiver, Receiver)
+        if len(receiver.scope) > MOST_SCOPE:
+            raise ConfigurationError(
+                f"the receiver's scope has {len(receiver.scope)} parts; for tools use at most "
+                f"{MOST_SCOPE}, because tool, principal and run are added"
+            )
+        for name, rule in self.rules.items():
+            if self.is_blocking and inspect.iscoroutinefunction(rule.probe):
+                raise ConfigurationError(
+                    f"the probe of {name!r} is async, and the receiver is blocking; use a plain "
+                    "function, or an AsyncReceiver"
+                )
+        self._receivers: dict[str, Any] = {
+            name: receiver.options(policy=rule.policy(receiver.policy), fingerprint=False)
+            for name, rule in self.rules.items()
+        }
+        self._keep, self._is_final, self._not_done = keep, is_final, not_done
+        self._claim_type = EdgeClaim if self.is_blocking else AsyncEdgeClaim
+        self._checked: set[str] = set()
+
+    def guards(self, tool: str) -> bool:
+        return tool in self.rules
+
+    def check(self, tool: str, schema: Mapping[str, Any]) -> None:
+        """Refuse a rule that does not fit the tool; once per tool."""
+        if tool not in self._checked:
+            check_names(tool, self.rules[tool], schema)
+            self._checked.add(tool)
+
+    def call(self, run: Callable[[], Any], given: Invocation) -> Answer:
+        """Call the tool, or answer in its place. Raises what the tool raised, if nothing was done."""
+        exchange = self._exchange(run, given)
+        if isinstance(exchange, Answer):
+            return exchange
+        try:
+            return drive(exchange.flow(), exchange.perform)
+        finally:
+            for claim in exchange.claims:
+                claim.leave(_Cut())
+
+    async def call_async(self, run: Callable[[], Awaitable[Any]], given: Invocation) -> Answer:
+        """Async version of `call`."""
+        exchange = self._exchange(run, given)
+        if isinstance(exchange, Answer):
+            return exchange
+        try:
+            return await drive_async(exchange.flow(), exchange.perform)
+        finally:
+            for claim in exchange.claims:
+                await claim.leave(_Cut())
+
+    def _exchange(self, run: Callable[[], Any], given: Invocation) -> _Exchange | Answer:
+        """What performs the flow of this call; or the answer, if it has no usable key."""
+        tool, rule = given.tool, self.rules[given.tool]
+        self.check(tool, given.schema)
+        arguments = normalised(given.arguments, given.schema)
+        who: dict[str, Any] = {"principal": given.principal, "run": given.run}
+        try:
+            found = key_of_call(tool, rule, arguments, given=given.key, **who)
+            key = self._receivers[tool].key(found)
+        except TwicesafeError as error:
+            return answer_to(error, tool)
+        return _Exchange(self, ToolCall(tool=tool, arguments=arguments, key=key, **who), run)
+
+
+class _Cut(BaseException):
+    """The call was cancelled or interrupted: if its claim is still open, the outcome is unknown."""
+
+
+class _Exchange:
+    """One call: performs the commands of its flow."""
+
+    def __init__(self, guard: ToolGuard[Any], call: ToolCall, run: Callable[[], Any]) -> None:
+        self._guard, self._call, self._tool = guard, call, run
+        self._rule = guard.rules[call.tool]
+        self._receiver = guard._receivers[call.tool]
+        self.claims: list[Any] = []
+
+    def flow(self) -> ToolFlow[Answer]:
+        remember = self._receiver.policy.remember
+        return call_tool(self._rule, self._call, self._guard._not_done, remember)
+
+    def perform(self, command: Any) -> Any:
+        kind = type(command)
+        if kind is Open:
+            return self._open(command.approval)
+        if kind is RunTool:
+            return self._run() if self._guard.is_blocking else self._run_async()
+        if kind is Withdraw:
+            return command.claim.withdraw()
+        if kind is Now:
+            return datetime.fromtimestamp(wall_clock() / 1000, UTC)
+        if kind is LookUp:
+            return self._receiver.record(command.key)
+        if kind is Ask:
+            return self._ask(command.call)
+        if kind is ResolveHeld:
+            return self._receiver.resolve(
+                command.key, command.value, by=command.by, fence=command.fence
+            )
+        if kind is ReleaseHeld:
+            return self._receiver.release(
+                command.key,
+                by=command.by,
+                why=command.why,
+                fence=command.fence,
+                force=command.force,
+            )
+        return perform_on_claim(command)
+
+    def _open(self, approval: bool) -> Any:
+        call = self._call
+        claim = self._guard._claim_type(
+            self._receiver,
+            approval_key(call.key) if approval else call.key,
+            print_of_call(self._rule, call.arguments, whole=approval),
+            lambda: tuple(call.arguments),
+            Any,
+        )
+        self.claims.append(claim)
+        return claim
+
+    def _run(self) -> Ran:
+        return self._ran(self._tool())
+
+    async def _run_async(self) -> Ran:
+        return self._ran(await self._tool())
+
+    def _ran(self, result: Any) -> Ran:
+        """From here on the effect has happened, so nothing may raise."""
+        if not self._guard._is_final(result):
+            return Ran(result, None, is_final=False)
+        try:
+            return Ran(result, self._guard._keep(result))
+        except Exception:
+            return Ran(result, Unstorable())
+
+    def _ask(self, call: ToolCall) -> Any:
+        probe = self._rule.probe
+        assert probe is not None
+        if self._guard.is_blocking or inspect.iscoroutinefunction(probe):
+            return probe(call)
+        return _coroutine(functools.partial(asyncio.to_thread, probe, call))
+
+
+async def _coroutine(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """A probe may also be a plain function that returns an awaitable."""
+    found = await ask()
+    return await found if inspect.isawaitable(found) else found

@@ -1,0 +1,71 @@
+"""System checks: what ``manage.py check`` says about the settings and the store.
+
+twicesafe.E001   the setting TWICESAFE cannot be used
+twicesafe.W001   the store is in memory, and DEBUG is off
+twicesafe.W002   the middleware stands before the authentication
+twicesafe.E002   the tables are missing or old           (only ``manage.py check --database default``)
+twicesafe.W003   the store does not answer               (only with ``--database``)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error
+from django.core.checks import Warning as Warned
+from django.core.exceptions import ImproperlyConfigured
+
+from ... import Receiver
+from ...errors import ConfigurationError, SchemaVersionError, TwicesafeError
+from ...stores._urls import is_missing
+from ._settings import read
+
+__all__ = ["check_settings", "check_store"]
+
+OURS = "twicesafe.integrations.django.IdempotencyMiddleware"
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+
+def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
+    middleware = list(settings.MIDDLEWARE or ())
+    if OURS not in middleware:
+        return []
+    found: list[CheckMessage] = []
+    try:
+        _, store = read()
+        is_missing(store)  # refuses a URL that no store has
+    except (ImproperlyConfigured, ConfigurationError, TypeError) as error:
+        return [Error(str(error), id="twicesafe.E001")]
+    if store.startswith("memory:") and not settings.DEBUG:
+        found.append(
+            Warned(
+                "twicesafe keeps its records in the memory of each process",
+                hint="another worker process runs a repeat again: use a database, Redis or a SQLite file",
+                id="twicesafe.W001",
+            )
+        )
+    if AUTHENTICATION in middleware and middleware.index(OURS) < middleware.index(AUTHENTICATION):
+        found.append(
+            Warned(
+                "IdempotencyMiddleware stands before AuthenticationMiddleware",
+                hint="it does not see the user, who is part of a key's scope: move it behind",
+                id="twicesafe.W002",
+            )
+        )
+    return found
+
+
+def check_store(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
+    """Opens the store as it is; it never migrates."""
+    url = str((getattr(settings, "TWICESAFE", None) or {}).get("store", ""))
+    if not url.startswith(("sqlite", "postgresql", "mysql", "mariadb")):
+        return []
+    try:
+        Receiver.open(f"{url}{'&' if '?' in url else '?'}migrate=false").close()
+    except SchemaVersionError as error:
+        hint = "run `manage.py twicesafe migrate`"
+        return [Error(f"twicesafe: {error}", hint=hint, id="twicesafe.E002")]
+    except TwicesafeError as error:
+        return [Warned(f"twicesafe: {error}", id="twicesafe.W003")]
+    return []

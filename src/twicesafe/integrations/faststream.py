@@ -1,0 +1,142 @@
+"""FastStream: a middleware that lets every subscriber handle a message once, on any of its brokers.
+
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver)])       # an AsyncReceiver
+
+    @broker.subscriber("orders")
+    async def charge(order: Order) -> str: ...
+
+Keys are made as by consumers: the header ``idempotency-key``, CloudEvents, the id that the producer gave
+(``message_id``, ``Nats-Msg-Id``), or the position in the broker. FastStream's own ``message_id`` is not
+used where FastStream makes one up, and its ``correlation_id`` never: several messages share it. Verdicts
+become what FastStream does:
+
+    ack            the recorded result is returned, and published by ``@broker.publisher``
+    retry          `NackMessage`, after a pause of the back-off, at most 2 seconds
+    dead_letter    ``dead_letter=`` takes it, then `AckMessage`; without it `RejectMessage`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from .._core.consuming.message import Message, key_of
+from .._core.consuming.recovery import Recover, default_recovery
+from .._core.consuming.verdicts import is_counted
+from .._values.drivers import driver
+from .._values.keys import KeyLike
+from ..receiver import AsyncReceiver
+from ..receiver._base import check_receiver
+from ..receiver._delivering import (
+    delivery,
+    pause_of,
+    policy_for_redelivery,
+    result_of,
+    verdict_on_async,
+)
+
+with driver("faststream"):
+    from faststream import BaseMiddleware, StreamMessage
+    from faststream.exceptions import AckMessage, NackMessage, RejectMessage
+
+__all__ = ["IdempotentMessages"]
+
+DeadLetters: TypeAlias = Callable[[StreamMessage[Any], Exception], Awaitable[object]]
+
+_log = logging.getLogger("twicesafe")
+
+
+class IdempotentMessages:
+    """Put it into the ``middlewares`` of a broker or a router.
+
+    ``key``, ``recover`` and ``dead_letter`` get FastStream's message; ``dead_letter`` is async.
+    """
+
+    def __init__(
+        self,
+        receiver: AsyncReceiver,
+        *,
+        key: Callable[[StreamMessage[Any]], KeyLike] | None = None,
+        recover: Recover | None = None,
+        dead_letter: DeadLetters | None = None,
+    ) -> None:
+        check_receiver(receiver, AsyncReceiver, type(self).__name__)
+        policy = policy_for_redelivery(receiver.policy, "messages")
+        self.receiver = receiver.options(policy=policy, fingerprint=lambda message: message.body)
+        self.key = key or message_key
+        self.recover = recover or default_recovery
+        self.dead_letter = dead_letter
+
+    def __call__(self, msg: Any, /, *, context: Any) -> BaseMiddleware[Any, Any]:
+        return _Delivery(msg, context=context, settings=self)
+
+
+class _Delivery(BaseMiddleware[Any, Any]):
+    """One message on its way through FastStream."""
+
+    def __init__(self, msg: Any, /, *, context: Any, settings: IdempotentMessages) -> None:
+        super().__init__(msg, context=context)
+        self.settings = settings
+
+    async def consume_scope(
+        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
+    ) -> Any:
+        settings = self.settings
+        subscriber = self.context.get_local("handler_").calls.name or "subscriber"
+        owner = settings.receiver.options(scope=(*settings.receiver.scope, subscriber))
+
+        def make() -> Any:
+            return delivery(owner, settings.key(msg), settings.recover, msg, call_next, (msg,))
+
+        verdict = await verdict_on_async(owner, make)
+        if verdict.action == "ack":
+            return result_of(verdict)
+        assert verdict.error is not None
+        if is_counted(verdict) or verdict.action == "dead_letter":
+            _log.error("%s failed: %s", subscriber, verdict.error, exc_info=verdict.error)
+        if verdict.action == "dead_letter":
+            if settings.dead_letter is None:
+                raise RejectMessage
+            if await _was_sent(settings.dead_letter, msg, verdict.error):
+                raise AckMessage
+        await asyncio.sleep(pause_of(verdict))
+        raise NackMessage
+
+
+async def _was_sent(dead_letter: DeadLetters, msg: StreamMessage[Any], error: Exception) -> bool:
+    """Whether the letter was taken; if not, the message is delivered again, and then its letter."""
+    try:
+        await dead_letter(msg, error)
+    except Exception:
+        _log.exception("the dead letter of %s was not sent", msg.message_id)
+        return False
+    return True
+
+
+def message_key(msg: StreamMessage[Any]) -> KeyLike:
+    """The key of a message: the producer's id, or its position in the broker."""
+    headers = {name.lower(): str(value) for name, value in msg.headers.items()}
+    raw = msg.raw_message
+    id_ = headers.get("message_id") or headers.get("nats-msg-id") or _text(raw, "message_id")
+    return key_of(Message(id_ or None, "", b"", headers=headers, position=_position(raw)))
+
+
+def _position(raw: Any) -> str:
+    if isinstance(raw, dict):  # Redis: the ids of stream entries; lists and channels have none
+        return "/".join(bytes(one).decode() for one in raw.get("message_ids", ()))
+    parts = [_text(raw, name) for name in ("topic", "partition", "offset")]  # Kafka
+    if all(parts):
+        return "/".join(parts)
+    try:
+        return f"{raw.metadata.stream}/{raw.metadata.sequence.stream}"  # NATS JetStream
+    except Exception:
+        return ""
+
+
+def _text(raw: Any, name: str) -> str:
+    """A field of the driver's message; of confluent-kafka they are methods."""
+    value = getattr(raw, name, None)
+    value = value() if callable(value) else value
+    return "" if value is None else str(value)

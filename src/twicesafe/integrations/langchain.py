@@ -1,0 +1,149 @@
+"""LangChain: a middleware of agents that lets a tool call happen once, whatever the model tries again.
+
+    agent = create_agent(model, tools=[charge], middleware=[IdempotentTools(receiver, {
+        "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),
+    })])
+
+It takes a `Receiver` for agents that are invoked, and an `AsyncReceiver` for agents that are awaited. The
+run is LangGraph's ``thread_id``, which a resumed graph keeps; the id of a tool call is new each time, and
+not used. Put it last, next to the tools: then retries of other middleware get recorded answers.
+
+A replay is a `ToolMessage` with the recorded content, a note for the model, and the state in
+``response_metadata``. A refusal is one with ``status="error"``.
+
+A tool says that nothing was done by `ToolException` (with no other error behind it), by a message with
+``status="error"``, or by an interrupt of the graph. A `ToolNode` that turns every error into a message
+(``handle_tool_errors=True``) hides time-outs: leave its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from .._core.tool_calls.answers import Answer
+from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._values.drivers import driver
+from ..errors import ConfigurationError
+from ..receiver import AsyncReceiver, Receiver
+from ..receiver._base import check_receiver
+from ._tool_calls import Invocation, ToolGuard
+
+with driver("langchain"):
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain.tools.tool_node import ToolCallRequest
+    from langchain_core.messages import ToolMessage
+    from langchain_core.tools import ToolException
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.types import Command
+
+__all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
+
+_KEPT: Final = "twicesafe.langchain"
+
+
+class IdempotentTools(AgentMiddleware[Any, Any, Any]):
+    """Pass it to ``create_agent(middleware=[…])``.
+
+    ``principal`` and ``run`` are functions of LangChain's request that return on whose behalf the call is
+    made, and which run it belongs to; by default no principal, and the ``thread_id``.
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver | AsyncReceiver,
+        tools: Mapping[str, ToolRule],
+        *,
+        principal: Callable[[ToolCallRequest], str | None] | None = None,
+        run: Callable[[ToolCallRequest], str | None] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(receiver, Receiver):
+            check_receiver(receiver, AsyncReceiver, type(self).__name__)
+        self._principal = principal or (lambda _: None)
+        self._run = run or thread_of
+        self._guard: ToolGuard[Any] = ToolGuard(
+            receiver,
+            tools,
+            keep=_kept,
+            is_final=lambda result: getattr(result, "status", "") != "error",
+            not_done=(ToolException, GraphBubbleUp),
+        )
+
+    def wrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
+    ) -> ToolMessage | Command[Any]:
+        """Call the tool once per key; answer every repeat."""
+        if request.tool is None or not self._guard.guards(request.tool_call["name"]):
+            return handler(request)
+        self._expect(blocking=True)
+        answer = self._guard.call(lambda: handler(request), self._about(request))
+        return _message(answer, request)
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Async version of `wrap_tool_call`."""
+        if request.tool is None or not self._guard.guards(request.tool_call["name"]):
+            return await handler(request)
+        self._expect(blocking=False)
+        answer = await self._guard.call_async(lambda: handler(request), self._about(request))
+        return _message(answer, request)
+
+    def _expect(self, *, blocking: bool) -> None:
+        if self._guard.is_blocking is not blocking:
+            how, wanted = ("invoke", "a Receiver") if blocking else ("ainvoke", "an AsyncReceiver")
+            raise ConfigurationError(
+                f"this agent is run by {how}, so IdempotentTools needs {wanted}; nothing was run"
+            )
+
+    def _about(self, request: ToolCallRequest) -> Invocation:
+        assert request.tool is not None
+        return Invocation(
+            tool=request.tool_call["name"],
+            arguments=request.tool_call["args"],
+            schema={"properties": request.tool.args},
+            principal=self._principal(request),
+            run=self._run(request),
+        )
+
+
+def thread_of(request: ToolCallRequest) -> str | None:
+    """LangGraph's ``thread_id``; None if the agent has none."""
+    thread = request.runtime.config.get("configurable", {}).get("thread_id")
+    return None if thread is None else str(thread)
+
+
+def _kept(result: ToolMessage) -> dict[str, Any]:
+    if not isinstance(result, ToolMessage):
+        raise TypeError("a Command has no plain form")
+    return {_KEPT: {"content": result.content, "artifact": result.artifact}}
+
+
+def _message(answer: Answer, request: ToolCallRequest) -> ToolMessage | Command[Any]:
+    if answer.state == "done":
+        return answer.result  # type: ignore[no-any-return]
+    content: Any = answer.text
+    artifact = None
+    if answer.has_result:
+        kept = answer.result
+        if isinstance(kept, dict) and _KEPT in kept:
+            first, artifact = kept[_KEPT]["content"], kept[_KEPT]["artifact"]
+        else:
+            first = kept if isinstance(kept, str) else str(kept)
+        if isinstance(first, str):
+            content = f"{first}\n\n{answer.text}"
+        else:
+            content = [*first, {"type": "text", "text": answer.text}]
+    return ToolMessage(
+        content=content,
+        artifact=artifact,
+        name=request.tool_call["name"],
+        tool_call_id=request.tool_call["id"],
+        status="success" if answer.state == "replayed" else "error",
+        response_metadata=answer.meta,
+    )

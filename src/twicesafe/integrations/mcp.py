@@ -1,0 +1,181 @@
+"""MCP: a middleware of FastMCP that lets a server's tools happen once, whatever the client sends again.
+
+    server = FastMCP("shop")
+    server.add_middleware(IdempotentTools(receiver, {                        # an AsyncReceiver
+        "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),
+    }))
+
+MCP gives every request a new id, and a session may be new after a reconnect, so neither can be a key. The
+key is what the client's program put into ``_meta`` as ``dev.twicesafe/key``; else it is made of the
+principal (of the access token), the run (``dev.twicesafe/run`` in ``_meta``, if it is there), the tool and
+the arguments that the rule names as identity.
+
+A replay is the recorded result with ``dev.twicesafe/replayed`` in ``_meta`` and one more text block for the
+model. A refusal is a result with ``isError`` and a text that says what to do. Listed tools that have a rule
+get ``idempotentHint``.
+
+A tool says that nothing was done by raising `ToolError` (with no other error behind it) or by a result with
+``is_error``. One that asks the client for input must do so before its effect: the next leg runs it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from .._core.tool_calls.answers import Answer, answer_to, key_in, run_in
+from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._values.drivers import driver
+from ..errors import InvalidKeyError
+from ..receiver import AsyncReceiver
+from ..receiver._base import check_receiver
+from ._tool_calls import Invocation, ToolGuard
+
+with driver("fastmcp"):
+    import mcp_types
+    from fastmcp.exceptions import NotFoundError, ToolError, ValidationError
+    from fastmcp.server.dependencies import get_access_token
+    from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
+
+__all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
+
+_KEPT: Final = "twicesafe.mcp"
+_WRAPPED: Final = "x-fastmcp-wrap-result"
+"""In an output schema: FastMCP puts the value of the function under ``result``."""
+
+
+class IdempotentTools(Middleware):
+    """Add it last: middleware that authenticates, and any that retries, must be around it.
+
+    ``principal``: a function that returns on whose behalf a call is made; by default the subject of the
+    access token, or its client. ``run``: a function of the request's ``_meta`` that returns the run.
+    """
+
+    def __init__(
+        self,
+        receiver: AsyncReceiver,
+        tools: Mapping[str, ToolRule],
+        *,
+        principal: Callable[[], str | None] | None = None,
+        run: Callable[[Mapping[str, Any]], str | None] = run_in,
+    ) -> None:
+        check_receiver(receiver, AsyncReceiver, type(self).__name__)
+        self._principal = principal or token_principal
+        self._run = run
+        self._guard = ToolGuard(
+            receiver,
+            tools,
+            keep=_kept,
+            is_final=lambda result: (
+                not result.is_error and not isinstance(result, InputRequiredToolResult)
+            ),
+            not_done=(_ArgumentsRefused, ToolError, NotFoundError),
+        )
+
+    async def on_list_tools(
+        self,
+        context: MiddlewareContext[mcp_types.ListToolsRequest],
+        call_next: CallNext[mcp_types.ListToolsRequest, Sequence[Tool]],
+    ) -> Sequence[Tool]:
+        """Tell clients which tools are safe to call again."""
+        return [
+            _hinted(tool) if self._guard.guards(tool.name) else tool
+            for tool in await call_next(context)
+        ]
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[mcp_types.CallToolRequestParams],
+        call_next: CallNext[mcp_types.CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        """Call the tool once per key; answer every repeat."""
+        name, here = context.message.name, context.fastmcp_context
+        tool = None
+        if here is not None and self._guard.guards(name):
+            tool = await here.fastmcp.get_tool(name)
+        if tool is None or here is None:
+            return await call_next(context)
+        sent: Any = here.request_context.meta if here.request_context is not None else None
+        meta: Mapping[str, Any] = sent or {}
+        try:
+            key, run = key_in(meta), self._run(meta)
+        except InvalidKeyError as error:
+            return _said(answer_to(error, name))
+
+        async def invoke() -> ToolResult:
+            try:
+                return await call_next(context)
+            except ValidationError as error:
+                raise _ArgumentsRefused(error) from None
+
+        try:
+            answer = await self._guard.call_async(
+                invoke,
+                Invocation(
+                    tool=name,
+                    arguments=context.message.arguments or {},
+                    schema=tool.parameters,
+                    key=key,
+                    principal=self._principal(),
+                    run=run,
+                ),
+            )
+        except _ArgumentsRefused as refused:
+            raise refused.error from refused.error.__cause__
+        if answer.state == "done":
+            return answer.result  # type: ignore[no-any-return]
+        return _replay(answer, tool) if answer.has_result else _said(answer)
+
+
+class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
+    """FastMCP refused the arguments, so the tool was not called: whatever led to that error."""
+
+    def __init__(self, error: ValidationError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def token_principal() -> str | None:
+    """The subject of the access token of this request, or its client; None without a token."""
+    token = get_access_token()
+    if token is None:
+        return None
+    subject = token.claims.get("sub")
+    return subject if isinstance(subject, str) and subject else token.client_id
+
+
+def _hinted(tool: Tool) -> Tool:
+    hints = tool.annotations or mcp_types.ToolAnnotations()
+    hints = hints.model_copy(update={"idempotent_hint": True})
+    return tool.model_copy(update={"annotations": hints})
+
+
+def _kept(result: ToolResult) -> dict[str, Any]:
+    whole = mcp_types.CallToolResult(
+        content=result.content, structured_content=result.structured_content, _meta=result.meta
+    )
+    return {_KEPT: whole.model_dump(mode="json", by_alias=True, exclude_none=True)}
+
+
+def _replay(answer: Answer, tool: Tool) -> ToolResult:
+    kept = answer.result
+    note = mcp_types.TextContent(type="text", text=answer.text)
+    if isinstance(kept, dict) and _KEPT in kept:
+        first = mcp_types.CallToolResult.model_validate(kept[_KEPT])
+        return ToolResult(
+            content=[*first.content, note],
+            structured_content=first.structured_content,
+            meta={**(first.meta or {}), **answer.meta},
+        )
+    # A probe or an operator recorded it: the value that the tool's function would have returned.
+    structured = {"result": kept} if (tool.output_schema or {}).get(_WRAPPED) else kept
+    return ToolResult(
+        content=[*ToolResult(content=kept).content, note],
+        structured_content=structured if isinstance(structured, dict) else None,
+        meta=answer.meta,
+    )
+
+
+def _said(answer: Answer) -> ToolResult:
+    return ToolResult(content=answer.text, meta=answer.meta, is_error=answer.state != "replayed")

@@ -1,0 +1,146 @@
+"""OpenAI Agents SDK: function tools that happen once, whatever the model tries again.
+
+    agent = Agent(name="shop", tools=idempotent_tools(receiver, {             # an AsyncReceiver
+        "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),
+    }, [charge, look_up]))
+
+The SDK gives no id that a restarted run keeps. Say which run a call belongs to with
+``run=lambda context: context.context.case_id``; by default no run is part of the key.
+
+By default the SDK turns every error of a function tool into the text "… please try again", also a
+time-out. For tools with a rule that is switched off: an error whose outcome is unknown becomes an answer
+that says so, and any other error is given to the tool's own ``failure_error_function``, as before.
+
+A tool says that nothing was done by raising `NotDone`, or an error that its rule lists in ``not_done``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from .._core.tool_calls.answers import Answer
+from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
+from .._values.drivers import driver
+from ..errors import ConfigurationError
+from ..receiver import AsyncReceiver
+from ..receiver._base import check_receiver
+from ._tool_calls import Invocation, ToolGuard
+
+with driver("agents"):
+    from agents import FunctionTool, ModelBehaviorError, Tool
+    from agents.tool import (
+        ToolOutputFileContent,
+        ToolOutputImage,
+        ToolOutputText,
+        maybe_invoke_function_tool_failure_error_function,
+        set_function_tool_failure_error_function,
+    )
+    from agents.tool_context import ToolContext
+
+__all__ = ["Done", "NotDone", "ToolCall", "ToolRule", "idempotent_tools"]
+
+_BLOCKS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+
+
+def idempotent_tools(
+    receiver: AsyncReceiver,
+    rules: Mapping[str, ToolRule],
+    tools: Iterable[Tool],
+    *,
+    principal: Callable[[ToolContext[Any]], str | None] | None = None,
+    run: Callable[[ToolContext[Any]], str | None] | None = None,
+) -> list[Tool]:
+    """These tools, of which those that have a rule are called once per key. Yours are not changed.
+
+    ``principal`` and ``run`` are functions of the SDK's tool context that return on whose behalf a call
+    is made, and which run it belongs to.
+    """
+    check_receiver(receiver, AsyncReceiver, "idempotent_tools")
+    guard = ToolGuard(receiver, rules, keep=_kept, not_done=(ModelBehaviorError,))
+    given = list(tools)
+    named = {tool.name: tool for tool in given if isinstance(tool, FunctionTool)}
+    for name in check_rules(rules):
+        if name not in named:
+            raise ConfigurationError(
+                f"there is a rule for {name!r}, and no function tool of that name; there are "
+                f"{', '.join(named) or 'none'}"
+            )
+        guard.check(name, named[name].params_json_schema)
+    return [
+        _guarded(tool, guard, principal or _none, run or _none)
+        if isinstance(tool, FunctionTool) and guard.guards(tool.name)
+        else tool
+        for tool in given
+    ]
+
+
+def _none(_: Any) -> None: ...
+
+
+def _guarded(
+    tool: FunctionTool,
+    guard: ToolGuard[Any],
+    principal: Callable[[ToolContext[Any]], str | None],
+    run: Callable[[ToolContext[Any]], str | None],
+) -> FunctionTool:
+    inner = set_function_tool_failure_error_function(copy.copy(tool), None)  # it raises its errors
+
+    async def invoke(context: ToolContext[Any], input: str) -> Any:  # noqa: A002 - the SDK's name
+        try:
+            arguments = msgspec.json.decode(input or "{}", type=dict[str, Any])
+        except msgspec.MsgspecError:
+            return await tool.on_invoke_tool(context, input)  # it refuses them in its own words
+        try:
+            answer = await guard.call_async(
+                lambda: inner.on_invoke_tool(context, input),
+                Invocation(
+                    tool=tool.name,
+                    arguments=arguments,
+                    schema=tool.params_json_schema,
+                    principal=principal(context),
+                    run=run(context),
+                ),
+            )
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            said = await maybe_invoke_function_tool_failure_error_function(
+                function_tool=tool, context=context, error=error
+            )
+            if said is None:
+                raise
+            return said
+        return _output(answer)
+
+    guarded = copy.copy(tool)
+    guarded.on_invoke_tool = invoke
+    return guarded
+
+
+def _kept(result: Any) -> Any:
+    """As the model gets it: text, or the blocks that the SDK knows."""
+    if isinstance(result, list):
+        return [_kept(one) for one in result]
+    if isinstance(result, _BLOCKS):
+        return result.model_dump(mode="json", exclude_none=True)
+    if isinstance(result, dict) and "type" in result:
+        return result
+    return str(result)
+
+
+def _output(answer: Answer) -> Any:
+    if answer.state == "done":
+        return answer.result
+    if not answer.has_result:
+        return answer.text
+    kept = answer.result
+    note = {"type": "text", "text": answer.text}
+    if isinstance(kept, list):
+        return [*kept, note]
+    if isinstance(kept, dict) and "type" in kept:
+        return [kept, note]
+    return f"{kept}\n\n{answer.text}"

@@ -1,0 +1,105 @@
+"""Pydantic AI: a toolset around yours that lets a tool call happen once, whatever the model tries again.
+
+    tools = IdempotentTools(FunctionToolset([charge]), receiver, {            # an AsyncReceiver
+        "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),
+    })
+    agent = Agent(model, toolsets=[tools])
+
+A ``run_id`` or ``conversation_id`` that you do not pass is a new one after a restart, so none of them is
+part of the key by default. If yours are stable, say ``run=lambda ctx: ctx.conversation_id``.
+
+A replay is the recorded value, in a `ToolReturn` with a note for the model and the state as metadata. A
+refusal is `ToolFailed` with a text that says what to do; it uses up no retries.
+
+A tool says that nothing was done by `ModelRetry` or `ToolFailed` (with no other error behind it), or by
+deferring the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
+
+from .._core.tool_calls.answers import Answer
+from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._values.drivers import driver
+from ..receiver import AsyncReceiver
+from ..receiver._base import check_receiver
+from ._tool_calls import Invocation, ToolGuard
+
+with driver("pydantic_ai"):
+    from pydantic_ai import ModelRetry, RunContext, ToolReturn
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+    from pydantic_core import to_jsonable_python
+
+__all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
+
+_KEPT: Final = "twicesafe.pydantic_ai"
+
+
+@dataclass
+class IdempotentTools(WrapperToolset[Any]):
+    """Put it around a toolset, and pass it to an agent."""
+
+    wrapped: AbstractToolset[Any]
+    receiver: AsyncReceiver
+    tools: Mapping[str, ToolRule]
+    _: KW_ONLY
+    principal: Callable[[RunContext[Any]], str | None] | None = None
+    """Returns on whose behalf a call is made; by default that is not part of the key."""
+    run: Callable[[RunContext[Any]], str | None] | None = None
+    """Returns the run that a call belongs to; by default that is not part of the key."""
+
+    def __post_init__(self) -> None:
+        check_receiver(self.receiver, AsyncReceiver, type(self).__name__)
+        self._guard = ToolGuard(
+            self.receiver,
+            self.tools,
+            keep=_kept,
+            not_done=(ModelRetry, ToolFailed, CallDeferred, ApprovalRequired),
+        )
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        """Call the tool once per key; answer every repeat."""
+        if not self._guard.guards(name):
+            return await super().call_tool(name, tool_args, ctx, tool)
+        inner = super().call_tool
+        answer = await self._guard.call_async(
+            lambda: inner(name, tool_args, ctx, tool),
+            Invocation(
+                tool=name,
+                arguments=tool_args,
+                schema=tool.tool_def.parameters_json_schema,
+                principal=self.principal(ctx) if self.principal else None,
+                run=self.run(ctx) if self.run else None,
+            ),
+        )
+        if answer.state == "done":
+            return answer.result
+        if answer.state != "replayed":
+            raise ToolFailed(answer.text)
+        return _replay(answer)
+
+
+def _kept(result: Any) -> Any:
+    """As the model gets it: Pydantic AI sends JSON."""
+    if isinstance(result, ToolReturn):
+        content, value = result.content, to_jsonable_python(result.return_value)
+        if content is not None and not isinstance(content, str):
+            raise TypeError("content other than text has no plain form")
+        return {_KEPT: {"value": value, "content": content}}
+    return to_jsonable_python(result)
+
+
+def _replay(answer: Answer) -> ToolReturn[Any]:
+    if not answer.is_kept:
+        return ToolReturn(return_value=answer.text, metadata=answer.meta)
+    value, content = answer.result, None
+    if isinstance(value, dict) and _KEPT in value:
+        value, content = value[_KEPT]["value"], value[_KEPT]["content"]
+    said = answer.text if content is None else f"{content}\n\n{answer.text}"
+    return ToolReturn(return_value=value, content=said, metadata=answer.meta)

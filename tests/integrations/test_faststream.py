@@ -1,0 +1,189 @@
+"""FastStream: streams of a real Valkey, and the keys of its other brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from faststream import Response
+from faststream.exceptions import AckMessage, NackMessage, RejectMessage
+from faststream.redis import RedisBroker, StreamSub, TestRedisBroker
+
+from twicesafe import AsyncReceiver, Backoff, Key, Policy
+from twicesafe.consumers import DeadLetter
+from twicesafe.errors import ConfigurationError, FingerprintMismatchError, MissingKeyError
+from twicesafe.integrations.faststream import IdempotentMessages, message_key
+
+POLICY = Policy(max_attempts=2, backoff=Backoff(first=0))
+KEYED = {"idempotency-key": '"o-1"'}
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[AsyncReceiver]:
+    async with AsyncReceiver.open("memory://", policy=POLICY) as opened:
+        yield opened
+
+
+async def test_a_repeat_is_answered_and_published_again(receiver: AsyncReceiver) -> None:
+    """The first publication may have been lost with its worker."""
+    ran: list[int] = []
+    published: list[str] = []
+    middleware = IdempotentMessages(
+        receiver, key=lambda message: message.headers.get("order") or Key.random()
+    )
+    broker = RedisBroker(middlewares=[middleware])
+
+    @broker.subscriber("orders")
+    @broker.publisher("receipts")
+    async def charge(cents: int) -> str:
+        ran.append(cents)
+        return f"charged {cents}"
+
+    @broker.subscriber("receipts")
+    async def read(receipt: str) -> None:
+        published.append(receipt)
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            await broker.publish(5, "orders", headers={"order": "o-1"})
+    assert ran == [5]
+    assert published == ["charged 5"] * 2
+
+
+async def test_a_stream_of_a_real_server(
+    receiver: AsyncReceiver, valkey: Any, valkey_url: str
+) -> None:
+    """A failed message stays pending, is claimed again, and is a dead letter after its last attempt."""
+    ran: list[str] = []
+    letters: list[str] = []
+    done = asyncio.Event()
+
+    async def send(message: Any, error: Exception) -> None:
+        letters.append(str(error.__cause__))
+        done.set()
+
+    name = valkey_url.rpartition("=")[2]
+    middleware = IdempotentMessages(receiver, dead_letter=send)
+    broker = RedisBroker(valkey.url, middlewares=[middleware], logger=None, graceful_timeout=60)
+    fresh = StreamSub(name, group="g", consumer="one", last_id=">", polling_interval=10)
+    again = StreamSub(name, group="g", consumer="two", min_idle_time=1, polling_interval=10)
+
+    async def handle(order: str) -> None:
+        ran.append(order)
+        if order == "bad":
+            raise ValueError("no")
+
+    broker.subscriber(stream=fresh)(handle)
+    broker.subscriber(stream=again)(handle)
+    async with broker:
+        await broker.start()
+        await broker.publish("good", stream=name)
+        await broker.publish("bad", stream=name)
+        async with asyncio.timeout(60):
+            await done.wait()
+    with valkey.client() as client:
+        assert client.xpending(name, "g")["pending"] == 0
+    assert sorted(ran) == ["bad", "bad", "good"]
+    assert letters == ["no"]
+
+
+async def test_verdicts_are_nack_and_reject(receiver: AsyncReceiver) -> None:
+    seen: list[str] = []
+    letters: list[Exception] = []
+
+    async def send(message: Any, error: Exception) -> None:
+        letters.append(error)
+        if len(letters) == 1:
+            raise OSError("no dead letters now")
+
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver, dead_letter=send)])
+
+    @broker.subscriber("orders")
+    async def charge(order: str) -> None:
+        seen.append(order)
+        raise DeadLetter("no address")
+
+    async with TestRedisBroker(broker):
+        with pytest.raises(NackMessage):
+            await broker.publish("a", "orders", headers=KEYED)
+        for order, headers in (("a", KEYED), ("b", KEYED), ("c", {})):
+            with pytest.raises(AckMessage):
+                await broker.publish(order, "orders", headers=headers)
+    assert seen == ["a"]
+    assert [type(letter) for letter in letters[2:]] == [FingerprintMismatchError, MissingKeyError]
+
+
+async def test_of_a_response_object_nothing_is_kept(receiver: AsyncReceiver) -> None:
+    published: list[Any] = []
+    middleware = IdempotentMessages(
+        receiver, key=lambda message: message.headers.get("order") or Key.random()
+    )
+    broker = RedisBroker(middlewares=[middleware])
+
+    @broker.subscriber("orders")
+    @broker.publisher("receipts")
+    async def charge(order: str) -> Response:
+        return Response("charged")
+
+    @broker.subscriber("receipts")
+    async def read(receipt: Any) -> None:
+        published.append(receipt)
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            await broker.publish("a", "orders", headers={"order": "o-1"})
+    assert published == ["charged", b""]
+
+
+async def test_without_dead_letters_the_broker_rejects(receiver: AsyncReceiver) -> None:
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver)])
+
+    @broker.subscriber("orders")
+    async def charge(order: str) -> None:
+        raise DeadLetter("no address")
+
+    async with TestRedisBroker(broker):
+        with pytest.raises(RejectMessage):
+            await broker.publish("a", "orders", headers=KEYED)
+
+
+RAW = SimpleNamespace
+
+
+@pytest.mark.parametrize(
+    "raw, headers, key",
+    [
+        ({"message_ids": [b"1-0"]}, {}, "position:1-0"),
+        ({"data": b""}, {"message_id": "m"}, "m"),
+        (RAW(message_id="m-1"), {}, "m-1"),
+        (RAW(topic="t", partition=0, offset=7), {}, "position:t/0/7"),
+        (RAW(topic=lambda: "t", partition=lambda: 0, offset=lambda: 7), {}, "position:t/0/7"),
+        (RAW(), {"Nats-Msg-Id": "n"}, "n"),
+        (
+            RAW(metadata=RAW(stream="S", sequence=RAW(stream=9))),
+            {"correlation_id": "c"},
+            "position:S/9",
+        ),
+    ],
+)
+def test_the_key_of_a_message(raw: Any, headers: dict[str, str], key: str) -> None:
+    message: Any = SimpleNamespace(raw_message=raw, headers=headers)
+    found = message_key(message)
+    assert isinstance(found, Key)
+    assert found.value == key
+
+
+def test_ids_that_faststream_makes_up_are_not_keys() -> None:
+    message: Any = SimpleNamespace(
+        raw_message={"data": b""}, headers={"correlation_id": "c"}, message_id="random"
+    )
+    with pytest.raises(MissingKeyError):
+        message_key(message)
+
+
+async def test_running_without_a_store_is_refused(receiver: AsyncReceiver) -> None:
+    with pytest.raises(ConfigurationError, match="outage='run'"):
+        IdempotentMessages(receiver.options(policy=Policy(outage="run")))

@@ -1,0 +1,213 @@
+"""The OpenAI Agents SDK, with a scripted model: runner, tools and items are real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    Usage,
+    UserError,
+    WebSearchTool,
+    function_tool,
+)
+from agents.tool import ToolOutputText
+from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
+
+from twicesafe import AsyncReceiver, Policy
+from twicesafe.errors import ConfigurationError
+from twicesafe.integrations.openai_agents import Done, NotDone, ToolRule, idempotent_tools
+
+RULE = ToolRule(identity=("order_id",), prose=("note",))
+ORDER = {"order_id": "o-1", "cents": 500, "note": ""}
+
+
+class Scripted(Model):
+    """Makes these calls, one after the other, and then says "done"."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+        item: Any = ResponseOutputMessage(
+            id="m",
+            role="assistant",
+            status="completed",
+            type="message",
+            content=[ResponseOutputText(annotations=[], text="done", type="output_text")],
+        )
+        if self._calls:
+            number = len(self._calls)
+            item = ResponseFunctionToolCall(
+                arguments=self._calls.pop(0),
+                call_id=f"call-{number}",
+                name="charge",
+                type="function_call",
+            )
+        return ModelResponse(output=[item], usage=Usage(), response_id=None)
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+class Bank:
+    def __init__(self) -> None:
+        self.charged: list[str] = []
+        self.trouble: Exception | None = None
+        self.returns: Any = None
+
+    def tool(self, **settings: Any) -> Any:
+        @function_tool(**settings)
+        async def charge(order_id: str, cents: int, note: str = "") -> Any:
+            """Charge an order."""
+            if isinstance(self.trouble, NotDone):
+                raise self.trouble
+            self.charged.append(order_id)
+            if self.trouble is not None:
+                raise self.trouble
+            return self.returns or f"charged {cents}"
+
+        return charge
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[AsyncReceiver]:
+    async with AsyncReceiver.open("memory://", policy=Policy(wait=0)) as opened:
+        yield opened
+
+
+async def ran(tools: Any, *calls: Any, context: Any = None) -> list[Any]:
+    """What the model gets back."""
+    texts = [call if isinstance(call, str) else json.dumps(call) for call in calls]
+    agent = Agent(name="shop", tools=list(tools), model=Scripted(texts))
+    result = await Runner.run(
+        agent, "charge it", context=context, run_config=RunConfig(tracing_disabled=True)
+    )
+    return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
+
+
+def guarded(bank: Bank, receiver: AsyncReceiver, rule: ToolRule = RULE, **settings: Any) -> Any:
+    return idempotent_tools(receiver, {"charge": rule}, [bank.tool()], **settings)
+
+
+async def test_a_model_that_calls_again_gets_the_first_answer(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    reworded = {**ORDER, "cents": 500.0, "note": "in other words"}
+    first, again = await ran(guarded(bank, receiver), ORDER, reworded)
+    assert first == "charged 500"
+    assert again.startswith("charged 500\n\ncharge was already done at ")
+    assert bank.charged == ["o-1"]
+
+
+async def test_a_restarted_run_gets_the_first_answer(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    for case in ("c-1", "c-1", "c-2"):
+        tools = guarded(bank, receiver, run=lambda context: context.context["case"])
+        await ran(tools, ORDER, context={"case": case})
+    assert len(bank.charged) == 2
+
+
+async def test_a_time_out_is_not_retried(receiver: AsyncReceiver) -> None:
+    """By default the SDK would say: "An error occurred while running the tool. Please try again"."""
+    bank = Bank()
+    bank.trouble = TimeoutError()
+    answers = await ran(guarded(bank, receiver), ORDER, ORDER)
+    assert bank.charged == ["o-1"]
+    assert all("it may have happened. Do not call it again" in one for one in answers)
+
+
+async def test_the_sdks_own_time_limit_holds_the_key(receiver: AsyncReceiver) -> None:
+    ended = asyncio.Event()
+
+    @function_tool(timeout=0.05)
+    async def charge(order_id: str, cents: int, note: str = "") -> str:
+        """Charge an order."""
+        await ended.wait()
+        return "never"
+
+    tools = idempotent_tools(receiver, {"charge": RULE}, [charge])
+    _, again = await ran(tools, ORDER, ORDER)
+    assert "it may have happened" in again
+
+
+async def test_the_probe_answers_for_the_tool(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    bank.trouble = TimeoutError()
+    rule = ToolRule(identity=("order_id",), probe=lambda call: Done("charged 500, says the bank"))
+    (answer,) = await ran(guarded(bank, receiver, rule), ORDER)
+    assert answer.startswith("charged 500, says the bank\n\n")
+
+
+async def test_after_nothing_was_done_the_model_may_correct_its_arguments(
+    receiver: AsyncReceiver,
+) -> None:
+    bank = Bank()
+    bank.trouble = NotDone("500 is more than the limit")
+    (refused,) = await ran(guarded(bank, receiver), ORDER)
+    assert refused == "Nothing was done by charge: 500 is more than the limit."
+    bank.trouble = None
+    (corrected,) = await ran(guarded(bank, receiver), {**ORDER, "cents": 400})
+    assert corrected == "charged 400"
+
+
+async def test_other_errors_get_the_tools_own_words(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    bank.trouble = LookupError("no such order")
+    tool = bank.tool(failure_error_function=lambda context, error: f"own words: {error}")
+    rule = ToolRule(identity=("order_id",), not_done=(LookupError,))
+    (own,) = await ran(idempotent_tools(receiver, {"charge": rule}, [tool]), ORDER)
+    assert own == "own words: no such order"
+    raising = idempotent_tools(receiver, {"charge": rule}, [bank.tool(failure_error_function=None)])
+    with pytest.raises(UserError, match="no such order"):
+        await ran(raising, ORDER)
+
+
+async def test_arguments_that_do_not_fit_can_be_corrected(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    answers = await ran(guarded(bank, receiver), {**ORDER, "cents": "a lot"}, "[]", ORDER)
+    assert answers[-1] == "charged 500"
+    assert bank.charged == ["o-1"]
+
+
+async def test_the_model_learns_which_arguments_differ(receiver: AsyncReceiver) -> None:
+    _, other = await ran(guarded(Bank(), receiver), ORDER, {**ORDER, "cents": 900})
+    assert "(different: cents)" in other
+
+
+@pytest.mark.parametrize(
+    "result",
+    [ToolOutputText(text="a block"), [ToolOutputText(text="a block")]],
+    ids=["one", "list"],
+)
+async def test_blocks_are_replayed_as_blocks(receiver: AsyncReceiver, result: Any) -> None:
+    bank = Bank()
+    bank.returns = result
+    _, again = await ran(guarded(bank, receiver), ORDER, ORDER)
+    assert again[0] == {"type": "text", "text": "a block"}
+    assert "Do not call it again" in again[1]["text"]
+    assert bank.charged == ["o-1"]
+
+
+async def test_only_tools_with_a_rule_are_changed(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    given = [bank.tool(), WebSearchTool()]
+    assert idempotent_tools(receiver, {}, given) == given
+    assert idempotent_tools(receiver, {"charge": RULE}, given)[1] is given[1]
+    with pytest.raises(ConfigurationError, match="no function tool of that name; there are charge"):
+        idempotent_tools(receiver, {"charg": RULE}, given)
+    with pytest.raises(ConfigurationError, match="is not an argument of the tool"):
+        idempotent_tools(receiver, {"charge": ToolRule(identity=("order",))}, given)
+    with pytest.raises(ConfigurationError, match="needs an AsyncReceiver"):
+        idempotent_tools("memory://", {}, [])  # type: ignore[arg-type]
