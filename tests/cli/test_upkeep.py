@@ -62,6 +62,7 @@ def test_stats_as_json(line: Line, receiver: Receiver):
         "released": 0,
         "held": 1,
         "parked": 0,
+        "suspended": 0,
         "forgotten": 0,
     }
     assert (data["stuck"], data["expired"]) == (0, 0)
@@ -167,7 +168,7 @@ def test_migrate_is_the_other_half_of_not_migrating(line: Line, tmp_path: Path):
     assert refused.fault["type"] == "SchemaVersionError"
     done = line("migrate", "--store", url, "--json", store=False).data["done"]
     assert len(done) == 1
-    assert "schema 0 → 1" in done[0]
+    assert "schema 0 → 3" in done[0]
     assert line("stats", "--store", url, store=False).status == 0
     assert line("migrate", "--store", url, "--json", store=False).data["done"] == []
     assert "up to date" in line("migrate", "--store", url, store=False).out
@@ -184,7 +185,7 @@ def test_migrate_can_print_its_sql_instead(line: Line, tmp_path: Path):
         assert receiver.process("k", str, 1).value == "1"
     nowhere = "postgresql://u:secret@nowhere.invalid/db?schema=app&table=mine"
     ran = line("migrate", "--sql", "--json", "--store", nowhere, store=False)
-    assert "CREATE TABLE app.mine_records" in ran.data["sql"]
+    assert "CREATE TABLE app.mine_keys" in ran.data["sql"]
     assert "secret" not in ran.out + ran.err
     refused = line("migrate", "--sql", "--json", "--store", "memory://", store=False)
     assert refused.status == 2

@@ -1,10 +1,10 @@
-"""The command line: ``twicesafe keys|stats|sweep|doctor|migrate|bench|verify|demo|version``.
+"""The command line, ``twicesafe``: manage keys and stores, run the proxy and the relay, test handlers.
 
 It needs typer and rich, which the extra ``cli`` installs; without them it prints what to install.
 Exit status of every command:
 
-    0  done
-    1  the answer is no: a failed check, a broken invariant, no such key, a refused operation
+    0  success
+    1  refused or failed: a failed check, a broken guarantee, no such key, a refused operation
     2  wrong usage or configuration: change it and run the command again
     3  the store or the broker did not answer, or the store is missing or of another version
 """

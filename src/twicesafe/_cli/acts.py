@@ -1,4 +1,4 @@
-"""``twicesafe keys release``, ``resolve`` and ``forget``: operator commands that change one key.
+"""``twicesafe keys release``, ``resolve`` and ``forget``: operator commands that change one key, or all that match.
 
 Each change writes who and why to the key's audit trail, in the same transaction. On a terminal
 each command asks for confirmation; in a script, or with ``--yes``, it does not.
@@ -13,14 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.text import Text
 
 from .. import Key, Receiver, Record, State
 from .._core.http.stored import RESPONSE_CODEC
-from ..errors import NotStorableError, UsageError
-from ..http import StoredResponse
+from ..errors import UsageError
+from .answers import answer_of, response_of
+from .bulk import (
+    Bulk,
+    BulkLimitOption,
+    DryRunOption,
+    RateOption,
+    act_on_all,
+    is_bulk,
+)
 from .config import Settings, opened, settle
 from .exits import NO, USAGE, Ended, in_cli_words
 from .finding import Found, find
@@ -38,6 +45,16 @@ from .options import (
     flag,
 )
 from .output import STATES, Screen, record_data, shortened
+from .searching import (
+    CauseOption,
+    ErrorOption,
+    OlderThanOption,
+    SinceOption,
+    StateOption,
+    StuckOption,
+    ValueOption,
+    conditions_of,
+)
 
 __all__ = ["forget_key", "release_key", "resolve_key"]
 
@@ -54,6 +71,16 @@ def release_key(
         bool,
         flag("--force", help="Release even a completed key: the work is done again."),
     ] = False,
+    state: StateOption = None,
+    value: ValueOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    older_than: OlderThanOption = None,
+    stuck: StuckOption = False,
+    cause: CauseOption = None,
+    dry_run: DryRunOption = False,
+    rate: RateOption = None,
+    limit: BulkLimitOption = 10_000,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -62,10 +89,23 @@ def release_key(
     """Let the next delivery run the handler: for held, parked and stuck keys.
 
     Example: [cyan]twicesafe keys release tx-123 --by ana --why "bank says: not charged"[/]
+    Example: [cyan]twicesafe keys release --state parked --error TimeoutError --rate 50/s --dry-run
+    --by ana --why "bank is back"[/]
     """
     screen = Screen(json)
     _need(by, why)
+    which = conditions_of(state, scope, value, error, since, older_than, stuck, cause)
     with opened(settle(store, config)) as receiver:
+        if is_bulk(key, id_, which):
+            act_on_all(
+                screen,
+                receiver,
+                which,
+                Bulk(dry_run, yes, rate, limit),
+                lambda each: receiver.release(each, by=by, why=why, force=force),
+                ("release", "released", "the next delivery of each runs the handler"),
+            )
+            return
         found = find(receiver, key, scope, id_)
         record, target = found.record, _target(found, "released")
         if record.state is State.COMPLETED and not force:
@@ -145,6 +185,15 @@ def resolve_key(
     scope: ScopeOption = None,
     id_: IdOption = None,
     retention: RetentionOption = None,
+    state: StateOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    older_than: OlderThanOption = None,
+    stuck: StuckOption = False,
+    cause: CauseOption = None,
+    dry_run: DryRunOption = False,
+    rate: RateOption = None,
+    limit: BulkLimitOption = 10_000,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -165,13 +214,24 @@ def resolve_key(
     if status is not None:
         if value is not None or value_file is not None:
             raise Ended("--status records an HTTP response: use --body instead of --value", USAGE)
-        answer = _response(status, header or [], body, body_file)
+        answer = response_of(status, header or [], body, body_file)
         settings = replace(settings, policy=settings.policy.replace(codec=RESPONSE_CODEC))
     else:
         if header or body is not None or body_file is not None:
             raise Ended("--header and --body need a --status, like 201", USAGE)
-        answer = _answer(value, value_file)
+        answer = answer_of(value, value_file)
+    which = conditions_of(state, scope, None, error, since, older_than, stuck, cause)
     with opened(settings) as receiver:
+        if is_bulk(key, id_, which):
+            act_on_all(
+                screen,
+                receiver,
+                which,
+                Bulk(dry_run, yes, rate, limit),
+                lambda each: receiver.resolve(each, answer, by=by, why=why),
+                ("resolve", "resolved", "repeats of each get this one answer"),
+            )
+            return
         found = find(receiver, key, scope, id_)
         target = _target(found, "resolved")
         _ask(screen, found.record, "record this answer permanently?", yes)
@@ -199,6 +259,16 @@ def forget_key(
         ),
     ] = "",
     retention: RetentionOption = None,
+    state: StateOption = None,
+    value: ValueOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    older_than: OlderThanOption = None,
+    stuck: StuckOption = False,
+    cause: CauseOption = None,
+    dry_run: DryRunOption = False,
+    rate: RateOption = None,
+    limit: BulkLimitOption = 10_000,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -207,9 +277,21 @@ def forget_key(
     """Erase a key's text and result; a late repeat still does not run.
 
     Example: [cyan]twicesafe keys forget tx-123 --by ana --why "erasure request 77"[/]
+    Example: [cyan]twicesafe keys forget --scope acct_1 --by ana --why "account closed" --dry-run[/]
     """
     screen = Screen(json)
+    which = conditions_of(state, scope, value, error, since, older_than, stuck, cause)
     with opened(_kept_for(retention, settle(store, config))) as receiver:
+        if is_bulk(key, id_, which):
+            act_on_all(
+                screen,
+                receiver,
+                which,
+                Bulk(dry_run, yes, rate, limit),
+                lambda each: receiver.forget(each, by=by or _login(), why=why),
+                ("forget", "forgotten", "their text and results are erased permanently"),
+            )
+            return
         found = find(receiver, key, scope, id_)
         target = found.key
         if found.record.state is State.FORGOTTEN or target is None:
@@ -243,49 +325,6 @@ def _target(found: Found, done: str) -> Key:
     if found.key is None:
         raise Ended(f"this key was forgotten and cannot be {done}", kind="Refused")
     return found.key
-
-
-def _response(
-    status: int, headers: list[str], text: str | None, path: Path | None
-) -> StoredResponse:
-    if text is not None and path is not None:
-        raise Ended("give one body: either --body TEXT or --body-file PATH", USAGE)
-    lines = []
-    for line in headers:
-        name, colon, value = line.partition(":")
-        if not colon or not line.isascii():
-            raise Ended(f"--header {line!r} is not a header: write 'Name: value'", USAGE)
-        lines.append((name.strip().lower().encode(), value.strip().encode()))
-    data = _read_bytes(text, path) if text is not None or path is not None else b""
-    made = StoredResponse(status, tuple(lines), data)
-    try:
-        RESPONSE_CODEC.encode(made)
-    except NotStorableError as error:
-        raise Ended(str(error), USAGE) from error
-    return made
-
-
-def _answer(text: str | None, path: Path | None) -> Any:
-    if (text is None) == (path is None):
-        raise Ended("give one answer: either --value JSON or --value-file PATH", USAGE)
-    try:
-        return msgspec.json.decode(_read_bytes(text, path))
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise Ended(
-            f"the answer is not JSON ({error}); text needs quotes: '\"paid\"'", USAGE
-        ) from error
-
-
-def _read_bytes(text: str | None, path: Path | None) -> bytes:
-    if text is not None:
-        return text.encode()
-    assert path is not None
-    if str(path) == "-" and sys.stdin is None:
-        raise Ended("cannot read -: stdin is closed", USAGE)
-    try:
-        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    except OSError as error:
-        raise Ended(f"cannot read {path}: {error.strerror}", USAGE) from error
 
 
 def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:

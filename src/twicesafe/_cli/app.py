@@ -10,10 +10,28 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+import typer.completion
 import typer.core
 
 from .. import __version__
-from . import acts, bench, demo, keys, outbox, proxy, upkeep, verify
+from . import (
+    acts,
+    bench,
+    configuring,
+    consume,
+    counting,
+    dashboard,
+    dead_letters,
+    demo,
+    health,
+    keys,
+    outbox,
+    plan,
+    proxy,
+    reencrypting,
+    upkeep,
+    verify,
+)
 from .exits import DONE, NO, report_error
 from .options import JsonOption, flag
 from .output import Screen
@@ -27,13 +45,23 @@ class _InOrder(typer.core.TyperGroup):
     def list_commands(self, _: Any) -> list[str]:
         return [
             "proxy",
+            "consume",
+            "dead-letters",
             "relay",
             "outbox",
             "keys",
             "stats",
+            "top",
+            "audit",
+            "dashboard",
             "sweep",
             "doctor",
+            "health",
+            "alerts",
+            "grafana",
             "migrate",
+            "plan",
+            "config",
             "bench",
             "verify",
             "demo",
@@ -51,6 +79,8 @@ app = typer.Typer(
 )
 key_commands = typer.Typer(rich_markup_mode="rich")
 outbox_commands = typer.Typer(rich_markup_mode="rich")
+dead_letter_commands = typer.Typer(rich_markup_mode="rich")
+config_commands = typer.Typer(rich_markup_mode="rich")
 
 
 @app.callback(invoke_without_command=True)
@@ -60,7 +90,8 @@ def _root(
 ) -> None:
     """Idempotent receiver: a repeat gets the first answer instead of a second effect.
 
-    Every command takes --json. Exit status: 0 done, 1 no, 2 wrong usage, 3 store unavailable.
+    Every command takes --json. Exit status: 0 success, 1 refused or check failed, 2 wrong usage,
+    3 store unavailable.
     Example: [cyan]twicesafe demo[/]
     """
     if version:
@@ -71,7 +102,7 @@ def _root(
 
 @key_commands.callback(invoke_without_command=True)
 def _keys(context: typer.Context) -> None:
-    """List and show keys; release, resolve or forget one.
+    """List and show keys; release, resolve or forget one; re-encrypt answers.
 
     A key is identified by its value and its scope. Example: [cyan]twicesafe keys list --state held[/]
     """
@@ -81,9 +112,30 @@ def _keys(context: typer.Context) -> None:
 
 @outbox_commands.callback(invoke_without_command=True)
 def _outbox(context: typer.Context) -> None:
-    """Show the outbox; retry or skip in a parked lane.
+    """Show the outbox; resume parked lanes.
 
     A lane holds the messages of one key, in order. Example: [cyan]twicesafe outbox status[/]
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@dead_letter_commands.callback(invoke_without_command=True)
+def _dead_letters(context: typer.Context) -> None:
+    """List and show dead letters; replay or discard them.
+
+    A dead letter is a message that a consumer gave up on. Example: [cyan]twicesafe dead-letters list --from
+    'kafka://localhost:9092?topics=orders.dead&group=ops'[/]
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@config_commands.callback(invoke_without_command=True)
+def _config(context: typer.Context) -> None:
+    """Check and show the settings file; print its JSON schema.
+
+    Example: [cyan]twicesafe config check[/]
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -106,18 +158,36 @@ key_commands.command("show")(keys.show_key)
 key_commands.command("release")(acts.release_key)
 key_commands.command("resolve")(acts.resolve_key)
 key_commands.command("forget")(acts.forget_key)
+key_commands.command("reencrypt")(reencrypting.reencrypt_keys)
 app.add_typer(key_commands, name="keys")
 outbox_commands.command("status")(outbox.status)
 outbox_commands.command("parked")(outbox.parked)
 outbox_commands.command("retry")(outbox.retry)
 outbox_commands.command("skip")(outbox.skip)
 app.add_typer(outbox_commands, name="outbox")
+dead_letter_commands.command("list")(dead_letters.list_letters)
+dead_letter_commands.command("show")(dead_letters.show)
+dead_letter_commands.command("replay")(dead_letters.replay)
+dead_letter_commands.command("discard")(dead_letters.discard)
+app.add_typer(dead_letter_commands, name="dead-letters")
+app.command("consume")(consume.consume)
+config_commands.command("check")(configuring.check)
+config_commands.command("show")(configuring.show)
+config_commands.command("schema")(configuring.print_schema)
+app.add_typer(config_commands, name="config")
 app.command("relay")(outbox.relay)
 app.command("proxy")(proxy.proxy)
-app.command("stats")(upkeep.stats)
+app.command("stats")(counting.stats)
+app.command("top")(counting.top)
+app.command("audit")(counting.audit)
+app.command("dashboard")(dashboard.dashboard)
 app.command("sweep")(upkeep.sweep)
 app.command("doctor")(upkeep.doctor)
+app.command("health")(health.health)
+app.command("alerts")(health.alerts)
+app.command("grafana")(health.grafana)
 app.command("migrate")(upkeep.migrate)
+app.command("plan")(plan.plan)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
@@ -130,6 +200,8 @@ def run(arguments: Sequence[str]) -> int:
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     screen = Screen("--json" in arguments)
+    if "_TWICESAFE_COMPLETE" in os.environ:
+        typer.completion.completion_init()  # type: ignore[attr-defined]  # the shells that typer knows
     command = typer.main.get_command(app)
     try:
         status = command.main(list(arguments), prog_name="twicesafe", standalone_mode=False)

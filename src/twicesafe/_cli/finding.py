@@ -51,12 +51,7 @@ def _by_digits(receiver: Receiver, digits: str) -> Record:
         raise Ended(
             f"--id takes {LEAST_DIGITS} or more hex digits, as shown in errors and logs", USAGE
         )
-    found: list[Record] = []
-    for record in receiver.records():
-        if record.id.hex().startswith(digits):
-            found.append(record)
-            if len(digits) == 64 or len(found) > 1:
-                break
+    found, _ = receiver.records_page(id=digits, limit=2)
     if not found:
         raise Ended(f"there is no record whose id starts with {digits}")
     if len(found) > 1:

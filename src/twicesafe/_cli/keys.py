@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -9,10 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .. import Receiver, Record, State
+from .. import Record
 from .._values.records import AuditEntry
 from .config import existing, opened
-from .exits import USAGE, Ended
 from .finding import find
 from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
 from .output import (
@@ -27,22 +27,35 @@ from .output import (
     table,
     visible,
 )
+from .searching import (
+    CauseOption,
+    ErrorOption,
+    OlderThanOption,
+    SinceOption,
+    StateOption,
+    StuckOption,
+    ValueOption,
+    conditions_of,
+)
 
 __all__ = ["list_keys", "show_key"]
 
 ID_CELLS = 8
 FIXED_CELLS = ID_CELLS + 11 + 5 + 10 + 2 * 6
 """Width of all columns except key and scope, including the gaps."""
-
-_STATE_HELP = f"Only keys in this state; repeat for several. One of: {', '.join(State)}."
+ERROR_CELLS = 18
+"""Only if a record of the page has an error."""
 
 
 def list_keys(
-    state: Annotated[
-        list[State] | None,
-        typer.Option("--state", metavar="STATE", help=_STATE_HELP, show_default=False),
-    ] = None,
+    state: StateOption = None,
     scope: ScopeOption = None,
+    value: ValueOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    older_than: OlderThanOption = None,
+    stuck: StuckOption = False,
+    cause: CauseOption = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Keys per page.")
     ] = 20,
@@ -56,67 +69,27 @@ def list_keys(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List keys, newest first; with several --state options, state by state.
+    """List keys, newest first.
 
-    Example: [cyan]twicesafe keys list --state held --state parked --scope acct_1[/]
+    Example: [cyan]twicesafe keys list --state held --state parked --older-than 1h[/]
+    Example: [cyan]twicesafe keys list --value tx-123[/]  (in any scope)
     """
     screen = Screen(json)
-    parts = tuple(scope or ())
-    states: list[State | None] = list(dict.fromkeys(state or ())) or [None]
+    which = conditions_of(state, scope, value, error, since, older_than, stuck, cause)
     with opened(existing(store, config)) as receiver:
         if all_:
-            _list_all(screen, receiver, states, parts, full)
-        else:
-            records, more = _page(receiver, states, parts, limit, after)
-            if json:
-                screen.data({"records": [record_data(r) for r in records], "after": more})
-                return
-            _print_rows(screen, records, full)
-            if more:
-                screen.say(Text(f"more keys follow: add --after {more}, or --all", "dim"))
+            _list_all(screen, receiver.records(**which), full)
+            return
+        records, more = receiver.records_page(limit=limit, after=after, **which)
+    if json:
+        screen.data({"records": [record_data(r) for r in records], "after": more})
+        return
+    _print_rows(screen, records, full)
+    if more:
+        screen.say(Text(f"more keys follow: add --after {more}, or --all", "dim"))
 
 
-def _page(
-    receiver: Receiver,
-    states: list[State | None],
-    scope: tuple[str, ...],
-    limit: int,
-    after: str,
-) -> tuple[list[Record], str]:
-    """One page. With several states the mark names the state it stopped in: ``parked:MARK``."""
-    left = list(states)
-    if len(states) > 1 and after:
-        name, _, after = after.partition(":")
-        while left and left[0] != name:
-            left.pop(0)
-        if not left:
-            raise Ended(
-                "this --after comes from a list of other states: use it with the same --state options",
-                USAGE,
-            )
-    found: list[Record] = []
-    while left:
-        some, after = receiver.records_page(
-            state=left[0], scope=scope, limit=limit - len(found), after=after
-        )
-        found += some
-        if not after:
-            left.pop(0)
-        if len(found) >= limit:
-            break
-    if not left:
-        return found, ""
-    return found, f"{left[0]}:{after}" if len(states) > 1 else after
-
-
-def _list_all(
-    screen: Screen,
-    receiver: Receiver,
-    states: list[State | None],
-    scope: tuple[str, ...],
-    full: bool,
-) -> None:
-    records = (record for state in states for record in receiver.records(state=state, scope=scope))
+def _list_all(screen: Screen, records: Iterator[Record], full: bool) -> None:
     if screen.json:
         screen.stream(records)
         return
@@ -135,7 +108,8 @@ def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool 
     if not records:
         screen.say(Text("no keys found", "dim"))
         return
-    spare = max(24, screen.out.width - FIXED_CELLS)
+    failed = any(record.error for record in records)
+    spare = max(24, screen.out.width - FIXED_CELLS - (ERROR_CELLS + 2 if failed else 0))
     key_cells, scope_cells = spare * 3 // 5, spare - spare * 3 // 5
     made = Table(box=None, show_header=header, header_style="bold dim", padding=(0, 2, 0, 0))
     made.add_column("id", width=ID_CELLS, no_wrap=True)
@@ -145,6 +119,8 @@ def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool 
     made.add_column("scope", width=None if screen.piped else scope_cells, overflow="fold")
     made.add_column("tries", width=5, justify="right")
     made.add_column("changed", width=10, no_wrap=True)
+    if failed:
+        made.add_column("last error", width=None if screen.piped else ERROR_CELLS, no_wrap=True)
     for record in records:
         scope = BETWEEN.join(record.scope)
         made.add_row(
@@ -154,8 +130,13 @@ def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool 
             Text(visible(scope) if full else shortened(scope, scope_cells)),
             str(record.attempt),
             ago(record.changed_at),
+            *([Text(_short_error(record.error, screen.piped or full))] if failed else []),
         )
     screen.out.print(made)
+
+
+def _short_error(error: str, whole: bool) -> str:
+    return visible(error) if whole else shortened(error, ERROR_CELLS)
 
 
 def show_key(

@@ -24,24 +24,30 @@ __all__ = [
     "YesOption",
     "duration",
     "flag",
+    "quantity",
 ]
 
 _STORE_PANEL = "Store"
 
 
-def duration(least: float = 0) -> Callable[[Any], float]:
-    """Parses an option that is a duration: ``90`` (seconds), ``90s``, ``1h30m``, ``7d``."""
+def quantity(read: Callable[[Any, str], float], least: float = 0) -> Callable[[Any], float]:
+    """Parses an option with the reader of its quantity; the error names the nearest right form."""
 
     def parsed(value: Any) -> float:
         try:
-            found = seconds(value, "")
+            found = read(value, "")
         except ConfigurationError as error:
             raise typer.BadParameter(error.message.removeprefix("=")) from error
         if found < least:
-            raise typer.BadParameter(f"{value!r} is too short: use at least {least:g} seconds")
+            raise typer.BadParameter(f"{value!r} is too small: use at least {least:g}")
         return found
 
     return parsed
+
+
+def duration(least: float = 0) -> Callable[[Any], float]:
+    """Parses an option that is a duration: ``90`` (seconds), ``90s``, ``1h30m``, ``7d``."""
+    return quantity(seconds, least)
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer calls it
@@ -54,7 +60,7 @@ StoreOption: TypeAlias = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Store URL. Default: TWICESAFE_STORE_URL, then twicesafe.toml, then a SQLite file.",
+        help="Store URL. Default: TWICESAFE_STORE_URL, then the settings file, then a SQLite file.",
         rich_help_panel=_STORE_PANEL,
         show_default=False,
     ),
@@ -64,7 +70,7 @@ ConfigOption: TypeAlias = Annotated[
     typer.Option(
         "--config",
         metavar="PATH",
-        help="Settings file to read instead of ./twicesafe.toml.",
+        help="Settings file, TOML or YAML, instead of ./twicesafe.toml or .yaml.",
         rich_help_panel=_STORE_PANEL,
         show_default=False,
     ),

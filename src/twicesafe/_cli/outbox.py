@@ -17,14 +17,14 @@ import typer
 from rich.text import Text
 
 from .._core.outbox_requests import Depth, ParkedLane
-from ..errors import UsageError
+from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
 from ..stores._urls import mask
-from .config import existing, settle
+from .config import existing, settled
 from .exits import NO, Ended
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag
 from .output import Screen, ago, counted, shortened, table, visible
-from .upkeep import interruptible
+from .stopping import interruptible
 
 __all__ = ["parked", "relay", "retry", "skip", "status"]
 
@@ -46,43 +46,67 @@ AllOption = Annotated[bool, flag("--all", help="Every parked lane.")]
 
 def relay(
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--to", metavar="URL", help="The broker: an http(s), redis, nats, amqp or kafka URL."
+            "--to",
+            metavar="URL",
+            help="The broker: an http(s), redis, nats, amqp, kafka or sqs URL.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     once: Annotated[
         bool,
         flag("--once", help="Publish pending messages, then exit."),
     ] = False,
     batch: Annotated[
-        int, typer.Option("--batch", help="Messages to publish at once, at most.")
-    ] = 500,
+        int | None,
+        typer.Option("--batch", help="The most messages in flight.", show_default="500"),
+    ] = None,
     lease: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--lease",
             metavar="DURATION",
             parser=duration(),
             help="How long a relay holds its share; after that another relay takes over.",
+            show_default="10",
         ),
-    ] = 10,
+    ] = None,
     max_attempts: Annotated[
-        int, typer.Option("--max-attempts", help="Failed attempts before the lane is parked.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--max-attempts",
+            help="Failed attempts before the lane is parked.",
+            show_default="10",
+        ),
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Publish the messages of an outbox, in order per key, until SIGTERM or Ctrl-C.
+    r"""Publish the messages of an outbox, in order per key, until SIGTERM or Ctrl-C.
 
+    Settings: also \[relay] in twicesafe.toml, or variables like TWICESAFE_RELAY_TO.
     Example: [cyan]twicesafe relay --store postgresql:///shop --to nats://localhost[/]
     """
     screen = Screen(json)
-    settings = settle(store, config)
-    made = OutboxRelay.open(settings.url, to, batch=batch, lease=lease, max_attempts=max_attempts)
+    given = {"to": to, "batch": batch, "lease": lease, "max_attempts": max_attempts}
+    settings, found = settled(("relay",), store, config, {"relay": given})
+    options = found.section("relay")
+    if not options.to:
+        raise ConfigurationError(
+            "no broker is set: add --to nats://localhost (or set TWICESAFE_RELAY_TO, or [relay] to)"
+        )
+    made = OutboxRelay.open(
+        settings.url,
+        options.to,
+        batch=options.batch,
+        lease=options.lease,
+        max_attempts=options.max_attempts,
+        encryption=settings.policy.encryption,
+    )
     began = time.monotonic()
-    screen.place(f"{mask(settings.url)} → {mask(to)}")
+    screen.place(f"{mask(settings.url)} → {mask(options.to)}")
     with interruptible(made.stop if once else None) as stop:
         try:
             if once:
@@ -183,7 +207,7 @@ def skip(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Resume parked lanes after the failed message, which is set aside with who and why.
+    """Resume parked lanes with the next message; the failed one is kept and never published.
 
     Example: [cyan]twicesafe outbox skip 3f0c… --by ana --why "customer is gone"[/]
     """

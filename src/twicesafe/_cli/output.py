@@ -1,8 +1,6 @@
-"""Output for people and for programs: escaped text, ages, tables and JSON.
+"""Output for people and for programs: tables and JSON, in the words of `_edges.readable`.
 
-Keys come from senders, so they never reach a terminal raw: control characters, ANSI and OSC
-sequences, line breaks, and invisible characters such as bidi marks are shown as escapes.
-Text styles appear on a terminal only, and never when NO_COLOR is set.
+Keys come from senders, so they never reach a terminal raw: see `visible`. Text styles appear on a terminal only, and never when NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -10,15 +8,15 @@ from __future__ import annotations
 import json as json_
 import os
 import sys
-import unicodedata
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .._edges.readable import BETWEEN, MEANINGS, ago, bytes_text, counted, shortened, visible
 from .._values.records import AuditEntry, Record, State
 
 __all__ = [
@@ -27,6 +25,7 @@ __all__ = [
     "Screen",
     "ago",
     "audit_data",
+    "bytes_text",
     "counted",
     "record_data",
     "shortened",
@@ -35,71 +34,20 @@ __all__ = [
     "visible",
 ]
 
-STATES: Final[dict[State, tuple[str, str]]] = {
-    State.IN_PROGRESS: ("cyan", "a worker is running it"),
-    State.COMPLETED: ("green", "done; repeats get the recorded answer"),
-    State.FAILED: ("red", "failed permanently; repeats get that failure"),
-    State.RELEASED: ("blue", "free: the next delivery runs the handler"),
-    State.HELD: ("yellow", "outcome unknown: check, then resolve or release"),
-    State.PARKED: ("magenta", "too many attempts: check, then release or resolve"),
-    State.FORGOTTEN: ("bright_black", "done and erased; repeats do not run"),
+_STYLES: Final = {
+    State.IN_PROGRESS: "cyan",
+    State.COMPLETED: "green",
+    State.FAILED: "red",
+    State.RELEASED: "blue",
+    State.HELD: "yellow",
+    State.PARKED: "magenta",
+    State.SUSPENDED: "blue",
+    State.FORGOTTEN: "bright_black",
 }
+STATES: Final = {state: (style, MEANINGS[state]) for state, style in _STYLES.items()}
 """Per state: its style on a terminal, and what it means for the reader."""
 
 PIPE_WIDTH: Final = 100_000
-
-BETWEEN: Final = " › "
-"""Separates the parts of a scope."""
-
-# Controls, formats (bidi marks, joiners), surrogates, private use, unassigned, line separators.
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-
-
-def visible(text: str) -> str:
-    """The text, with every character that a terminal would interpret or hide as an escape."""
-    return "".join(map(_visible_character, text))
-
-
-def _visible_character(character: str) -> str:
-    if character in _SHORT:
-        return _SHORT[character]
-    if unicodedata.category(character) not in _HIDDEN:
-        return character
-    number = ord(character)
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def counted(number: int, thing: str) -> str:
-    """1 message, 2 messages."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
-
-
-def shortened(text: str, most: int) -> str:
-    """Escaped, and cut in the middle: both ends of a key help to recognize it."""
-    shown = visible(text)
-    if len(shown) <= most:
-        return shown
-    tail = (most - 1) // 3
-    return f"{shown[: most - 1 - tail]}…{shown[len(shown) - tail :]}"
-
-
-_UNITS: Final = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
-
-
-def ago(moment: datetime, now: datetime | None = None) -> str:
-    """ "3 min ago", "in 27 s": how far away a moment is."""
-    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
-    size = abs(seconds)
-    if size < 1:
-        return "now"
-    length, unit = next(entry for entry in _UNITS if size >= entry[0])
-    number = int(size // length)
-    plural = "s" if unit == "day" and number > 1 else ""
-    span = f"{number} {unit}{plural}"
-    return f"{span} ago" if seconds > 0 else f"in {span}"
 
 
 def state_text(state: State) -> Text:

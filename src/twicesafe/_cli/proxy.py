@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import msgspec
 import typer
 
 from .._proxy import load, run
+from .._proxy.log_lines import set_up
 from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import Screen
 
@@ -94,8 +94,6 @@ def proxy(
             screen.say(f"admin: {greeting.admin}/ready, /metrics")
         sys.stdout.flush()
 
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    settings = load(path, given)
+    set_up(settings.log_level, settings.log_format)
     run(lambda: load(path, given), ready)

@@ -1,83 +1,28 @@
-"""``twicesafe stats``, ``sweep``, ``doctor`` and ``migrate``: check and maintain the store."""
+"""``twicesafe sweep``, ``doctor`` and ``migrate``: check and maintain the store."""
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import parse_qsl, urlencode
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from .. import Receiver, State
+from .. import Receiver
 from .._core.outbox_requests import Prepare
 from .._values.records import SweepReport
 from ..errors import StoreUnavailableError, UsageError
 from ..receiver._maintenance import RoundTimer, sweep_round
+from ..stores._base import Store
 from ..stores._urls import mask, outbox_script_of, script_of
-from .config import Settings, existing, opened, settle
+from .config import Settings, existing, opened, settle, settled
 from .exits import NO, report_error
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
-from .output import STATES, Screen, ago, state_text, table, visible
+from .output import Screen, table, visible
+from .progress import progress_bar
+from .stopping import interruptible
 
-__all__ = ["doctor", "interruptible", "migrate", "stats", "sweep"]
-
-BAR: Final = 12
-
-
-def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Count the keys in each state, and show overdue work.
-
-    Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
-    """
-    screen = Screen(json)
-    with opened(existing(store, config)) as receiver:
-        found, url = receiver.stats(), receiver.store.url
-    oldest = found.oldest_in_progress
-    if json:
-        screen.data(
-            {
-                "store": url,
-                "total": found.total,
-                "by_state": {state.value: found.by_state.get(state, 0) for state in State},
-                "stuck": found.stuck,
-                "expired": found.expired,
-                "oldest_in_progress": None if oldest is None else oldest.isoformat(),
-            }
-        )
-        return
-    screen.place(url)
-    made = table("state", "keys", "", "")
-    for column in made.columns:
-        column.no_wrap = True
-    made.columns[0].min_width, made.columns[1].min_width = 11, 5
-    made.columns[1].justify = "right"
-    most = max(found.by_state.values(), default=0)
-    for state in State:
-        number = found.by_state.get(state, 0)
-        style, meaning = STATES[state]
-        made.add_row(
-            state_text(state),
-            f"{number:,}",
-            Text(_bar(number, most), style),
-            Text(meaning if number else "", "dim"),
-        )
-    screen.out.print(made)
-    screen.say(f"{found.total:,} keys;", f"{found.expired:,} past their retention (`sweep`)")
-    if oldest is not None:
-        late = f", {found.stuck:,} past their lease (taken over at their next delivery)"
-        screen.say(f"oldest work in progress: {ago(oldest)}{late if found.stuck else ''}")
-
-
-def _bar(number: int, most: int) -> str:
-    """A bar relative to the largest number; any number above zero shows at least half a block."""
-    cells = number * BAR * 2 // most if most else 0
-    return "█" * (cells // 2) + ("▌" if cells % 2 or (number and not cells) else "")
+__all__ = ["doctor", "migrate", "sweep"]
 
 
 def sweep(
@@ -92,7 +37,7 @@ def sweep(
         typer.Option(
             "--every",
             metavar="DURATION",
-            parser=duration(0.01),
+            parser=duration(0.05),
             help="Repeat at this interval until Ctrl-C or SIGTERM; outages do not end it.",
             show_default=False,
         ),
@@ -101,12 +46,17 @@ def sweep(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove records past their retention, in small batches.
+    r"""Remove records past their retention, in small batches.
 
+    Settings: also \[sweep] in twicesafe.toml, or variables like TWICESAFE_SWEEP_EVERY.
     Example: [cyan]twicesafe sweep --every 1h[/]
     """
     screen = Screen(json)
-    with opened(settle(store, config)) as receiver, interruptible() as stop:
+    given = {"every": every, "limit": limit}
+    settings, found = settled(("sweep",), store, config, {"sweep": given})
+    options = found.section("sweep")
+    every, limit = options.every, options.limit
+    with opened(settings) as receiver, interruptible() as stop:
         timer = None if every is None else RoundTimer(every, limit)
         while True:
             if timer is None:
@@ -149,9 +99,8 @@ def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepR
     share = max(1000, -(-due // 20))
     if due <= share:
         return receiver.sweep(limit)
-    columns: tuple[Any, ...] = (TextColumn("sweeping"), BarColumn(), MofNCompleteColumn())
     removed = examined = 0
-    with Progress(*columns, TimeRemainingColumn(), console=screen.err, transient=True) as progress:
+    with progress_bar(screen, "sweeping") as progress:
         task = progress.add_task("sweep", total=due)
         while True:
             left = None if limit is None else limit - removed
@@ -161,33 +110,6 @@ def _sweep_once(screen: Screen, receiver: Receiver, limit: int | None) -> SweepR
             progress.update(task, completed=removed)
             if not report.more or removed == limit:
                 return SweepReport(removed=removed, examined=examined, more=report.more)
-
-
-@contextmanager
-def interruptible(on_stop: Callable[[], None] | None = None) -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event, so the command finishes its current batch and exits with 0.
-
-    ``on_stop`` is called at the same time, for work that does not check the event. A second signal
-    raises `KeyboardInterrupt`.
-    """
-    stop = threading.Event()
-
-    def handle(_: int, __: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        if on_stop is not None:
-            on_stop()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 _MARKS: Final = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "refuse": ("✗", "bold red")}
@@ -239,8 +161,10 @@ def migrate(
 ) -> None:
     """Bring the store's schema up to date.
 
-    For stores opened with ?migrate=false; other stores migrate when they are opened.
-    Example: [cyan]twicesafe migrate --store "sqlite:///keys.db?migrate=false"[/]
+    Opening a store creates what is missing, unless its URL has ?migrate=false. Only this command moves
+    existing records to a new layout. Afterwards nodes of older versions are refused, so upgrade them first.
+    It works in small batches beside running nodes, and can be interrupted and run again.
+    Example: [cyan]twicesafe migrate --store sqlite:///keys.db[/]
     """
     screen = Screen(json)
     settings = settle(store, config)
@@ -257,7 +181,7 @@ def migrate(
         opening = receiver.store
         if outbox and not opening.capabilities.outbox:
             raise UsageError(f"{opening.url} does not support an outbox: leave --outbox out")
-        done, url = [*opening.migrated, *opening.migrate()], opening.url
+        done, url = [*opening.migrated, *_migrated(screen, opening)], opening.url
         if outbox:
             done += opening.outbox.perform(Prepare(migrate=True))
     if json:
@@ -265,6 +189,19 @@ def migrate(
         return
     for step in done or ["the schema is up to date"]:
         screen.say(Text("✓", "green"), visible(step))
+
+
+def _migrated(screen: Screen, store: Store) -> list[str]:
+    """Migrate; on a terminal a bar shows how many records are moved."""
+    if not screen.err.is_terminal:
+        return store.migrate()
+    with progress_bar(screen, "moving records") as bar:
+        moving = bar.add_task("move", total=None, visible=False)
+
+        def tell(moved: int, total: int) -> None:
+            bar.update(moving, completed=moved, total=total, visible=True)
+
+        return store.migrate(tell)
 
 
 def _migrating(url: str) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +16,7 @@ from ..errors import UsageError
 from ..testing._matrix import crash_matrix
 from ..testing._simulated_process import called
 from .exits import NO, Ended
+from .loading import import_here, load_function, load_module
 from .options import JsonOption, flag
 from .output import Screen, visible
 
@@ -116,12 +115,14 @@ def verify(
     shop:lines --setup shop:clear --input '"o-1"'[/]
     """
     screen = Screen(json)
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    import_here()
     with contextlib.redirect_stdout(sys.stderr):  # keep the handler's prints out of the report
-        target = _named(handler, "the handler")
-        world = {"snapshot": _named(snapshot, "--snapshot"), "setup": _named(setup, "--setup")}
-        more = [_module(name, "--lines-of") for name in lines_of or ()]
+        target = load_function(handler, "the handler")
+        world = {
+            "snapshot": load_function(snapshot, "--snapshot"),
+            "setup": load_function(setup, "--setup"),
+        }
+        more = [load_module(name, "--lines-of") for name in lines_of or ()]
         _try("--setup", world["setup"])
         try:
             report = crash_matrix(
@@ -154,31 +155,6 @@ def _try(what: str, function: Callable[[], Any]) -> None:
         called(function)
     except Exception as error:
         raise UsageError(f"{what} failed: {type(error).__name__}: {error}") from error
-
-
-def _named(target: str, what: str) -> Any:
-    module, colon, name = target.partition(":")
-    if not (module and colon and name):
-        raise UsageError(f"{what} must be MODULE:NAME, such as shop.orders:charge, not {target!r}")
-    found = _module(module, what)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise UsageError(f"{what}: {module} has no function {name!r}")
-    return found
-
-
-def _module(name: str, what: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{what}: no module {error.name!r}; change to its directory, or install it"
-        ) from error
-    except Exception as error:
-        raise UsageError(
-            f"{what}: {name} raised while it was imported: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _argument(text: str) -> Any:

@@ -7,7 +7,8 @@ claim. Each edge reads requests and sends responses in its own way.
 Without an `HttpPolicy`, the settings that both policies have (`lease`, `max_lease`, `retention`,
 `max_waiters`) come from the receiver's `Policy`. Its other settings do not apply to requests: a warning
 names them and the HTTP setting to use instead. An unused codec is an error, because it may be the one that
-encrypts the records.
+encrypts the records. The receiver's `encryption` always applies, and so do its
+`signatures` unless the `HttpPolicy` has its own.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
             "stored without it; say HttpPolicy(codec=…), or give the middleware a receiver without one"
         )
     used, default = policy.receiver_policy(rerun=policy.on_unknown == "rerun"), Policy()
-    used = used.replace(outage="run" if policy.fail_open else "refuse")
+    used = used.replace(
+        outage="run" if policy.fail_open else "refuse",
+        encryption=given.encryption,
+        signatures=given.signatures,
+    )
     unused = [
         f"{name} (say HttpPolicy({_HTTP_NAMES[name]}=…))" if name in _HTTP_NAMES else name
         for name in (field.name for field in fields(Policy))
@@ -81,13 +86,20 @@ class Guard:
         self.policy = policy or HttpPolicy(
             **{name: getattr(receiver.policy, name) for name in _SHARED}
         )
+        if self.policy.signatures is None and receiver.policy.signatures is not None:
+            self.policy = self.policy.replace(signatures=receiver.policy.signatures)
         _tell_unused(receiver.policy, self.policy)
         self.rules = Rules(self.policy, receiver.scope)
         self.admit = partial(admit, self.rules, self._claim)
         """Starts the flow of a request: ``admit(request, read)``."""
         self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim
         self._holding, self._rerunning = (
-            receiver.options(policy=self.policy.receiver_policy(rerun=rerun), fingerprint=False)
+            receiver.options(
+                policy=self.policy.receiver_policy(rerun=rerun).replace(
+                    encryption=receiver.policy.encryption
+                ),
+                fingerprint=False,
+            )
             for rerun in (False, True)
         )
         if not receiver.store.capabilities.shared and not is_test:

@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
             self._finding = finding
             self.drop()
             return self._wake()
-        if judged:  # nothing at all would be the end of the connection
+        if judged:  # an empty result would mean the end of the connection
             self.http.receive_data(judged)
             self._unread += len(judged)
             if self._unread > _MOST_UNREAD:

@@ -30,7 +30,7 @@ from ..errors import TwicesafeError
 from ..receiver import AsyncReceiver
 from .connections import Unreachable, UpstreamLost, UpstreamTimedOut
 from .metrics import Metrics
-from .upstream import Upstream, named
+from .upstream import Upstream, named, route
 
 __all__ = ["Front"]
 
@@ -66,7 +66,7 @@ class Front:
             out.is_awaited = False
             return await receive()
 
-        self._metrics.begin()
+        serving = self._metrics.begin(scope["method"], route(scope))
         try:
             fields = self._forwarding.inbound(scope["headers"], peer)
             _refuse_websockets(fields)
@@ -81,9 +81,9 @@ class Front:
                 await self._answer(scope, out, _failed(lost))
             # What has begun is cut: the server closes a connection whose response did not end.
         except ClientStalled:
-            pass  # it has nothing left to hear
+            pass  # the client needs nothing more
         finally:
-            self._metrics.end(out.status)
+            self._metrics.end(serving, out.status)
 
     def _named(self, scope: Message) -> str:
         """The request for the log. The key is parsed again: here no claim is current."""
@@ -133,7 +133,7 @@ class _Out:
                 date = formatdate(usegmt=True).encode()
                 own = [(b"date", date), (b"server", b"twicesafe")]
                 message = {**message, "headers": [*message["headers"], *own]}
-            if self.is_awaited:  # does it go on with its body, or with another request?
+            if self.is_awaited:  # it may continue with its body, or with another request
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         try:
             async with asyncio.timeout(self._patience):

@@ -112,7 +112,7 @@ class _Listening(H11Protocol):
             self._relax()
         elif not (was_in_head and guard.in_head):  # a head has one time for all of it
             self._watch()
-        if judged:  # nothing at all would be the end of the connection
+        if judged:  # an empty result would mean the end of the connection
             super().data_received(judged)
         cycle: Any = self.cycle
         if self._leaving and cycle is not None:

@@ -1,116 +1,159 @@
-"""Counters of a worker, and the Prometheus page that sums them over all workers.
+"""Counters of a worker, and the Prometheus page that adds them up over all workers.
 
-Counts are plain numbers by name and label, so that workers can send them as JSON.
+The metrics are those of the table (`observers._table`). Counts are plain numbers by name and label, so
+that workers can send them as JSON.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
+import time
 from collections.abc import Iterable
-from typing import Final
+from contextvars import ContextVar
+from itertools import accumulate
+from typing import Any, Final
 
 import msgspec
 
 from .. import events
+from .._values.keys import Key
+from ..observers._log import LogObserver
+from ..observers._table import METRICS, REFUSALS, Metric, metric
+from ..observers._tally import Cell, Tally
 
 __all__ = ["Count", "Metrics", "added", "page"]
 
+ACCESS: Final = logging.getLogger("twicesafe.access")
+
 
 class Count(msgspec.Struct, frozen=True):
-    """One number of one worker."""
+    """One metric of one worker, for one value of its label."""
 
     name: str
-    label: str
-    value: float
+    values: tuple[str, ...]
+    cell: Cell
 
 
-NAMED: Final[dict[str, tuple[str, str, str]]] = {
-    "responses": (
-        "counter",
-        "status",
-        "Responses sent to clients, by status; 0: no response was started.",
-    ),
-    "keys": ("counter", "outcome", "Results of requests with a key."),
-    "upstream_failures": (
-        "counter",
-        "reason",
-        "Requests without a complete answer from the upstream.",
-    ),
-    "in_flight": ("gauge", "", "Requests being served now."),
-}
+class Request:
+    """A request that is being served: what its key is, and what became of it."""
+
+    __slots__ = ("began", "key", "method", "outcome", "route")
+
+    def __init__(self, method: str, route: str) -> None:
+        self.method, self.route = method, route
+        self.key: Key | None = None
+        self.outcome = ""
+        self.began = time.monotonic()
+
+
+_serving: ContextVar[Request | None] = ContextVar("twicesafe_proxy_request", default=None)
 
 _OUTCOMES: Final = {
     events.Started: "first",
-    events.Replayed: "replay",
-    events.Completed: "recorded",
-    events.ResultNotKept: "not_kept",
-    events.LeaseLost: "lease_lost",
-    events.StoreFailed: "store_failed",
+    events.Replayed: "replayed",
     events.Unprotected: "unprotected",
-}
-_REFUSALS: Final = {
-    "FingerprintMismatchError": "mismatch",
-    "StillInProgressError": "in_flight",
-    "TooManyWaitersError": "in_flight",
-    "HeldError": "unknown",
-    "ParkedError": "unknown",
-    "ResultUnavailableError": "not_kept",
 }
 
 
 class Metrics:
-    """Counts of this process; also an observer of its receiver."""
+    """Counts of this process; also an observer of its receiver. ``access``: log every request."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
+    def __init__(self, *, access: bool = False) -> None:
+        self._tally = Tally(only=METRICS, zeros=True)
+        self._log = LogObserver(ACCESS) if access else None
         self._in_flight = 0
 
     def __call__(self, event: events.Event) -> None:
-        if isinstance(event, events.Refused):
-            self.count("keys", _REFUSALS.get(event.reason, "refused"))
-        elif (outcome := _OUTCOMES.get(type(event))) is not None:
-            self.count("keys", outcome)
+        self._tally(event)
+        serving = _serving.get()
+        if serving is not None and serving.key is None:
+            if isinstance(event, events.Refused):
+                serving.key, serving.outcome = event.key, REFUSALS.get(event.reason, "refused")
+            elif (outcome := _OUTCOMES.get(type(event))) is not None:
+                serving.key, serving.outcome = event.key, outcome  # type: ignore[attr-defined]
 
-    def count(self, name: str, label: str) -> None:
-        self._counts[name, label] += 1
+    def upstream_failed(self, reason: str) -> None:
+        self._tally(events.UpstreamFailed(reason))
 
-    def begin(self) -> None:
+    def begin(self, method: str, route: str) -> Request:
         self._in_flight += 1
+        serving = Request(method, route)
+        _serving.set(serving)
+        return serving
 
-    def end(self, status: int) -> None:
+    def end(self, serving: Request, status: int) -> None:
         self._in_flight -= 1
-        self._counts["responses", str(status)] += 1
+        took = time.monotonic() - serving.began
+        event = events.Responded(
+            serving.key, serving.method, serving.route, status, took, serving.outcome
+        )
+        self._tally(event)
+        if self._log is not None:
+            self._log(event)
 
     def counts(self) -> list[Count]:
-        found = [Count(name, label, number) for (name, label), number in self._counts.items()]
-        return [*found, Count("in_flight", "", self._in_flight)]
+        found = [
+            Count(row.name, values, cell) for row in METRICS for values, cell in self._tally.of(row)
+        ]
+        return [*found, Count("proxy_in_flight", (), [float(self._in_flight)])]
 
 
 def added(counts: Iterable[Count]) -> list[Count]:
-    """Counters summed by name and label; a gauge disappears with its worker."""
-    total: Counter[tuple[str, str]] = Counter()
+    """Counters and histograms added up; a gauge disappears with its worker."""
+    total: dict[tuple[str, tuple[str, ...]], Cell] = {}
     for count in counts:
-        if NAMED[count.name][0] == "counter":
-            total[count.name, count.label] += int(count.value)
-    return [Count(name, label, number) for (name, label), number in total.items()]
+        if metric(count.name).kind != "gauge":
+            _add(total, count)
+    return [Count(name, values, cell) for (name, values), cell in total.items()]
+
+
+def _add(total: dict[tuple[str, tuple[str, ...]], Cell], count: Count) -> None:
+    place = count.name, count.values
+    before = total.get(place)
+    gauge = metric(count.name).kind == "gauge" and count.name != "proxy_in_flight"
+    if before is None or gauge:  # all workers have counted the same store: one of them is enough
+        total[place] = list(count.cell)
+    else:
+        total[place] = [a + b for a, b in zip(before, count.cell, strict=True)]
 
 
 def page(counts: Iterable[Count], workers: int) -> str:
     """The text that Prometheus reads."""
-    total: Counter[tuple[str, str]] = Counter()
+    total: dict[tuple[str, tuple[str, ...]], Cell] = {("proxy_workers", ()): [float(workers)]}
     for count in counts:
-        total[count.name, count.label] += int(count.value)
-    lines = [
-        "# HELP twicesafe_proxy_workers Worker processes that answer.",
-        "# TYPE twicesafe_proxy_workers gauge",
-        f"twicesafe_proxy_workers {workers}",
-    ]
-    for name, (kind, label, help_) in NAMED.items():
-        full = f"twicesafe_proxy_{name}" + ("_total" if kind == "counter" else "")
-        lines += [f"# HELP {full} {help_}", f"# TYPE {full} {kind}"]
-        for (found, value), number in sorted(total.items()):
-            if found == name:
-                lines.append(
-                    f'{full}{{{label}="{value}"}} {number}' if label else f"{full} {number}"
-                )
+        _add(total, count)
+    lines: list[str] = []
+    for row in METRICS:
+        meaning = row.meaning.replace("`", "")
+        lines += [f"# HELP {row.full_name} {meaning}", f"# TYPE {row.full_name} {row.kind}"]
+        for (name, values), cell in sorted(total.items()):
+            if name == row.name:
+                lines += _samples(row, dict(zip(row.labels, values, strict=True)), cell)
     return "\n".join(lines) + "\n"
+
+
+def _samples(row: Metric, labels: dict[str, str], cell: Cell) -> list[str]:
+    if row.kind != "histogram":
+        return [f"{row.full_name}{_braced(labels)} {_number(cell[0])}"]
+    bounds = [*(str(bound) for bound in row.buckets), "+Inf"]
+    counts = list(accumulate(cell[:-1]))
+    return [
+        *(
+            f"{row.full_name}_bucket{_braced({**labels, 'le': bound})} {_number(count)}"
+            for bound, count in zip(bounds, counts, strict=True)
+        ),
+        f"{row.full_name}_sum{_braced(labels)} {cell[-1]}",
+        f"{row.full_name}_count{_braced(labels)} {_number(counts[-1])}",
+    ]
+
+
+def _braced(labels: dict[str, Any]) -> str:
+    return (
+        "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+        if labels
+        else ""
+    )
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)

@@ -14,33 +14,36 @@
     key_from = ["query:request_id", "json:order.id"]
 
 In a variable, separate several values by commas. All settings are checked before the proxy listens,
-and again before a reload takes effect: an unknown name is an error, never ignored.
+and again before a reload takes effect: an unknown name is an error, never ignored. The fields of
+`ProxySettings` are the model; `twicesafe.configuration` reads file and environment by it.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
 
 from .._core.http.forwarding import Forwarding
-from .._core.http.policy import HTTP_DURATIONS, HttpPolicy
+from .._core.http.policy import HttpPolicy
 from .._core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
-from .._values.settings import expect, refuse_unknown, seconds
+from .._edges.listener import Listener
+from ..configuration import resolve
+from ..configuration._fields import Field, check_fields
+from ..configuration._kinds import TEXT, TEXTS, Seconds, Url, choice
+from ..configuration._model import Section
+from ..encryption import KeyRing
 from ..errors import ConfigurationError
 from ..stores._urls import default_url
-from .addresses import Listener, Origin
+from .addresses import Origin
 
-__all__ = ["ProxySettings", "check_sections", "http_policy", "load"]
+__all__ = ["HTTP_SECTION", "PROXY_SECTION", "ProxySettings", "http_policy", "load"]
 
-FILE: Final = "twicesafe.toml"
-STORE_VARIABLE: Final = "TWICESAFE_STORE_URL"
-PREFIXES: Final = {"proxy": "TWICESAFE_PROXY_", "http": "TWICESAFE_HTTP_"}
-
-HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec"})
+HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec", "signatures"})
 """Settings of `HttpPolicy` that are Python objects: for the middleware only."""
 
 
@@ -48,71 +51,56 @@ HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec"})
 class ProxySettings:
     """All settings of a proxy. Durations: seconds, or text like "30s" and "1h30m"."""
 
-    upstream: str
+    upstream: Url
     """URL of the service to protect: http://host:port or https://…, optionally with a path."""
     listen: str = "127.0.0.1:8080"
     """Address to listen on: host:port."""
-    store: str = field(default_factory=default_url)
+    store: Url = field(default_factory=default_url)
     """URL of the store; every worker and every proxy of one service needs the same one."""
+    encryption: str = ""
+    """Key ring for stored responses: env:NAME or file:/path; empty: they are not encrypted."""
     admin: str = ""
     """Separate address for /live, /ready and /metrics: host:port; empty: off."""
-    workers: int = 1
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
     """Number of worker processes."""
-    connect_timeout: float = 5
+    connect_timeout: Annotated[Seconds, Meta(ge=0.001)] = 5
     """Time-out for connecting to the upstream; after it the answer is 503: nothing was sent."""
-    upstream_timeout: float = 60
+    upstream_timeout: Annotated[Seconds, Meta(ge=0.001)] = 60
     """How long the upstream may be silent after the last byte was sent to it; after that the outcome
     is unknown."""
-    upstream_idle: float = 1
+    upstream_idle: Annotated[Seconds, Meta(ge=0)] = 1
     """How long an idle connection is kept for reuse. Keep it below the upstream's own limit: a
     connection that closes during a request leaves its outcome unknown. 0: no reuse."""
-    upstream_connections: int = 256
+    upstream_connections: Annotated[int, Meta(ge=1, le=65536)] = 256
     """The most connections of one worker to the upstream."""
     upstream_ca: str = ""
     """CA certificate file for an https upstream; empty: the system's certificates."""
-    client_timeout: float = 30
+    client_timeout: Annotated[Seconds, Meta(ge=0.001)] = 30
     """How long a client may take to send a head, be silent in mid-body, or read nothing of a response."""
-    keep_alive: float = 75
+    keep_alive: Annotated[Seconds, Meta(ge=0.001)] = 75
     """How long a client's connection may be idle between two requests."""
-    max_head: int = 65536
+    max_head: Annotated[int, Meta(ge=1, le=1 << 20)] = 65536
     """The longest head of a request, in bytes."""
     trusted: tuple[str, ...] = ()
     """Networks of trusted proxies. Only they may set X-Forwarded-*, Forwarded, a client's address and
     certificate, and the fields that scope names; from other peers these fields are dropped."""
     forwarded: bool = True
     """Send X-Forwarded-For, -Proto and -Host to the upstream."""
-    grace: float = 30
+    grace: Annotated[Seconds, Meta(ge=0)] = 30
     """How long running requests may take to finish after SIGTERM or a reload."""
-    sweep: float = 300
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level of the log: debug, info, warning or error."""
+    log_format: Literal["text", "json"] = "text"
+    """The form of the log: text, or json for one object per line."""
+    access_log: bool = False
+    """Log every request at level info: method, path, status, seconds, outcome and the short key."""
+    sweep: Annotated[Seconds, Meta(ge=0)] = 300
     """How often expired keys are removed; 0: never."""
     http: dict[str, Any] = field(default_factory=dict)
     """The [http] section."""
 
     def __post_init__(self) -> None:
-        listed = isinstance(self.trusted, list | tuple)
-        expect(
-            listed and all(isinstance(one, str) for one in self.trusted),
-            "trusted", self.trusted, 'use a list like ["10.0.0.0/8"]',
-        )  # fmt: skip
-        object.__setattr__(self, "trusted", tuple(self.trusted))
-        for name, least in _DURATIONS.items():
-            number = seconds(getattr(self, name), name)
-            expect(number >= least, name, number, f"use {least or 0:g} or more seconds")
-            object.__setattr__(self, name, number)
-        for name, most in (
-            ("workers", 256),
-            ("upstream_connections", 65536),
-            ("max_head", 1 << 20),
-        ):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            expect(
-                whole and 1 <= value <= most, name, value, f"use a whole number from 1 to {most}"
-            )
-        for name in ("upstream", "listen", "store", "admin", "upstream_ca"):
-            value = getattr(self, name)
-            expect(isinstance(value, str), name, value, "use text")
-        expect(isinstance(self.forwarded, bool), "forwarded", self.forwarded, "use true or false")
+        check_fields(self)
         origin = Origin.of(self.upstream)
         public = Listener.of(self.listen, "listen")
         if (origin.host, origin.port) == (public.host, public.port):
@@ -129,21 +117,12 @@ class ProxySettings:
             )
         if self.upstream_ca and not Path(self.upstream_ca).is_file():
             raise ConfigurationError(f"upstream_ca={self.upstream_ca!r}: there is no such file")
+        if self.encryption:
+            KeyRing.load(self.encryption)
         Forwarding(self.policy(), trusted=self.trusted, forwarded=self.forwarded)
 
     def policy(self) -> HttpPolicy:
         return http_policy(self.http)
-
-
-_DURATIONS: Final = {
-    "connect_timeout": 0.001,
-    "upstream_timeout": 0.001,
-    "upstream_idle": 0,
-    "client_timeout": 0.001,
-    "keep_alive": 0.001,
-    "grace": 0,
-    "sweep": 0,
-}
 
 
 def load(
@@ -152,34 +131,27 @@ def load(
     environ: Mapping[str, str] = os.environ,
 ) -> ProxySettings:
     """The settings of one proxy. `ConfigurationError` names the wrong setting and the fix."""
-    document = _read(config)
-    check_sections(document)
-    proxy = {**document.get("proxy", {}), **_from_environ(environ, "proxy")}
-    store = environ.get(STORE_VARIABLE) or document.get("store", {}).get("url")
-    if store:
-        proxy["store"] = store
-    proxy.update({name: value for name, value in (given or {}).items() if value is not None})
+    options = dict(given or {})
+    store = {"url": options.pop("store", None)}
+    found = resolve(
+        "store",
+        "policy",
+        "proxy",
+        "http",
+        config=config,
+        environ=environ,
+        given={"store": store, "proxy": options},
+    )
+    proxy, http = found.values("proxy"), found.values("http")
     if not proxy.get("upstream"):
         raise ConfigurationError(
             "no upstream is set: add --upstream http://127.0.0.1:9000 (or set "
             "TWICESAFE_PROXY_UPSTREAM, or [proxy] upstream)"
         )
-    http = {**document.get("http", {}), **_from_environ(environ, "http")}
-    return ProxySettings(**proxy, http=http)
-
-
-def check_sections(document: Mapping[str, Any]) -> None:
-    """Check the names of the settings in [proxy] and [http]."""
-    for section in ("proxy", "http", "store"):
-        if not isinstance(document.get(section, {}), dict):
-            raise ConfigurationError(
-                f"{section} must be a section: write [{section}] and its settings below it"
-            )
-    for section, known in (("proxy", PROXY), ("http", HTTP)):
-        for name in document.get(section, {}):
-            if name in HOOKS and section == "http":
-                raise ConfigurationError(f"[http] {name} is a Python object: use the middleware")
-            refuse_unknown([name], known, f"setting in [{section}]")
+    store_url = found.section("store").url
+    ring = found.values("policy").get("encryption", "")
+    with found.placing_errors("proxy", "http", "store"):
+        return ProxySettings(**proxy, store=store_url, encryption=ring, http=http)
 
 
 def http_policy(section: Mapping[str, Any]) -> HttpPolicy:
@@ -240,63 +212,32 @@ def _listed(name: str, value: object) -> Iterable[Any]:
     return value
 
 
-PROXY: Final = tuple(f.name for f in fields(ProxySettings) if f.name not in ("http", "store"))
-HTTP: Final = ("profile", *(f.name for f in fields(HttpPolicy) if f.name not in HOOKS))
-
-
-# --- file and environment --------------------------------------------------------------------
-
-
-def _read(config: Path | None) -> dict[str, Any]:
-    path = config or Path(FILE)
-    if config is None and not path.is_file():
-        return {}
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from error
-
-
-def _from_environ(environ: Mapping[str, str], section: str) -> dict[str, Any]:
-    prefix = PREFIXES[section]
-    known = PROXY if section == "proxy" else HTTP
-    found: dict[str, Any] = {}
-    for variable, text in environ.items():
-        if variable.startswith(prefix):
-            name = variable.removeprefix(prefix).lower()
-            refuse_unknown([name], known, f"setting for the variable {variable}:")
-            found[name] = _value(variable, name, text, _DEFAULTS[section].get(name, ""))
-    return found
-
-
-_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "proxy": {f.name: f.default for f in fields(ProxySettings) if f.default is not MISSING},
-    "http": {f.name: f.default for f in fields(HttpPolicy) if f.default is not MISSING},
-}
-
-
-def _value(variable: str, name: str, text: str, default: Any) -> Any:
-    """A variable's text, converted to the type of the setting's default."""
-    if name in _DURATIONS or name in HTTP_DURATIONS:
-        return seconds(text.strip(), variable)
-    try:
-        if isinstance(default, bool):
-            if text.lower() in ("true", "false"):
-                return text.lower() == "true"
-            if variable.endswith("_REQUIRED"):
-                return _split(text)
-            raise ValueError("use true or false")
-        if isinstance(default, (tuple, frozenset)):
-            numbers = any(isinstance(item, int) for item in default)
-            return [int(item) if numbers else item for item in _split(text)]
-        if isinstance(default, int):
-            return int(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{variable}={text[:40]!r} is not valid: {error}") from None
-    return text
-
-
-def _split(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+PROXY_SECTION: Final = Section(
+    "proxy",
+    ProxySettings,
+    "Settings of `twicesafe proxy`.",
+    without={
+        "store": "is set in [store]: write url there",
+        "encryption": "is set in [policy]: write encryption there",
+        "http": "",
+    },
+)
+_HOOK: Final = "is a Python object: use the middleware"
+HTTP_SECTION: Final = Section(
+    "http",
+    HttpPolicy,
+    "The HTTP layer of the proxy: the settings of `HttpPolicy` that are data.",
+    without=dict.fromkeys(sorted(HOOKS), _HOOK),
+    kinds={
+        "key_from": TEXTS,
+        "scope": TEXTS,
+        "fingerprint": choice("canonical", "octets", True, False),
+    },
+    more=(
+        (
+            Field("profile", TEXT, "draft"),
+            "What clients expect: draft, stripe, paypal, or webhook:github and other senders.",
+        ),
+    ),
+    make=http_policy,
+)

@@ -22,9 +22,9 @@ from typing import Final
 
 import msgspec
 
+from .._edges.listener import Listener, shown
 from ..errors import ConfigurationError, TwicesafeError
 from ..stores._urls import mask, open_async_store
-from .addresses import Listener, shown
 from .admin import Admin
 from .listening import server
 from .metrics import Count, added

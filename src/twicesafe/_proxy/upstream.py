@@ -5,7 +5,7 @@ whether anything was sent:
 
 - `Unreachable`: there was no connection, and no byte of the request was sent. The key is released.
 - `UpstreamLost`, `UpstreamTimedOut`: bytes were sent, and no complete response came back. The request
-  may have had its effect, so it is never sent again, on no connection and to no address. Its key is
+  may have had its effect, so it is never sent again, on any connection or to any address. Its key is
   held.
 
 Both are logged, with the request and the reason. Redirects are answers; 1xx responses are not. A
@@ -81,7 +81,7 @@ class Upstream:
         try:
             connection = await self._connections.take()
         except Unreachable as refusal:
-            self._metrics.count("upstream_failures", "Unreachable")
+            self._metrics.upstream_failed("Unreachable")
             _log.warning(
                 "%s: the upstream cannot be reached, nothing was sent: %s",
                 named(scope, current_key()), refusal.why,
@@ -97,7 +97,7 @@ class Upstream:
             self._connections.throw_away(connection)
             if isinstance(error, UpstreamLost):
                 error.key = current_key()
-                self._metrics.count("upstream_failures", type(error).__name__)
+                self._metrics.upstream_failed(type(error).__name__)
                 _log.warning(
                     "%s: the upstream gave no complete answer, the outcome is unknown: %s",
                     named(scope, error.key), error,
@@ -209,9 +209,13 @@ _LONGEST: Final = 200
 
 def named(scope: Message, key: Key | None) -> str:
     """A request for the log: method, path and the short key; never its query, headers or body."""
-    path = scope["raw_path"].decode("ascii", "backslashreplace")
-    shown = path if len(path) <= _LONGEST else path[:_LONGEST] + "…"
-    return f"{scope['method']} {shown}" + ("" if key is None else f" (key {key.short})")
+    return f"{scope['method']} {route(scope)}" + ("" if key is None else f" (key {key.short})")
+
+
+def route(scope: Message) -> str:
+    """The path for the log, cut if it is long."""
+    path: str = scope["raw_path"].decode("ascii", "backslashreplace")
+    return path if len(path) <= _LONGEST else path[:_LONGEST] + "…"
 
 
 _NO_BODY: Final[Message] = {"type": "http.request", "body": b"", "more_body": False}

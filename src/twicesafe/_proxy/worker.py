@@ -11,7 +11,6 @@ one that was not sent is released.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import socket
 import ssl
@@ -22,10 +21,13 @@ import msgspec
 
 from .._core.http.forwarding import Forwarding
 from .._values.keys import Key
+from .._values.policy import Policy
+from ..encryption import KeyRing
 from ..errors import TwicesafeError
 from ..receiver import AsyncReceiver
 from .front import Front
 from .listening import server
+from .log_lines import set_up
 from .metrics import Count, Metrics
 from .settings import ProxySettings
 from .upstream import Upstream
@@ -50,8 +52,11 @@ class Worker:
         self.settings = settings
         self._until = 0.0
         """When the grace period ends; 0: not stopping."""
-        self.metrics = Metrics()
-        self.receiver = receiver or AsyncReceiver.open(settings.store, observers=[self.metrics])
+        self.metrics = Metrics(access=settings.access_log)
+        ring = KeyRing.load(settings.encryption) if settings.encryption else None
+        self.receiver = receiver or AsyncReceiver.open(
+            settings.store, policy=Policy(encryption=ring), observers=[self.metrics]
+        )
         policy = settings.policy()
         forwarding = Forwarding(policy, trusted=settings.trusted, forwarded=settings.forwarded)
         self.upstream = Upstream(
@@ -121,6 +126,7 @@ async def _run(listening: socket.socket) -> None:
     asked = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
     settings = msgspec.json.decode(await asked.readline(), type=ProxySettings)
+    set_up(settings.log_level, settings.log_format)
     worker = Worker(settings)
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     for ignored in (signal.SIGINT, signal.SIGHUP):  # the supervisor handles these
@@ -136,10 +142,6 @@ async def _run(listening: socket.socket) -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     (fd,) = arguments or sys.argv[1:]
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     asyncio.run(_run(socket.socket(fileno=int(fd))))
 
 

@@ -1,0 +1,221 @@
+"""``twicesafe dead-letters …``: look at what consumers gave up on, replay it, or discard it.
+
+``--from`` is the URL of a consumer of the dead topic, stream or queue. Looking changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ..consumers import DeadLetters, Letter
+from ..errors import UsageError
+from ..stores._urls import mask
+from .config import existing, opened
+from .exits import NO, Ended
+from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, YesOption, flag
+from .output import Screen, counted, shortened, table, visible
+
+__all__ = ["discard", "list_letters", "replay", "show"]
+
+FromOption = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="URL",
+        help="The dead letters: a consumer's URL, with the dead topic, stream or queue.",
+        show_default=False,
+    ),
+]
+IdArguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help="Ids, from `dead-letters list`.")
+]
+ReasonOption = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Only letters whose reason contains this."),
+]
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", metavar="NAME", help="Only letters that came from here.")
+]
+AllOption = Annotated[bool, flag("--all", help="Every letter that the filters match.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Read at most this many letters.")]
+
+
+def list_letters(
+    source: FromOption,
+    reason: ReasonOption = None,
+    topic: TopicOption = None,
+    limit: LimitOption = 1000,
+    json: JsonOption = False,
+) -> None:
+    """List dead letters, the oldest first, with why they are dead.
+
+    Example: [cyan]twicesafe dead-letters list --from 'redis://localhost?stream=orders.dead&group=ops'[/]
+    """
+    screen = Screen(json)
+    letters = [one for one in _look(source, limit) if _matches(one, None, reason, topic)]
+    if json:
+        screen.data({"letters": [_data(one) for one in letters]})
+        return
+    screen.place(mask(source))
+    if not letters:
+        screen.say("there are no dead letters")
+        return
+    made = table("id", "key", "from", "error", "reason")
+    for one in letters:
+        made.add_row(
+            Text(shortened(one.id, 36)),
+            Text(shortened(one.message.key or "–", 20)),
+            Text(shortened(one.topic, 24)),
+            Text(visible(one.error)),
+            Text(visible(one.reason)[:80]),
+        )
+    screen.out.print(made)
+    screen.say(counted(len(letters), "dead letter"))
+
+
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of one letter.")],  # noqa: A002
+    source: FromOption,
+    limit: LimitOption = 10_000,
+    json: JsonOption = False,
+) -> None:
+    """Show one dead letter whole: its headers and its body.
+
+    Example: [cyan]twicesafe dead-letters show order-7 --from 'amqp://localhost?queue=orders.dead'[/]
+    """
+    screen = Screen(json)
+    found = [one for one in _look(source, limit) if one.id == id]
+    if not found:
+        raise Ended(f"there is no dead letter {visible(id)!r} among the first {limit:,}")
+    if json:
+        screen.data({"letters": [_data(one, body=True) for one in found]})
+        return
+    for one in found:
+        made = table("", "", header=False)
+        for name, value in {**_data(one), **one.message.headers}.items():
+            made.add_row(Text(visible(str(name)), "dim"), Text(visible(str(value))))
+        screen.out.print(made)
+        screen.out.print(visible(one.message.body.decode(errors="backslashreplace")), markup=False)
+
+
+def replay(
+    source: FromOption,
+    by: ByOption,
+    why: WhyOption,
+    ids: IdArguments = None,
+    reason: ReasonOption = None,
+    topic: TopicOption = None,
+    all_: AllOption = False,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", help="The publisher. Default: the broker of --from."),
+    ] = None,
+    limit: LimitOption = 100_000,
+    yes: YesOption = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Send dead letters back to where they came from; each runs again under its old key.
+
+    --store is the consumer's store. Messages of the same ordering key that arrive meanwhile may run before them.
+    Example: [cyan]twicesafe dead-letters replay --all --reason 'no such customer' --from URL --by ana --why fixed[/]
+    """
+    screen = Screen(json)
+    _expect_choice(ids, all_)
+    with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
+        chosen = [one for one in dead.look(limit) if _matches(one, ids, reason, topic)]
+        _confirm(screen, f"replay {counted(len(chosen), 'dead letter')}?", chosen, yes)
+        done = dead.replay(
+            receiver,
+            by=by,
+            why=why,
+            to=to,
+            limit=limit,
+            chosen=lambda one: _matches(one, ids, reason, topic),
+        )
+    if json:
+        screen.data({"replayed": done.replayed, "held": done.held})
+    screen.say(Text("✓", "green"), f"{counted(done.replayed, 'dead letter')} replayed")
+    for id_ in done.held:
+        screen.say(
+            Text("!", "yellow"),
+            f"{visible(id_)} stays: the outcome of its key is unknown; find out, then "
+            "`twicesafe keys resolve` or `release` it",
+        )
+    if done.held:
+        raise typer.Exit(NO)
+
+
+def discard(
+    source: FromOption,
+    ids: IdArguments = None,
+    reason: ReasonOption = None,
+    topic: TopicOption = None,
+    all_: AllOption = False,
+    limit: LimitOption = 100_000,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove dead letters for good. Their keys stay parked, so a repeat does not run.
+
+    Example: [cyan]twicesafe dead-letters discard order-7 --from 'amqp://localhost?queue=orders.dead'[/]
+    """
+    screen = Screen(json)
+    _expect_choice(ids, all_)
+    with DeadLetters.open(source) as dead:
+        chosen = [one for one in dead.look(limit) if _matches(one, ids, reason, topic)]
+        _confirm(screen, f"discard {counted(len(chosen), 'dead letter')} for good?", chosen, yes)
+        gone = dead.discard(chosen=lambda one: _matches(one, ids, reason, topic), limit=limit)
+    if json:
+        screen.data({"discarded": gone})
+    screen.say(Text("✓", "green"), f"{counted(gone, 'dead letter')} discarded")
+
+
+def _look(source: str, limit: int) -> list[Letter]:
+    with DeadLetters.open(source) as dead:
+        return dead.look(limit)
+
+
+def _matches(letter: Letter, ids: list[str] | None, reason: str | None, topic: str | None) -> bool:
+    return (
+        (not ids or letter.id in ids)
+        and (reason is None or reason in letter.reason)
+        and (topic is None or topic == letter.topic)
+    )
+
+
+def _expect_choice(ids: list[str] | None, everything: bool) -> None:
+    if bool(ids) == everything:
+        raise UsageError("name the letters, or give --all")
+
+
+def _confirm(screen: Screen, question: str, chosen: list[Letter], yes: bool) -> None:
+    if not chosen:
+        raise Ended("no dead letter matches; nothing was changed")
+    if yes or sys.stdin is None or not sys.stdin.isatty():
+        return
+    if not typer.confirm(question, err=True):
+        raise Ended("nothing was changed", NO, "Declined")
+
+
+def _data(letter: Letter, body: bool = False) -> dict[str, Any]:
+    message = letter.message
+    data: dict[str, Any] = {
+        "id": letter.id,
+        "key": message.key,
+        "from": letter.topic,
+        "consumer": letter.consumer,
+        "error": letter.error,
+        "reason": letter.reason,
+        "position": message.position,
+    }
+    if body:
+        data["headers"] = message.headers
+        data["body"] = base64.b64encode(message.body).decode()
+    return data

@@ -1,0 +1,43 @@
+"""Loads what a command line names: MODULE:NAME, importable from the current directory."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+__all__ = ["import_here", "load_function", "load_module"]
+
+
+def import_here() -> None:
+    """Let modules of the current directory be imported, as ``python -m`` does."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def load_function(target: str, what: str) -> Any:
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise UsageError(f"{what} must be MODULE:NAME, such as shop.orders:charge, not {target!r}")
+    found = load_module(module, what)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"{what}: {module} has no function {name!r}")
+    return found
+
+
+def load_module(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{what}: no module {error.name!r}; change to its directory, or install it"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"{what}: {name} raised while it was imported: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,103 @@
+"""Words for people, on a terminal or on a page: escaped text, ages, counts, and what a state means.
+
+Keys come from senders, so they are never shown raw: control characters, ANSI and OSC sequences, line
+breaks, and invisible characters such as bidi marks are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+from typing import Final
+
+from .._values.records import State
+
+__all__ = [
+    "BETWEEN",
+    "MEANINGS",
+    "ago",
+    "bytes_text",
+    "counted",
+    "shortened",
+    "state_words",
+    "visible",
+]
+
+MEANINGS: Final = {
+    State.IN_PROGRESS: "a worker is running it",
+    State.COMPLETED: "done; repeats get the recorded answer",
+    State.FAILED: "failed permanently; repeats get that failure",
+    State.RELEASED: "free: the next delivery runs the handler",
+    State.HELD: "outcome unknown: check, then resolve or release",
+    State.PARKED: "too many attempts: check, then release or resolve",
+    State.SUSPENDED: "sleeps or waits for a signal; it continues when it is due",
+    State.FORGOTTEN: "done and erased; repeats do not run",
+}
+"""What each state means for the reader."""
+
+BETWEEN: Final = " › "
+"""Separates the parts of a scope."""
+
+# Controls, formats (bidi marks, joiners), surrogates, private use, unassigned, line separators.
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+
+
+def visible(text: str) -> str:
+    """The text, with every character that a terminal would interpret or hide as an escape."""
+    return "".join(map(_visible_character, text))
+
+
+def _visible_character(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    number = ord(character)
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def state_words(state: State) -> str:
+    """A state as words: in progress."""
+    return state.value.replace("_", " ")
+
+
+def counted(number: int, thing: str) -> str:
+    """1 message, 2 messages."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def shortened(text: str, most: int) -> str:
+    """Escaped, and cut in the middle: both ends of a key help to recognize it."""
+    shown = visible(text)
+    if len(shown) <= most:
+        return shown
+    tail = (most - 1) // 3
+    return f"{shown[: most - 1 - tail]}…{shown[len(shown) - tail :]}"
+
+
+_UNITS: Final = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """ "3 min ago", "in 27 s": how far away a moment is."""
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    size = abs(seconds)
+    if size < 1:
+        return "now"
+    length, unit = next(entry for entry in _UNITS if size >= entry[0])
+    number = int(size // length)
+    plural = "s" if unit == "day" and number > 1 else ""
+    span = f"{number} {unit}{plural}"
+    return f"{span} ago" if seconds > 0 else f"in {span}"
+
+
+def bytes_text(number: float) -> str:
+    """512 B, 3.41 MB: powers of 1000, as disks are sold."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} TB"

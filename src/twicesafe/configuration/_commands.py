@@ -1,0 +1,87 @@
+"""Models of the sections that need no more than the library: store, policy, relay and sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from .._values.policy import Policy
+from ..encryption import KeyRing
+from ..stores._urls import default_url
+from ._fields import check_fields
+from ._kinds import WRONG, Kind, Seconds, Url
+from ._model import Section
+
+__all__ = ["POLICY", "RELAY", "STORE", "SWEEP", "RelayOptions", "StoreOptions", "SweepOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Where records are kept."""
+
+    url: Url = field(default_factory=default_url)
+    """URL of the store. Default: SQLite in the user's data folder."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayOptions:
+    """What `twicesafe relay` does."""
+
+    to: Url = ""
+    """URL of the broker: http(s), redis, nats, amqp or kafka."""
+    batch: Annotated[int, Meta(ge=1)] = 500
+    """Messages to publish at once, at most."""
+    lease: Annotated[Seconds, Meta(ge=0.3)] = 10
+    """How long a relay holds its share; after that another relay takes over."""
+    max_attempts: Annotated[int, Meta(ge=1)] = 10
+    """Failed attempts before the lane is parked."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOptions:
+    """What `twicesafe sweep` does."""
+
+    every: Annotated[Seconds, Meta(ge=0.05)] | None = None
+    """Repeat at this interval until Ctrl-C or SIGTERM; not set: sweep once."""
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    """Remove at most this many records, in each round; not set: all that are expired."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+STORE: Final = Section("store", StoreOptions, "Where records are kept.")
+_IN_CODE: Final = "cannot be set in a file: set it in Python, where the Receiver is opened"
+
+
+_KEY_RING: Final = Kind(
+    "env:NAME or file:/path",
+    lambda value, _: value if value is None or isinstance(value, str) else WRONG,
+    str,
+    {"type": "string"},
+)
+
+
+def _policy(settings: dict[str, Any]) -> Policy:
+    source = settings.pop("encryption", None)
+    return Policy(**settings, encryption=KeyRing.load(source) if source else None)
+
+
+POLICY: Final = Section(
+    "policy",
+    Policy,
+    "The policy of every command that opens the store: the settings of `twicesafe.Policy`.",
+    without={"remember": _IN_CODE, "codec": _IN_CODE, "signatures": _IN_CODE},
+    kinds={"encryption": _KEY_RING},
+    make=_policy,
+)
+RELAY: Final = Section("relay", RelayOptions, "Settings of `twicesafe relay`.")
+SWEEP: Final = Section("sweep", SweepOptions, "Settings of `twicesafe sweep`.")

@@ -1,0 +1,42 @@
+"""The dashboard: what a receiver and its store do, in a browser, and the acts of operators.
+
+    from twicesafe.dashboard import Access, dashboard
+
+    app.mount("/ops", dashboard(receiver, resolve_access=who, hosts=("ops.example.com",)))
+
+    async def who(request):              # "all", "read-only" or "forbidden", or an Access with a name
+        user = await your_login(request)
+        return Access(level="all", user=user.name) if user.is_operator else "forbidden"
+
+``twicesafe dashboard --store URL`` serves it alone. It works without JavaScript and fetches nothing from
+elsewhere. It needs Starlette and Jinja2: ``pip install "twicesafe[dashboard]"``.
+
+    _overview, _pages, _timeline, _filters     what a page shows: pure
+    _charts, _templates, templates, static     how it looks
+    _asking, _acts                             what is asked of the receiver, and done
+    _access, _shield, _login                   who may: levels, Host, headers, form tokens, the token login
+    _app, _serving                             routes, and uvicorn
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._access import Access, Level, ResolveAccess
+
+if TYPE_CHECKING:
+    from ._app import dashboard
+
+__all__ = ["Access", "Level", "ResolveAccess", "dashboard"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded on first use: it needs Starlette."""
+    if name == "dashboard":
+        from .._values.drivers import require
+
+        require("starlette", "jinja2")
+        from ._app import dashboard
+
+        return dashboard
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

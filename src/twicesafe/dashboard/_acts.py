@@ -1,0 +1,319 @@
+"""Acts of operators: what each is called, whom it is for, what a form must say, and what really happened.
+
+An act on one key reads the record before and after, and reports both. An act on everything that a filter
+matches first shows how many keys that is (the dry run), and is refused if there are more by the time it is
+confirmed. A key that changed since it was found is left alone. The store writes who and why in the same
+transaction as the change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from .._core.http.message import StoredResponse
+from .._core.http.stored import RESPONSE_CODEC
+from .._core.lifecycle import TRANSITIONS, RecordEvent
+from .._edges.readable import counted, state_words, visible
+from .._values.records import Record, State
+from ..errors import NotStorableError, StoreUnavailableError, TwicesafeError
+from ._asking import Asking
+from ._filters import Filters
+
+__all__ = [
+    "ACTS",
+    "AT_ONCE",
+    "Act",
+    "BadFormError",
+    "DryRun",
+    "Result",
+    "dry_run",
+    "on_all",
+    "on_one",
+    "signed",
+]
+
+AT_ONCE: Final = 1000
+"""Keys that one act on a filter changes, at most."""
+LONGEST: Final = 255
+"""Characters of a name or a reason."""
+LARGEST: Final = 65536
+"""Characters of an answer that is typed in."""
+
+_log = logging.getLogger("twicesafe.dashboard")
+
+
+_UNKNOWN: Final = "It is not known whether anything was changed"
+_LOOK: Final = "Look at the key again once the store answers."
+
+
+class BadFormError(Exception):
+    """The form cannot be used; its text says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    name: str
+    title: str
+    done: str
+    """What was done, after the number of keys."""
+    meaning: str
+    event: RecordEvent
+    states: tuple[State, ...]
+    """Those for which it is offered on everything that a filter matches."""
+
+    def is_possible(self, state: State) -> bool:
+        """Whether the store would do it to one key, perhaps with ``force``."""
+        return (state, self.event) in TRANSITIONS
+
+
+ACTS: Final = {
+    act.name: act
+    for act in (
+        Act(
+            name="release",
+            title="Release",
+            done="released: the next delivery of each runs the handler",
+            meaning="The next delivery runs the handler. For work that did not happen.",
+            event=RecordEvent.RELEASE,
+            states=(State.HELD, State.PARKED, State.FAILED),
+        ),
+        Act(
+            name="resolve",
+            title="Resolve",
+            done="resolved: repeats get this answer",
+            meaning="Record the answer by hand; repeats get it. For work that did happen.",
+            event=RecordEvent.RESOLVE,
+            states=(State.HELD, State.PARKED, State.FAILED),
+        ),
+        Act(
+            name="forget",
+            title="Forget",
+            done="forgotten: key and result are erased, a late repeat does not run",
+            meaning="Erase the key's text and its result. A late repeat still does not run.",
+            event=RecordEvent.FORGET,
+            states=(State.COMPLETED, State.FAILED, State.HELD, State.PARKED, State.RELEASED),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    by: str
+    why: str
+
+
+def signed(form: Mapping[str, str], user: str) -> Signed:
+    """Who and why. A visitor whose name is known acts under that name only."""
+    by = user or form.get("by", "").strip()
+    why = form.get("why", "").strip()
+    for text, what in ((by, "your name"), (why, "the reason")):
+        if not text:
+            raise BadFormError(f"Nothing was changed: {what} is missing. The audit needs both.")
+        if len(text) > LONGEST:
+            raise BadFormError(f"Nothing was changed: {what} has more than {LONGEST} characters.")
+    return Signed(by, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `resolve` records."""
+
+    value: Any
+    codec: Any
+    """None: the receiver's own."""
+
+
+def answer(form: Mapping[str, str]) -> Answer:
+    text = form.get("value", "")
+    if len(text) > LARGEST:
+        raise BadFormError(f"Nothing was changed: the answer has more than {LARGEST:,} characters.")
+    if form.get("kind") == "response":
+        return Answer(_response(form.get("status", ""), form.get("type", ""), text), RESPONSE_CODEC)
+    try:
+        return Answer(msgspec.json.decode(text.encode()), None)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise BadFormError(
+            f'Nothing was changed: the answer is not JSON ({error}). Text needs quotes: "paid".'
+        ) from error
+
+
+def _response(status: str, kind: str, text: str) -> StoredResponse:
+    if not (status.isascii() and status.isdigit() and 200 <= int(status) <= 599):
+        raise BadFormError("Nothing was changed: the status is a number from 200 to 599.")
+    lines = ((b"content-type", kind.encode("latin-1", "replace")),) if kind else ()
+    made = StoredResponse(int(status), lines, text.encode("utf-8", "replace"))
+    try:
+        RESPONSE_CODEC.encode(made)
+    except NotStorableError as error:
+        raise BadFormError(f"Nothing was changed: {error}") from error
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What really happened."""
+
+    changed: bool
+    title: str
+    details: tuple[str, ...] = ()
+    record: Record | None = None
+    """Afterwards, if it was about one key."""
+
+
+# --- one key ---------------------------------------------------------------------------------
+
+
+async def on_one(
+    asking: Asking, act: Act, record: Record, who: Signed, form: Mapping[str, str]
+) -> Result:
+    given = answer(form) if act.name == "resolve" else None
+    try:
+        await _do(asking, act, record, who, given, force=form.get("force") == "yes")
+    except StoreUnavailableError as error:
+        return Result(changed=False, title=_UNKNOWN, details=(str(error), _LOOK), record=record)
+    except TwicesafeError as error:
+        return Result(
+            changed=False, title="Nothing was changed", details=(str(error),), record=record
+        )
+    _log.info("%s %s %s: %s", visible(who.by), act.name, record.short, visible(who.why))
+    after = await asking.record(record.id)
+    now = "gone" if after is None else state_words(after.state)
+    details = (
+        f"It was {state_words(record.state)}; now it is {now}.",
+        f"The audit has it under the name {visible(who.by)}.",
+    )
+    return Result(changed=True, title=f"1 key {act.done}", details=details, record=after)
+
+
+async def _do(
+    asking: Asking, act: Act, record: Record, who: Signed, given: Answer | None, force: bool
+) -> None:
+    if act.name == "release":
+        await asking.release(record, who.by, who.why, force)
+    elif act.name == "forget":
+        await asking.forget(record, who.by, who.why)
+    else:
+        assert given is not None
+        await asking.resolve(record, given.value, who.by, who.why, given.codec)
+
+
+# --- everything that a filter matches --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """How many keys an act would change, before it does."""
+
+    act: Act
+    filters: Filters
+    would: dict[State, int]
+    """Keys that it would change, by state."""
+    left: int
+    """Keys that match but stay as they are."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.would.values())
+
+    @property
+    def now(self) -> int:
+        """How many of them this act changes at once."""
+        return min(self.count, AT_ONCE)
+
+    @property
+    def targets(self) -> Filters:
+        """The filters, narrowed to what is changed."""
+        return _narrowed(self.filters, tuple(self.would))
+
+
+async def dry_run(asking: Asking, act: Act, filters: Filters) -> DryRun:
+    total = await asking.count(filters)
+    would = {}
+    for state in _eligible(act, filters):
+        if number := await asking.count(_narrowed(filters, (state,))):
+            would[state] = number
+    left = max(0, total - sum(would.values()))
+    return DryRun(act=act, filters=filters, would=would, left=left)
+
+
+def _eligible(act: Act, filters: Filters) -> tuple[State, ...]:
+    """Work in progress loses its claim by an act, so it is offered only if its lease is over."""
+    offered = act.states
+    if filters.stuck:
+        offered = (State.IN_PROGRESS,) if act.is_possible(State.IN_PROGRESS) else ()
+    return tuple(state for state in offered if not filters.states or state in filters.states)
+
+
+def _narrowed(filters: Filters, states: tuple[State, ...]) -> Filters:
+    return Filters.read(
+        [("state", state.value) for state in states]
+        + [(name, text) for name, text in filters.fields() if name != "state"]
+    )
+
+
+async def on_all(
+    asking: Asking, act: Act, filters: Filters, who: Signed, form: Mapping[str, str]
+) -> Result:
+    """Act on everything that matches, the newest first, at most `AT_ONCE`."""
+    given = answer(form) if act.name == "resolve" else None
+    plan = await dry_run(asking, act, filters)
+    expected = form.get("count", "")
+    if not expected.isdigit() or plan.count > int(expected):
+        return Result(
+            changed=False,
+            title="Nothing was changed",
+            details=(
+                f"{counted(plan.count, 'key')} match now, and you confirmed {expected or 'no number'}.",
+                "Look at the new count, then confirm again.",
+            ),
+        )
+    done, refused, moved, cut = 0, [], 0, ""
+    for record in await _collected(asking, plan):
+        try:
+            now = await asking.record(record.id)
+            if now is None or (now.state, now.fence) != (record.state, record.fence):
+                moved += 1  # it was another key's turn: a worker or another operator has it
+                continue
+            await _do(asking, act, record, who, given, force=False)
+        except StoreUnavailableError as error:
+            cut = f"{error}. It is not known whether the last key was changed. {_LOOK}"
+            break
+        except TwicesafeError as error:
+            refused.append(str(error))
+        else:
+            done += 1
+    _log.info(
+        "%s %s on %s: %d changed, %d refused, %d changed meanwhile: %s",
+        *(visible(who.by), act.name, visible(filters.words()), done, len(refused), moved),
+        visible(who.why),
+    )
+    details = [f"{counted(done, 'key')} {act.done}."] if done else []
+    if cut:
+        details.append(f"The store stopped answering: {cut}")
+    if refused:
+        details.append(f"{counted(len(refused), 'key')} refused. The first: {refused[0]}")
+    if moved:
+        details.append(f"{counted(moved, 'key')} changed meanwhile and stayed as they are.")
+    if (left := plan.count - done - len(refused) - moved) > 0 and not cut:
+        details.append(f"{counted(left, 'key')} still match: an act changes {AT_ONCE:,} at most.")
+    nothing = _UNKNOWN if cut else "Nothing was changed"
+    title = f"{counted(done, 'key')} changed" if done else nothing
+    return Result(changed=bool(done), title=title, details=tuple(details))
+
+
+async def _collected(asking: Asking, plan: DryRun) -> list[Record]:
+    """All records first: an act changes what matches, and so what the next page would be."""
+    found: list[Record] = []
+    after = ""
+    while plan.would and len(found) < AT_ONCE:
+        page, after = await asking.page(plan.targets, min(200, AT_ONCE - len(found)), after)
+        found += page
+        if not after:
+            break
+    return found

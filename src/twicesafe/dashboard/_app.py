@@ -1,0 +1,275 @@
+"""The dashboard as an ASGI application: its routes, and what each page asks for.
+
+Every request goes through the `Shield` (Host, headers), then `Visits` resolves access, then its page is made. A
+page that changes something is a POST with the token of its form; its answer says what really happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from importlib.resources import files
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from .._core.health import Thresholds
+from .._edges.readable import visible
+from ..errors import ConfigurationError, UsageError
+from ..receiver import AsyncReceiver, Receiver
+from ._access import ResolveAccess
+from ._acts import ACTS, AT_ONCE, BadFormError, Result, dry_run, on_all, on_one, signed
+from ._asking import Asking
+from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
+from ._login import SESSION_COOKIE
+from ._overview import overview
+from ._pages import When, key_page, key_row, keys_page
+from ._shield import LOOPBACK, Shield
+from ._visits import Visit, Visits
+
+__all__ = ["Dashboard", "dashboard"]
+
+PAGE: Final = 50
+"""Keys on one page."""
+UP_TO: Final = 10_000
+"""Matches are counted up to here; a dry run counts all."""
+AUDITED: Final = 200
+"""Acts on the audit page."""
+REFRESH: Final = 10
+"""Seconds between two loads of the live overview."""
+
+_STATIC: Final = {"style.css": "text/css", "mark.svg": "image/svg+xml"}
+_log = logging.getLogger("twicesafe.dashboard")
+
+
+def dashboard(
+    receiver: Receiver | AsyncReceiver,
+    *,
+    resolve_access: ResolveAccess,
+    hosts: Iterable[str] = LOOPBACK,
+    dead_letters: str | None = None,
+    thresholds: Thresholds | None = None,
+) -> Callable[[Any, Any, Any], Awaitable[None]]:
+    """An ASGI application to mount.
+
+    ``resolve_access``: a function of the request, which may be async; it returns "all", "read-only" or
+    "forbidden", or an `Access` with the visitor's name. ``hosts``: the names under which browsers reach it;
+    requests for any other are refused. ``dead_letters``: the URL of a consumer's dead topic, stream or queue.
+    """
+    if not callable(resolve_access):
+        raise ConfigurationError(
+            "resolve_access must be a function of the request that returns 'all', 'read-only' or 'forbidden'"
+        )
+    asking = Asking(receiver, thresholds or Thresholds(), dead_letters)
+    return Shield(Dashboard(asking, resolve_access).app(), hosts)
+
+
+class Dashboard(Visits):
+    """The pages and their routes."""
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/", self._page(self._overview)),
+            Route("/keys", self._page(self._keys)),
+            Route("/keys/{id}", self._page(self._key)),
+            Route("/keys/{id}/{act}", self._page(self._act_on_one, acts=True), methods=["POST"]),
+            Route("/act/{act}", self._page(self._dry_run, acts=True)),
+            Route("/act/{act}", self._page(self._act_on_all, acts=True), methods=["POST"]),
+            Route("/outbox", self._page(self._outbox)),
+            Route("/outbox/{lane}/{act}", self._page(self._unpark, acts=True), methods=["POST"]),
+            Route("/dead-letters", self._page(self._letters)),
+            Route("/audit", self._page(self._audit)),
+            Route("/static/{name}", self._static),
+        ]
+        if self._login is not None:
+            routes += [
+                Route("/login", self._page(self._login_page, public=True)),
+                Route("/login", self._page(self._enter, public=True), methods=["POST"]),
+                Route("/logout", self._page(self._leave, public=True), methods=["POST"]),
+            ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: self._http_error})
+
+    # -- looking ------------------------------------------------------------------------------
+
+    async def _overview(self, visit: Visit) -> Response:
+        live = visit.request.query_params.get("live") == "yes"
+        page = overview(await self._asking.look())
+        trouble = [(When.of(row.at, visit.now), row) for row in page.trouble or ()]
+        response = self._html(visit, "overview", page=page, live=live, trouble=trouble)
+        if live:
+            response.headers["refresh"] = str(REFRESH)
+        return response
+
+    async def _keys(self, visit: Visit) -> Response:
+        filters, after = visit.filters(), visit.request.query_params.get("after", "")
+        if filters.problem:
+            page = keys_page(filters, [], "", visit.access, visit.now)
+            return self._html(visit, "keys", page=page, status=400)
+        asking = self._asking
+        records, following = await asking.page(filters, PAGE, after)
+        page = keys_page(
+            filters,
+            records,
+            following,
+            visit.access,
+            visit.now,
+            stats=await asking.stats(),
+            matched=await asking.count(filters, UP_TO),
+            matched_up_to=UP_TO,
+            is_first=not after,
+        )
+        return self._html(visit, "keys", page=page)
+
+    async def _key(self, visit: Visit) -> Response:
+        record = await self._record(visit)
+        audit = await self._asking.audit(record)
+        page = key_page(record, audit, self._asking.trouble, visit.access, visit.now)
+        return self._html(visit, "key", page=page)
+
+    async def _record(self, visit: Visit) -> Any:
+        digits = visit.request.path_params["id"]
+        try:
+            id_ = bytes.fromhex(digits)
+        except ValueError:
+            id_ = b""
+        record = await self._asking.record(id_) if len(id_) in (16, 32) else None
+        if record is None:
+            raise UsageError("there is no record of this key; it may have been swept")
+        return record
+
+    async def _outbox(self, visit: Visit) -> Response:
+        depth = await self._asking.depth()
+        lanes = await self._asking.lanes() if depth is not None else []
+        return self._html(
+            visit,
+            "outbox",
+            facts=None if depth is None else depth_facts(depth),
+            lanes=lane_rows(lanes, visit.access, visit.now),
+        )
+
+    async def _letters(self, visit: Visit) -> Response:
+        if self._asking.letters_url is None:
+            return self._html(visit, "letters", letters=None)
+        found = await self._asking.letters()
+        return self._html(visit, "letters", letters=letter_rows(found, visit.access))
+
+    async def _audit(self, visit: Visit) -> Response:
+        entries = await self._asking.audit_log(AUDITED)
+        rows = audit_rows(entries, visit.access, visit.now)
+        return self._html(visit, "audit", rows=rows, most=AUDITED)
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            raise HTTPException(404)
+        path = files("twicesafe.dashboard").joinpath("static", name)
+        return Response(path.read_bytes(), media_type=_STATIC[name])
+
+    # -- acting -------------------------------------------------------------------------------
+
+    async def _act_on_one(self, visit: Visit) -> Response:
+        act = ACTS.get(visit.request.path_params["act"])
+        if act is None:
+            raise HTTPException(404)
+        record = await self._record(visit)
+        who = signed(visit.form, visit.access.user)
+        result = await on_one(self._asking, act, record, who, visit.form)
+        back = f"keys/{(result.record or record).id.hex()}"
+        return self._result(visit, result, back, "Back to the key")
+
+    async def _dry_run(self, visit: Visit) -> Response:
+        act, filters = ACTS.get(visit.request.path_params["act"]), visit.filters()
+        if act is None:
+            raise HTTPException(404)
+        if filters.problem:
+            raise BadFormError(filters.problem)
+        plan = await dry_run(self._asking, act, filters)
+        sample, _ = await self._asking.page(plan.targets, 5) if plan.would else ([], "")
+        return self._html(
+            visit,
+            "dry_run",
+            plan=plan,
+            rows=tuple(key_row(record, visit.access, visit.now) for record in sample),
+            at_once=AT_ONCE,
+        )
+
+    async def _act_on_all(self, visit: Visit) -> Response:
+        act, filters = ACTS.get(visit.request.path_params["act"]), visit.filters()
+        if act is None:
+            raise HTTPException(404)
+        if filters.problem:
+            raise BadFormError(filters.problem)
+        who = signed(visit.form, visit.access.user)
+        result = await on_all(self._asking, act, filters, who, visit.form)
+        return self._result(visit, result, f"keys{filters.url()}", "Back to the keys")
+
+    async def _unpark(self, visit: Visit) -> Response:
+        lane, act = visit.request.path_params["lane"], visit.request.path_params["act"]
+        if act not in ("retry", "skip"):
+            raise HTTPException(404)
+        who = signed(visit.form, visit.access.user)
+        done = await self._asking.unpark(lane, act == "skip", who.by, who.why)
+        if done:
+            _log.info("%s %s lane %s: %s", visible(who.by), act, lane[:32], visible(who.why))
+            kept = (
+                "The refused message is kept with your name and reason, and is never published."
+                if act == "skip"
+                else "A retry is not kept in the store; it is in the log of this process."
+            )
+            result = Result(
+                changed=True,
+                title="The lane continues"
+                + (" after the refused message" if act == "skip" else ""),
+                details=("A relay publishes its next message.", kept),
+            )
+        else:
+            result = Result(
+                changed=False,
+                title="Nothing was changed",
+                details=("This lane is not parked: there is nothing to retry or skip.",),
+            )
+        return self._result(visit, result, "outbox", "Back to the outbox")
+
+    def _result(self, visit: Visit, result: Result, back: str, words: str) -> Response:
+        status = 200 if result.changed else 409
+        return self._html(
+            visit, "result", result=result, back=back, back_words=words, status=status
+        )
+
+    # -- login --------------------------------------------------------------------------------
+
+    async def _login_page(self, visit: Visit) -> Response:
+        return self._html(visit, "login", wrong="")
+
+    async def _enter(self, visit: Visit) -> Response:
+        assert self._login is not None
+        request = visit.request
+        address = request.client.host if request.client else ""
+        throttle = self._login.throttle
+        if wait := throttle.wait(address):
+            response = self._html(
+                visit,
+                "login",
+                wrong=f"Too many wrong tokens. Try again in {wait:.0f} s.",
+                status=429,
+            )
+            response.headers["retry-after"] = f"{max(1, round(wait))}"
+            return response
+        cookie = self._login.enter(visit.form.get("secret", ""), address)
+        if cookie is None:
+            _log.warning("a wrong token from %s", address or "unknown")
+            return self._html(visit, "login", wrong="This token is not right.", status=403)
+        entered = RedirectResponse(visit.base, status_code=303)
+        self._set_cookie(entered, request, SESSION_COOKIE, cookie)
+        return entered
+
+    async def _leave(self, visit: Visit) -> Response:
+        assert self._login is not None
+        self._login.leave(visit.request.cookies.get(SESSION_COOKIE))
+        left = RedirectResponse(f"{visit.base}login", status_code=303)
+        left.delete_cookie(SESSION_COOKIE, path=visit.request.scope.get("root_path", "") or "/")
+        return left

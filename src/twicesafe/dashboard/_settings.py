@@ -1,0 +1,113 @@
+"""The settings of ``twicesafe dashboard``: where it listens, who may enter, what is shown."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from .._edges.listener import Listener
+from ..configuration._fields import check_fields
+from ..configuration._kinds import SECRET, URLS, Url
+from ..configuration._model import Section
+from ..errors import ConfigurationError
+from ._access import Access
+from ._login import Login
+from ._metrics import check_metrics_url
+from ._shield import LOOPBACK, checked_hosts
+
+__all__ = ["DASHBOARD_SECTION", "DashboardSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """All settings of a dashboard that is served alone."""
+
+    listen: str = "127.0.0.1:8090"
+    """Address to listen on: host:port. Without a token it must be on this machine's loopback."""
+    hosts: tuple[str, ...] = ()
+    """Further host names under which browsers reach it; requests for others are refused."""
+    token: Annotated[str, SECRET] = ""
+    """Token of those who may look and act; at least 16 characters."""
+    token_file: str = ""
+    """File with that token, instead of the setting itself."""
+    read_token: Annotated[str, SECRET] = ""
+    """Token of those who may only look."""
+    read_token_file: str = ""
+    """File with that token, instead of the setting itself."""
+    read_only: bool = False
+    """No acts, whatever the token."""
+    show_keys: bool = False
+    """Show keys, scopes and the bodies of dead letters; otherwise the first 8 digits of a key's id."""
+    metrics: Annotated[tuple[str, ...], URLS] = ()
+    """URLs of the /metrics of your services or of the proxy: rates and ages of duplicates are read there."""
+    dead_letters: Url = ""
+    """URL of a consumer of the dead topic, stream or queue; empty: there is no such page."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        Listener.of(self.listen, "listen")
+        checked_hosts((*LOOPBACK, *self.hosts))
+        for url in self.metrics:
+            check_metrics_url(url)
+        for name in ("token", "read_token"):
+            if getattr(self, name) and getattr(self, f"{name}_file"):
+                raise ConfigurationError(f"{name} and {name}_file are both set: keep one")
+
+    def login(self) -> Login | None:
+        """The login; None: no token is set."""
+        level = "read-only" if self.read_only else "all"
+        reading = _token(self.read_token, self.read_token_file, "read_token_file")
+        acting = _token(self.token, self.token_file, "token_file")
+        if reading and reading == acting:
+            raise ConfigurationError("token and read_token are the same: use two")
+        given: dict[str, Access] = {}
+        if reading:
+            given[reading] = Access(level="read-only", show_keys=self.show_keys)
+        if acting:
+            given[acting] = Access(level=level, show_keys=self.show_keys)  # type: ignore[arg-type]
+        return Login(given) if given else None
+
+    @property
+    def listener(self) -> Listener:
+        return Listener.of(self.listen, "listen")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The host names that it answers for."""
+        host = self.listener.host
+        shown = f"[{host}]" if ":" in host else host
+        everywhere = shown in ("0.0.0.0", "[::]")  # noqa: S104 - compared, not bound
+        return (*LOOPBACK, *self.hosts, *(() if everywhere else (shown,)))
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches that address."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(given: str, path: str, name: str) -> str:
+    if not path:
+        return given
+    try:
+        text = Path(path).read_text("utf-8").strip()
+        shared = os.name == "posix" and Path(path).stat().st_mode & 0o007
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{name}={path!r} cannot be read: {error}") from error
+    if not text:
+        raise ConfigurationError(f"{name}={path!r} is empty")
+    if shared:
+        raise ConfigurationError(
+            f"{name}={path!r} can be read by every user of this machine: chmod o-rwx it"
+        )
+    return text
+
+
+DASHBOARD_SECTION: Final = Section(
+    "dashboard", DashboardSettings, "Settings of `twicesafe dashboard`."
+)

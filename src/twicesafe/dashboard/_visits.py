@@ -1,0 +1,172 @@
+"""A visit: one request, from access to response, the same for every page.
+
+access     resolved first; without it there is no page, and without "all" no act
+forms      a POST is read only if it is a plain form of ours: see `_shield.refusal`
+errors     of the library become pages that say what happened; they never show a key
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from .. import __version__
+from .._edges.readable import visible
+from ..errors import StoreError, TwicesafeError, UsageError
+from ._access import FORBIDDEN, Access, ResolveAccess, checked
+from ._acts import BadFormError
+from ._asking import Asking
+from ._filters import Filters
+from ._login import Login
+from ._shield import FORM_COOKIE, new_token, refusal
+from ._templates import render
+
+__all__ = ["Page", "Visit", "Visits"]
+
+LARGEST_FORM: Final = 262_144
+
+Page = Callable[["Visit"], Awaitable[Response]]
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request: who it is, and what came with it."""
+
+    request: Request
+    access: Access
+    form: dict[str, str]
+    fields: list[tuple[str, str]]
+    """The fields of the query or the form, in order: filters may have several of one name."""
+    token: str
+    """For the forms of the page."""
+    now: datetime
+
+    @property
+    def base(self) -> str:
+        """The path under which it is mounted."""
+        root: str = self.request.scope.get("root_path", "")
+        return f"{root}/"
+
+    def filters(self) -> Filters:
+        return Filters.read(self.fields)
+
+
+class Visits:
+    """What every request goes through."""
+
+    def __init__(
+        self, asking: Asking, resolve_access: ResolveAccess, login: Login | None = None
+    ) -> None:
+        self._asking, self._resolve, self._login = asking, resolve_access, login
+
+    def _page(self, page: Page, *, acts: bool = False, public: bool = False) -> Any:
+        """A route's endpoint. ``acts``: only for those who may act. ``public``: without access."""
+
+        async def endpoint(request: Request) -> Response:
+            access = FORBIDDEN if public else await self._access(request)
+            cookie = request.cookies.get(FORM_COOKIE, "")
+            visit = Visit(request, access, {}, [], cookie or new_token(), datetime.now(UTC))
+            if not public and not access.may_read:
+                return self._forbidden(visit)
+            if acts and not access.may_act:
+                return self._sorry(visit, 403, "Read-only", "You may look, but not act.")
+            if request.method == "POST":
+                visit.fields = await _form(request)
+                visit.form = dict(visit.fields)
+                if why := refusal(request.headers, cookie, visit.form.get("token", "")):
+                    return self._sorry(
+                        visit, 403, "Nothing was changed", f"The form was refused: {why}."
+                    )
+            else:
+                visit.fields = list(request.query_params.multi_items())
+            response = await self._guarded(page, visit)
+            if not cookie:
+                self._set_cookie(response, request, FORM_COOKIE, visit.token)
+            return response
+
+        return endpoint
+
+    async def _guarded(self, page: Page, visit: Visit) -> Response:
+        try:
+            return await page(visit)
+        except BadFormError as error:
+            return self._sorry(visit, 422, "The form is not complete", str(error))
+        except UsageError as error:
+            return self._sorry(visit, 400, "That does not work", visible(str(error)))
+        except StoreError as error:
+            return self._sorry(visit, 503, "The store does not answer", visible(str(error)))
+        except TwicesafeError as error:
+            return self._sorry(visit, error.http_status, "That did not work", visible(str(error)))
+
+    async def _access(self, request: Request) -> Access:
+        answer = self._resolve(request)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return checked(answer)
+
+    def _forbidden(self, visit: Visit) -> Response:
+        if self._login is not None and visit.request.method in ("GET", "HEAD"):
+            return RedirectResponse(f"{visit.base}login", status_code=303)
+        return self._sorry(visit, 403, "Forbidden", "You have no access to this dashboard.")
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        visit = Visit(request, FORBIDDEN, {}, [], "", datetime.now(UTC))
+        title = {404: "Not found", 405: "Not allowed", 413: "Too large"}.get(
+            error.status_code, "That did not work"
+        )
+        return self._sorry(visit, error.status_code, title, "There is no such page here.")
+
+    def _sorry(self, visit: Visit, status: int, title: str, words: str) -> Response:
+        return self._html(visit, "message", status=status, title=title, words=words)
+
+    def _html(self, visit: Visit, name: str, *, status: int = 200, **shown: Any) -> HTMLResponse:
+        body = render(
+            name,
+            base=visit.base,
+            access=visit.access,
+            token=visit.token,
+            here=name,
+            place=self._asking.place if visit.access.may_read else "",
+            has_outbox=self._asking.has_outbox,
+            has_letters=self._asking.letters_url is not None,
+            has_login=self._login is not None,
+            version=__version__,
+            **shown,
+        )
+        return HTMLResponse(body, status)
+
+    def _set_cookie(self, response: Response, request: Request, name: str, value: str) -> None:
+        response.set_cookie(
+            name,
+            value,
+            path=request.scope.get("root_path", "") or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+
+async def _form(request: Request) -> list[tuple[str, str]]:
+    """The fields of a plain form. Anything larger or of another kind is refused."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415)
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_FORM:
+            raise HTTPException(413)
+    try:
+        text = body.decode("ascii")
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
+    except ValueError:
+        raise HTTPException(400) from None

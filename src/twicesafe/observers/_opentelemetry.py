@@ -1,0 +1,252 @@
+"""`OpenTelemetryObserver`: metrics and spans through the OpenTelemetry API.
+
+    twicesafe claim      the store's answer to a claim        only inside a trace
+    twicesafe wait       a wait for another delivery          only inside a trace
+    twicesafe handler    the handler; current while it runs, so what it does belongs to it
+    twicesafe replay     a duplicate got the recorded answer; linked to the span that made it
+
+The context of the first run is kept with its result (25 bytes), so a replay is linked to it in any
+process and after any time, if the default codec made the result. An `Outbox` writes the current
+context into every message. If the surrounding span is not sampled, no span is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from types import CoroutineType
+from typing import Any, Final
+
+from .. import events as ev
+from .._values.context import active
+from .._values.drivers import driver
+from .._values.keys import Key
+from .._version import __version__
+from ._table import OF_RECEIVERS, Metric, Source, compiled, together
+from ._tally import Tally
+
+with driver("opentelemetry"):
+    from opentelemetry import metrics, trace
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TraceFlags
+
+__all__ = ["OpenTelemetryObserver"]
+
+_current_span = trace.get_current_span
+_UNITS: Final = {"": "1", "seconds": "s", "bytes": "By", "ratio": "1"}
+
+
+class OpenTelemetryObserver:
+    """Metrics and spans. Without an SDK, the API does nothing.
+
+    ``metrics=False`` leaves the metrics to another observer, ``spans=False`` the spans.
+    """
+
+    def __init__(
+        self,
+        *,
+        metrics: bool = True,
+        spans: bool = True,
+        meter_provider: metrics.MeterProvider | None = None,
+        tracer_provider: trace.TracerProvider | None = None,
+    ) -> None:
+        self._spans = trace.get_tracer("twicesafe", __version__, tracer_provider) if spans else None
+        self._updates: dict[type[ev.Event], tuple[Callable[[Any], object], ...]] = {}
+        if metrics:
+            self._updates = _Instruments(meter_provider).updates
+        if spans:
+            for event, act in _SPANS.items():
+                made = partial(act, self)
+                self._updates[event] = (*self._updates.get(event, ()), made)
+        self.subscriptions = {event: together(some) for event, some in self._updates.items()}
+
+    def __call__(self, event: ev.Event) -> None:
+        update = self.subscriptions.get(type(event))
+        if update is not None:
+            update(event)
+
+    # -- tracing the handler (`events.Tracer`) ------------------------------------------------
+
+    def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
+        return run if self._spans is None else partial(self._run_in_span, key, run)
+
+    def origin(self) -> bytes:
+        return _packed(_current_span()) if self._spans is not None else b""
+
+    def _run_in_span(self, key: Key, run: Callable[[], Any]) -> Any:
+        if _is_unsampled(_current_span()):  # asked here, because most duplicates run no handler
+            return run()
+        assert self._spans is not None
+        claim = active.get()
+        attributes: dict[str, str | int] = {"twicesafe.key": key.short}
+        if claim is not None:
+            attributes |= {"twicesafe.attempt": claim.attempt, "twicesafe.fence": claim.fence}
+            if claim.cause is not None:
+                attributes["twicesafe.cause"] = claim.cause.value
+        span = self._spans.start_span("twicesafe handler", attributes=attributes)
+        if claim is not None:
+            claim.origin = _packed(span) or claim.origin
+        with trace.use_span(
+            span, end_on_exit=False, record_exception=False, set_status_on_exception=False
+        ):
+            value = _ended_by_error(span, run)
+        if type(value) is CoroutineType and _has_loop():
+            return _awaited(span, value)
+        span.end()
+        return value
+
+    # -- spans of what is over ----------------------------------------------------------------
+
+    def _started(self, event: ev.Started) -> None:
+        if event.store is not None:
+            self._past("twicesafe claim", event.key, event.store, SpanKind.CLIENT)
+
+    def _waited(self, event: ev.Waited) -> None:
+        self._past("twicesafe wait", event.key, event.seconds, SpanKind.INTERNAL)
+
+    def _past(self, name: str, key: Key, seconds: float, kind: SpanKind) -> None:
+        if not _current_span().is_recording():
+            return
+        assert self._spans is not None
+        end = time.time_ns()
+        begin = end - int(seconds * 1e9)
+        attributes = {"twicesafe.key": key.short}
+        self._spans.start_span(name, kind=kind, attributes=attributes, start_time=begin).end(end)
+
+    def _replayed(self, event: ev.Replayed) -> None:
+        if _is_unsampled(_current_span()):
+            return
+        assert self._spans is not None
+        if event.store is not None:
+            self._past("twicesafe claim", event.key, event.store, SpanKind.CLIENT)
+        attributes: dict[str, str | float | bool] = {
+            "twicesafe.key": event.key.short,
+            "twicesafe.cached": event.cached,
+        }
+        if event.age is not None:
+            attributes["twicesafe.age"] = event.age
+        first = _unpacked(event.origin)
+        links = () if first is None else (Link(first),)
+        self._spans.start_span("twicesafe replay", attributes=attributes, links=links).end()
+
+
+_SPANS: Final[dict[type[ev.Event], Callable[[OpenTelemetryObserver, Any], None]]] = {
+    ev.Started: OpenTelemetryObserver._started,
+    ev.Waited: OpenTelemetryObserver._waited,
+    ev.Replayed: OpenTelemetryObserver._replayed,
+}
+
+
+# --- metrics ---------------------------------------------------------------------------------
+
+
+class _Instruments:
+    """Histograms take every number. Counters and gauges are read when they are exported, which costs
+    a tenth of a call of the SDK."""
+
+    def __init__(self, provider: metrics.MeterProvider | None) -> None:
+        meter = metrics.get_meter("twicesafe", __version__, provider)
+        histograms = [row for row in OF_RECEIVERS if row.kind == "histogram"]
+        tally = Tally(only=[row for row in OF_RECEIVERS if row.kind != "histogram"])
+        self._histograms: dict[str, metrics.Histogram] = {}
+        for row in OF_RECEIVERS:
+            name = f"twicesafe.{row.name.removesuffix('_total')}"
+            about: dict[str, Any] = {
+                "unit": _UNITS[row.unit],
+                "description": row.meaning.replace("`", ""),
+            }
+            match row.kind:
+                case "histogram":
+                    self._histograms[row.name] = meter.create_histogram(
+                        name, explicit_bucket_boundaries_advisory=list(row.buckets), **about
+                    )
+                case "counter":
+                    meter.create_observable_counter(name, [_reader(tally, row)], **about)
+                case "gauge":
+                    meter.create_observable_gauge(name, [_reader(tally, row)], **about)
+        self.updates: dict[type[ev.Event], tuple[Callable[[Any], object], ...]] = {
+            event: (update,) for event, update in tally.subscriptions.items()
+        }
+        for event, more in compiled(self._record, histograms).items():
+            self.updates[event] = (*self.updates.get(event, ()), *more)
+
+    def _record(self, row: Metric, source: Source) -> Callable[[Any], object]:
+        numbers, names = source.numbers, tuple(row.labels)
+        record = self._histograms[row.name].record
+        return lambda event: [
+            record(number, dict(zip(names, values, strict=True)))
+            for values, number in numbers(event)
+        ]
+
+
+def _reader(
+    tally: Tally, row: Metric
+) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
+    names = tally.labels_of(row)
+    return lambda _: [
+        metrics.Observation(cell[0], dict(zip(names, values, strict=True)))
+        for values, cell in tally.of(row)
+    ]
+
+
+# --- contexts --------------------------------------------------------------------------------
+
+
+def _is_unsampled(current: Span) -> bool:
+    """The surrounding span is known and is not recorded: neither are ours."""
+    return current is not trace.INVALID_SPAN and not current.is_recording()
+
+
+def _packed(span: Span) -> bytes:
+    """A sampled context in 25 bytes: trace, span, flags."""
+    context = span.get_span_context()
+    if not context.is_valid or not context.trace_flags.sampled:
+        return b""
+    numbers = context.trace_id.to_bytes(16, "big") + context.span_id.to_bytes(8, "big")
+    return numbers + bytes((int(context.trace_flags) & 0xFF,))
+
+
+def _unpacked(origin: bytes) -> SpanContext | None:
+    if len(origin) != 25:
+        return None
+    trace_id, span_id = int.from_bytes(origin[:16], "big"), int.from_bytes(origin[16:24], "big")
+    context = SpanContext(trace_id, span_id, True, TraceFlags(origin[24]))
+    return context if context.is_valid else None
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _ended_by_error(span: Span, run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except BaseException as error:
+        _fail(span, error)
+        raise
+
+
+async def _awaited(span: Span, work: Coroutine[Any, Any, Any]) -> Any:
+    with trace.use_span(
+        span, end_on_exit=False, record_exception=False, set_status_on_exception=False
+    ):
+        try:
+            value = await work
+        except BaseException as error:
+            _fail(span, error)
+            raise
+    span.end()
+    return value
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    """The type of the error, not its text: a message may contain what the sender sent."""
+    name = type(error).__qualname__
+    span.set_attribute("error.type", name)
+    span.set_status(trace.Status(trace.StatusCode.ERROR, name))
+    span.end()

@@ -1,0 +1,156 @@
+"""`PrometheusObserver`: the table of metrics in a registry of prometheus-client.
+
+Your application serves the registry as it does for its own metrics. Several processes that serve one
+page use the multiprocess mode of prometheus-client (``PROMETHEUS_MULTIPROC_DIR``): counters and
+histograms are then added up, and of a gauge the most recent value is shown, because all processes
+count the same store.
+
+In one process the numbers are counted in a tally and read at each scrape, which costs a third of the
+library's own objects. The multiprocess mode needs those objects, so there they are used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from .._values.drivers import driver
+from .._values.keys import Key
+from ..errors import ConfigurationError
+from ..events import Event
+from ._table import OF_RECEIVERS, Metric, Source, compiled, together
+from ._tally import Cell, Tally
+
+with driver("prometheus_client"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+    from prometheus_client.registry import Collector
+
+__all__ = ["PrometheusObserver"]
+
+
+class PrometheusObserver:
+    """Counts and times into a registry. Observers of one registry share its metrics.
+
+    ``scope``: a function of the key whose text becomes the label ``scope`` of every metric that comes
+    from keys. Return one of a few values, such as the operation: each value is a time series.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        scope: Callable[[Key], str] | None = None,
+    ) -> None:
+        found = _counting.get(registry)
+        if found is None:
+            several = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+            found = _counting[registry] = (_Objects if several else _Read)(registry, scope)
+        elif found.scope is not scope:
+            raise ConfigurationError(
+                "this registry already has a PrometheusObserver with another scope=: use the same "
+                "function, or another registry"
+            )
+        self._counts = found
+        self.subscriptions = found.subscriptions
+
+    def __call__(self, event: Event) -> None:
+        update = self.subscriptions.get(type(event))
+        if update is not None:
+            update(event)
+
+
+class _Read(Tally, Collector):
+    """One process: a tally that the registry reads."""
+
+    def __init__(self, registry: CollectorRegistry, scope: Callable[[Key], str] | None) -> None:
+        super().__init__(scope, zeros=True)
+        registry.register(self)
+
+    def collect(self) -> Iterator[Any]:
+        for row in OF_RECEIVERS:
+            family = _family(row, self.labels_of(row))
+            for values, cell in self.of(row):
+                if row.kind == "histogram":
+                    family.add_metric(values, _cumulative(row, cell), cell[-1])
+                else:
+                    family.add_metric(values, cell[0])
+            yield family
+
+
+def _family(row: Metric, labels: tuple[str, ...]) -> Any:
+    kinds = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
+    return kinds[row.kind](row.full_name, _help(row), labels=labels)
+
+
+def _cumulative(row: Metric, cell: Cell) -> list[tuple[str, float]]:
+    bounds = [*(str(bound) for bound in row.buckets), "+Inf"]
+    return list(zip(bounds, accumulate(cell[:-1]), strict=True))
+
+
+def _help(row: Metric) -> str:
+    return row.meaning.replace("`", "")
+
+
+class _Objects:
+    """Several processes: the library's own objects, which share their numbers through files."""
+
+    def __init__(self, registry: CollectorRegistry, scope: Callable[[Key], str] | None) -> None:
+        self.scope = scope
+        self._made = {row.name: _new(row, registry, scope is not None) for row in OF_RECEIVERS}
+        updates = compiled(self._update, OF_RECEIVERS)
+        self.subscriptions = {event: together(some) for event, some in updates.items()}
+
+    def _update(self, row: Metric, source: Source) -> Callable[[Any], None]:
+        made, numbers = self._made[row.name], source.numbers
+        act = {"counter": "inc", "histogram": "observe", "gauge": "set"}[row.kind]
+        scope = self.scope if row.is_keyed else None
+        acts: dict[tuple[str, ...], Callable[[float], object]] = {}
+        if row.labels and scope is None and row.kind != "gauge":
+            for values in row.known_values():
+                acts[values] = getattr(made.labels(*values), act)
+
+        def update(event: Any) -> None:
+            for labels, number in numbers(event):
+                values = labels if scope is None else (*labels, scope(event.key))
+                bound = acts.get(values)
+                if bound is None:
+                    child = made.labels(*values) if values else made
+                    bound = acts[values] = getattr(child, act)
+                bound(number)
+
+        return update
+
+
+def _new(row: Metric, registry: CollectorRegistry, scoped: bool) -> Any:
+    labels = (*row.labels, *(("scope",) if scoped and row.is_keyed else ()))
+    match row.kind:
+        case "counter":
+            return Counter(row.full_name, _help(row), labels, registry=registry)
+        case "histogram":
+            return Histogram(
+                row.full_name, _help(row), labels, registry=registry, buckets=row.buckets
+            )
+        case _:
+            return Gauge(
+                row.full_name,
+                _help(row),
+                labels,
+                registry=registry,
+                multiprocess_mode="mostrecent",
+            )
+
+
+_counting: WeakKeyDictionary[CollectorRegistry, _Read | _Objects] = WeakKeyDictionary()
+"""What counts for each registry."""

@@ -1,0 +1,183 @@
+"""Searching on the command line, acts on all keys that match, the audit log and `top`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.line import Line, held
+from twicesafe import Key, Policy, Receiver, State
+
+ACT = ("--by", "ana", "--why", "the bank is back")
+
+
+def parked(receiver: Receiver, *names: str, scope: str = "acct_1") -> None:
+    once = receiver.options(policy=Policy(max_attempts=1))
+
+    def fails() -> None:
+        raise TimeoutError("no answer")
+
+    for name in names:
+        with pytest.raises(TimeoutError):
+            once.process(Key(name, (scope,)), fails)
+
+
+def listed(line: Line, *words: str) -> list[str]:
+    return [record["key"] for record in line("keys", "list", "--json", *words).data["records"]]
+
+
+# --- list ------------------------------------------------------------------------------------
+
+
+def test_list_by_value_error_cause_and_time(line: Line, receiver: Receiver):
+    parked(receiver, "p-1", "p-2")
+    for tenant in ("acct_1", "acct_2"):
+        receiver.process(Key("tx-1", (tenant,)), str)
+    assert listed(line, "--value", "tx-1") == ["tx-1", "tx-1"]
+    assert listed(line, "--value", "tx-1", "--scope", "acct_2") == ["tx-1"]
+    assert listed(line, "--error", "Timeout") == ["p-2", "p-1"]
+    assert listed(line, "--since", "1h", "--state", "parked") == ["p-2", "p-1"]
+    assert listed(line, "--older-than", "7d") == []
+    assert listed(line, "--since", "2000-01-01", "--error", "Timeout") == ["p-2", "p-1"]
+    assert listed(line, "--stuck") == listed(line, "--cause", "lease_expired") == []
+    shown = line("keys", "list", "--state", "parked").out
+    assert "last error" in shown
+    assert "TimeoutError" in shown
+
+
+@pytest.mark.parametrize(
+    "words", [("--since", "7 days"), ("--older-than", "2026-13-01"), ("--since", "0")]
+)
+def test_a_time_that_is_none_is_status_2(line: Line, receiver: Receiver, words: tuple[str, ...]):
+    assert line("keys", "list", *words).status == 2
+
+
+# --- acts on all that match ------------------------------------------------------------------
+
+
+def test_a_dry_run_counts_and_changes_nothing(line: Line, receiver: Receiver):
+    parked(receiver, "a", "b", "c")
+    ran = line("keys", "release", "--state", "parked", "--dry-run", *ACT)
+    assert ran.status == 0
+    assert "3 keys match" in ran.out
+    assert receiver.count(state=State.PARKED) == 3
+    data = line("keys", "release", "--state", "parked", "--dry-run", "--json", *ACT).data
+    assert data == {"matched": 3, "dry_run": True, "released": 0}
+
+
+def test_in_a_script_many_keys_need_yes(line: Line, receiver: Receiver):
+    parked(receiver, "a")
+    ran = line("keys", "release", "--state", "parked", *ACT)
+    assert ran.status == 2
+    assert "add --yes" in ran.err
+    assert receiver.count(state=State.PARKED) == 1
+
+
+def test_all_that_match_are_released_and_each_act_is_audited(line: Line, receiver: Receiver):
+    parked(receiver, "a", "b")
+    parked(receiver, "other", scope="acct_2")
+    receiver.process(Key("done", ("acct_1",)), str)
+    words = ("--state", "parked", "--scope", "acct_1", "--rate", "1000/s", "--yes")
+    ran = line("keys", "release", *words, *ACT)
+    assert ran.status == 0, ran.err
+    assert "2 keys released" in ran.out
+    assert {r.value for r in receiver.records(state=State.RELEASED)} == {"a", "b"}
+    assert receiver.count(state=State.PARKED) == 1
+    log = line("audit", "--since", "1h", "--json").data["acts"]
+    assert [(a["key"], a["action"], a["by"], a["why"]) for a in log] == [
+        ("a", "release", "ana", "the bank is back"),
+        ("b", "release", "ana", "the bank is back"),
+    ]
+    text = line("audit").out
+    assert "ana" in text
+    assert "release" in text
+
+
+def test_the_summary_says_what_happened_to_each(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    """One is refused, one changes and one is gone between the listing and the act."""
+    parked(receiver, "free", "changes", "goes")
+    receiver.process(Key("done", ("acct_1",)), str)
+    look = Receiver.record
+
+    def meanwhile(self: Receiver, key: Key) -> object:
+        if key.value == "goes":
+            return None
+        if key.value == "changes":
+            self.release(key, by="ben")
+        return look(self, key)
+
+    monkeypatch.setattr(Receiver, "record", meanwhile)
+    words = ("--scope", "acct_1", "--yes")
+    ran = line("keys", "release", *words, "--json", *ACT)
+    assert ran.status == 1
+    counts = {
+        name: ran.data[name] for name in ("matched", "released", "refused", "changed", "gone")
+    }
+    assert counts == {"matched": 4, "released": 1, "refused": 1, "changed": 1, "gone": 1}
+    reasons = {detail["key"]: detail["reason"] for detail in ran.data["details"]}
+    assert "add --force" in reasons["done"]
+    assert "released now" in reasons["changes"]
+    shown = line("keys", "release", "--state", "completed", "--yes", *ACT)
+    assert shown.status == 1
+    assert "0 keys released; 1 refused" in shown.out
+
+
+def test_work_that_is_running_is_not_released_with_others(line: Line, receiver: Receiver):
+    claim = receiver.claim(Key("running", ("acct_1",)))
+    with claim:
+        ran = line("keys", "release", "--scope", "acct_1", "--yes", *ACT)
+        assert ran.status == 1
+        assert "a worker is running it" in ran.out
+        claim.complete("done")
+    assert receiver.record(Key("running", ("acct_1",))).state is State.COMPLETED
+
+
+def test_a_limit_takes_the_newest(line: Line, receiver: Receiver):
+    parked(receiver, "a", "b", "c")
+    ran = line("keys", "release", "--state", "parked", "--limit", "2", "--yes", *ACT)
+    assert "3 keys match; this run takes the newest 2" in ran.out
+    assert {r.value for r in receiver.records(state=State.PARKED)} == {"a"}
+
+
+def test_resolve_and_forget_all_that_match(line: Line, receiver: Receiver):
+    held(receiver, Key("h-1", ("acct_1",)))
+    held(receiver, Key("h-2", ("acct_1",)))
+    ran = line("keys", "resolve", "--state", "held", "--value", '"paid"', "--yes", *ACT)
+    assert ran.status == 0, ran.err
+    assert receiver.process(Key("h-1", ("acct_1",)), str).value == "paid"
+    ran = line("keys", "forget", "--scope", "acct_1", "--yes", *ACT)
+    assert "2 keys forgotten" in ran.out
+    assert receiver.count(state=State.FORGOTTEN) == 2
+
+
+def test_one_key_or_conditions_not_both(line: Line, receiver: Receiver):
+    parked(receiver, "a")
+    ran = line("keys", "release", "a", "--scope", "acct_1", "--state", "parked", *ACT)
+    assert ran.status == 2
+    assert "not both" in ran.err
+    assert line("keys", "release", *ACT).status == 2
+
+
+# --- stats and top ---------------------------------------------------------------------------
+
+
+def test_stats_show_bytes_and_growth(line: Line, receiver: Receiver):
+    for number in range(3):
+        receiver.process(f"tx-{number}", str)
+    data = line("stats", "--json").data
+    assert data["bytes"] > 0
+    assert data["bytes_per_key"] == data["bytes"] / 3
+    assert data["late_duplicates"] == 0
+    assert "bytes per key" in line("stats").out
+
+
+def test_top_once_in_a_pipe(line: Line, receiver: Receiver):
+    parked(receiver, "a")
+    receiver.process("done", str)
+    receiver.release("done", by="ana", why="again", force=True)
+    ran = line("top", "--once")
+    assert ran.status == 0
+    for words in ("waits for an operator", "TimeoutError", "last acts", "again"):
+        assert words in ran.out
+    assert line("top", "--once", "--json").data["total"] == 2
