@@ -1,0 +1,3 @@
+from tests.receiver.conftest import bench
+
+__all__ = ["bench"]
