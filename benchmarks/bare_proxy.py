@@ -12,7 +12,7 @@ import signal
 import sys
 
 from twicesafe._core.http.forwarding import Forwarding
-from twicesafe._proxy.addresses import Listener
+from twicesafe._edges.listener import Listener
 from twicesafe._proxy.listening import server
 from twicesafe._proxy.upstream import Upstream
 from twicesafe.http import HttpPolicy

@@ -16,6 +16,7 @@ from .spread import median_interval
 from .workload import SETTLED, Absent, Contestant, Offer
 
 FLOOR, PER_STATEMENT, BATCHED = "floor", "hop per statement", "batch by hand"
+CALL_BY_CALL, SETNX = "call by call", "SETNX by hand"
 OTHER_CLOCK, TAIL = "other clock", "p50 / p99 / p99.9"
 COLUMNS = (
     FLOOR,
@@ -24,6 +25,8 @@ COLUMNS = (
     TAIL,
     PER_STATEMENT,
     BATCHED,
+    CALL_BY_CALL,
+    SETNX,
     peers.EXACTLY_ONCE,
     peers.IDEMKIT,
     peers.POWERTOOLS,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from .case import Case
 from .embedded import embedded
+from .encrypting import encrypting
 from .http_layer import http_layer
 from .inbox import inbox_cases
 from .networked import networked
+from .observing import observing
 from .web import WebCase, web
 
 __all__ = ["Case", "WebCase", "all_cases", "calls"]
@@ -18,4 +20,12 @@ def calls() -> list[Case]:
 
 
 def all_cases() -> list[Case | WebCase]:
-    return [*embedded(), *networked(), *http_layer(), *web(), *inbox_cases()]
+    return [
+        *embedded(),
+        *networked(),
+        *observing(),
+        *encrypting(),
+        *http_layer(),
+        *web(),
+        *inbox_cases(),
+    ]

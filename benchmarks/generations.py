@@ -186,7 +186,7 @@ def fill(url: str, records: int, names: tuple[str, ...]) -> None:
     import psycopg
 
     tables: dict[str, dict[str, Any]] = {
-        "plain": {"table": "plain_records", "column": "", "value": ""},
+        "plain": {"table": "plain_keys", "column": "", "value": ""},
         "generations": {"table": "parted_g1", "column": ", generation", "value": ", 1"},
     }
     began = time.perf_counter()

@@ -17,6 +17,8 @@ import tempfile
 from .peers import MODULES, lacks
 from .workload import Lap
 
+IN_LAMBDA = "twicesafe.integrations.aws_lambda"
+
 PROGRAM = """
 import time
 start = time.perf_counter(), time.process_time()
@@ -39,7 +41,7 @@ def once(module: str, bytecode: str) -> Lap:
 
 def measured(rounds: int) -> dict[str, list[Lap]]:
     installed = {name: module for name, module in MODULES.items() if not lacks(name)}
-    modules = {"twicesafe": "twicesafe", **installed}
+    modules = {"twicesafe": "twicesafe", "twicesafe in AWS Lambda": IN_LAMBDA, **installed}
     with tempfile.TemporaryDirectory() as bytecode:
         present = {
             name: functools.partial(once, module, bytecode) for name, module in modules.items()

@@ -125,7 +125,7 @@ def _batches(connection: Connection, inbox: Inbox, seconds: float) -> list[Row]:
 
 def _bytes(connection: Connection, inbox: Inbox) -> Row:
     """Heap and index of 100,000 accepted ids of 36 characters, as they lie on disk."""
-    connection.execute("TRUNCATE twicesafe_records")
+    connection.execute("TRUNCATE twicesafe_keys")
     connection.commit()
     for start in range(0, 100_000, 1000):
         inbox.accept_many(
@@ -134,7 +134,7 @@ def _bytes(connection: Connection, inbox: Inbox) -> Row:
         )
         connection.commit()
     row = connection.execute(
-        "SELECT pg_total_relation_size('twicesafe_records') / 100000.0"
+        "SELECT pg_total_relation_size('twicesafe_keys') / 100000.0"
     ).fetchone()
     assert row is not None
     per_key = float(row[0])

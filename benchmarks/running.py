@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import engines, growth, imports, inbox, outbox, processes, size, size_servers
+from . import consumers, engines, growth, imports, inbox, outbox, processes, size, size_servers
 from .cases import Case, WebCase, all_cases
 from .rows import Row, row_of
 from .size_rows import import_row, server_size_rows, size_rows
@@ -27,7 +27,13 @@ def selected(only: list[str], huge: bool = False) -> dict[str, Measurement]:
     cases = [*all_cases(), *growth.growth(sizes)]
     found: dict[str, Measurement] = {case.id: functools.partial(_case, case) for case in cases}
     found |= {name: functools.partial(_processes, name) for name in processes.names()}
-    found |= {"inbox": _inbox, "outbox": _outbox, "import": _import, "size": _size}
+    found |= {
+        "inbox": _inbox,
+        "outbox": _outbox,
+        "consumers": _consumers,
+        "import": _import,
+        "size": _size,
+    }
     found |= {f"size/{name}": functools.partial(_server_size, name) for name in engines.ENGINES}
     return {
         name: work for name, work in found.items() if not only or any(text in name for text in only)
@@ -81,6 +87,12 @@ def _inbox(run: Run) -> list[Row]:
 
 def _outbox(run: Run) -> list[Row]:
     return [] if run.passes_over(False) else outbox.measured()
+
+
+def _consumers(run: Run) -> list[Row]:
+    if run.quick:
+        return [] if run.passes_over(False) else consumers.measured(500, 2, 20_000)
+    return consumers.measured()
 
 
 def _import(run: Run) -> list[Row]:

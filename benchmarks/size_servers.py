@@ -17,7 +17,7 @@ from .size import fill, timed
 
 CHUNK = 200
 AIMS: dict[str, tuple[float | None, float | None]] = {
-    "postgresql": (420, 3e-6),
+    "postgresql": (460, 3e-6),
     "valkey": (380, None),
     "mariadb": (None, None),
 }
@@ -31,12 +31,12 @@ def postgresql(count: int, url: str) -> dict[str, float]:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS size_records, size_meta, size_audit")
+        connection.execute("DROP TABLE IF EXISTS size_keys, size_meta, size_audit")
     url += "?table=size"
     due = count // 20
     _filled(url + QUICKLY, count, due)
     with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
-        row = connection.execute("SELECT pg_total_relation_size('size_records')").fetchone()
+        row = connection.execute("SELECT pg_total_relation_size('size_keys')").fetchone()
     assert row is not None
     return {"bytes_per_key": row[0] / count, **_swept(url, due)}
 
@@ -51,7 +51,7 @@ def mariadb(count: int, url: str) -> dict[str, float]:
         cursor = connection.cursor()
         cursor.execute(
             "SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = %s",
-            (f"{database}/size_records",),
+            (f"{database}/size_keys",),
         )
         (size,) = cursor.fetchone()
     return {"bytes_per_key": size / count, **_swept(url + "?table=size", due)}

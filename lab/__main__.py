@@ -4,8 +4,9 @@ prove                     everything below, with a table of what was tried and f
   --full                  a million schedules instead of a hundred thousand, and long trials
   --resume                parts and trials that an earlier run has finished are not run again
   --publish               the numbers into lab/results/, the page into docs/
-  --only PART …           some parts: leases, transactions, relays (the simulations), mutants, sources,
-                          model, readers, field; published beside the other parts of earlier runs
+  --only PART …           some parts: leases, transactions, relays, consumers (the simulations), mutants,
+                          sources, model, readers, field; published beside the other parts of
+                          earlier runs
 simulate                  many schedules; or one of them, told line by line
   --study NAME            of this part: leases, unless told otherwise
   --seed N [--trace]      run this one; bit for bit the same, every time
@@ -281,9 +282,10 @@ def _told_readers(tallies: list[fuzz.Tally]) -> bool:
 
 def _told_hunts(hunts: list[Hunt]) -> bool:
     for hunt in hunts:
-        end = "SURVIVED" if hunt.schedule is None else f"schedule {hunt.schedule}: {hunt.invariant}"
-        print(f"  {hunt.mutant:32} {end}")
-    survivors = [hunt for hunt in hunts if hunt.schedule is None]
+        end = "SURVIVED" if hunt.survived else f"schedule {hunt.schedule}: {hunt.invariant}"
+        ways = "".join(f"; {way}: {seed}" for way, seed in hunt.ways.items())
+        print(f"  {hunt.mutant:32} {end}{ways}")
+    survivors = [hunt for hunt in hunts if hunt.survived]
     print(f"  {len(hunts) - len(survivors)} of {len(hunts)} found")
     return not survivors
 

@@ -99,13 +99,13 @@ def _head(proof: Proof) -> list[str]:
     return [
         "# The proof lab",
         "",
-        "`make prove ARGS=--publish` writes this page. All of it takes hours, so it can be renewed part by part",
-        "(`--only`), and each part names the version that it ran on:",
+        "`make prove ARGS=--publish` writes this page. A full run takes hours, so parts can be run separately",
+        "(`--only`). Each part names the version that it ran on:",
         "",
         *(f"- {commit}: {', '.join(parts)}" for commit, parts in commits.items()),
         "",
-        f"The rest of the set-up: {versions}. You can repeat everything below in a clone with `make prove`.",
-        "[Peers, tried](peers-tried.md) shows what the same failures do to other libraries.",
+        f"Other versions: {versions}. You can repeat everything below in a clone with `make prove`.",
+        "[Other libraries under test](peers-tried.md) shows what the same failures do to other libraries.",
         "",
     ]
 
@@ -114,9 +114,9 @@ def _simulations(tallies: list[Tally]) -> list[str]:
     return [
         "## Simulation",
         "",
-        "The code that decides is written as generators that yield requests and commands as data. So a",
-        "scheduler can run the shipped code and control time, network, processes and randomness. A seed",
-        "replays bit for bit. A failing schedule is shrunk and printed line by line:",
+        "All decisions are made in generators that yield requests and commands as data. So a scheduler can run",
+        "the shipped code and control time, network, processes and randomness. The same seed gives exactly the",
+        "same schedule. A failing schedule is shrunk and printed line by line:",
         "",
         "<!-- no-run: for a clone of the repository, not for users of the package -->",
         "```console",
@@ -152,7 +152,7 @@ def _simulation(tally: Tally) -> list[str]:
         "|---|---|",
         *(f"| {name} | {text} |" for name, text in study.rules.items()),
         "",
-        "| what the schedules met | |",
+        "| what happened in the schedules | |",
         "|---|---|",
     ]
     for kind, title in study.met.items():
@@ -167,12 +167,12 @@ def _simulation(tally: Tally) -> list[str]:
 
 
 def _mutants(hunts: list[Hunt]) -> list[str]:
-    found = [hunt for hunt in hunts if hunt.schedule is not None]
+    found = [hunt for hunt in hunts if not hunt.survived]
     return [
-        "## Mutants",
+        "## Planted bugs in the protocol",
         "",
         "A lab that finds nothing may be unable to find anything. So we plant bugs in the protocol, one at a",
-        f"time, and the simulation must find each within {LIMIT:,} schedules.",
+        f"time, and the simulation must find each of them within {LIMIT:,} schedules.",
         f"**{len(found)} of {len(hunts)} were found.** (For four of them, an invariant that would catch a",
         "related bug first is switched off.)",
         "",
@@ -184,18 +184,18 @@ def _mutants(hunts: list[Hunt]) -> list[str]:
 
 
 def _place(hunt: Hunt) -> str:
-    return "**not found**" if hunt.schedule is None else f"{hunt.study} {hunt.schedule}"
+    return "**not found**" if hunt.survived else f"{hunt.study} {hunt.schedule}"
 
 
 def _readers(tallies: list[Compared]) -> list[str]:
     if not tallies:
         return []
     return [
-        "## Two readers of one text",
+        "## Parsers that disagree",
         "",
-        "The proxy's guard decides where a message ends, and a parser reads the message after the guard. The lab",
-        "gives mutated messages, cut into pieces, to the guard, to h11, to llhttp and to gunicorn's parser. All of",
-        "them must read what the guard accepts in the same way: number of messages, method, target, headers, body.",
+        "The proxy's guard decides where a message ends; a parser reads the message after it. The lab gives",
+        "mutated messages, cut into pieces, to the guard, to h11, to llhttp and to gunicorn's parser. They must all",
+        "read what the guard accepts in the same way: number of messages, method, target, headers, body.",
         "",
         "| | messages | accepted | refused | disagreements |",
         "|---|---|---|---|---|",
@@ -213,13 +213,13 @@ def _sources(kills: list[Kill], every: int) -> list[str]:
         return []
     killed = [kill for kill in kills if kill.killed_by]
     return [
-        "## Source mutants",
+        "## Planted bugs in the sources",
         "",
         "The simulation runs the core. We also plant bugs in the SQL, the scripts, the adapters, the publishers",
         "and the HTTP rules around it, one at a time, and the test suite must fail.",
         f"This run tried {len(kills)} of {every}: **{len(killed)} were caught.**",
         "",
-        "| file | bug | killed by |",
+        "| file | bug | found by |",
         "|---|---|---|",
         *(f"| `{kill.file}` | {kill.bug} | {_killer(kill)} |" for kill in kills),
         "",
@@ -227,12 +227,12 @@ def _sources(kills: list[Kill], every: int) -> list[str]:
 
 
 def _killer(kill: Kill) -> str:
-    return f"`{kill.killed_by}`" if kill.killed_by else f"**not killed**: {kill.why}"
+    return f"`{kill.killed_by}`" if kill.killed_by else f"**not found**: {kill.why}"
 
 
 def _model(checks: list[Check]) -> list[str]:
     lines = [
-        "## Model",
+        "## Model checking",
         "",
         "`lab/model/claims.pml` describes the claim protocol of one key in Promela: claims, lost and late",
         "messages, paused workers, an operator's release. spin checks *every* interleaving of it. Ghost",
@@ -242,11 +242,11 @@ def _model(checks: list[Check]) -> list[str]:
         "|---|---|---|---|",
     ]
     for one in checks:
-        said = "an assertion fails, as it must" if one.caught else "no assertion fails"
+        said = "an assertion fails, as it should" if one.caught else "no assertion fails"
         if one.skipped:
             said = f"skipped: {one.skipped}"
         elif not one.as_expected:
-            said = "**not as it must be**"
+            said = "**not as expected**"
         lines.append(f"| {one.what} | {one.workers} × {one.claims} | {one.states:,} | {said} |")
     return [*lines, ""]
 
@@ -254,9 +254,9 @@ def _model(checks: list[Check]) -> list[str]:
 _LIMITS = [
     "## What this can show, and what it cannot",
     "",
-    "- A simulation samples. No violation in many schedules is evidence, not a proof; the planted bugs",
-    "  show how good the evidence is. The model is exhaustive, but it is not the code, and it covers one",
-    "  key, few workers, and time that only ends leases.",
+    "- A simulation is a sample. No violation in many schedules is evidence, not a proof; the planted bugs",
+    "  show how good the evidence is. The model is exhaustive, but it is not the code. It covers one key and",
+    "  a few workers, and time in it does nothing but end leases.",
     "- Both check the *protocol*: the core on a store that decides atomically. The field trials and the",
     "  conformance suite check whether SQLite, PostgreSQL, MariaDB and Valkey do so.",
     "- The simulated database has commits, row locks and cut connections, like READ COMMITTED on",
@@ -265,11 +265,11 @@ _LIMITS = [
     "- The simulated relays use the SQLite outbox, which handles one request after the other. Late commits",
     "  and wake-ups are imitated. The field trials and the tests cover the locks between relays, operators",
     "  and writers on PostgreSQL and MariaDB.",
-    "- Field trials sample as well: a seed repeats the plan, not the exact moment at which a fault happens.",
+    "- Field trials are samples too: a seed repeats the plan, not the exact moment of a fault.",
     "  One machine cannot show a lost disk, a torn write, a network of several machines, MySQL itself or a",
     "  managed service.",
     "- Manual claims, the local replay cache and the HTTP layer are neither simulated nor in the field",
-    "  trials; they have tests of their own.",
+    "  trials; they have separate tests.",
     "- Effects *do* repeat in these schedules, always with a recorded cause: when a worker dies between",
     "  its effect and its record, the next one must run again, unless the policy is `hold`. See",
     "  [what we cannot promise](what-we-cannot-promise.md).",

@@ -8,16 +8,20 @@ for the first seed that breaks an invariant. A mutant that survives 5,000 schedu
     claims              who wins a claim, with which fence, attempt and cause
     retention           fingerprints, retention, sweeps, operators
     worker_flow         what a worker does with an answer, or without one; the lease keeper
+    batches             which claims of a batch count, and what starts beside what
     inbox_transactions  the inbox: record and effect, marks, locks, what is kept
     inbox_failures      the inbox: failures that outlive their transaction
     relay_slots         the relay: who holds a slot, and what the store records about lanes
     relay_publishing    the relay: which messages are published when, and what their answers cause
+    consuming           the consumers: what is started, counted, recorded, acknowledged, dead-lettered
 """
 
 from __future__ import annotations
 
 from . import (
+    batches,
     claims,
+    consuming,
     inbox_failures,
     inbox_transactions,
     relay_publishing,
@@ -32,7 +36,9 @@ __all__ = [
     "LIMIT",
     "MUTANTS",
     "Mutant",
+    "batches",
     "claims",
+    "consuming",
     "inbox_failures",
     "inbox_transactions",
     "mutated",

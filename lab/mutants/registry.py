@@ -36,6 +36,7 @@ def mutant(
 ) -> Callable[[Callable[[Patch], None]], Any]:
     def enter(patch: Callable[[Patch], None]) -> Any:
         name = patch.__name__.replace("_", " ")
+        assert name not in MUTANTS, f"two mutants are called {name!r}"
         MUTANTS[name] = Mutant(name, bug, patch, study, aside)
         return patch
 

@@ -18,6 +18,7 @@ from twicesafe._values.owner_token import new_owner
 from twicesafe.errors import StoreUnavailableError
 
 from ..simulation.leases import process as processes
+from ..simulation.leases.fast_delivery import fast_delivery
 from ..simulation.leases.policies import POLICIES
 from .registry import Patch, mutant, tampered
 
@@ -28,8 +29,10 @@ def late_answer_runs(patch: Patch) -> None:
         patch(policy, "usable", float("inf"))
 
 
-def _tampering(handle: Callable[[Any, Any], Any]) -> Any:
-    return tampered(deliver, handle, StoreUnavailableError)
+def _tamper(patch: Patch, handle: Callable[[Any, Any], Any]) -> None:
+    """With the flow and with the fast path."""
+    for way in (deliver, fast_delivery):
+        patch(processes, way.__name__, tampered(way, handle, StoreUnavailableError))
 
 
 def _if_unanswered(patch: Patch, kind: type, then: Callable[[Any, Any], Any]) -> None:
@@ -43,7 +46,7 @@ def _if_unanswered(patch: Patch, kind: type, then: Callable[[Any, Any], Any]) ->
                 raise
         return (yield from then(call, command))
 
-    patch(processes, "deliver", _tampering(handle))
+    _tamper(patch, handle)
 
 
 @mutant("an unanswered claim is repeated with a new owner")
@@ -84,7 +87,7 @@ def unrecorded_landing(patch: Patch) -> None:
             yield EndFlight(replace(answer, result=command.result, expires_in=command.retention))
         return (yield command)
 
-    patch(processes, "deliver", _tampering(handle))
+    _tamper(patch, handle)
 
 
 @mutant("a refused complete is reported as success")
@@ -93,7 +96,7 @@ def lost_is_success(patch: Patch) -> None:
         answer = yield command
         return Ack.OK if type(command) is Complete else answer
 
-    patch(processes, "deliver", _tampering(handle))
+    _tamper(patch, handle)
 
 
 @mutant("an outage at the claim runs the handler unprotected by default")
@@ -106,7 +109,7 @@ def fail_open(patch: Patch) -> None:
                 yield Invoke(None, call.run)
             raise
 
-    patch(processes, "deliver", _tampering(handle))
+    _tamper(patch, handle)
 
 
 @mutant("the claim of a failed handler is abandoned as if it had never started")
@@ -116,7 +119,7 @@ def abandon_after_start(patch: Patch) -> None:
             command = Abandon(command.id, command.owner, command.retention)
         return (yield command)
 
-    patch(processes, "deliver", _tampering(handle))
+    _tamper(patch, handle)
 
 
 @mutant("the keeper renews past max_lease: a hung handler keeps its key")

@@ -1,0 +1,219 @@
+"""Consumers: messages per second of one process, and memory while many messages are pending.
+
+Per broker, with records on Valkey and on PostgreSQL, all in turns in one run, with a handler that does
+nothing and messages of 200 bytes:
+
+- *bare*: a loop on the driver that takes 100 messages and acknowledges them, without any record. It is
+  the floor: what the broker and its driver can do.
+- *ours*: `Consumer` with ``batch=100`` and ``concurrency=100``.
+- *call by call*: the bare loop with `receiver.process` for each message.
+- *SETNX by hand*: the bare loop with ``SET key 1 NX`` before and ``SET key done`` after each message, on
+  Valkey. It has no lease, no attempts and no fence: a crash in between loses the message.
+
+The clock starts with the first message, because joining a group takes seconds, and ends when the last
+acknowledgement has been sent. (Kafka's driver has fetched thousands of messages by then: its bare loop
+shows what the driver can hand out, not what the broker can send.)
+
+``python -m benchmarks.consumers URL COUNT`` handles so many messages at the URL and prints the largest
+size of its process, in bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.servers import NoServerError
+from twicesafe import Receiver
+from twicesafe.consumers import Consumer
+from twicesafe.consumers.sources import open_source
+
+from . import engines
+from .brokers import BATCH, BROKERS, Broker, RedisStreams
+from .case import CALL_BY_CALL, FLOOR, SETNX
+from .rows import OURS, Row, number
+
+SECTION = "Consumers, one process"
+STORES = {"Valkey": "valkey", "PostgreSQL": "postgresql"}
+
+
+class Watch:
+    """From the first message to the end."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+
+    def start(self, _: object = None) -> None:
+        self.began = self.began or time.perf_counter()
+
+    def per(self, count: int) -> float:
+        return (time.perf_counter() - self.began) / count
+
+
+def bare(broker: Broker, count: int) -> float:
+    """Seconds per message."""
+    watch = Watch()
+    broker.loop(watch.start, count)
+    return watch.per(count)
+
+
+def call_by_call(broker: Broker, count: int, receiver: Receiver) -> float:
+    watch = Watch()
+
+    def work(id_: str) -> None:
+        watch.start()
+        receiver.process(id_, nothing)
+
+    broker.loop(work, count)
+    return watch.per(count)
+
+
+def by_hand(broker: Broker, count: int, client: Any) -> float:
+    watch = Watch()
+
+    def work(id_: str) -> None:
+        watch.start()
+        if client.set(id_, "1", nx=True, ex=86400):
+            client.set(id_, "done", ex=86400)
+
+    broker.loop(work, count)
+    return watch.per(count)
+
+
+def consumed(url: str, count: int, receiver: Receiver) -> float:
+    """Until the last acknowledgement: `run` ends up to a second later, with the fetch under way."""
+    watch, source, ended = Watch(), open_source(url), [0.0]
+    _notice(source, lambda: ended.append(watch.per(count)))
+    left, lock = count, threading.Lock()
+
+    def handle(message: object) -> None:
+        nonlocal left
+        watch.start()
+        with lock:
+            left -= 1
+            if left == 0:
+                consumer.stop()
+
+    with Consumer(source, receiver=receiver, batch=BATCH, concurrency=BATCH) as consumer:
+        consumer.run(handle)
+    return ended[-1]
+
+
+def _notice(source: Any, acknowledged: Callable[[], None]) -> None:
+    """Call this after each acknowledgement."""
+    acknowledge = source.acknowledge
+
+    def blocking(receipts: Any) -> None:
+        acknowledge(receipts)
+        acknowledged()
+
+    async def on_loop(receipts: Any) -> None:
+        await acknowledge(receipts)
+        acknowledged()
+
+    source.acknowledge = on_loop if inspect.iscoroutinefunction(acknowledge) else blocking
+
+
+def nothing() -> None:
+    return None
+
+
+def measured(count: int = 2000, rounds: int = 3, pending: int = 200_000) -> list[Row]:
+    rows: list[Row] = []
+    stores = {shown: engines.url(name) for shown, name in STORES.items()}
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
+    for kind in BROKERS:
+        try:
+            broker = kind()
+        except NoServerError:
+            continue  # the tests say why there is none
+        with broker.server:
+            rows += _compared(broker, stores, count, rounds)
+            if kind is RedisStreams:
+                rows.append(_memory(broker, stores["PostgreSQL"], pending))
+    return rows
+
+
+def _compared(broker: Broker, stores: dict[str, str], count: int, rounds: int) -> list[Row]:
+    found: dict[tuple[str, str], list[float]] = {}
+
+    def lap(store: str, name: str, work: Any, *given: Any) -> None:
+        broker.fill(count)
+        at = [broker.url] if work is consumed else [broker]
+        found.setdefault((store, name), []).append(work(*at, count, *given))
+
+    with contextlib.ExitStack() as stack:
+        receivers = {name: stack.enter_context(Receiver.open(url)) for name, url in stores.items()}
+        client = stack.enter_context(engines.server("valkey").client())
+        for _ in range(rounds):
+            lap("", FLOOR, bare)
+            lap("", SETNX, by_hand, client)
+            for store, receiver in receivers.items():
+                lap(store, OURS, consumed, receiver)
+                lap(store, CALL_BY_CALL, call_by_call, receiver)
+    return [_row(broker.shown, store, found) for store in stores]
+
+
+def _row(broker: str, store: str, found: dict[tuple[str, str], list[float]]) -> Row:
+    floor, by_hand_ = found["", FLOOR], found["", SETNX]
+    mine, calls = found[store, OURS], found[store, CALL_BY_CALL]
+    seconds = {FLOOR: floor, OURS: mine, CALL_BY_CALL: calls, SETNX: by_hand_}
+    speeds = {name: 1 / statistics.median(laps) for name, laps in seconds.items()}
+    cells = {FLOOR: f"{speeds[FLOOR]:,.0f} messages/s"}
+    for name in (OURS, CALL_BY_CALL, SETNX):
+        cells[name] = f"{number(_share(floor, seconds[name]))}× ({speeds[name]:,.0f} messages/s)"
+    met = _share(floor, mine) >= 0.5 and _share(calls, mine) >= 5
+    return Row(
+        f"consumers/{broker}/{store}",
+        SECTION,
+        f"{broker}, records on {store}: speed as a share of the bare loop",
+        cells,
+        f"≥ 0.5×, ≥ 5× of call by call (is {number(_share(calls, mine))}×)",
+        met,
+        raw=seconds,
+    )
+
+
+def _share(one: list[float], other: list[float]) -> float:
+    """How many times the speed of `one` the `other` has: the median over the rounds."""
+    return statistics.median(a / b for a, b in zip(one, other, strict=True))
+
+
+def _memory(broker: Broker, store: str, pending: int) -> Row:
+    """The same work with few and with many messages behind it."""
+    sizes = []
+    for count in (2000, pending):
+        broker.fill(count)
+        command = [sys.executable, "-m", "benchmarks.consumers", broker.url, "2000", store]
+        sizes.append(json.loads(subprocess.check_output(command))["bytes"])
+    growth = (sizes[1] - sizes[0]) / 1e6
+    return Row(
+        f"consumers/memory/{broker.shown}",
+        SECTION,
+        f"{broker.shown}: memory with {pending:,} messages pending, over that with 2,000",
+        {OURS: f"{growth:+.1f} MB of {sizes[0] / 1e6:.0f} MB"},
+        "≤ +10 MB",
+        growth <= 10,
+        raw={"bytes": sizes},
+    )
+
+
+def main(url: str, count: str, store: str) -> None:
+    with Receiver.open(store) as receiver:
+        consumed(url, int(count), receiver)
+    print(json.dumps({"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
