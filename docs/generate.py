@@ -1,18 +1,18 @@
 """Writes the reference pages from the code: ``python docs/generate.py``.
 
-What is in the code is said there, once: settings with their defaults and meaning, errors with
-their status, states with their transitions, stores with what they can do. These pages only show
-it. `tests/house/test_reference.py` fails when a committed page is not what this script makes.
+The code is the only source: settings with their defaults and meaning, errors with their status,
+states with their transitions, stores with their capabilities. These pages show it.
+`tests/house/test_reference.py` fails if a committed page differs from what this script writes.
 """  # noqa: INP001 - a script beside the pages it writes
 
 from __future__ import annotations
 
-import ast
 import enum
 import importlib
 import importlib.util
 import inspect
 import json
+import logging
 import re
 import sys
 import textwrap
@@ -26,15 +26,26 @@ from typing import Any
 import msgspec
 
 import twicesafe
-from twicesafe import client, errors, events
+from twicesafe import client, consumers, errors, events, planning
+from twicesafe._core import protocol
 from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
-from twicesafe._proxy.metrics import NAMED
-from twicesafe._proxy.settings import HTTP, PREFIXES, PROXY, ProxySettings
+from twicesafe._proxy.settings import HTTP_SECTION, PROXY_SECTION
 from twicesafe._values import context, policy, records
 from twicesafe._values.records import Cause, State
+from twicesafe._values.settings import seconds
 from twicesafe.client import _budget as budget
 from twicesafe.client import _final_answers as judging
 from twicesafe.client._policy import TRY_AGAIN
+from twicesafe.configuration import SECTIONS
+from twicesafe.configuration._model import REQUIRED, Section, notes_of
+from twicesafe.configuration._sections import section_named
+from twicesafe.health import Thresholds
+from twicesafe.observers import _log as log_observer
+from twicesafe.observers._alerts import ALERTS, RULES_FILE, metrics_of, rules
+from twicesafe.observers._grafana import DASHBOARD_FILE, dashboard
+from twicesafe.observers._table import METRICS, OUTCOMES, Metric
+from twicesafe.planning._charts import as_percent, spoken_duration
+from twicesafe.planning._published import KEY_BYTES, RESULT_BYTES
 from twicesafe.receiver import _claim as claims
 from twicesafe.receiver import _message_handler as handlers
 from twicesafe.stores._base import Capabilities
@@ -60,14 +71,26 @@ def pages() -> dict[str, str]:
         "reference/proxy.md": NOTE + proxy_page(),
         "reference/errors.md": NOTE + errors_page(),
         "reference/states.md": NOTE + states_page(),
+        "reference/protocol.md": NOTE + protocol_page(),
         "reference/stores.md": NOTE + stores_page(),
         "reference/values.md": NOTE + values_page(),
         "reference/cli.md": NOTE + cli_page(),
+        "reference/configuration.md": NOTE + configuration_page(),
+        "reference/planning.md": NOTE + planning_names_page(),
+        "explanation/planning.md": NOTE + planning_page(),
+        "reference/metrics.md": NOTE + metrics_page(),
         "explanation/map.md": NOTE + map_page(),
         "contributing/walks.md": NOTE + walks_page(),
         "reference/lifecycle.svg": lifecycle_svg(),
+        "../src/twicesafe/planning/_published.py": published_sizes(),
         **{f"pictures/{name}.svg": picture for name, picture in pictures().items()},
     }
+
+
+def shipped() -> dict[str, str]:
+    """Files of the package that are made from its tables, by their path in the repository."""
+    folder = "src/twicesafe/observers/files"
+    return {f"{folder}/{RULES_FILE}": rules(), f"{folder}/{DASHBOARD_FILE}": dashboard()}
 
 
 def pictures() -> dict[str, str]:
@@ -83,26 +106,49 @@ def pictures() -> dict[str, str]:
     made["rooms"] = drawing.map_of_rooms(ROOT / "src" / "twicesafe")
     results = ROOT / "benchmarks" / "results" / "published.json"
     made |= drawing.plots(results.read_text("utf-8"))
+    made["plan"] = planning.svg(example_plan())
     return made
 
 
+def published_sizes() -> str:
+    """The module with which the package knows the sizes that the published benchmark measured."""
+    from benchmarks.workload import RESULT, key_of
+    from twicesafe._values.codecs import DEFAULT_CODEC
+
+    published = json.loads((ROOT / "benchmarks/results/published.json").read_text("utf-8"))
+    sizes = {
+        row["id"].removeprefix("size/"): row["raw"]
+        for row in published["rows"]
+        if row["id"].startswith("size/")
+    }
+    (section,) = {row["section"] for row in published["rows"] if row["id"].startswith("size/")}
+
+    def numbers(field: str) -> str:
+        found = {name: raw[field] for name, raw in sizes.items() if field in raw}
+        return "".join(f'    "{name}": {value!r},\n' for name, value in found.items())
+
+    return f'''"""Sizes that the published benchmark measured: {section[0].lower() + section[1:]}.
+
+Made by docs/generate.py from benchmarks/results/published.json: run the benchmark, then the script.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["BYTES_PER_KEY", "KEY_BYTES", "RESULT_BYTES", "SWEEP_SECONDS"]
+
+RESULT_BYTES: Final = {len(DEFAULT_CODEC.encode(RESULT))}
+KEY_BYTES: Final = {len(key_of(0).encode())}
+BYTES_PER_KEY: Final = {{
+{numbers("bytes_per_key")}}}
+SWEEP_SECONDS: Final = {{
+{numbers("sweep_seconds")}}}
+"""Per removed key."""
+'''
+
+
 # ------------------------------------------------------------------ reading the code
-
-
-def notes_of(cls: type) -> dict[str, str]:
-    """The text under each attribute of a class, as written in its source."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    for before, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            target = before.targets[0] if isinstance(before, ast.Assign) else before
-            name = getattr(target, "id", None) or getattr(
-                getattr(target, "target", None), "id", None
-            )
-            if name:
-                found[name] = line(str(after.value.value))
-    return found
 
 
 def line(text: str | None) -> str:
@@ -171,19 +217,18 @@ def policy_page() -> str:
 
     return f"""# Policy
 
-{own_doc(policy.Policy)} Durations are seconds, a `timedelta`, or text: `"90s"`, `"1h30m"`, `"7d"`, `"250ms"`. An invalid value raises `ConfigurationError`, which names the
-setting and the fix.
+{own_doc(policy.Policy)} Durations are seconds, a `timedelta`, or text: `"90s"`, `"1h30m"`, `"7d"`, `"250ms"`. An invalid value raises
+`ConfigurationError`, which names the setting and the fix.
 
-Policies are not merged: the decorator's policy applies if it has one, else the receiver's, else the default. So a
-`Policy(takeover="hold")` on a decorator has the default `retention`, whatever the receiver's is. To change one setting and keep the
-rest: `receiver.policy.replace(takeover="hold")`. For one call, use `receiver.options(policy=…).process(…)`. The HTTP middlewares
-use [HttpPolicy](http.md#settings). Without one, `lease`, `max_lease`, `retention` and `max_waiters` of the receiver's `Policy` apply to
-requests; other settings are logged as a warning, and a codec that would not be used raises `ConfigurationError`.
+Policies are not merged. A decorator's own policy applies if it has one, otherwise the receiver's, otherwise the default. So a
+`Policy(takeover="hold")` on a decorator has the default `retention`, not the receiver's. To change one setting and keep the others,
+use `receiver.policy.replace(takeover="hold")`. For a single call, use `receiver.options(policy=…).process(…)`.
+
+The HTTP middlewares use [HttpPolicy](http.md#settings). Without one, they take `lease`, `max_lease`, `retention` and `max_waiters` from
+the receiver's `Policy`. Its other settings have no effect there and are logged as a warning; a codec without effect raises
+`ConfigurationError`.
 
 {table("setting", "default", "type", "meaning", rows=rows(policy.Policy))}
-`policy.replace(lease=5)` is the same policy with one setting changed. `receiver.options(policy=…)` is a receiver with
-another policy on the same store.
-
 ```python
 from twicesafe import ConfigurationError, Policy
 
@@ -219,7 +264,7 @@ def client_page() -> str:
     judged = (judging.__doc__ or "").split("\n\n")
     return f"""# Clients
 
-How to use them: [Call an API that honours Idempotency-Key](../how-to/call-an-api.md),
+How to use them: [Call an API that supports Idempotency-Key](../how-to/call-an-api.md),
 [Keys across services](../how-to/keys-across-services.md).
 
 | library | name | extra |
@@ -248,57 +293,326 @@ How to use them: [Call an API that honours Idempotency-Key](../how-to/call-an-ap
 
 ## Sent
 
-{own_doc(client.Sent)} `sent_of(response)` and `sent_of(error)` give it.
+{own_doc(client.Sent)} `sent_of(response)` and `sent_of(error)` return it.
 
 {table("name", "meaning", rows=sent)}"""
 
 
 def proxy_page() -> str:
-    notes = notes_of(ProxySettings)
-    proxy = [
-        (
-            code(field.name),
-            "" if field.default is MISSING else code(repr(field.default)),
-            code(PREFIXES["proxy"] + field.name.upper()),
-            notes[field.name],
-        )
-        for field in fields(ProxySettings)
-        if field.name in PROXY
-    ]
-    http = ", ".join(code(name) for name in HTTP if name != "profile")
+    proxy = settings_table(PROXY_SECTION)
+    http = ", ".join(code(name) for name in HTTP_SECTION.names if name != "profile")
     return f"""# Proxy
 
 How to use it: [Protect a service in any language](../how-to/proxy.md). The command: [twicesafe proxy](cli.md).
 
 ## Settings
 
-Set them in `[proxy]` of `twicesafe.toml`, or in environment variables. Durations are seconds, or text: `"30s"`, `"1h30m"`, `"7d"`. In a variable, separate several
-values with commas. The options `--upstream`, `--listen`, `--admin`, `--workers` and `--store` override both. An unknown name is
-refused.
+Set them in the section `[proxy]` of `twicesafe.toml`, or in environment variables. The options `--upstream`, `--listen`, `--admin`,
+`--workers` and `--store` override both. Durations are seconds, or text: `"30s"`, `"1h30m"`, `"7d"`. In a variable, separate several
+values with commas. An unknown name is an error.
 
-{table("setting", "default", "variable", "meaning", rows=proxy)}
-The store is `--store`, `TWICESAFE_STORE_URL`, or `url` in `[store]`.
+{proxy}
+The store comes from `--store`, `TWICESAFE_STORE_URL`, or `url` in `[store]`.
 
 ## Settings of the HTTP layer
 
-Set them in `[http]`, or in variables that begin with `{PREFIXES["http"]}`: `profile` (`draft`, `stripe`, `paypal`, `webhook:github` and
-similar), and these settings of [HttpPolicy](http.md#settings): {http}. Here `unknown_status` is 502 by default. `key_from` is a list of
-`header:NAME`, `query:NAME`, `json:PATH` and `body`.
+Set them in the section `[http]`, or in variables that begin with `TWICESAFE_HTTP_`. `profile` is `draft`, `stripe`, `paypal`,
+`webhook:github` or similar. The other settings are those of [HttpPolicy](http.md#settings): {http}.
+
+In the proxy, `unknown_status` is 502 by default, and `key_from` is a list of `header:NAME`, `query:NAME`, `json:PATH` and `body`.
 
 ## Signals and exit
 
 | signal | what happens |
 |---|---|
-| SIGTERM, SIGINT | it accepts no new requests, gives running ones `grace` seconds, and exits with status 0 |
-| SIGHUP | it reads the settings again, and new workers take over; invalid settings change nothing |
+| SIGTERM, SIGINT | the proxy accepts no new requests, gives running ones `grace` seconds, and exits with status 0 |
+| SIGHUP | the proxy reads the settings again, and new workers take over; invalid settings change nothing |
 
-With invalid settings it exits with status 2 before it listens.
+If the settings are invalid at the start, the proxy exits with status 2 before it listens.
 
 ## Metrics
 
-`/metrics` of the admin listener shows the sum over all workers:
+`/metrics` of the admin listener shows [the metrics of a receiver and those of the proxy](metrics.md), added up over all workers.
+"""
 
-{table("metric", "label", "meaning", rows=[(code(f"twicesafe_proxy_{n}" + ("_total" if k == "counter" else "")), label, text) for n, (k, label, text) in NAMED.items()])}"""
+
+def metrics_page() -> str:
+    groups = dict.fromkeys(row.group for row in METRICS)
+    sections = [
+        f"## {group}\n\n"
+        + table(
+            "metric",
+            "kind",
+            "labels",
+            "meaning",
+            "comes from",
+            rows=[_metric_row(row) for row in METRICS if row.group == group],
+        )
+        for group in groups
+    ]
+    alerts = [
+        (
+            code(alert.name),
+            alert.severity,
+            alert.lasting,
+            alert.summary,
+            ", ".join(code(row.full_name) for row in metrics_of(alert)),
+            alert.next_step,
+        )
+        for alert in ALERTS
+    ]
+    levels: dict[str, list[str]] = {}
+    for event, level in log_observer.LEVELS.items():
+        levels.setdefault(logging.getLevelName(level), []).append(code(event.__name__))
+    limits = notes_of(Thresholds)
+    return f"""# Metrics, alerts, health
+
+How to use them: [metrics](../how-to/metrics.md), [traces](../how-to/traces.md), [logs](../how-to/logs.md), [health](../how-to/health.md),
+[alerts](../how-to/alerts.md). All of this is made from one table.
+
+In OpenTelemetry names have a dot after the prefix and no `_total`: *twicesafe.deliveries*, *twicesafe.store_seconds*. A histogram has its
+buckets in both. No label grows with keys or tenants; `PrometheusObserver(scope=…)` adds the label `scope` to metrics that come from keys.
+
+{"".join(section + chr(10) for section in sections)}
+### Outcomes
+
+{table("outcome", "meaning", rows=[(code(name), text) for name, text in OUTCOMES.items()])}
+## Alerts
+
+`twicesafe alerts` prints them as rules for Prometheus.
+
+{table("alert", "severity", "for", "meaning", "looks at", "next step", rows=alerts)}
+## Thresholds of health
+
+Fields of `twicesafe.health.Thresholds`:
+
+{table("threshold", "default", "what is compared", rows=[(code(field.name), code(repr(field.default)), limits[field.name]) for field in fields(Thresholds)])}
+## Levels of the log
+
+{table("level", "events", rows=[(name, ", ".join(events_)) for name, events_ in levels.items()])}
+A `Refused` for a mismatch is a WARNING.
+"""
+
+
+def _metric_row(row: Metric) -> tuple[str, ...]:
+    labels = "; ".join(
+        f"{code(name)}: {', '.join(map(code, values)) or 'as it happens'}"
+        for name, values in row.labels.items()
+    )
+    sources = dict.fromkeys(code(source.event.__name__) for source in row.sources)
+    return code(row.full_name), row.kind, labels, row.meaning, ", ".join(sources) or "the proxy"
+
+
+def settings_table(section: Section) -> str:
+    """The settings of one section of the file, as its model has them."""
+    notes = section.notes()
+    rows = []
+    for setting in section.settings.values():
+        made = callable(setting.field.default)
+        default = REQUIRED if made else section.default(setting.name, {})
+        plain = default is not REQUIRED
+        shown = sorted(default) if isinstance(default, frozenset) else default
+        rows.append(
+            (
+                code(setting.name),
+                code(repr(shown)) if plain else "",
+                code(setting.variable),
+                notes.get(setting.name, ""),
+            )
+        )
+    return table("setting", "default", "variable", "meaning", rows=rows)
+
+
+def configuration_page() -> str:
+    parts = []
+    for name in SECTIONS:
+        section = section_named(name)
+        parts.append(f"## {name}\n\n{section.words}\n\n{settings_table(section)}")
+    return f"""# Settings
+
+How to use them: [Settings in a file](../how-to/configuration.md). Every table below is one section of `twicesafe.toml` or
+`twicesafe.yaml`. The command line overrides the variable, the variable overrides the file, the file overrides the default. Durations are
+seconds, or text: `"30s"`, `"1h30m"`, `"7d"`. In a variable, separate several values with commas. `backoff.first` is `first` in the section
+`[policy.backoff]`.
+
+{chr(10).join(parts)}"""
+
+
+def example_plan() -> planning.Plan:
+    """The plan that the explanation shows: its inputs are stated there."""
+    delays = planning.MixedDelays(
+        (0.99, planning.BackoffDelays(within="3d")), (0.01, planning.UniformDelays("30d"))
+    )
+    workload = planning.Workload(rate="500/s", duplicates="2%", delays=delays)
+    prices = planning.Prices(duplicate=0.01, storage=0.12, fixed=20)
+    return planning.plan(workload, store="postgresql", window="7d", prices=prices)
+
+
+def planning_page() -> str:
+    found = example_plan()
+    windows = ("1h", "6h", "1d", "3d", "7d", "30d")
+    load, prices = found.workload, found.prices
+    assert prices is not None
+    covered = [
+        (
+            window,
+            as_percent(1 - load.delays.outside(seconds(window))),
+            f"{load.late_per_second(seconds(window)) * 86400:,.0f}",
+            f"{planning.storage(load, 'postgresql', seconds(window)).bytes / 1e9:,.1f} GB",
+            f"{planning.cost(load, 'postgresql', prices, seconds(window)).total:,.2f}",
+        )
+        for window in windows
+    ]
+    sizes = [
+        (
+            each.store,
+            f"{each.bytes_per_key:.0f}",
+            "–" if each.sweep_share is None else f"{each.sweep_share / load.new_keys * 1e6:.1f} µs",
+        )
+        for each in found.storage
+    ]
+    keys = [
+        (
+            each.keys,
+            f"{each.bits} per ms" if each.per_millisecond else str(each.bits),
+            f"{each.probability:.1g}",
+        )
+        for each in found.collisions
+    ]
+    best, returns = found.best, found.returns
+    assert best is not None
+    assert returns is not None
+    return f"""# Planning: the formulas
+
+[How to plan](../how-to/plan.md) shows the command. This page says what it computes, and from what. The tables and the picture are made by
+the code.
+
+The example on this page: 500 deliveries per second, 2 % of them duplicates. 99 % of the duplicates are retries with exponential back-off
+over 3 days, 1 % are redriven by people within 30 days. A duplicate that has its effect twice costs 0.01, a gigabyte 0.12 a month, the
+server 20 a month, in whatever currency. These prices are invented; the command has none of its own.
+
+![Risk and cost by window](../pictures/plan.svg)
+
+## How many duplicates come after the window
+
+The *window* is the policy's `retention`: how long a record is kept after completion. A duplicate with a delay D longer than the
+window W runs again. The share of duplicates that do is P(D > W), which depends on how delays are distributed:
+
+| delays | P(D > W) | for |
+|---|---|---|
+| `UniformDelays(within=H)` | 1 − W/H | redrives by people, queues that were stopped |
+| `BackoffDelays(within=H, first=F)` | ln(H/W) / ln(H/F), for W between F and H | senders with exponential back-off |
+| `ExponentialDelays(mean=M)` | e^(−W/M) | delays without a longest one |
+| `ObservedDelays(ages)` | the share of the ages that are longer than W | what was measured |
+| `MixedDelays((p, A), (1−p, B))` | p × P(A > W) + (1−p) × P(B > W) | several kinds of duplicates |
+
+A sender with exponential back-off makes equally many retries in each doubling of the delay: its delays are uniform on a logarithmic scale,
+which is the second row. It counts every retry alike, although the later ones happen only if all before failed, so it errs on the safe side.
+A sender counts its delay from its first attempt, the retention from completion, which is later: that is on the safe side too.
+
+The *window for a risk* is the inverse: the smallest W with P(D > W) ≤ risk. For observed ages the command also states an upper bound with
+95 % confidence, by [Wilson's score interval](https://doi.org/10.1080/01621459.1927.10502953) (1927): with n duplicates
+and none of them late, the risk can still be about 3/n.
+
+With a rate r of deliveries and a share d of duplicates, r × d × P(D > W) duplicates per second run again.
+
+{table("window", "covers", "run twice per day", "size in PostgreSQL", "cost per month", rows=covered)}
+## How much is stored
+
+By [Little's law](https://doi.org/10.1287/opre.9.3.383) (1961), records = new keys per second × time that each is kept:
+
+    records = r × (1 − d) × (W + S)
+    bytes   = records × bytes per key
+
+S is the interval of the sweep; it is 0 on Redis, which expires records by itself. Late duplicates make records too. They are left out: at most d / (1 − d) × P(D > W) of the records. Bytes per key are those of the
+[published benchmark](performance.md), with a result of {RESULT_BYTES} bytes and a key of {KEY_BYTES}, with indexes. Your own results and keys are
+added byte by byte:
+
+{table("store", "bytes per key", "sweep, per removed key", rows=sizes)}
+Databases store pages, not bytes. The published sizes are older than the narrow layout of today, so an SQLite file is up to a
+quarter smaller than planned for results up to 400 bytes; it is up to a third larger for
+results up to 2 KiB, and up to two thirds between 2 and 4 KiB, where each result fills a page. A test holds these bounds. PostgreSQL
+compresses large results, which is not planned for.
+
+**Memory of Redis and Valkey.** While the server writes a snapshot or rewrites its log, a child process shares the memory until
+the parent writes to it. In the worst case all of it is copied: the [manual](https://redis.io/docs/latest/operate/oss_and_stack/management/optimization/memory-optimization/)
+says that it may use up to twice the memory normally used. `memory to save` is that bound.
+
+## What a window costs
+
+    cost(W) = fixed + bytes(W) × price of storage
+              + r × d × P(D > W) × month × price of a duplicate
+
+A month is a twelfth of 365.25 days, a gigabyte 10⁹ bytes. More window is more storage and fewer duplicates. Between the points where
+the curve of P bends, the cost is convex; a golden-section search finds the least cost of each part, and the best part wins. In the
+example the best window is {spoken_duration(best.window)}, for {best.total:,.2f} a month; the 7 days of the example cost {found.cost.total if found.cost else 0:,.2f}.
+
+*Return*: without protection every duplicate has its effect, which costs r × d × month × price. What is saved, divided by what the protection
+costs: {returns.ratio:,.0f} for each 1 spent in the example.
+
+## Collisions of keys
+
+Two of n random values of b bits are equal with probability 1 − e^(−n(n−1) / 2^(b+1)), the birthday bound. Ids that begin with a time can only meet
+ids of the same millisecond. With λ ids per millisecond, one millisecond has λ²/2 pairs on average. A collision does harm only while the
+other record is kept. Within a year, at the rate of the example and a window of 7 days:
+
+{table("keys", "random bits", "two operations with one key", rows=keys)}
+The bits of UUIDs are in [RFC 9562](https://www.rfc-editor.org/rfc/rfc9562), sections 5.4 and 5.7, those of ULIDs in their
+[specification](https://github.com/ulid/spec), for generators without a counter. A content hash and the stored identity are SHA-256. Generators that are
+badly seeded, or a sender that reuses ids, are far more likely than all of these: fingerprints find them.
+
+**What it cannot do.** It knows nothing about bursts: rate and share are averages. Duplicates are taken to be independent of each other; a long
+outage makes many at once, all of them late. A store does not count repeats, so their share and ages come from you or from an
+observer in your process.
+"""
+
+
+def planning_names_page() -> str:
+    classes = [
+        planning.Workload, planning.Plan, planning.Storage, planning.Prices, planning.Cost, planning.Return,
+        planning.Collision, planning.Measured,
+    ]  # fmt: skip
+    sections = []
+    for cls in classes:
+        notes, types = notes_of(cls), annotations_of(cls)
+        rows = [(code(f.name), code(types[f.name]), notes.get(f.name, "")) for f in fields(cls)]
+        rows += [
+            (code(n), code(_returns(p)), first_line(p))
+            for n, p in vars(cls).items()
+            if isinstance(p, property) and not n.startswith("_")
+        ]
+        sections.append(
+            f"## {cls.__name__}\n\n{own_doc(cls)}\n\n"
+            + table("field", "type", "meaning", rows=rows)
+        )
+    delays = [
+        (code(cls.__name__), own_doc(cls))
+        for cls in (
+            planning.UniformDelays, planning.BackoffDelays, planning.ExponentialDelays,
+            planning.ObservedDelays, planning.MixedDelays,
+        )
+    ]  # fmt: skip
+    functions = [
+        (code(f"{f.__name__}{_signature(f)}"), first_line(f))
+        for f in (
+            planning.plan, planning.storage, planning.bytes_per_key, planning.records, planning.cost,
+            planning.cost_curve, planning.best_window, planning.return_on, planning.collisions,
+            planning.collision_probability, planning.measure, planning.measured_from, planning.svg,
+        )
+    ]  # fmt: skip
+    return f"""# Planning
+
+How to use it: [Plan the window and the store](../how-to/plan.md). The formulas: [explanation](../explanation/planning.md). All names are in
+`twicesafe.planning`, which needs no extra.
+
+## Functions
+
+{table("function", "meaning", rows=functions)}
+## Delays
+
+{table("class", "meaning", rows=delays)}
+{_class_section(planning.DuplicateSample)}
+{chr(10).join(sections)}"""
 
 
 def errors_page() -> str:
@@ -320,11 +634,11 @@ def errors_page() -> str:
         )
     return f"""# Errors
 
-Every error has `.key`, `.retryable` and `.http_status`. Its text says what happened, who must act and what to do next. `retryable`
-means that the same call may succeed later, unchanged. Import all of them from `twicesafe`. Errors can be pickled, so they work with
-process pools. They never show a whole key, only the first eight hex digits of its identity.
+Import all errors from `twicesafe`. Each has `.key`, `.retryable` and `.http_status`, and its text says what happened, who must act and
+what to do next. `retryable` means that the same call, unchanged, may succeed later. Errors can be pickled, so they work with process
+pools. They never show a whole key, only the first eight hex digits of its identity.
 
-Exceptions of your handler are not in this list. They reach the caller unchanged.
+Your handler's own exceptions are not in this list. They reach the caller unchanged.
 
 ```text
 {fitted(textwrap.dedent(tree))}
@@ -360,8 +674,8 @@ def states_page() -> str:
     ]
     return f"""# States and transitions
 
-One table in the code, `_core.lifecycle.TRANSITIONS`, defines what can happen to a record, and this page is generated from it. Nothing
-else can happen. Every transition is one atomic conditional write of the store.
+What can happen to a record is defined in one table, `_core.lifecycle.TRANSITIONS`; this page is generated from it. Every transition
+is one atomic, conditional write. [The rules of the protocol](protocol.md) say what a store guarantees beyond this table.
 
 ## States
 
@@ -383,10 +697,41 @@ Rows are states, columns are events, cells are the next state. An empty cell cha
 {table("event", "moves", "meaning", rows=event_rows)}
 ## Why a handler starts again
 
-The reason is in `record.cause`, and in `current_claim().cause` in a handler. The first start has none. A record that was swept or lost
-leaves no trace: the next start counts as the first.
+The reason is in `record.cause` and, inside a handler, in `current_claim().cause`. The first start has none. After a record was swept
+or lost, the next start counts as the first.
 
 {table("cause", "meaning", rows=_enum_rows(Cause))}"""
+
+
+def protocol_page() -> str:
+    from twicesafe.testing import StoreConformance
+    from twicesafe.testing._conformance import rules_of
+
+    doc = inspect.cleandoc(protocol.__doc__ or "").partition("by number:")[2]
+    known = {name: line(text) for name, text in re.findall(r"    (P\d+) +(.+(?:\n {6,}.+)*)", doc)}
+    checked: dict[str, list[str]] = {name: [] for name in known}
+    for test, rule in rules_of(StoreConformance).items():
+        for name in rule.protocol:
+            checked[name].append(test)
+    rows = [(name, text, folded(checked[name])) for name, text in known.items()]
+    return f"""# The rules of the protocol
+
+Every store and every worker keeps these rules. Comments in the code and tests cite them by number. The conformance suite, which is
+part of the package, tests what they require of a store, blocking and async. What they require of a worker (all of P7, and most of
+P9 and P10) is tested with the receiver.
+
+{table("rule", "meaning", "conformance tests", rows=rows)}
+[States and transitions](states.md) lists what can happen to a record. [Write your own store](../how-to/write-a-store.md) shows how to
+run the suite.
+"""
+
+
+def folded(names: list[str]) -> str:
+    """A list of tests for a table: its length, and the names on request."""
+    if not names:
+        return ""
+    count = "1 test" if len(names) == 1 else f"{len(names)} tests"
+    return f"<details><summary>{count}</summary>{'<br>'.join(map(code, names))}</details>"
 
 
 def evidence() -> str:
@@ -400,8 +745,8 @@ def evidence() -> str:
     found = sum(mutant["schedule"] is not None for mutant in proof["mutants"])
     return (
         f"{schedules:,} simulated schedules and {len(tried)} trials on real servers (killed, cut off, "
-        f"frozen, with wrong clocks) broke {broken or 'no'} promise{'s' if broken > 1 else ''}; the "
-        f"simulation caught {found} of {len(proof['mutants'])} bugs that were planted in the protocol."
+        f"frozen, with wrong clocks) broke {broken or 'no'} promise{'s' if broken > 1 else ''}. The "
+        f"simulation found {found} of {len(proof['mutants'])} bugs that we planted in the protocol."
     )
 
 
@@ -418,9 +763,9 @@ def map_page() -> str:
 
 ![The layers of the package, from values at the top to testing at the bottom](../pictures/rooms.svg)
 
-A layer imports only the layers above it; `tests/house/test_layers.py` reads the imports and checks this. The core decides and does
-no I/O. Stores and runtime act, and never import each other. [Why generators](why-generators.md) explains how blocking and async code share
-one core.
+A layer imports only the layers above it; `tests/house/test_layers.py` checks the imports. The core makes the decisions and does no
+I/O. Stores and the runtime do the I/O, and never import each other. [Why generators](why-generators.md) explains how blocking and async
+code share one core.
 
 {drawing.table_of_rooms(ROOT / "src" / "twicesafe")}"""
 
@@ -447,18 +792,17 @@ def walks_page() -> str:
         listing = textwrap.indent(drawing.listing(_recording(name)), "    ")
         parts.append(
             f"## {title}\n\n"
-            f"{len(steps)} calls of functions of the package, in {files} files.\n\n"
-            f"![{title}: the folders that it visits, call by call](../pictures/walk-{name}.svg)\n\n"
+            f"{len(steps)} function calls in {files} files.\n\n"
+            f"![{title}: the folders that the call visits](../pictures/walk-{name}.svg)\n\n"
             f'??? note "The functions, in order"\n    ```text\n{listing}\n    ```\n'
         )
     return """# Walks through the code
 
-Where does a call go? Each picture is the recording of one real call: time goes to the right, one dot per function of the
-package, and its row is the folder that the function is in. A pale dot is a generator or a coroutine that goes on where it had
-stopped.
+Where does a call go? Each picture shows one recorded call. Time runs to the right. Each dot is a call of one of the package's
+functions, in the row of its folder. A pale dot is a generator or a coroutine that resumes.
 
-`python -m tests.house.walks` records them again on real servers, `python docs/generate.py` draws them. `tests/house/test_walks.py`
-fails if a function of a walk is gone, or if a call on SQLite takes another way.
+To record the walks again on real servers, run `python -m tests.house.walks`; `python docs/generate.py` then draws them.
+`tests/house/test_walks.py` fails if a function no longer exists, or if a call on SQLite takes a different path.
 
 """ + "\n".join(parts)
 
@@ -510,6 +854,7 @@ _AT: dict[State | None, tuple[int, int]] = {
     State.PARKED: (620, 300),
     State.COMPLETED: (880, 60),
     State.FAILED: (880, 300),
+    State.SUSPENDED: (360, 420),
 }
 _WIDE, _HIGH = 126, 40
 
@@ -520,7 +865,7 @@ def lifecycle_svg() -> str:
     body = [_edge(a, b, label, edges) for (a, b), label in edges.items()]
     used = {state for edge in edges for state in edge}
     body += [_node(state) for state in _AT if state in used]
-    return document(980, 360, "The life of a record, as workers move it", body)
+    return document(980, 460, "The life of a record, as workers move it", body)
 
 
 def _node(state: State | None) -> str:
@@ -592,42 +937,39 @@ def stores_page() -> str:
     can = [
         (
             code(field.name),
-            *("yes" if getattr(cls.capabilities, field.name) else "–" for cls in stores),
             notes.get(field.name, ""),
+            *("yes" if getattr(cls.capabilities, field.name) else "–" for cls in stores),
         )
         for field in fields(Capabilities)
     ]
     sections = []
     for cls, schemes in stores.items():
         options = _options(homes[cls])
-        known = (
-            table(
-                "option", "default", rows=[(code(n), code(_shown(d))) for n, d in options.items()]
-            )
-            if options
-            else "No options.\n"
-        )
+        rows = [(code(n), code(_shown(d)), _OPTIONS[n]) for n, d in options.items()]
+        known = table("option", "default", "meaning", rows=rows) if options else "No options.\n"
         sections.append(
             f"## {titles[cls]}\n\nURL: {', '.join(code(s + ':') for s in schemes)}\n\n"
-            f"```text\n{fitted(homes[cls].__doc__ or '')}\n```\n\n{known}"
+            f"{_for_users(homes[cls])}\n\n{known}"
         )
     return f"""# Stores
 
-A store is opened by its URL: `Receiver.open("sqlite:///keys.db?synchronous=normal")`. The scheme chooses the store, query
-parameters configure it, and unknown parameters are refused by name. `Receiver.open()` without a URL is SQLite in the user's
-data folder. The spellings of SQLAlchemy are understood too (`postgresql+psycopg://`, `postgresql+psycopg2://`,
-`mysql+pymysql://`, `mysql+asyncmy://`, `mariadb+pymysql://`, `sqlite+aiosqlite:///` …), so that one URL can serve both. The driver is
-still chosen here: psycopg, PyMySQL and sqlite3, for blocking and async use. Only `postgresql+asyncpg://` chooses one, for async use.
-Other packages add schemes through the entry-point group `twicesafe.stores`: [write your own
-store](../how-to/write-a-store.md).
+A URL opens a store: `Receiver.open("sqlite:///keys.db?synchronous=normal")`. The scheme selects the store, and the query
+parameters configure it. An unknown parameter is an error. `Receiver.open()` without a URL opens a SQLite file in the user's
+data folder.
+
+You can pass the same URL to twicesafe and to SQLAlchemy: `postgresql+psycopg://`, `postgresql+psycopg2://`, `mysql+pymysql://`,
+`mysql+asyncmy://`, `mariadb+pymysql://`, `sqlite+aiosqlite:///` and similar spellings work. twicesafe still uses its own driver:
+psycopg, PyMySQL or sqlite3, blocking and async. Only `postgresql+asyncpg://` selects another one, for async use.
+
+Other packages can add schemes through the entry-point group `twicesafe.stores`: [write your own store](../how-to/write-a-store.md).
 
 ## What each can do
 
 Each store declares its `Capabilities` in the code, and the conformance suite tests what it declares.
 
-{table("capability", *titles.values(), "meaning", rows=can)}
-For what each of them cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and the pages of the
-servers: [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md).
+{table("capability", "meaning", *titles.values(), rows=can)}
+For what a store cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and the pages of the
+stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md).
 
 {chr(10).join(sections)}"""
 
@@ -645,32 +987,39 @@ def cli_page() -> str:
                 yield from section(f"{name} {short}", inner[short])
             return
         rows = [
-            (code(", ".join(p.opts) if p.opts[0].startswith("-") else _argument(p)), _meaning_of(p))
+            (_shown_as(p), _meaning_of(p))
             for p in command.params
-            if p.name != "help"
+            if p.name != "help" and common.get(_shown_as(p)) != _meaning_of(p)
         ]
+        known = table("option", "meaning", rows=rows) if rows else ""
         said = re.sub(r"(?<!\\)\[/?\w*\]", "`", inspect.cleandoc(command.help)).replace("\\[", "[")
-        yield f"## {name}\n\n{said}\n\n{table('option', 'meaning', rows=rows)}"
+        yield f"## {name}\n\n{said}\n\n{known}"
 
-    status = inspect.cleandoc(twicesafe._cli.__doc__ or "").partition("everywhere:\n\n")[2]
+    every = [p for p in get_command(app).commands["stats"].params if p.name != "help"]
+    common = {_shown_as(p): _meaning_of(p) for p in every}
+    status = inspect.cleandoc(twicesafe._cli.__doc__ or "").partition("every command:\n\n")[2]
+    failing = inspect.cleandoc(exits.__doc__ or "").split("\n\n")[1]
     return f"""# Command line
 
-`pip install "twicesafe[cli]"` installs `twicesafe`; `python -m twicesafe` is the same. With `--json`, every command prints one
-document to standard output (`sweep --every`: one per round). The field names are stable.
+`pip install "twicesafe[cli]"` installs `twicesafe`; `python -m twicesafe` is the same.
 
-Exit status:
+## Options of every command
+
+{table("option", "meaning", rows=list(common.items()))}
+With `--json`, a command prints one document to standard output (`sweep --every`: one per round). The field names are stable.
+`bench` and `demo` have their own `--store`.
+
+## Exit status
 
 ```text
-{inspect.cleandoc("    " + status)}
+{textwrap.dedent(status)}
 ```
 
-{line((exits.__doc__ or "").partition("status.")[2])}
+{line(failing)}
 
 ## Settings
 
-```text
-{fitted(config.__doc__ or "")}
-```
+{_for_users(config)}
 
 {chr(10).join(section("twicesafe", get_command(app)))}
 ## JSON
@@ -680,8 +1029,11 @@ Of a record: {", ".join(map(code, _RECORD))}. Times are ISO 8601, in UTC; `id` i
 """
 
 
-def _argument(parameter: Any) -> str:
-    return str(parameter.metavar or parameter.name).strip("[]")
+def _shown_as(parameter: Any) -> str:
+    """The options of a parameter, or the name of an argument."""
+    if parameter.opts[0].startswith("-"):
+        return code(", ".join(parameter.opts))
+    return code(str(parameter.metavar or parameter.name).strip("[]"))
 
 
 _RECORD = (
@@ -695,6 +1047,11 @@ _JSON = [
     ("`stats`", "`store`, `total`, `by_state`, `stuck`, `expired`, `oldest_in_progress`"),
     ("`sweep`", "`removed`, `examined`, `more`"),
     ("`doctor`", "`store`, `source`, `healthy`, `findings`: a list of `level`, `what`, `remedy`"),
+    ("`plan`", ("`store`, `window`, `duplicates`, `target`, `storage`: a list per store, `cost`, `best`, `returns`, "
+     "`collisions`, `measured`; seconds, bytes and shares as numbers, None for what is infinite or not asked")),
+    ("`config check`", "`file`, `valid`, `settings`: how many are set, `problems`: a list of texts"),
+    ("`config show`", "`file`, `settings`: a list of `section`, `setting`, `value`, `from`, `place`"),
+    ("`config schema`", "the JSON schema itself"),
     ("`migrate`", "`store`, `done`: what was done, in words; with `--sql`: `sql`"),
     ("`verify`", ("`handler`, `ok`, `verdict`, `notes`, `trials`: a list of `kind`, `name`, `starts`, "
      "`fault`, `note`, and of a bad interleaving its `story`")),
@@ -721,6 +1078,50 @@ def _options(home: ModuleType) -> dict[str, Any]:
         home = importlib.import_module(settings)
     found: dict[str, Any] = getattr(home, "OPTIONS", {})
     return found
+
+
+_OPTIONS = {
+    "synchronous": "`full`: every commit is synced to the disk. `normal`: a power cut may lose the last commits.",
+    "timeout": "Seconds to wait for a connection, a lock or an answer.",
+    "table": "The first part of all table names.",
+    "migrate": "Create or upgrade the tables when the store is opened.",
+    "schema": "The database schema of the tables; default: the first one of `search_path`.",
+    "pool": "Connections per process, at most.",
+    "prepare": "Prepare statements on the server. Use `false` behind a pooler in transaction mode.",
+    "wake": "Wake waiters in other processes by a notification. `false`: they poll.",
+    "generations": "How long one partition is written to, such as `6h`: [drop tables instead of sweeping](../how-to/drop-cleanup.md).",
+    "ssl": "`prefer`, `off`, `require` (encrypted) or `verify` (encrypted, and the server's name is checked).",
+    "ssl_ca": "File with the CA certificate, for `verify`.",
+    "socket": "Path of a Unix socket, instead of host and port.",
+    "prefix": "The first part of all key names.",
+    "wait_replicas": "How many replicas must have a claim or a result before it counts.",
+    "wait_timeout": "Seconds to wait for those replicas.",
+    "db": "Number of the database; a Cluster has none.",
+    "sentinel_user": "User of the sentinels, if it differs.",
+    "sentinel_password": "Password of the sentinels, if it differs.",
+    "ca_certs": "File with the CA certificate, for TLS.",
+    "certfile": "File with the client's certificate.",
+    "keyfile": "File with the client's private key.",
+    "verify": "`false` accepts any certificate of the server.",
+}
+"""What the options of the stores mean, by name."""
+
+
+def _for_users(home: ModuleType) -> str:
+    """The docstring of a module as Markdown, without its list of files."""
+    beside = Path(home.__file__ or "").parent
+    parts: list[str] = []
+    for part in inspect.cleandoc(home.__doc__ or "").split("\n\n"):
+        if not part.startswith(" "):
+            parts.append(line(part))
+        elif not (beside / f"{part.split()[0]}.py").exists():
+            block = f"```text\n{textwrap.dedent(part)}\n```"
+            if parts and parts[-1].endswith("```"):
+                block = (
+                    f"{parts.pop().removesuffix('```')}\n{block.removeprefix('```text' + chr(10))}"
+                )
+            parts.append(block)
+    return "\n\n".join(parts)
 
 
 def _shown(value: object) -> str:
@@ -767,7 +1168,7 @@ def values_page() -> str:
     ]
     return f"""# Values: outcomes, records, events
 
-These are the values that a receiver returns. All are immutable, except the claim, which changes while it is held.
+A receiver returns these values. All are immutable except the claim, which changes while it is held.
 
 {chr(10).join(parts)}
 ## Events
@@ -808,33 +1209,41 @@ def _active_claim() -> str:
         *((code(n), first_line(p)) for n, p in vars(cls).items() if isinstance(p, property)),
         (code("check()"), first_line(cls.check)),
     ]
-    return f"## ActiveClaim\n\n{own_doc(cls)} `current_claim()` gives it to a handler.\n\n" + table(
-        "name", "meaning", rows=rows
+    return (
+        f"## ActiveClaim\n\n{own_doc(cls)} In a handler, `current_claim()` returns it.\n\n"
+        + table("name", "meaning", rows=rows)
     )
 
 
 def api_page() -> str:
     sections = [
         _class_section(
-            twicesafe.Receiver, "AsyncReceiver is the async version, with the same names."
+            twicesafe.Receiver, "`AsyncReceiver` is the async version, with the same names."
         ),
         _class_section(twicesafe.Key),
-        _class_section(claims.Claim, "AsyncClaim is the async version."),
-        _class_section(handlers.MessageHandler, "AsyncMessageHandler is the async version."),
-        _class_section(twicesafe.Inbox, "AsyncInbox is the async version, with the same names."),
-        _class_section(twicesafe.Outbox, "AsyncOutbox is the async version, with the same names."),
+        _class_section(claims.Claim, "`AsyncClaim` is the async version."),
+        _class_section(handlers.MessageHandler, "`AsyncMessageHandler` is the async version."),
+        _class_section(twicesafe.Inbox, "`AsyncInbox` is the async version, with the same names."),
         _class_section(
-            twicesafe.OutboxRelay, "AsyncOutboxRelay is the async version, with the same names."
+            twicesafe.Outbox, "`AsyncOutbox` is the async version, with the same names."
         ),
+        _class_section(
+            twicesafe.OutboxRelay, "`AsyncOutboxRelay` is the async version, with the same names."
+        ),
+        _class_section(
+            consumers.Consumer,
+            "Import it from `twicesafe.consumers`. `AsyncConsumer` is the async version, with the same names.",
+        ),
+        _class_section(consumers.DeadLetters, "Import it from `twicesafe.consumers`."),
     ]
     functions = [
         (code(f"{f.__name__}{_signature(f)}"), first_line(f))
         for f in (context.current_claim, context.current_key, context.key_scope)
     ]
     names = ", ".join(code(n) for n in sorted(twicesafe.__all__) if n not in errors.__all__)
-    return f"""# Names
+    return f"""# API
 
-All public names import from `twicesafe`: {names}, and the [errors](errors.md).
+Import all of these from `twicesafe`: {names}, and the [errors](errors.md).
 
 {chr(10).join(sections)}
 ## Functions
@@ -843,22 +1252,22 @@ All public names import from `twicesafe`: {names}, and the [errors](errors.md).
 
 
 def _class_section(cls: type, more: str = "") -> str:
-    rows = []
-    for base in reversed(cls.__mro__):
+    """The class's own names first, then those of its bases."""
+    rows: dict[str, tuple[str, str]] = {}
+    for base in cls.__mro__:
         if not base.__module__.startswith("twicesafe"):
             continue
         for name, thing in vars(base).items():
-            if name.startswith("_") and name != "__call__":
+            if name in rows or (name.startswith("_") and name != "__call__"):
                 continue
             inner = getattr(thing, "__func__", thing)
             if inspect.isfunction(inner):
                 called = "" if name == "__call__" else f".{name}"
-                rows.append((code(called + _signature(inner)), first_line(inner)))
+                rows[name] = (code(called + _signature(inner)), first_line(inner))
             elif isinstance(thing, property):
-                rows.append((code(f".{name}"), first_line(thing)))
-    unique = dict(rows)
+                rows[name] = (code(f".{name}"), first_line(thing))
     return f"## {cls.__name__}\n\n{own_doc(cls)} {more}\n\n" + table(
-        "name", "meaning", rows=list(unique.items())
+        "name", "meaning", rows=list(rows.values())
     )
 
 
@@ -895,6 +1304,8 @@ def main() -> int:
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             sys.stdout.write(f"written: docs/{name}\n")
+    for name, text in shipped().items():
+        (ROOT / name).write_text(text, "utf-8")
     for path in (ROOT / "README.md", HERE / "index.md", HERE / "evidence.md"):
         path.write_text(with_evidence(path.read_text("utf-8")), "utf-8")
     return 0
