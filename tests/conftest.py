@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from twicesafe._values.context import active, scope_of_context
 
 pytest_plugins = ["tests.servers.fixtures", "tests.maps.recording"]
 
@@ -52,3 +56,38 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.delenv("TWICESAFE_STORE_URL", raising=False)
     return home
+
+
+def left_behind() -> dict[str, object]:
+    """What later tests would notice: settings that decide whether a line of ours is logged, and a claim in
+    the context, from which keys are derived."""
+    ours = logging.getLogger("twicesafe")
+    return {
+        "lines disabled up to level": logging.root.manager.disable,
+        "level of the root logger": logging.root.level,
+        "level of our logger": ours.level,
+        "our logger is disabled": ours.disabled,
+        "our logger propagates": ours.propagate,
+        "claim in the context": active.get(),
+        "scope in the context": scope_of_context(),
+    }
+
+
+NOTHING_LEFT = left_behind()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A test that leaves such a thing behind fails itself, and not some later test."""
+    try:
+        return (yield)
+    finally:
+        left = left_behind()
+        if left != NOTHING_LEFT:
+            logging.disable(logging.NOTSET)
+            logging.root.setLevel(logging.WARNING)
+            ours = logging.getLogger("twicesafe")
+            ours.setLevel(logging.NOTSET)
+            ours.disabled, ours.propagate = False, True
+            active.set(None)
+            pytest.fail(f"this test, or a fixture that ended with it, left this behind: {left}")

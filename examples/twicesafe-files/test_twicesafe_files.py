@@ -1,4 +1,4 @@
-"""The whole test file of a store: how to open it, and how to damage a record."""
+"""The complete test file of a store: how to open it, and how to damage a record."""
 
 from __future__ import annotations
 

@@ -1,18 +1,19 @@
-"""Files: one file per key, in a folder of one machine; one lock makes every request atomic.
+"""Files: one file per key, in a folder on one machine; one lock makes every request atomic.
 
     files:///var/lib/keys        Receiver.open finds this by the package's entry point
 
-What is decided is decided by `twicesafe.stores.lifecycle`; a store only loads a row, asks it, and saves.
-A request changes one file, by writing a new one and renaming it: a reader, or a process that comes
-after a crash, finds the old record or the new one, never half of one. Time is the machine's wall
-clock, so a step of that clock reaches leases (``server_clock=False``); the fence still allows one
-result only. Needs a local disk: locks of network file systems are not to be trusted.
+`twicesafe.stores.lifecycle` makes all decisions; the store only loads a row, calls it, and saves. A
+request writes a new file and renames it, so a reader, or a process after a crash, finds the old record
+or the new one, never half of one. Time is the machine's wall clock, so changing that clock changes
+leases (``server_clock=False``); the fence still allows only one result. It needs a local disk, because
+locks of network file systems are unreliable.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +24,12 @@ import msgspec
 from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
 from twicesafe.stores import (
     AuditEntry,
+    AuditLog,
     Browse,
     Capabilities,
     ClaimRequest,
+    Count,
+    Filter,
     Forget,
     History,
     Page,
@@ -42,6 +46,7 @@ from twicesafe.stores import (
     SweepReport,
     ThreadedStore,
     lifecycle,
+    matches,
     moment,
     wall_clock,
 )
@@ -153,26 +158,39 @@ class FilesStore(Store):
         now, rows = self._now(), [kept.row for kept in self._all()]
         running = [row for row in rows if row.state is State.IN_PROGRESS]
         states = [row.state for row in rows]
+        due = [row.expires_at for row in rows if lifecycle.is_expired(row, now)]
         return Stats(
             by_state={state: states.count(state) for state in set(states)},
             stuck=sum(row.lease_until <= now for row in running),
-            expired=sum(lifecycle.is_expired(row, now) for row in rows),
+            expired=len(due),
             oldest_in_progress=moment(min(r.changed_at for r in running)) if running else None,
+            oldest_expired=moment(min(due)) if due else None,
         )
 
     def _browse(self, ask: Browse) -> Page:
-        found = [
-            kept
-            for kept in reversed(self._all())
-            if (not ask.after or kept.number < int(ask.after))
-            and (ask.state is None or kept.row.state is ask.state)
-            and kept.row.scope[: len(ask.scope)] == ask.scope
-            and not lifecycle.is_expired(kept.row, self._now())
-        ]
+        last = int(ask.after) if ask.after else sys.maxsize
+        found = [kept for kept in self._found(ask) if kept.number < last]
         page = found[: ask.limit]
         return Page(
             [kept.row for kept in page], str(page[-1].number) if len(found) > len(page) else ""
         )
+
+    def _count(self, ask: Count) -> int:
+        return min(ask.limit, len(self._found(ask)))
+
+    def _found(self, ask: Filter) -> list[Kept]:
+        now = self._now()
+        return [kept for kept in reversed(self._all()) if matches(kept.row, ask, now)]
+
+    def _audit_log(self, ask: AuditLog) -> list[AuditEntry]:
+        log = [
+            msgspec.structs.replace(entry, scope=kept.row.scope, value=kept.row.value)
+            for kept in self._all()
+            for entry in kept.audit
+            if entry.at >= moment(ask.since)
+        ]
+        log.sort(key=lambda entry: entry.at)
+        return log[: -ask.limit - 1 : -1]
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -225,6 +243,8 @@ _ACTS: dict[type, Callable[[FilesStore, Any], Any]] = {
     Sweep: FilesStore._sweep,
     Survey: FilesStore._survey,
     Browse: FilesStore._browse,
+    Count: FilesStore._count,
+    AuditLog: FilesStore._audit_log,
 }
 
 

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from ._core.http.key_field import BadKey, field_of, parse_key
 from ._core.http.policy import HttpPolicy
 from ._forking import RenewedLock
-from ._values.context import ActiveClaim, current_claim, current_key
+from ._values.context import ActiveClaim, active
 from ._values.keys import MAX_KEY_BYTES, Key, uuid7
 from .errors import InvalidKeyError
 
@@ -67,8 +67,8 @@ def outgoing_key(step: str, *, policy: HttpPolicy = _DRAFT) -> str:
 
     Derived keys have 69 characters. If the policy allows fewer, they are sent as a UUID.
     """
-    current = current_key()
-    return uuid7() if current is None else as_sent(current.derive(step), policy)
+    claim = active.get()
+    return uuid7() if claim is None else as_sent(claim.key.derive(step), policy)
 
 
 def as_sent(key: Key, policy: HttpPolicy) -> str:
@@ -90,7 +90,7 @@ def numbered(call: str) -> str:
     ``"POST /charges #2"`` is the second such call of this run. The number is stable if every run
     makes the same calls in the same order; otherwise name the steps.
     """
-    claim = current_claim()
+    claim = active.get()
     if claim is None:
         return call
     if len(call.encode("utf-8", "replace")) > MAX_KEY_BYTES - 16:

@@ -40,8 +40,8 @@ def tamper(tmp_path: Path) -> Tamper:
     def write(key: str, result: bytes, state: int) -> None:
         with closing(sqlite3.connect(tmp_path / "keys.db")) as db, db:
             changed = db.execute(
-                "UPDATE twicesafe_records SET result = ?, state = ? WHERE id = ?",
-                (result, state, Key(key).id),
+                "UPDATE twicesafe_keys SET result = ?, state = ? WHERE id = ?",
+                (result, state, Key(key).id[:16]),
             )
             assert changed.rowcount == 1
 
@@ -51,7 +51,7 @@ def tamper(tmp_path: Path) -> Tamper:
 def state_number(path: Path, key: str | Key) -> int:
     id_ = key.id if isinstance(key, Key) else Key(key).id
     with closing(sqlite3.connect(path)) as db:
-        found = db.execute("SELECT state FROM twicesafe_records WHERE id = ?", (id_,))
+        found = db.execute("SELECT state FROM twicesafe_keys WHERE id = ?", (id_[:16],))
         return found.fetchone()[0]
 
 
@@ -147,8 +147,8 @@ def test_any_row_is_understood_or_reported(
         completed = state_number(path, key)
         with closing(sqlite3.connect(path)) as db, db:
             db.execute(
-                "UPDATE twicesafe_records SET result = ?, state = ? WHERE id = ?",
-                (result, state, key.id),
+                "UPDATE twicesafe_keys SET result = ?, state = ? WHERE id = ?",
+                (result, state, key.id[:16]),
             )
         try:
             receiver.process(key, ran.append, 1)

@@ -111,7 +111,7 @@ def test_a_big_table_on_postgresql(postgres_url: str, on: Any, tmp_path: Path):
         row = row_of(case, case.run(tmp_path / str(size), rounds=3, lap=0.002))
         assert row.cells["twicesafe"]
         with psycopg.connect(postgres_url) as connection:
-            counted = connection.execute("SELECT count(*) FROM growth_records").fetchone()
+            counted = connection.execute("SELECT count(*) FROM growth_keys").fetchone()
             assert counted is not None
             assert counted[0] >= size
 

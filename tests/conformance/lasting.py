@@ -57,7 +57,7 @@ class FenceRestartsOnReopening(Lasting):
     """The highest fence was only in memory."""
 
     kind = _LosesTheFloor
-    rejected_by = "test_fences_go_on_after_a_sweep_and_reopening"
+    rejected_by = "test_fences_keep_increasing_after_a_sweep_and_reopening"
 
 
 class _LosesTheTrail(LastingStore):
@@ -68,7 +68,7 @@ class _LosesTheTrail(LastingStore):
 
 class TrailEndsWithTheProcess(Lasting):
     kind = _LosesTheTrail
-    rejected_by = "test_the_trail_is_there_after_reopening"
+    rejected_by = "test_the_audit_trail_survives_reopening"
 
 
 class _LooksBack(LastingStore):
@@ -164,7 +164,7 @@ class HearsItselfOnly(Waking):
 
     patience = 0.3
     kind = _HearsItselfOnly
-    rejected_by = "test_a_watcher_hears_of_the_end[complete]"
+    rejected_by = "test_a_watcher_is_woken_at_the_end[complete]"
 
 
 LOSING = [

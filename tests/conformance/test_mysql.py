@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.servers import shared
+from twicesafe._core.protocol import Request
 from twicesafe._engines.mysql import AsyncMysqlStore, MysqlStore
 from twicesafe._engines.mysql.programs import MysqlPrograms
 from twicesafe._engines.mysql.settings import Settings
+from twicesafe._engines.sql.commands import COLUMNS, Change, atomically
+from twicesafe._engines.sql.migrations import first_steps
+from twicesafe.stores._base import Program
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
 from twicesafe.testing._conformance import (
     BatchRules,
+    BrowsingRules,
     ClaimRules,
+    CompletionRules,
     ConcurrencyRules,
     LeaseRules,
+    OperatorRules,
     RetentionRules,
 )
 
@@ -56,12 +64,12 @@ class Mariadb(StoreUnderTest):
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
         self._execute(
-            f"UPDATE {self._table(place)}_records SET state = 99 WHERE id = x'{id.hex()}'"
+            f"UPDATE {self._table(place)}_keys SET state = 99 WHERE id = x'{id[:16].hex()}'"
         )
 
     def refuse(self, place: Place) -> bytes:
         self._execute(
-            f"ALTER TABLE {self._table(place)}_records"
+            f"ALTER TABLE {self._table(place)}_keys"
             " ADD CONSTRAINT quota CHECK (OCTET_LENGTH(result) < 100000)"
         )
         return b"R" * 200_000
@@ -70,14 +78,14 @@ class Mariadb(StoreUnderTest):
         table = self._taken.pop(place.name, None)
         if table is not None:
             self._execute(
-                f"ALTER TABLE {table}_records DROP CONSTRAINT IF EXISTS quota",
-                f"DELETE FROM {table}_records",
+                f"ALTER TABLE {table}_keys DROP CONSTRAINT IF EXISTS quota",
+                f"DELETE FROM {table}_keys",
                 f"DELETE FROM {table}_audit",
                 f"UPDATE {table}_meta SET floor = 0",
             )
             self._free.append(table)
 
-    def _execute(self, *statements: str) -> None:
+    def _execute(self, *statements: str) -> Any:
         import pymysql
 
         server: Any = shared("mariadb")
@@ -91,8 +99,98 @@ class Mariadb(StoreUnderTest):
                 ssl_disabled=True,
             )
         ) as connection:
+            cursor = connection.cursor()
             for statement in statements:
-                connection.cursor().execute(statement)
+                cursor.execute(statement)
+            return cursor.fetchall()
+
+
+class OlderMariadb(Mariadb):
+    """The schema of an older version, in tables of its own."""
+
+    _free: ClassVar[list[str]] = []
+    version: ClassVar[int] = 1
+    store: ClassVar[type[MysqlStore]] = MysqlStore
+
+    def open_store(self, place: Place) -> MysqlStore:
+        table = self._table(place)
+        if not self._execute(f"SHOW TABLES LIKE '{table}\\_meta'"):
+            for part in range(self.version):
+                self._execute(*first_steps("mysql", table, part + 1, part))
+        now = f"(SELECT ms FROM {table}_clock)"
+        url = f"{shared('mariadb').url}?table={table}&pool=5&timeout=60"
+        return self.store(Settings.of(url), now)
+
+    def tidy(self, place: Place) -> None:
+        table = self._taken.pop(place.name, None)
+        if table is not None:
+            parts = ("records", "keys", "wide", "audit", "meta", "clock")
+            self._execute(f"DROP TABLE IF EXISTS {', '.join(f'{table}_{part}' for part in parts)}")
+
+
+class PushedBack(MysqlStore):
+    """Before each request all records go back to the wide table, except the newest (its number counts).
+
+    Nothing is swept while records are moved: a sweep ends the migration first.
+    """
+
+    def __init__(self, *settings: Any) -> None:
+        self._ids: dict[bytes, bytes] = {}
+        super().__init__(*settings)
+
+    def perform(self, request: Request) -> Any:
+        self._push_back([request])
+        return super().perform(request)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        self._push_back(requests)
+        return super().perform_many(requests)
+
+    def _push_back(self, requests: Sequence[Any]) -> None:
+        if any(request.op == "sweep" for request in requests):
+            self.migrate()
+        whole = (request.id for request in requests if hasattr(request, "id"))
+        self._ids.update((id_[:16], id_) for id_ in whole)
+        self.refresh()
+        if self.programs.moves is None:
+            return
+        table, names = self.settings.table, COLUMNS.partition(", ")[2]
+        ids = " UNION ALL ".join(f"SELECT x'{id_.hex()}' AS whole" for id_ in self._ids.values())
+        ids = ids or "SELECT x'' AS whole"
+        most = (
+            f"JOIN ({ids}) AS w ON k.id = LEFT(w.whole, 16)"
+            f" JOIN (SELECT MAX(n) AS last FROM {table}_keys) AS m ON k.n < m.last"
+        )
+
+        def push() -> Program[None]:
+            yield Change(
+                f"INSERT INTO {table}_wide (n, id, {names}) SELECT k.n, w.whole, {names}"
+                f" FROM {table}_keys k {most}"
+            )
+            yield Change(
+                f"UPDATE {table}_audit a JOIN {table}_wide w ON a.id = LEFT(w.id, 16) SET a.id = w.id"
+            )
+            yield Change(f"DELETE k FROM {table}_keys k JOIN {table}_wide w ON w.n = k.n")
+
+        self._run(lambda: atomically(push(), MysqlPrograms.begin))
+
+
+@pytest.mark.usefixtures("mariadb")
+class TestWide(OlderMariadb, ClaimRules, CompletionRules, OperatorRules):
+    """The schema of the first versions, on which this one works too."""
+
+    modes = ("blocking",)
+
+
+@pytest.mark.usefixtures("mariadb")
+class TestMoving(
+    OlderMariadb, ClaimRules, CompletionRules, OperatorRules, BrowsingRules, BatchRules
+):
+    """A migration that was interrupted: every request finds its record in the wide table."""
+
+    modes = ("blocking",)
+    version = 2
+    store = PushedBack
 
 
 @pytest.mark.usefixtures("mariadb")

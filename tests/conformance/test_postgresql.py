@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import atexit
 import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import psycopg
 import pytest
 
 from tests.servers import shared
+from twicesafe._core.protocol import Request
 from twicesafe._engines.postgresql import PostgresStore
 from twicesafe._engines.postgresql.async_store import AsyncpgStore, AsyncPostgresStore
+from twicesafe._engines.postgresql.columns import NarrowColumns
 from twicesafe._engines.postgresql.settings import Settings
+from twicesafe._engines.sql.commands import COLUMNS
+from twicesafe._engines.sql.migrations import first_steps
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
+from twicesafe.testing._conformance import (
+    BatchRules,
+    BrowsingRules,
+    ClaimRules,
+    CompletionRules,
+    DurabilityRules,
+    FailureRules,
+    LeaseRules,
+    OperatorRules,
+    RetentionRules,
+    SearchingRules,
+    TransitionRules,
+    ValueRules,
+)
 
 NOW = "(SELECT ms FROM {clock})"
 """The server's clock, replaced by a row that the test moves."""
@@ -30,8 +49,8 @@ def hand(url: str) -> psycopg.Connection[Any]:
 class Postgres(StoreUnderTest):
     engine: ClassVar[str] = "postgres"
     awaited: ClassVar[Any] = AsyncPostgresStore
-    parts: ClassVar[tuple[str, ...]] = ("records", "meta", "audit", "clock")
-    holder: ClassVar[str] = "records"
+    parts: ClassVar[tuple[str, ...]] = ("keys", "wide", "records", "meta", "audit", "clock")
+    holder: ClassVar[str] = "keys"
 
     def _settings(self, place: Place) -> Settings:
         return Settings.of(f"{shared(self.engine).url}?table={place.name}&pool=20&timeout=60")
@@ -60,7 +79,10 @@ class Postgres(StoreUnderTest):
         self.hand.execute(f"UPDATE {place.name}_clock SET ms = %s", (place.clock(),))
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
-        self.hand.execute(f"UPDATE {place.name}_records SET state = 99 WHERE id = %s", (id,))
+        self.hand.execute(
+            f"UPDATE {place.name}_{self.holder} SET state = 99 WHERE id = %s::uuid",
+            (id[:16].hex(),),
+        )
 
     def refuse(self, place: Place) -> bytes:
         self.hand.execute(
@@ -76,6 +98,103 @@ class Postgres(StoreUnderTest):
 @pytest.mark.usefixtures("postgres")
 class TestPsycopg(Postgres, StoreConformance):
     pass
+
+
+class WidePostgres(Postgres):
+    """The schema of the first versions, on which this one works too."""
+
+    holder = "records"
+    version: ClassVar[int] = 1
+
+    def _clock(self, place: Place) -> str:
+        if not self.hand.execute("SELECT to_regclass(%s)", (f"{place.name}_meta",)).fetchone()[0]:  # type: ignore[index]
+            for part in range(self.version):
+                for statement in first_steps("postgresql", place.name, part + 1, part):
+                    self.hand.execute(statement)  # type: ignore[arg-type]
+        return super()._clock(place)
+
+    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
+        self.hand.execute(f"UPDATE {place.name}_{self.holder} SET state = 99 WHERE id = %s", (id,))
+
+
+class MovingPostgres(WidePostgres):
+    """A migration that was interrupted: every request finds its record in the wide table."""
+
+    version = 2
+    holder = "keys"
+
+    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
+        Postgres.corrupt(self, place, id)
+        self.hand.execute(f"UPDATE {place.name}_wide SET state = 99 WHERE id = %s", (id,))
+
+    def open_store(self, place: Place) -> PostgresStore:
+        return PushedBack(self._settings(place), self._clock(place))
+
+
+class PushedBack(PostgresStore):
+    """Before each request all records go back to the wide table.
+
+    Nothing is swept while records are moved: a sweep ends the migration first.
+    """
+
+    def __init__(self, *settings: Any) -> None:
+        self._ids: dict[bytes, bytes] = {}
+        super().__init__(*settings)
+
+    def perform(self, request: Request) -> Any:
+        self._push_back([request])
+        return super().perform(request)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        self._push_back(requests)
+        return super().perform_many(requests)
+
+    def _push_back(self, requests: Sequence[Any]) -> None:
+        if any(request.op == "sweep" for request in requests):
+            self.migrate()
+        whole = (request.id for request in requests if hasattr(request, "id"))
+        self._ids.update((id_[:16], id_) for id_ in whole)
+        table, wide = self.settings.table, f"{self.settings.table}_wide"
+        names = [name for name in COLUMNS.split(", ") if name != "id"]
+        read = ", ".join(NarrowColumns().read(name, "gone.") for name in names)
+        if hand(shared("postgres").url).execute("SELECT to_regclass(%s)", (wide,)).fetchone()[0]:  # type: ignore[index]
+            hand(shared("postgres").url).execute(
+                f"""
+                WITH whole AS (SELECT unnest(%s::bytea[]) AS id),
+                gone AS (DELETE FROM {table}_keys k USING whole w
+                    WHERE uuid_send(k.id) = substr(w.id, 1, 16) RETURNING k.*, w.id AS whole),
+                trail AS (UPDATE {table}_audit a SET id = gone.whole FROM gone
+                    WHERE a.id = substr(gone.whole, 1, 16))
+                INSERT INTO {wide} (id, {", ".join(names)}, awaited)
+                SELECT gone.whole, {read}, coalesce(gone.awaited, false) FROM gone""",
+                (list(self._ids.values()),),
+            )
+
+
+@pytest.mark.usefixtures("postgres")
+class TestWide(WidePostgres, StoreConformance):
+    modes = ("blocking",)
+
+
+@pytest.mark.usefixtures("postgres")
+class TestMoving(
+    MovingPostgres,
+    ClaimRules,
+    LeaseRules,
+    CompletionRules,
+    FailureRules,
+    OperatorRules,
+    RetentionRules,
+    BrowsingRules,
+    SearchingRules,
+    BatchRules,
+    DurabilityRules,
+    ValueRules,
+    TransitionRules,
+):
+    """All rules of one node at a time: in a migration no one puts records back into the wide table."""
+
+    modes = ("blocking",)
 
 
 @pytest.mark.usefixtures("postgres")

@@ -44,9 +44,6 @@ class Generations(Postgres):
         turn(store)
         store.close()
 
-    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
-        self.hand.execute(f"UPDATE {place.name}_generations SET state = 99 WHERE id = %s", (id,))
-
 
 def turn(store: PostgresStore) -> bool | None:
     """Open the next generation now."""
@@ -57,7 +54,7 @@ def turn(store: PostgresStore) -> bool | None:
 
 class GenerationConformance(StoreConformance):
     @rule()
-    def test_a_sweep_takes_bites_and_goes_on_where_it_was(self) -> Script[None]:
+    def test_a_sweep_works_in_steps_and_resumes(self) -> Script[None]:
         """One DROP takes all, whatever the limit: that is what it is for."""
         for number in range(7):
             yield from expiring(State.COMPLETED, self.tick, Key(f"old-{number}"))

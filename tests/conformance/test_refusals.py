@@ -52,7 +52,7 @@ class Sinks(LimitedMemory):
         return super().perform(request)
 
 
-CHANGES = "test_a_refused_payload_changes_nothing_and_the_claim_is_served[completed]"
+CHANGES = "test_a_refused_payload_changes_nothing_and_the_claim_can_complete[completed]"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ CHANGES = "test_a_refused_payload_changes_nothing_and_the_claim_is_served[comple
     [
         (Swallows, CHANGES),
         (Releases, CHANGES),
-        (Sinks, "test_one_refused_of_a_batch_does_not_sink_the_others"),
+        (Sinks, "test_one_refused_request_does_not_fail_its_batch"),
     ],
 )
 def test_a_broken_store_is_rejected(kind: type[LimitedMemory], rejected_by: str, tmp_path: Path):

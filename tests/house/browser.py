@@ -61,7 +61,7 @@ class Browser:
     """Opens one page after another and remembers every request that left this machine."""
 
     def __init__(self, page: Any, home: str) -> None:
-        self._page, self._home = page, home
+        self.page, self._home = page, home
         self.left: list[str] = []
         self.failed: list[str] = []
         page.on("request", self._asked)
@@ -78,17 +78,17 @@ class Browser:
 
     def look(self, path: str, *widths: int) -> list[dict[str, Any]]:
         """What there is to say about a page, at each width."""
-        self._page.set_viewport_size({"width": widths[0], "height": 900})
-        self._page.goto(self._home + path)
+        self.page.set_viewport_size({"width": widths[0], "height": 900})
+        self.page.goto(self._home + path)
         seen = []
         for width in widths:
-            self._page.set_viewport_size({"width": width, "height": 900})
-            seen.append(self._page.evaluate(LOOK))
+            self.page.set_viewport_size({"width": width, "height": 900})
+            seen.append(self.page.evaluate(LOOK))
         return seen
 
 
 @contextmanager
-def opened(home: str) -> Iterator[Browser]:
+def opened(home: str, **settings: Any) -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is installed (./dev servers)")
@@ -96,6 +96,6 @@ def opened(home: str) -> Iterator[Browser]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=SWITCHES)
         try:
-            yield Browser(browser.new_page(), home)
+            yield Browser(browser.new_page(**settings), home)
         finally:
             browser.close()

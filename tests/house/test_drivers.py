@@ -29,6 +29,9 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 from twicesafe import AsyncInbox, AsyncReceiver, ConfigurationError, Inbox, Outbox, OutboxRelay, Receiver
 from twicesafe.outbox.publishers import open_publisher
+from twicesafe.consumers.sources.nats import JetStreamSource
+from twicesafe.consumers.sources.rabbitmq import RabbitSource
+from twicesafe.consumers.sources.redis import RedisStreamSource
 try:
     {statement}
 except ConfigurationError as error:
@@ -37,6 +40,8 @@ except ConfigurationError as error:
 """
 
 CASES = [
+    ("starlette", "from twicesafe.dashboard import dashboard"),
+    ("jinja2", "from twicesafe.dashboard import dashboard"),
     ("redis", "Receiver.open('redis://127.0.0.1:1/0')"),
     ("redis", "AsyncReceiver.open('redis://127.0.0.1:1/0')"),
     ("redis", "Receiver.open('redis+cluster://127.0.0.1:1')"),
@@ -53,12 +58,35 @@ CASES = [
     ("nats", "open_publisher('nats://127.0.0.1:1')"),
     ("aio_pika", "open_publisher('amqp://127.0.0.1:1/')"),
     ("confluent_kafka", "open_publisher('kafka://127.0.0.1:1')"),
+    ("boto3", "open_publisher('sqs://?region=x')"),
     ("httpx", "open_publisher('http://127.0.0.1:1/')"),
+    ("redis", "RedisStreamSource.open('redis://127.0.0.1:1/0?stream=s&group=g')"),
+    ("nats", "JetStreamSource.open('nats://127.0.0.1:1?stream=s&durable=d')"),
+    ("aio_pika", "RabbitSource.open('amqp://127.0.0.1:1/?queue=q')"),
     ("nats", "OutboxRelay.open('sqlite:///no/such/folder/x.db', 'nats://127.0.0.1:1')"),
+    (
+        "confluent_kafka",
+        "from twicesafe.consumers.sources.kafka import KafkaSource as S; S.open('kafka://127.0.0.1:1?topics=a&group=b')",
+    ),
+    (
+        "boto3",
+        "from twicesafe.consumers.sources.sqs import SqsSource as S; S.open('sqs://orders?region=x')",
+    ),
     ("httpx", "import twicesafe.client.httpx"),
     ("requests", "import twicesafe.client.requests"),
     ("aiohttp", "import twicesafe.client.aiohttp"),
     ("grpc", "import twicesafe.client.grpc"),
+    ("prometheus_client", "from twicesafe.observers import PrometheusObserver"),
+    ("opentelemetry", "from twicesafe.observers import OpenTelemetryObserver"),
+    ("celery", "import twicesafe.integrations.celery"),
+    ("dramatiq", "import twicesafe.integrations.dramatiq"),
+    ("rq", "import twicesafe.integrations.rq"),
+    ("taskiq", "import twicesafe.integrations.taskiq"),
+    ("faststream", "import twicesafe.integrations.faststream"),
+    ("fastmcp", "import twicesafe.integrations.mcp"),
+    ("langchain", "import twicesafe.integrations.langchain"),
+    ("pydantic_ai", "import twicesafe.integrations.pydantic_ai"),
+    ("agents", "import twicesafe.integrations.openai_agents"),
     ("uvicorn", "from twicesafe._proxy import run; run(None, None)"),
     ("h11", "from twicesafe._proxy import run; run(None, None)"),
 ]
@@ -98,7 +126,7 @@ def test_every_extra_brings_its_drivers():
 
 OF_THE_USER = {
     "aiomysql", "annotationlib", "asgiref", "asyncmy", "django", "fastapi", "hypothesis",
-    "opentelemetry", "pytest", "sqlalchemy", "sqlite3", "urllib3",
+    "pytest", "sqlalchemy", "sqlite3", "urllib3",
 }  # fmt: skip
 """Their objects are handed to us, or another package brings them; some are a newer Python's own."""
 

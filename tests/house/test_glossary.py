@@ -1,4 +1,4 @@
-"""One word per idea: docs/glossary.md lists the words that were retired, and none of them comes back.
+"""One word per idea: docs/contributing/words.md lists the retired words, and none of them comes back.
 
 A name (file, class, function, parameter) is split at capitals and underscores. Text is every
 docstring, comment, message and page.
@@ -15,7 +15,7 @@ import pytest
 
 from tests.house.repository import ROOT
 
-GLOSSARY = ROOT / "docs/glossary.md"
+WORDS = ROOT / "docs/contributing/words.md"
 CODE = ("src", "tests", "lab", "benchmarks", "examples", "docs")
 
 # Before a retired word, these make it another word.
@@ -36,7 +36,7 @@ QUOTED = {
 
 def retired() -> list[str]:
     """The first column of the last table."""
-    table = GLOSSARY.read_text().partition("## Retired words")[2]
+    table = WORDS.read_text().partition("## Retired words")[2]
     rows = re.findall(r"^\| ([a-z ,]+) \|", table, re.MULTILINE)
     return [word.strip() for row in rows if row != "retired" for word in row.split(",")]
 
@@ -99,7 +99,7 @@ def test_no_retired_word_in_a_module(path: Path):
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_retired_word_in_a_page(page: Path):
     text = page.read_text()
-    if page == GLOSSARY:
+    if page == WORDS:
         text = text.partition("## Retired words")[0]
     assert list(found_in_text(text, retired())) == []
 

@@ -23,11 +23,14 @@ LAYERS: dict[str, set[str]] = {
     "engines": {"_engines"},
     "transactions": {"_transactions"},
     "runtime": {"_runtime"},
-    "facades": {"receiver", "inbox", "outbox", "http", "propagation", "strategies"},
+    "facades": {
+        "receiver", "inbox", "outbox", "consumers", "http", "propagation", "strategies", "planning", "observers",
+        "health", "encryption", "signing",
+    },
     "front": {""},  # twicesafe/__init__.py: the public names
-    "shared edges": {"_edges"},
+    "shared edges": {"_edges", "configuration"},
     "edges": {
-        "asgi", "wsgi", "client", "integrations", "_proxy", "_cli", "_demo", "_bench", "__main__",
+        "asgi", "wsgi", "client", "integrations", "dashboard", "_proxy", "_cli", "_demo", "_bench", "__main__",
     },
     "testing": {"testing"},
 }  # fmt: skip
@@ -48,6 +51,7 @@ ALLOWED = {
     ("_cli", "_demo"): "`twicesafe demo` is a command",
     ("_cli", "_bench"): "`twicesafe bench` is a command",
     ("_cli", "_proxy"): "`twicesafe proxy` is a command",
+    ("_cli", "dashboard"): "`twicesafe dashboard` is a command",
     ("_proxy", "asgi"): "the proxy is the middleware in front of an upstream",
     (
         "_bench.place",
@@ -68,6 +72,10 @@ ALLOWED = {
     ("_cli.verify", "testing"): "`twicesafe verify` runs the shipped crash matrix",
     ("_demo", "testing"): "the demo kills workers with the crash kit",
     ("__main__", "_cli"): "`python -m twicesafe`",
+    (
+        "integrations.django.management.commands.twicesafe",
+        "_cli",
+    ): "`manage.py twicesafe …` is the command line on the project's store",
 }
 
 # Third-party packages that any module may load: the runtime dependencies.
@@ -81,7 +89,8 @@ HOMES = {
     "typer": {"_cli"},
     "click": {"_cli"},
     "rich": {"_cli", "_demo"},
-    "uvicorn": {"_proxy"},
+    "uvicorn": {"_proxy", "dashboard"},
+    "starlette": {"dashboard"},
     "h11": {"_proxy"},
     "pytest": {"testing"},
     "hypothesis": {"testing"},

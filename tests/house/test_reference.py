@@ -15,8 +15,8 @@ from twicesafe._core.lifecycle import TRANSITIONS
 from twicesafe.stores._urls import SCHEMES
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -24,7 +24,7 @@ def load() -> ModuleType:
     return module
 
 
-GENERATE = load()
+GENERATE, PHOTOGRAPH = load("generate"), load("photograph")
 PAGES: dict[str, str] = GENERATE.pages()
 
 
@@ -32,6 +32,12 @@ PAGES: dict[str, str] = GENERATE.pages()
 def test_page_is_what_the_code_says(page: str):
     committed = (ROOT / "docs" / page).read_text("utf-8")
     assert committed == PAGES[page], "run python docs/generate.py and commit what it writes"
+
+
+@pytest.mark.parametrize("path", GENERATE.shipped())
+def test_a_file_of_the_package_is_what_the_table_says(path: str):
+    made = GENERATE.shipped()[path]
+    assert (ROOT / path).read_text("utf-8") == made, "run python docs/generate.py and commit"
 
 
 def test_every_setting_error_and_transition_is_shown():
@@ -42,6 +48,24 @@ def test_every_setting_error_and_transition_is_shown():
     for (before, _), after in TRANSITIONS.items():
         move = f"{GENERATE._name(before)} → {GENERATE._name(after)}"
         assert move in PAGES["reference/states.md"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.endswith(".md")])
+def test_no_block_and_no_section_is_empty(page: str):
+    assert re.findall(r"^```\w*\n\s*```$", PAGES[page], re.MULTILINE) == []
+    assert re.findall(r"^## [^\n]*\n+(?=## )", PAGES[page], re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", ["reference/api.md", "reference/values.md", "reference/cli.md"])
+def test_every_name_has_a_meaning(page: str):
+    assert re.findall(r"^\|.*\|\s*\|$", PAGES[page], re.MULTILINE) == []
+
+
+def test_every_rule_that_the_code_cites_is_explained():
+    explained = re.findall(r"^\| (P\d+) \|", PAGES["reference/protocol.md"], re.MULTILINE)
+    texts = [path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")]
+    cited = {rule for text in texts for rule in re.findall(r"\bP[1-9]\d?\b", text)}
+    assert cited == set(explained)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/evidence.md"])
@@ -69,9 +93,8 @@ def test_the_stores_of_the_readme_are_what_the_code_declares():
 
 def test_no_picture_is_left_that_nothing_draws():
     kept = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
-    assert kept == {
-        page.removeprefix("pictures/") for page in PAGES if page.startswith("pictures/")
-    }
+    drawn = {page.removeprefix("pictures/") for page in PAGES if page.startswith("pictures/")}
+    assert kept == drawn | set(PHOTOGRAPH.names())
 
 
 def test_a_sequence_that_is_not_understood_is_refused():

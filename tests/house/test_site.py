@@ -54,7 +54,7 @@ NAME = re.compile(r"`(twicesafe(?:\.\w+)+)(?:\(.*?\))?`")
 PROOF = "docs/explanation/proof.md"
 """It names the files of the commit that was tried."""
 THEIRS = {"env.py": "Alembic's, in the reader's project"}
-NOT_PYTHON = re.compile(r"twicesafe\.(toml|db|stores|publishers)$")
+NOT_PYTHON = re.compile(r"twicesafe\.(toml|ya?ml|schema\.json|db|stores|publishers|sources)$")
 """Files, and the entry-point groups, which are no modules."""
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver, State, asgi
+from twicesafe import AsyncReceiver, State, asgi, current_key
 from twicesafe.asgi._exchange import AsgiExchange
 from twicesafe.http import HttpPolicy
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
@@ -351,3 +352,43 @@ async def test_a_stream_that_ends_early_without_an_error_is_not_recorded_as_comp
     await server.call(asgi={"version": "3.0", "spec_version": version})
     assert await server.state() is State.COMPLETED
     assert (await server.call())[0]["status"] == 410  # result-not-kept
+
+
+async def test_a_handler_that_never_waits_needs_no_round_of_the_loop():
+    order: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        order.append(f"handler of {current_key().value}")
+        await send(start())
+        await send(body(b"done"))
+
+    asyncio.get_running_loop().call_soon(order.append, "the next round of the loop")
+    await Server(app).call()
+    assert current_key() is None
+    await asyncio.sleep(0)
+    if sys.version_info < (3, 12):  # tasks cannot start at once there
+        order.reverse()
+    assert order == ["handler of k", "the next round of the loop"]
+
+
+async def test_a_handler_runs_in_a_task_of_the_loops_own_kind():
+    """An application may set a task factory, to trace its tasks for example."""
+    made: list[asyncio.Task[Any]] = []
+
+    def factory(loop: Any, work: Any, **more: Any) -> asyncio.Task[Any]:
+        made.append(asyncio.Task(work, loop=loop, **more))
+        return made[-1]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert current_key().value == "k"
+        assert asyncio.current_task() in made
+        await send(start())
+        await send(body(b"done"))
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(factory)
+    try:
+        sent = await Server(app).call()
+    finally:
+        loop.set_task_factory(None)
+    assert sent[1]["body"] == b"done"

@@ -528,7 +528,7 @@ def test_every_setting_is_explained_and_profiles_differ():
 @pytest.mark.item("P2")
 def test_the_cases_are_these():
     assert set(CASES) == {
-        "key-missing", "key-invalid", "key-reused", "in-progress", "outcome-unknown",
+        "key-missing", "key-invalid", "key-reused", "key-untrusted", "in-progress", "outcome-unknown",
         "result-not-kept", "request-too-large", "request-incomplete", "length-required",
         "store-unavailable",
         "upstream-unavailable", "upstream-failed", "attempt-failed", "request-malformed",

@@ -735,12 +735,12 @@ def counted(stage: Stage) -> dict[tuple[str, str], float]:
     """
 
     async def counts() -> dict[tuple[str, str], float]:
-        return {(c.name, c.label): c.value for c in stage.metrics.counts()}
+        return {(c.name, "".join(c.values)): c.cell[0] for c in stage.metrics.counts()}
 
     def is_idle() -> bool:
         asked = asyncio.run_coroutine_threadsafe(counts(), stage.server.loop)
         found.update(asked.result(60))
-        return not found[("in_flight", "")]
+        return not found[("proxy_in_flight", "")]
 
     found: dict[tuple[str, str], float] = {}
     until(is_idle, 60)
@@ -751,7 +751,7 @@ def counted(stage: Stage) -> dict[tuple[str, str], float]:
 def test_what_it_counts(stage: Stage):
     for key in ("k", "k", None):
         stage.send(key)
-    assert counted(stage)["responses", "201"] == 3
+    assert counted(stage)["proxy_responses_total", "201"] == 3
 
 
 @pytest.mark.item("O3")
@@ -761,8 +761,8 @@ def test_failures_of_the_upstream_are_counted_with_a_key_and_without(before: Bef
     stage = play(upstream={"url": url})
     for key in ("k", None):
         stage.send(key)
-    assert counted(stage)["upstream_failures", "Unreachable"] == 2
+    assert counted(stage)["proxy_upstream_failures_total", "Unreachable"] == 2
     stage, _ = before([b""], [b""])
     for key in ("k", "k", None):  # a held key is no failure of today
         stage.send(key)
-    assert counted(stage)["upstream_failures", "UpstreamLost"] == 2
+    assert counted(stage)["proxy_upstream_failures_total", "UpstreamLost"] == 2

@@ -278,8 +278,8 @@ def test_sighup_reads_the_settings_again(shop: Shop, tmp_path: Path, opened: Exi
         pass
     assert proxy.send("k")["x-again"] == "true"
     wanted = [
-        'twicesafe_proxy_keys_total{outcome="first"} 1',  # what the old ones counted, too
-        f'twicesafe_proxy_keys_total{{outcome="replay"}} {replays + 1}',
+        'twicesafe_deliveries_total{outcome="first"} 1',  # what the old ones counted, too
+        f'twicesafe_deliveries_total{{outcome="replayed"}} {replays + 1}',
     ]
     until(lambda: all(line in proxy.admin("/metrics")[1] for line in wanted))
 
@@ -294,7 +294,7 @@ def test_health_and_metrics_are_not_where_clients_come(
     until(lambda: json.loads(proxy.admin("/ready")[1])["workers"] == 2)
     for _ in range(3):
         proxy.send("k")
-    wanted = ['twicesafe_proxy_keys_total{outcome="replay"} 2', "twicesafe_proxy_workers 2"]
+    wanted = ['twicesafe_deliveries_total{outcome="replayed"} 2', "twicesafe_proxy_workers 2"]
     until(lambda: all(line in proxy.admin("/metrics")[1] for line in wanted))
     counted = proxy.admin("/metrics")[1]
     assert proxy.admin("/other")[0] == 404
@@ -305,6 +305,32 @@ def test_health_and_metrics_are_not_where_clients_come(
             )
             assert read(connection).body not in (b"alive\n", counted.encode())
     assert shop.effects()["none"] == 3  # they went to the shop
+
+
+def test_every_request_is_timed_and_logged_with_its_key(
+    shop: Shop, tmp_path: Path, opened: ExitStack
+):
+    (tmp_path / "twicesafe.toml").write_text(
+        '[proxy]\naccess_log = true\nlog_format = "json"\nlog_level = "info"\n'
+    )
+    proxy = Proxy(shop, tmp_path)
+    opened.enter_context(closing(proxy))
+    for _ in range(2):
+        proxy.send("secret-key")
+    until(lambda: proxy.errors.read_text().count('"responded"') == 2)
+    lines = [json.loads(line) for line in proxy.errors.read_text().splitlines()]
+    first, again = [line for line in lines if line.get("event") == "responded"]
+    assert (first["method"], first["route"], first["level"]) == ("POST", "/charges", "info")
+    assert (first["outcome"], again["outcome"]) == ("first", "replayed")
+    assert first["key"] == again["key"]
+    assert len(first["key"]) == 8
+    assert first["seconds"] > 0
+    assert "secret-key" not in proxy.errors.read_text()
+    wanted = [
+        "twicesafe_proxy_response_seconds_count 2",
+        'store_seconds_count{operation="claim"} 2',
+    ]
+    until(lambda: all(line in proxy.admin("/metrics")[1] for line in wanted))
 
 
 def test_without_an_admin_address_there_is_none(shop: Shop, tmp_path: Path, opened: ExitStack):

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from twicesafe._proxy import ProxySettings, load
-from twicesafe._proxy.settings import HOOKS, HTTP, PROXY, http_policy
+from twicesafe._proxy.settings import HTTP_SECTION, PROXY_SECTION, http_policy
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import BodyHash, HeaderField, HttpPolicy, JsonMember, QueryParameter
 
+HOOKS = set(HTTP_SECTION.without)
+HTTP, PROXY = HTTP_SECTION.names, PROXY_SECTION.names
 UP = {"upstream": "http://127.0.0.1:9000"}
 
 
@@ -159,7 +161,9 @@ def test_settings_travel_to_workers_as_they_are(file: Path):
 
 
 def test_every_setting_has_a_place():
-    assert set(PROXY) | {"store", "http"} == {field.name for field in fields(ProxySettings)}
+    assert set(PROXY) | {"store", "encryption", "http"} == {
+        field.name for field in fields(ProxySettings)
+    }
     assert set(HTTP) | HOOKS == {field.name for field in fields(HttpPolicy)} | {"profile"}
 
 

@@ -88,8 +88,8 @@ def test_a_result_that_cannot_be_stored_is_refused_before_the_commit(
 QUOTAS = {
     "sqlite": "CREATE TRIGGER quota BEFORE INSERT ON twicesafe_results WHEN length(NEW.body) > 100000"
     " BEGIN SELECT RAISE(ABORT, 'over the quota'); END",
-    "postgresql": "ALTER TABLE twicesafe_records ADD CHECK (octet_length(result) < 100000)",
-    "mysql": "ALTER TABLE twicesafe_records ADD CONSTRAINT quota CHECK (OCTET_LENGTH(result) < 100000)",
+    "postgresql": "ALTER TABLE twicesafe_keys ADD CHECK (octet_length(result) < 100000)",
+    "mysql": "ALTER TABLE twicesafe_keys ADD CONSTRAINT quota CHECK (OCTET_LENGTH(result) < 100000)",
 }
 """How a database says no to a large result, and to nothing else."""
 

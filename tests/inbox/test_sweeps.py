@@ -47,7 +47,7 @@ def shop(request: pytest.FixtureRequest, shop_of: Callable[[str], Shop]) -> Shop
 
 def expire(shop: Shop) -> None:
     with shop.door.transaction():
-        shop.door.sql("UPDATE twicesafe_records SET expires_at = 1 WHERE expires_at > 0")
+        shop.door.sql("UPDATE twicesafe_keys SET expires_at = 1 WHERE expires_at > 0")
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["accept", "process"])

@@ -105,12 +105,13 @@ def test_every_version_of_the_schema_has_its_migration():
     from twicesafe.integrations import alembic
 
     for engine in URLS:
-        assert len(files_of(engine)) == len(files_of(f"{engine}_outbox")) == alembic.NEWEST
+        assert len(files_of(engine)) == alembic.NEWEST
+        assert len(files_of(f"{engine}_outbox")) == alembic.NEWEST_OUTBOX
         assert first_steps(engine, "t", alembic.NEWEST)[-1].endswith(f"= {alembic.NEWEST}")
 
 
 def test_autogenerate_leaves_our_tables_alone():
-    assert not leave_alone("twicesafe_records", "table", {})
+    assert not leave_alone("twicesafe_keys", "table", {})
     assert leave_alone("orders", "table", {})
     assert leave_alone("twicesafe_like", "column", {})
 

@@ -42,7 +42,7 @@ def test_a_store_clock_that_is_set_in_mid_work_changes_nothing(
 
     def work() -> str:
         moved = ", ".join(f"{name} = {name} + {hours * HOUR}" for name in times)
-        shop.door.sql(f"UPDATE twicesafe_records SET {moved}")
+        shop.door.sql(f"UPDATE twicesafe_keys SET {moved}")
         shop.door.sql("INSERT INTO credits VALUES (1, 7)")
         return "done"
 

@@ -48,7 +48,7 @@ class Life:
         connection.close()
         self.inbox._runtime.deferred.wait(self.inbox.key(key).id, 20)
         connection = connect(self.url)
-        (found,) = run(connection, "SELECT attempt FROM twicesafe_records WHERE state = 3")
+        (found,) = run(connection, "SELECT attempt FROM twicesafe_keys WHERE state = 3")
         connection.close()
         return int(found[0])
 

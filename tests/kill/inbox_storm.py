@@ -193,7 +193,7 @@ def main() -> None:
     connection = connect(options.store)
     notes["charges"] = run(connection, "SELECT number, fence FROM charges ORDER BY number")
     notes["balance"] = run(connection, "SELECT balance FROM account")[0][0]
-    records = run(connection, "SELECT state, count(*) FROM twicesafe_records GROUP BY state")
+    records = run(connection, "SELECT state, count(*) FROM twicesafe_keys GROUP BY state")
     notes["records"] = [list(row) for row in records]
     connection.close()
     print(json.dumps(notes))

@@ -79,4 +79,4 @@ def test_a_process_that_is_terminated_in_mid_work_leaves_nothing(
         life.inbox.close()
         life.outbox.close()
     assert [row[0] for row in ask(shop_url, "SELECT amount FROM credits")] == ["whole"]
-    assert ask(shop_url, "SELECT attempt FROM twicesafe_records") in ([(1,)], ((1,),))
+    assert ask(shop_url, "SELECT attempt FROM twicesafe_keys") in ([(1,)], ((1,),))

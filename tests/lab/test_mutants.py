@@ -7,7 +7,7 @@ import pytest
 from lab.__main__ import main
 from lab.mutants import LIMIT, MUTANTS, mutated
 from lab.simulation import STUDIES
-from lab.simulation.campaign import hunt_all
+from lab.simulation.campaign import Hunt, hunt_all
 from lab.simulation.shrinking import shrink
 from lab.simulation.violations import SET_ASIDE
 
@@ -21,11 +21,18 @@ def test_there_are_enough_of_them():
 def test_a_mutant_is_found(name: str):
     [hunt] = hunt_all([name], LIMIT, jobs=1)
     assert hunt.schedule is not None
+    assert not hunt.survived
     study = STUDIES[hunt.study]
+    assert set(hunt.ways) == set(study.ways)
     assert hunt.invariant in study.rules
     _, violation = study.run(study.draw(hunt.schedule), None)
     assert violation is None  # it was the bug, and the bug is gone
     assert not SET_ASIDE
+
+
+def test_a_mutant_that_shows_itself_on_one_way_only_survives():
+    hunt = Hunt("a", "leases", "a bug", 7, ways={"flow": None})
+    assert hunt.survived
 
 
 def found(name: str) -> int:

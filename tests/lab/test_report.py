@@ -55,4 +55,4 @@ def test_a_page_does_not_hide_what_broke():
     page = report.as_markdown(proof)
     assert "| **1** |" in page
     assert "**not found**" in page
-    assert "**not as it must be**" in page
+    assert "**not as expected**" in page

@@ -74,6 +74,19 @@ def test_telling_a_schedule_does_not_change_it(study: Study):
     assert lines
 
 
+def test_the_fast_path_does_what_the_flow_does_event_by_event():
+    """Both make the same decisions, so a schedule tells the same story on either of them."""
+    leases = STUDIES["leases"]
+    for seed in range(200):
+        plan = leases.draw(seed)
+        assert plan.fast
+        fast: list[str] = []
+        flow: list[str] = []
+        leases.run(plan, fast.append)
+        leases.run(leases.ways["flow"](plan), flow.append)
+        assert fast == flow
+
+
 def test_a_campaign_from_the_command_line(capsys: pytest.CaptureFixture[str]):
     assert main(["simulate", "--schedules", "40", "--jobs", "1"]) == 0
     assert "40 schedules" in capsys.readouterr().out

@@ -53,6 +53,7 @@ redis7, redis7_url = _server_fixture("redis7"), _url_fixture("redis7")
 mariadb, mariadb_url = _server_fixture("mariadb"), _url_fixture("mariadb")
 nats, nats_url = _server_fixture("nats"), _url_fixture("nats")
 rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
+ministack, ministack_url = _server_fixture("ministack"), _url_fixture("ministack")
 
 
 @pytest.fixture(scope="session")

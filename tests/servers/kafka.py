@@ -153,6 +153,8 @@ class RealKafka(Kafka):
             "share.coordinator.state.topic.min.isr": 1,
             # A consumer joins at once, a broker comes back at once.
             "group.initial.rebalance.delay.ms": 0,
+            "group.consumer.min.heartbeat.interval.ms": 200,
+            "group.consumer.heartbeat.interval.ms": 200,
             "broker.session.timeout.ms": 3000,
             "broker.heartbeat.interval.ms": 500,
             **self._chosen,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-START_PATIENCE = 30.0
+START_PATIENCE = 120.0  # RabbitMQ takes ten seconds, and a minute on a busy machine
 
 
 class NoServerError(Exception):

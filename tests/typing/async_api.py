@@ -91,6 +91,7 @@ async def main() -> None:
         await typed.complete("five")  # pyright: ignore[reportArgumentType]
     assert_type(receiver.records(), AsyncIterator[Record])
     assert_type(await receiver.records_page(), tuple[list[Record], str])
+    assert_type(await receiver.count(stuck=True), int)
     assert_type(await with_outcome("o"), Outcome[int])
 
     assert_type(await receiver.record("k"), Record | None)

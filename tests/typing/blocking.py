@@ -29,6 +29,7 @@ from twicesafe import (
     current_claim,
     current_key,
 )
+from twicesafe.stores import AuditEntry
 
 
 @dataclass
@@ -145,6 +146,10 @@ receiver.release("k", by="ann")
 receiver.release("k")  # pyright: ignore[reportCallIssue]
 receiver.resolve("k", 5, by="ann", returns=int)
 assert_type(receiver.records(state=State.HELD), Iterator[Record])
+assert_type(receiver.records(state=["held", State.PARKED], since="2h"), Iterator[Record])
+receiver.records(sinse="2h")  # pyright: ignore[reportCallIssue]
+assert_type(receiver.count(value="tx-1", up_to=10), int)
+assert_type(receiver.audit_log(since="1d"), list[AuditEntry])
 assert_type(receiver.records_page(), tuple[list[Record], str])
 assert_type(receiver.options(scope=("t",)), Receiver)
 assert_type(current_key(), Key | None)

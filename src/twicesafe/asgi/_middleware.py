@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import copy_context
+import sys
+from collections.abc import Coroutine
+from contextvars import Context, copy_context
 from functools import partial
+from typing import Any
 
 from .._core.driving import drive_async
 from .._core.http.flow import Respond, Run
@@ -50,9 +53,10 @@ class IdempotencyMiddleware:
         if isinstance(step, Run):
             inner = Inner(scope, self._rules)
             running = AsgiExchange(step.exchange, inner, receive, send, own)
-            task = asyncio.get_running_loop().create_task(running.run(self.app))
+            inside = copy_context()  # the claim lives on in the context of the task
+            step.exchange.claim.leave_context()
+            task = _started(running.run(self.app), inside)
             self._running.add(task)  # the event loop holds only a weak reference
-            step.exchange.claim.leave_context()  # the claim lives on in the context of the task
             try:
                 return await running.over  # a cancellation here must not cancel the task
             except asyncio.CancelledError:
@@ -94,3 +98,12 @@ class IdempotencyMiddleware:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+
+
+def _started(work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
+    """A task that runs in this context. It starts at once, if Python and its event loop can: a task that
+    first waits for its turn costs the loop another round."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+        return asyncio.Task(work, loop=loop, context=context, eager_start=True)
+    return context.run(loop.create_task, work)

@@ -12,9 +12,9 @@ The first matching line decides:
 | anything else                                    | final         |
 
 So a 422, an unknown outcome and a handler's own 500 are final: under the same key the answer would
-be the same. "The first attempt may be running": no other caller can have used a new key that was sent
-once, so then a 409 is the application's own answer. On a retry, with a given or derived key, or with
-Retry-After, a 409 means "wait".
+be the same. When may the first attempt be running? On a retry, with a key that was given or derived, or
+if there is a Retry-After. Otherwise the key is new and was sent only once, so a 409 is the
+application's own answer.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from .._core.http.policy import HttpPolicy
 from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.settings import Duration, expect, refuse_unknown, seconds
+from ..signing import KeySigner
 
 __all__ = ["TRY_AGAIN", "RetryPolicy"]
 
@@ -41,18 +42,21 @@ class RetryPolicy:
     attempts: int = 6
     """The most times a call is sent, including the first."""
     deadline: Duration = 60
-    """How long a call may take, including waits; no attempt starts, and no wait ends, after it."""
+    """How long a call may take, including the waits between attempts."""
     backoff: Backoff = _FULL_JITTER
-    """The wait before a retry: a random part of it (full jitter), added to Retry-After."""
+    """The wait before a retry, with full jitter, added to Retry-After."""
     retry_on: frozenset[int] = TRY_AGAIN
     """Statuses that are retried, unless the answer says otherwise."""
     buffer: int = 1_048_576
-    """Bytes of an answer to read before it is returned: if it is cut within them, the call is retried.
-    A longer answer and an event stream are returned unread, and the caller sees a cut."""
+    """Answers up to this many bytes are read before they are returned; if one is cut, the call is retried.
+    A longer answer or an event stream is returned unread; if it is cut, the caller gets the error."""
     new_key: Callable[[], str] = _fresh
     """Makes the key of a call that has none."""
     propagate: bool = True
     """While a protected request or message is handled, derive the key from its key."""
+
+    signer: KeySigner | None = None
+    """Signs the keys, for servers that require it; the signature is sent beside the key."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deadline", seconds(self.deadline, "deadline"))
@@ -70,9 +74,7 @@ class RetryPolicy:
 
 def _check(policy: RetryPolicy) -> None:
     expect(isinstance(policy.http, HttpPolicy), "http", policy.http, "use an HttpPolicy(…)")
-    expect(
-        policy.http.header, "http", "…", "its header is not set, so there is no header for the key"
-    )
+    expect(policy.http.header, "http", "…", "it has no header, so the key cannot be sent")
     expect(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
     for name, least in (("attempts", 1), ("buffer", 0)):
         value = getattr(policy, name)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .._core.http.key_field import field_of
+from .._core.http.key_field import field_of, parse_key
 from .._values.keys import Key
 from ..propagation import as_sent
 from ._final_answers import Answer, Unanswered
@@ -58,7 +58,7 @@ def start(
 ) -> tuple[Call | None, Root | None]:
     """The call that a request is, its key written into the headers; and where it began.
 
-    `root`: it follows a redirect, or is sent again after one.
+    `root`: set if it follows a redirect, or is sent again after one.
     """
     if root is None:
         lines = [(name, _text(value)) for name, value in headers.items()]
@@ -69,6 +69,9 @@ def start(
         call = call_from(policy, root, method, url)
     if call is not None and call.field is not None:
         headers[policy.http.sent_as] = call.field
+    if call is not None and policy.signer is not None:
+        sent = call.key if call.field is None else parse_key([call.field.encode()])
+        headers[policy.http.signature_header] = policy.signer.sign(sent)
     return call, root
 
 
@@ -85,7 +88,7 @@ def call_from(policy: RetryPolicy, root: Root, method: str, url: str) -> Call | 
 
 def take_off(policy: RetryPolicy, headers: MutableMapping[str, Any]) -> None:
     """Remove the key from these headers, even one that the caller set."""
-    for name in policy.http.key_fields:
+    for name in (*policy.http.key_fields, policy.http.signature_header):
         while headers.pop(name, None) is not None:
             pass  # aiohttp's takes off one line at a time
 

@@ -1,9 +1,9 @@
-"""Sent: how a call went, found on its response or its error.
+"""Sent: what happened to a call, attached to its response or its error.
 
 response = client.post("/charges", json=order)
 sent_of(response).replayed      # the server had already done it
 except httpx.TransportError as error:
-    sent_of(error).key          # send the call again under this key, and it is the same call
+    sent_of(error).key          # to repeat the call, send it again under this key
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Sent(msgspec.Struct, frozen=True):
     """One call: its key, how often it was sent, and why it was not sent again."""
 
     key: str
-    """Send the call again under it, and it is the same call."""
+    """The call's key. To repeat the call, send it again under this key."""
     attempts: int
     """How often it was sent."""
     replayed: bool
     """The answer is a replay from the server's record: the last attempt had no effect."""
     end: End
     """answered: the answer is final. error: the error is final (a certificate, a local protocol error).
-    Otherwise it names what forbade a retry: attempts, deadline, budget, or a body that can be read
-    only once."""
+    Otherwise the limit that prevented a retry: attempts, deadline, budget, or body (which could be read
+    only once)."""
 
     def __repr__(self) -> str:
         replayed = ", replayed" if self.replayed else ""
@@ -53,7 +53,7 @@ def mark(what: Any, sent: Sent) -> None:
 
 
 def sent_of(what: object) -> Sent | None:
-    """How the call of this response or error went; None: it was sent without a key."""
+    """What happened to the call of this response or error; None: it was sent without a key."""
     extensions = getattr(what, "extensions", None)
     if isinstance(extensions, dict) and EXTENSION in extensions:
         found = extensions[EXTENSION]

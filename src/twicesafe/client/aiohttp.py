@@ -103,7 +103,7 @@ _redirected: ContextVar[tuple[object, Root] | None] = ContextVar("_redirected", 
 
 
 def _call_mark(request: ClientRequest) -> object:
-    """The timer, which all requests of one call of the session share, and no other request.
+    """The timer, which is the same object for all requests of one call of the session, and only for them.
 
     aiohttp does not tell a middleware about redirects: each request looks like the first one.
     """

@@ -1,4 +1,4 @@
-"""Strategies: other ways to make a repeat harmless, as small helpers on your own connection.
+"""Strategies: other ways to make a repeat harmless, on your own connection.
 
     tables       unique-constraint insert, version check, absolute set
     marks        high-water mark per producer, for sources that deliver in order

@@ -13,7 +13,7 @@ from twicesafe._values.records import Row
 
 
 class SinksWithOneItem(Misled):
-    rejected_by = "test_an_invalid_request_fails_no_other[first]"
+    rejected_by = "test_an_invalid_request_does_not_fail_the_others[first]"
 
     def perform_many(self, requests):
         return [self.perform(request) for request in requests]
@@ -70,7 +70,7 @@ class MatchesScopesByText(Misled):
 class FoldsCase(Misled):
     """A key column under a `_ci` collation: "abc" = "ABC" = "abc " (MySQL)."""
 
-    rejected_by = "test_keys_that_look_alike_are_apart[case]"
+    rejected_by = "test_keys_that_look_alike_are_different[case]"
 
     def claim(self, ask):
         return self.right.perform(replace(ask, key=_folded(ask.key)))

@@ -12,7 +12,7 @@ from twicesafe._values.records import Row, State
 class MakesTheMissingRow(Broken):
     """An upsert where an update belongs."""
 
-    rejected_by = "test_a_missing_row_is_not_made[complete]"
+    rejected_by = "test_a_missing_row_is_not_created[complete]"
 
     def complete(self, ask):
         if self.row(ask) is None:
@@ -64,7 +64,7 @@ class RefusesTheLateOwner(Broken):
 
 
 class RefusesTheOwnersWordOnHeld(Broken):
-    rejected_by = "test_the_owners_word_ends_what_waits_for_an_operator[held]"
+    rejected_by = "test_the_owner_completes_a_held_or_parked_key[held]"
 
     def complete(self, ask):
         row = self.row(ask)

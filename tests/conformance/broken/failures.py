@@ -31,7 +31,7 @@ class NeverParks(Misled):
 
 
 class NeverRests(Misled):
-    rejected_by = "test_a_failed_key_rests"
+    rejected_by = "test_a_failed_key_backs_off"
 
     def fail(self, ask):
         return self.right.perform(replace(ask, delay=0))

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
 from twicesafe._core.protocol import Ack
+from twicesafe._values.owner_token import is_ahead
 from twicesafe._values.records import State
 
 
@@ -35,7 +36,7 @@ class RenewalShortens(Broken):
 class IgnoresHold(Misled):
     """At most once, but twice."""
 
-    rejected_by = "test_a_lost_claim_is_held_if_its_owner_said_so"
+    rejected_by = "test_an_expired_claim_is_held_if_its_owner_wanted_that"
 
     def claim(self, ask):
         return self.right.perform(replace(ask, hold=False))
@@ -52,10 +53,22 @@ class LetsTheLaterClaimerDecideOnHold(Broken):
 
 
 class AbandonCounts(Broken):
-    rejected_by = "test_an_abandoned_claim_never_happened_but_for_its_fence"
+    rejected_by = "test_an_abandoned_claim_leaves_only_its_fence"
 
     def abandon(self, ask):
         ack = self._decide(ask)
         if ack is Ack.OK:
             self.put(self.row(ask), attempt=self.row(ask).attempt + 1)
         return ack
+
+
+class CountsClaimsMadeAhead(Broken):
+    """Messages of a batch that never started are parked for the one that killed their worker."""
+
+    rejected_by = "test_a_claim_made_ahead_of_its_start_is_not_counted[one]"
+
+    def claim(self, ask):
+        row = self.row(ask)
+        if row is not None and is_ahead(row.owner) and row.owner != ask.owner:
+            self.put(row, owner=b"counted".ljust(16, b"."))
+        return super().claim(ask)

@@ -36,7 +36,7 @@ class ForgetsTheKeyOnly(Broken):
 class ForgetsSooner(Broken):
     """An operator whose retention is short gives the repeat a new life."""
 
-    rejected_by = "test_an_act_that_closes_a_key_never_shortens_its_retention[forget completed]"
+    rejected_by = "test_an_action_that_closes_a_key_never_shortens_its_retention[forget completed]"
 
     def forget(self, ask):
         ack = self._operate(ask)
@@ -46,7 +46,7 @@ class ForgetsSooner(Broken):
 
 
 class ReleasesWithoutATrace(Broken):
-    rejected_by = "test_every_act_is_kept_with_who_and_why_and_when"
+    rejected_by = "test_every_action_is_kept_with_who_why_and_when"
 
     def release(self, ask):
         return self._decide(ask)
@@ -55,7 +55,7 @@ class ReleasesWithoutATrace(Broken):
 class ReleasesWhatIsDone(Misled):
     """Without force."""
 
-    rejected_by = "test_a_completed_key_is_released_by_force_only"
+    rejected_by = "test_a_completed_key_is_released_only_by_force"
 
     def release(self, ask):
         return self.right.perform(replace(ask, force=True))

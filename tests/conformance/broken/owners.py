@@ -84,7 +84,7 @@ class ChecksTheFenceOnly(Misled):
 class ReleasesWithoutFencing(Broken):
     """The operator lets go of the key, and the old owner completes it all the same."""
 
-    rejected_by = "test_nor_after_an_operator_released_the_key[complete]"
+    rejected_by = "test_after_a_release_the_old_owner_can_do_nothing[complete]"
 
     def release(self, ask):
         before = self.row(ask)

@@ -12,7 +12,7 @@ from twicesafe._values.records import State, SweepReport
 class FenceRestartsAfterSweep(Broken):
     """The mutant let zombies complete in 11 % of schedules."""
 
-    rejected_by = "test_fences_go_on_after_a_sweep[completed]"
+    rejected_by = "test_fences_keep_increasing_after_a_sweep[completed]"
 
     def sweep(self, ask):
         answer = super().sweep(ask)
@@ -21,7 +21,7 @@ class FenceRestartsAfterSweep(Broken):
 
 
 class FenceRestartsAfterExpiry(Broken):
-    rejected_by = "test_what_expired_is_gone_before_any_sweep[completed]"
+    rejected_by = "test_expired_records_are_gone_before_any_sweep[completed]"
 
     def claim(self, ask):
         row = self._rows.get(ask.id)
@@ -33,7 +33,7 @@ class FenceRestartsAfterExpiry(Broken):
 class TrustsTheSweeper(Broken):
     """Expiry is not compared on read; TTL deletes "typically within two days" (DynamoDB)."""
 
-    rejected_by = "test_what_expired_is_gone_before_any_sweep[completed]"
+    rejected_by = "test_expired_records_are_gone_before_any_sweep[completed]"
 
     def claim(self, ask):
         row = self._rows.get(ask.id)
@@ -52,7 +52,7 @@ class ReadsTheDead(Broken):
 class SweepsWorkInProgress(Broken):
     """By age alone."""
 
-    rejected_by = "test_what_is_not_ended_never_expires[in_progress]"
+    rejected_by = "test_unfinished_work_never_expires[in_progress]"
 
     def sweep(self, ask):
         for row in list(self._rows.values()):
@@ -62,7 +62,7 @@ class SweepsWorkInProgress(Broken):
 
 
 class SweepsWhatIsHeld(Broken):
-    rejected_by = "test_what_is_not_ended_never_expires[held]"
+    rejected_by = "test_unfinished_work_never_expires[held]"
 
     def sweep(self, ask):
         for row in list(self._rows.values()):
@@ -74,7 +74,7 @@ class SweepsWhatIsHeld(Broken):
 class SweepsWithoutBounds(Misled):
     """An unbounded delete blocks traffic (NServiceBus, Wolverine)."""
 
-    rejected_by = "test_a_sweep_takes_bites_and_goes_on_where_it_was"
+    rejected_by = "test_a_sweep_works_in_steps_and_resumes"
 
     def sweep(self, ask):
         return self.right.perform(replace(ask, limit=10**9, after=""))
@@ -92,7 +92,7 @@ class SweepsMoreThanItMay(Misled):
 class SweepStopsAtTheLiving(Broken):
     """The first bite without a dead record is taken for the end."""
 
-    rejected_by = "test_a_sweep_gets_past_what_stays"
+    rejected_by = "test_a_sweep_gets_past_records_that_stay"
 
     def sweep(self, ask):
         report, after = super().sweep(ask)

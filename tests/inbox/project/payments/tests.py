@@ -76,7 +76,7 @@ class WithRealCommits(TransactionTestCase):  # type: ignore[misc]
         self.inbox = open_inbox()
         self.addCleanup(self.inbox.close)
         with connection.cursor() as cursor:  # not managed, so the test case does not empty it
-            cursor.execute("DELETE FROM twicesafe_records")
+            cursor.execute("DELETE FROM twicesafe_keys")
 
     def test_a_failed_attempt_is_noted_in_the_test_database(self) -> None:
         with pytest.raises(ZeroDivisionError), transaction.atomic():

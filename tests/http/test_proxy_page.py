@@ -1,4 +1,4 @@
-"""The README's proxy: one command and five lines of curl, run as they stand there."""
+"""The proxy's page: its command and its five lines of curl, run as written."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.http.test_proxy_processes import Proxy, Shop
 from twicesafe._proxy import load
 
 EXAMPLES = ROOT / "examples" / "proxy"
+PAGE = ROOT / "docs" / "how-to" / "proxy.md"
 
 
 @pytest.fixture
@@ -29,8 +30,8 @@ def opened() -> Iterator[ExitStack]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 def test_five_lines_of_curl_show_the_whole_idea(tmp_path: Path, opened: ExitStack):
-    found = [block.text for block in blocks((ROOT / "README.md").read_text("utf-8"))]
-    (command,) = [code for code in found if code.startswith("$ twicesafe proxy ")]
+    found = [block.text for block in blocks(PAGE.read_text("utf-8"))]
+    (command,) = [code for code in found if code.startswith("$ twicesafe proxy --upstream ")]
     (script,) = [code for code in found if code.startswith("pay=")]
     words = shlex.split(command.removeprefix("$ twicesafe proxy "))
     assert (words[0], words[2]) == ("--upstream", "--store")

@@ -1,0 +1,74 @@
+"""``manage.py twicesafe …`` and the system checks, in a project of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twicesafe import Receiver
+
+MANAGE = """
+import sys
+from django.conf import settings
+OURS = "twicesafe.integrations.django.IdempotencyMiddleware"
+LOGIN = "django.contrib.auth.middleware.AuthenticationMiddleware"
+settings.configure(
+    SECRET_KEY="tests", ROOT_URLCONF="manage", USE_TZ=True, DEBUG=False,
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django.contrib.sessions",
+        "twicesafe.integrations.django"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}},
+    MIDDLEWARE=["django.contrib.sessions.middleware.SessionMiddleware", *ORDER],
+    TWICESAFE={"store": STORE},
+)
+urlpatterns = []
+if __name__ == "__main__":
+    sys.modules["manage"] = sys.modules["__main__"]
+    from django.core.management import execute_from_command_line
+    execute_from_command_line(sys.argv)
+"""
+GOOD, BAD = "[LOGIN, OURS]", "[OURS, LOGIN]"
+
+
+def manage(
+    folder: Path, *words: str, store: str = "sqlite:///keys.db", order: str = GOOD
+) -> subprocess.CompletedProcess[str]:
+    text = MANAGE.replace("ORDER", order).replace("STORE", repr(store))
+    (folder / "manage.py").write_text(text)
+    environment = {n: v for n, v in os.environ.items() if n != "TWICESAFE_STORE_URL"}
+    return subprocess.run(
+        [sys.executable, "manage.py", *words],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_every_command_runs_on_the_projects_store(tmp_path: Path) -> None:
+    with Receiver.open(f"sqlite:///{tmp_path}/keys.db") as receiver:
+        receiver.process("tx-1", str)
+    ran = manage(tmp_path, "twicesafe", "keys", "list", "--value", "tx-1", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert [record["key"] for record in json.loads(ran.stdout)["records"]] == ["tx-1"]
+    refused = manage(tmp_path, "twicesafe", "keys", "show", "tx-2")
+    assert refused.returncode == 1
+    assert "no record of this key" in refused.stderr
+
+
+def test_check_says_what_is_wrong(tmp_path: Path) -> None:
+    ran = manage(tmp_path, "check", store="memory://", order=BAD)
+    assert "twicesafe.W001" in ran.stderr
+    assert "twicesafe.W002" in ran.stderr
+    wrong = manage(tmp_path, "check", store="nosuch://x")
+    assert wrong.returncode == 1
+    assert "twicesafe.E001" in wrong.stderr
+
+
+def test_check_with_a_database_looks_for_the_tables(tmp_path: Path) -> None:
+    empty = "sqlite:///keys.db?migrate=false"
+    (tmp_path / "keys.db").touch()
+    ran = manage(tmp_path, "check", "--database", "default", store=empty)
+    assert "twicesafe.E002" in ran.stderr, ran.stderr
+    assert manage(tmp_path, "twicesafe", "migrate", store=empty).returncode == 0
+    ran = manage(tmp_path, "check", "--database", "default", store=empty)
+    assert ran.returncode == 0, ran.stderr

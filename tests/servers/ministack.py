@@ -1,0 +1,58 @@
+"""SQS from a wheel (`ministack`): an emulator of AWS in one process. It keeps nothing when it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import sys
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tests.servers.process import NoServerError, Server
+
+
+class Ministack(Server):
+    name = "ministack"
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("ministack") is None:
+            raise NoServerError("the wheel ministack is not installed")
+        super().__init__()
+        self._numbers = itertools.count(1)
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.url = f"sqs://?region=us-east-1&endpoint={self.endpoint}"
+        # boto3 signs every request; the emulator accepts any signature.
+        os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
+        os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
+
+    def command(self) -> Sequence[str]:
+        settings = {
+            "BIND_HOST": "127.0.0.1",  # it would listen everywhere
+            "GATEWAY_PORT": str(self.port),
+            "LOG_LEVEL": "WARNING",
+            "SERVICES": "sqs",
+            "HOME": str(self.folder),
+            "S3_DATA_DIR": str(self.folder / "s3"),
+        }
+        words = [f"{name}={value}" for name, value in settings.items()]
+        return ["env", *words, sys.executable, "-m", "ministack"]
+
+    def answers(self) -> bool:
+        with urllib.request.urlopen(f"{self.endpoint}/_ministack/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+
+    def client(self) -> Any:
+        import boto3
+
+        return boto3.session.Session().client(
+            "sqs", region_name="us-east-1", endpoint_url=self.endpoint
+        )
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """A URL with a prefix of queues that no other test uses."""
+        yield f"{self.url}&prefix=t{next(self._numbers)}_{uuid.uuid4().hex[:6]}-"
