@@ -31,6 +31,7 @@ __all__ = [
     "JoinFlight",
     "Launch",
     "NotStarted",
+    "OnTransaction",
     "PerformMany",
     "Raised",
     "Reply",
@@ -151,6 +152,17 @@ class Launch(msgspec.Struct):
     stop: bool = False
 
 
+class OnTransaction(msgspec.Struct):
+    """Begin, record, commit or roll back a step on the user's connection (`_runtime.step_transaction`).
+
+    An interrupt or a cancellation rolls back.
+    """
+
+    transaction: Any
+    act: str
+    args: tuple[Any, ...] = ()
+
+
 Command: TypeAlias = (
     Request
     | Invoke
@@ -163,5 +175,6 @@ Command: TypeAlias = (
     | Within
     | PerformMany
     | Launch
+    | OnTransaction
 )
 Flow: TypeAlias = Generator[Any, Any, T]

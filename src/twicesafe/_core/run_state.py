@@ -70,6 +70,8 @@ class StepCall(msgspec.Struct):
     undo: Callable[[Any], Any] | None = None
     options: StepOptions = StepOptions()
     probe: Callable[[], Any] | None = None
+    transaction: Any = None
+    """The step runs in this transaction (`_runtime.step_transaction`)."""
 
 
 class StepClaim(ActiveClaim):
@@ -168,6 +170,11 @@ class RunState:
     def next_position(self) -> int:
         self.position += 1
         return self.position
+
+    def register(self, call: StepCall, position: int, value: Any, is_known: bool = True) -> None:
+        """A step is done: remember what undoes it."""
+        if call.undo is not None:
+            self.undos[call.name] = Undo(call.name, position, call.undo, value, is_known)
 
     def step_claim(self, name: str) -> StepClaim:
         run = self.claim

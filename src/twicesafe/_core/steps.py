@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from .._values.owner_token import chance
 from .._values.steps import Step, StepState
 from ..errors import (
+    AtomicityBrokenError,
     CorruptRecordError,
     HeldError,
     LeaseLostError,
@@ -24,25 +25,27 @@ from ..errors import (
     ResultError,
     ResultUnavailableError,
     StepMismatchError,
-    StoreError,
-    StoreUnavailableError,
     SuspendedError,
-    TooLargeError,
     TwicesafeError,
+    UsageError,
 )
 from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
-from .protocol import Ack
-from .recording import pause_after
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
-from .run_state import RunState, StepCall, Undo, Unwind
+from .run_state import RunState, StepCall, Unwind
+from .step_records import ask_of, encoded, record
+from .transacting import in_transaction
 
-__all__ = ["TIMED_OUT", "record", "sleep", "take", "wait"]
+__all__ = ["TIMED_OUT", "sleep", "take", "wait"]
 
 TIMED_OUT: Final = b""
 """The recorded result of a wait whose signal did not come. No codec returns it for a value."""
 
 SIGNAL_POLL: Final = 0.25
 """Seconds after which a wait in place looks for its signal again; it begins with a tenth."""
+
+
+_NO_USE: Final = (SuspendedError, LeaseLostError, UsageError, AtomicityBrokenError)
+"""Errors of a step that trying it again at once cannot help."""
 
 
 # --- run and capture -------------------------------------------------------------------------
@@ -72,7 +75,7 @@ def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Rep
 
 def _recorded(state: RunState, call: StepCall, known: Step) -> Reply:
     if known.result is None:
-        _register(state, call, known.position, None, is_known=False)
+        state.register(call, known.position, None, is_known=False)
         return Raised(
             ResultUnavailableError(
                 f"the step {call.name!r} is done, but its result was not kept; it is not run again; "
@@ -84,15 +87,8 @@ def _recorded(state: RunState, call: StepCall, known: Step) -> Reply:
         value = state.policy.codec.decode(known.result, call.declared)
     except CorruptRecordError as error:
         return Raised(error.about(state.claim.key))
-    _register(state, call, known.position, value)
+    state.register(call, known.position, value)
     return Returned(value)
-
-
-def _register(
-    state: RunState, call: StepCall, position: int, value: Any, is_known: bool = True
-) -> None:
-    if call.undo is not None:
-        state.undos[call.name] = Undo(call.name, position, call.undo, value, is_known)
 
 
 def _check_open(state: RunState) -> None:
@@ -102,18 +98,26 @@ def _check_open(state: RunState) -> None:
 
 
 def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
-    if known is not None:  # it was started, and its worker did not record how it ended
+    if call.transaction is not None:
+        pass  # all of it is recorded, or none
+    elif known is not None:  # it was started, and its worker did not record how it ended
         found = yield from _probed(state, call)
         if found is not None:
             return found
     elif state.holds or call.probe is not None:
-        yield from record(state, _ask(state, call, StepState.STARTED))
+        yield from record(state, ask_of(state, call, StepState.STARTED))
     attempt = 0
     while True:
         attempt += 1
-        reply: Reply = yield Invoke(state.step_claim(call.name), call.run, call.options.timeout)
-        if isinstance(reply, Returned):
-            return (yield from _keep(state, call, reply.value, attempt))
+        reply: Reply
+        if call.transaction is not None:
+            reply = yield from in_transaction(state, call, attempt)
+            if isinstance(reply, Returned):
+                return reply
+        else:
+            reply = yield Invoke(state.step_claim(call.name), call.run, call.options.timeout)
+            if isinstance(reply, Returned):
+                return (yield from _keep(state, call, reply.value, attempt))
         if attempt >= call.options.attempts or not _may_retry(reply.error):
             return reply
         yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
@@ -122,7 +126,7 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
 
 def _may_retry(error: BaseException) -> bool:
     """Whether to try the step again in this attempt of the run."""
-    return isinstance(error, Exception) and not isinstance(error, (SuspendedError, LeaseLostError))
+    return isinstance(error, Exception) and not isinstance(error, _NO_USE)
 
 
 def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
@@ -145,24 +149,17 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
     return (yield from _keep(state, call, value, 1))
 
 
-def _ask(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
-    claim = state.claim
-    return RecordStep(
-        claim.key.id, claim.owner, claim.fence, call.name, call.kind, as_, call.fingerprint
-    )
-
-
 def _keep(state: RunState, call: StepCall, value: Any, attempt: int) -> Flow[Reply]:
     """Record the result. One that cannot be kept is an error, and the step is done all the same."""
-    ask = _ask(state, call)
+    ask = ask_of(state, call)
     ask.attempt, ask.position, ask.undo = attempt, state.next_position(), call.undo is not None
     problem: ResultError | None = None
     try:
-        ask.result = _encoded(state, call, value)
+        ask.result = encoded(state, call, value)
     except ResultError as error:
         problem = error.about(state.claim.key)
     refused = yield from record(state, ask)
-    _register(state, call, ask.position, value)
+    state.register(call, ask.position, value)
     if problem is None and refused is not None:
         problem = NotStorableError(
             f"the step {call.name!r} is done and recorded, but the store refused its result ({refused})",
@@ -170,59 +167,6 @@ def _keep(state: RunState, call: StepCall, value: Any, attempt: int) -> Flow[Rep
             value=value,
         )
     return Returned(value) if problem is None else Raised(problem)
-
-
-def _encoded(state: RunState, call: StepCall, value: Any) -> bytes:
-    try:
-        payload = state.policy.codec.encode(value, call.declared)
-    except ResultError:
-        raise
-    except Exception as error:
-        raise NotStorableError(
-            f"the step {call.name!r} is done and recorded, but its result could not be encoded "
-            f"({type(error).__name__}); it is not run again",
-            value=value,
-        ) from error
-    most = state.policy.max_result_bytes
-    if len(payload) > most:
-        raise TooLargeError(
-            f"the step {call.name!r} is done and recorded, but its result has {len(payload)} bytes and "
-            f"max_result_bytes is {most}; it is not run again",
-            value=value,
-        )
-    return payload
-
-
-def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
-    """Retry until the store has recorded a step (P10). Returns why it was recorded without its result."""
-    claim, tries, refused = state.claim, 0, None
-    ack: Ack | None = None
-    while ack is None:
-        try:
-            ack = yield ask
-        except StoreUnavailableError as error:
-            pause = pause_after(tries)
-            if claim.gone or claim.clock() + pause >= claim.expires:
-                raise StoreUnavailableError(
-                    f"the step {ask.name!r} ran, but the store did not answer while the claim lasted: "
-                    "whether it was recorded is unknown; the next attempt finds out",
-                    key=claim.key,
-                ) from error
-            tries += 1
-            yield Sleep(pause, firm=True)
-        except StoreError as error:
-            if refused is not None or ask.result is None:
-                raise error.about(claim.key) from error.__cause__
-            refused, ask = error, replace(ask, result=None)
-    if ack is Ack.OK:
-        return refused
-    if ack is Ack.REFUSED:
-        raise state.mismatch(ask.name, "", ask.kind)
-    claim.gone = True
-    gone = "its record is gone" if ack is Ack.MISSING else "another worker took the run over"
-    raise LeaseLostError(
-        f"the step {ask.name!r} was not recorded: {gone}; this worker must stop", key=claim.key
-    )
 
 
 # --- sleep and wait --------------------------------------------------------------------------

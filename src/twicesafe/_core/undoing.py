@@ -27,7 +27,7 @@ from .protocol import Ack, Complete
 from .recording import Recording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind
-from .steps import record
+from .step_records import record
 
 __all__ = ["undo_all"]
 

@@ -30,6 +30,7 @@ from .._core.commands import (
     JoinFlight,
     Launch,
     NotStarted,
+    OnTransaction,
     PerformMany,
     Raised,
     Reply,
@@ -244,6 +245,15 @@ class BlockingFlowRun(FlowRun):
     def _within(self, command: Within) -> Any:
         return self._perform(command.request)
 
+    def _on_transaction(self, command: OnTransaction) -> Any:
+        try:
+            return getattr(command.transaction, command.act)(*command.args)
+        except Exception:
+            raise
+        except BaseException:
+            command.transaction.rollback()
+            raise
+
     def _perform_many(self, command: PerformMany) -> list[Any]:
         perform_many = self._store.perform_many
         if self._asks(command):
@@ -263,5 +273,6 @@ _ACTS: dict[type, Callable[[BlockingFlowRun, Any], Any]] = {
     Sleep: BlockingFlowRun._sleep,
     Within: BlockingFlowRun._within,
     PerformMany: BlockingFlowRun._perform_many,
+    OnTransaction: BlockingFlowRun._on_transaction,
     **dict.fromkeys(RECORDING, BlockingFlowRun.record),
 }

@@ -23,6 +23,7 @@ from .._core.commands import (
     JoinFlight,
     Launch,
     NotStarted,
+    OnTransaction,
     PerformMany,
     Raised,
     Reply,
@@ -322,6 +323,15 @@ class EventLoopFlowRun(FlowRun):
         except Exception as error:
             return Raised(error)
 
+    async def _on_transaction(self, command: OnTransaction) -> Any:
+        try:
+            return await getattr(command.transaction, command.act)(*command.args)
+        except Exception:
+            raise
+        except BaseException:
+            await command.transaction.rollback()
+            raise
+
     async def _watch(self, command: Watch) -> None:
         self._mark_delayed()
         if self._store.capabilities.wake:
@@ -369,6 +379,7 @@ _ACTS: dict[type, Callable[[EventLoopFlowRun, Any], Any]] = {
     Sleep: EventLoopFlowRun._sleep,
     Within: EventLoopFlowRun._within,
     PerformMany: EventLoopFlowRun._perform_many,
+    OnTransaction: EventLoopFlowRun._on_transaction,
 }
 
 

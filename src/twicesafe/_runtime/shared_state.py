@@ -46,6 +46,7 @@ class SharedState:
         self.cache: ReplayCache | None = ReplayCache(cache, clock) if cache else None
         self._opened = store, self.cache, self.recall
         self._blocks = 0
+        self._transactions: Any = None
         in_child(self._forget_all)
 
     guard: Guard | None = None
@@ -81,6 +82,14 @@ class SharedState:
             self.store, self.cache, self.recall = closed(store, "receiver"), None, None
         self.keeper.close()
         return store
+
+    def transactions(self) -> Any:
+        """The programs for steps in transactions of users."""
+        if self._transactions is None:
+            from .step_transaction import StepTransactions
+
+            self._transactions = StepTransactions(self._opened[0])
+        return self._transactions
 
     def remember(self, flight: Flight | None, answer: Claimed) -> None:
         """Cache an answer that the store has confirmed, if there is a cache."""

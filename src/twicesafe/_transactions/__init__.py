@@ -5,7 +5,8 @@
     transaction.run(program)              # statements of ours, inside the caller's transaction
 
 Which file knows the object is found by the module names of its classes, so no driver is loaded
-that the caller did not load. Nothing here begins, commits or rolls back: the caller does.
+that the caller did not load. Nothing here begins, commits or rolls back a transaction of the caller's;
+`beginning` does that on a connection that is handed over idle.
 
     sqlite      sqlite3, aiosqlite
     psycopg     psycopg 3, blocking and async
@@ -23,7 +24,16 @@ from typing import Any, Final
 from ..errors import UsageError
 from .base import AsyncTransaction, Dialect, Style, Transaction
 
-__all__ = ["AsyncTransaction", "Dialect", "Style", "Transaction", "async_of", "of"]
+__all__ = [
+    "AsyncTransaction",
+    "Dialect",
+    "Style",
+    "Transaction",
+    "async_class_of",
+    "async_of",
+    "class_of",
+    "of",
+]
 
 # Module and class, as the driver names them → our module and class.
 _BLOCKING: Final = {
@@ -56,16 +66,24 @@ _async: dict[type, Any] = {}
 
 def of(connection: Any) -> Transaction:
     """The caller's transaction behind a blocking connection or session."""
-    cls = _blocking.get(type(connection)) or _class_for(connection, _BLOCKING, _ASYNC, _blocking)
-    found: Transaction = cls(connection)
+    found: Transaction = class_of(connection)(connection)
     return found
 
 
 def async_of(connection: Any) -> AsyncTransaction:
     """The caller's transaction behind an async connection or session."""
-    cls = _async.get(type(connection)) or _class_for(connection, _ASYNC, _BLOCKING, _async)
-    found: AsyncTransaction = cls(connection)
+    found: AsyncTransaction = async_class_of(connection)(connection)
     return found
+
+
+def class_of(connection: Any) -> Any:
+    """The `Transaction` class for a blocking connection or session."""
+    return _blocking.get(type(connection)) or _class_for(connection, _BLOCKING, _ASYNC, _blocking)
+
+
+def async_class_of(connection: Any) -> Any:
+    """The `AsyncTransaction` class for an async connection or session."""
+    return _async.get(type(connection)) or _class_for(connection, _ASYNC, _BLOCKING, _async)
 
 
 def _class_for(
@@ -85,9 +103,11 @@ def _class_for(
 def _unknown(names: list[str], wanted: dict[str, str], other_mode: bool) -> UsageError:
     what = names[0].removeprefix("builtins.")
     if other_mode and wanted is _BLOCKING:
-        return UsageError(f"a {what} is asynchronous; use AsyncInbox and AsyncOutbox")
+        return UsageError(
+            f"a {what} is asynchronous; use AsyncInbox, AsyncOutbox and AsyncReceiver"
+        )
     if other_mode:
-        return UsageError(f"a {what} is blocking; use Inbox and Outbox")
+        return UsageError(f"a {what} is blocking; use Inbox, Outbox and Receiver")
     first = "sqlite3, psycopg, PyMySQL, SQLAlchemy (Connection, Session) or Django (a connection, or its alias)"
     second = "psycopg, asyncpg, asyncmy, aiomysql, aiosqlite or SQLAlchemy (AsyncConnection, AsyncSession)"
     return UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._engines.sql.commands import Change, Query
-from .base import AsyncTransaction, Dialect, Style, plain
+from .base import AsyncTransaction, Dialect, Ends, Style, plain
 
 __all__ = ["AsyncpgTransaction"]
 
@@ -20,6 +20,13 @@ class AsyncpgTransaction(AsyncTransaction):
 
     def driver(self) -> Any:
         return self._connection
+
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        block = connection.transaction()
+        return Ends(
+            lambda: not connection.is_in_transaction(), block.start, block.commit, block.rollback
+        )
 
     async def execute(self, statement: Query | Change) -> Any:
         if type(statement) is Query:

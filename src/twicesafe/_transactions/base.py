@@ -7,10 +7,10 @@ wrapper (`state`). `explain` turns driver errors into ours, and says what the ca
 from __future__ import annotations
 
 import abc
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from .._core.driving import drive, drive_async
 from .._engines.sql.commands import Change, Query
@@ -30,6 +30,7 @@ __all__ = [
     "AsyncTransaction",
     "Described",
     "Dialect",
+    "Ends",
     "Style",
     "Transaction",
     "causes",
@@ -55,6 +56,16 @@ class Hear:
 HEAR: Final = Hear()
 
 
+class Ends(NamedTuple):
+    """How a transaction of our own is begun and ended on the user's connection; async ones are awaited."""
+
+    is_idle: Callable[[], Any]
+    """Whether no transaction is open. `begin` may be called then."""
+    begin: Callable[[], Any]
+    commit: Callable[[], Any]
+    rollback: Callable[[], Any]
+
+
 class Described(abc.ABC):
     """Shared by the blocking and the async class: how to find out whether a transaction is open."""
 
@@ -64,6 +75,11 @@ class Described(abc.ABC):
     """What the caller should do about a connection in autocommit mode."""
     begins: bool = False
     """True: a wrapper, not the driver, begins the transaction with the first statement."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def ends(connection: Any) -> Ends:
+        """How to begin and end a transaction on this connection, as its users do."""
 
     @abc.abstractmethod
     def driver(self) -> Any:
@@ -189,7 +205,7 @@ _NO_TABLE: Final[dict[Dialect, AbstractSet[object]]] = {
     "sqlite": set(),
 }
 _ENDED: Final[dict[Dialect, AbstractSet[object]]] = {
-    "postgresql": {"25P02"},
+    "postgresql": {"25P02", "25P01", "3B001"},
     "mysql": {1305},
     "sqlite": set(),
 }

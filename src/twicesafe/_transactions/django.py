@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from .._engines.sql.commands import Change, Query
 from ..errors import UsageError
-from .base import Dialect, Style, Transaction, plain
+from .base import Dialect, Ends, Style, Transaction, plain
 from .state import State, refuse_pipeline
 
 __all__ = ["DjangoTransaction"]
@@ -38,6 +38,19 @@ class DjangoTransaction(Transaction):
             )
         self.dialect = _VENDORS[vendor]
         self._connection = connection
+
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        from django.db import transaction
+
+        known = _named(connection) if isinstance(connection, str) else connection
+        block = transaction.atomic(using=known.alias)
+        return Ends(
+            lambda: not known.in_atomic_block and known.get_autocommit(),
+            block.__enter__,
+            lambda: block.__exit__(None, None, None),
+            lambda: block.__exit__(Exception, Exception(), None),
+        )
 
     def driver(self) -> Any:
         self._connection.ensure_connection()

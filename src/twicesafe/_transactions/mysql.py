@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from .._engines.sql.commands import Change, Query
-from .base import AsyncTransaction, Described, Dialect, Style, Transaction
+from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction
 
 __all__ = ["AiomysqlTransaction", "AsyncmyTransaction", "PymysqlTransaction", "with_hex"]
 
@@ -22,7 +22,21 @@ class _Looked(Described):
         return self._connection
 
 
+_IN_TRANSACTION: Final = 1
+_HEAR: Final = Change("DO 0")
+"""The flags of the server's last answer may be outdated, so it is asked first. BEGIN would commit what is
+open, so it must be known."""
+
+
 class PymysqlTransaction(_Looked, Transaction):
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        def is_idle() -> bool:
+            PymysqlTransaction(connection).execute(_HEAR)
+            return not connection.server_status & _IN_TRANSACTION
+
+        return Ends(is_idle, connection.begin, connection.commit, connection.rollback)
+
     def execute(self, statement: Query | Change) -> Any:
         from pymysql.cursors import Cursor
 
@@ -32,6 +46,14 @@ class PymysqlTransaction(_Looked, Transaction):
 
 
 class AsyncmyTransaction(_Looked, AsyncTransaction):
+    @classmethod
+    def ends(cls, connection: Any) -> Ends:
+        async def is_idle() -> bool:
+            await cls(connection).execute(_HEAR)
+            return not connection.server_status & _IN_TRANSACTION
+
+        return Ends(is_idle, connection.begin, connection.commit, connection.rollback)
+
     def _cursor(self) -> Any:
         from asyncmy.cursors import Cursor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._engines.sql.commands import Change, Query
-from .base import AsyncTransaction, Described, Dialect, Style, Transaction
+from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction
 from .state import sync, sync_async
 
 __all__ = ["AsyncPsycopgTransaction", "PsycopgTransaction"]
@@ -23,7 +23,26 @@ class _Looked(Described):
         return self._connection
 
 
+def _is_idle(connection: Any) -> bool:
+    state = connection.pgconn
+    return int(state.transaction_status) == 0 and not int(state.pipeline_status)
+
+
+class _RolledBack(Exception):  # noqa: N818
+    """Passed to psycopg's block, which rolls back for it."""
+
+
 class PsycopgTransaction(_Looked, Transaction):
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        block = connection.transaction()
+        return Ends(
+            lambda: _is_idle(connection),
+            block.__enter__,
+            lambda: block.__exit__(None, None, None),
+            lambda: block.__exit__(_RolledBack, _RolledBack(), None),
+        )
+
     def execute(self, statement: Query | Change) -> Any:
         import psycopg
         from psycopg.rows import tuple_row
@@ -39,6 +58,16 @@ class PsycopgTransaction(_Looked, Transaction):
 
 
 class AsyncPsycopgTransaction(_Looked, AsyncTransaction):
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        block = connection.transaction()
+        return Ends(
+            lambda: _is_idle(connection),
+            block.__aenter__,
+            lambda: block.__aexit__(None, None, None),
+            lambda: block.__aexit__(_RolledBack, _RolledBack(), None),
+        )
+
     async def execute(self, statement: Query | Change) -> Any:
         import psycopg
         from psycopg.rows import tuple_row

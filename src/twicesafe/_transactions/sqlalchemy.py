@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from .._engines.sql.commands import Change, Query
 from ..errors import UsageError
-from .base import AsyncTransaction, Described, Dialect, Style, Transaction, plain
+from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction, plain
 from .mysql import with_hex
 from .state import State, refuse_pipeline, state_of
 
@@ -128,7 +128,29 @@ def _begins_first(probe: Any, driver: Any) -> bool:
     return state_of("sqlite", driver) is State.OPEN
 
 
+def _begin_sqlite(connection: Any) -> None:
+    """The driver would begin before the first write only, after a savepoint of ours: SQLAlchemy's begin
+    sends nothing to SQLite, unless an event does."""
+    if connection.dialect.name == "sqlite":
+        driver = connection.connection.driver_connection
+        if not getattr(driver, "_conn", driver).in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
 class ConnectionTransaction(_Wrapped, Transaction):
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        """Of a connection or a session."""
+
+        def begin() -> None:
+            connection.begin()
+            is_session = hasattr(connection, "get_bind")
+            _begin_sqlite(connection.connection() if is_session else connection)
+
+        return Ends(
+            lambda: not connection.in_transaction(), begin, connection.commit, connection.rollback
+        )
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._learn(connection.dialect)
@@ -153,6 +175,20 @@ class SessionTransaction(ConnectionTransaction):
 
 
 class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        """Of a connection or a session."""
+
+        async def begin() -> None:
+            await connection.begin()
+            is_session = hasattr(connection, "get_bind")
+            inner = await connection.connection() if is_session else connection
+            await inner.run_sync(_begin_sqlite)
+
+        return Ends(
+            lambda: not connection.in_transaction(), begin, connection.commit, connection.rollback
+        )
+
     _session: Any = None
 
     def __init__(self, connection: Any) -> None:

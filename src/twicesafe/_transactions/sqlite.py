@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._engines.sql.commands import Change, Query
-from .base import AsyncTransaction, Described, Dialect, Style, Transaction, explain
+from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction, explain
 from .state import State, state_of
 
 __all__ = ["AiosqliteTransaction", "SqliteTransaction"]
@@ -26,6 +26,17 @@ class _Looked(Described):
 
     def driver(self) -> Any:
         return self._connection
+
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        """Not by `commit()`, which does nothing with ``autocommit=True``."""
+        run = connection.execute
+        return Ends(
+            lambda: not connection.in_transaction,
+            lambda: run("BEGIN IMMEDIATE"),
+            lambda: run("COMMIT"),
+            lambda: run("ROLLBACK"),
+        )
 
 
 class SqliteTransaction(_Looked, Transaction):

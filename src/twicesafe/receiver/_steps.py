@@ -27,7 +27,7 @@ from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.records import Cause
 from .._values.settings import Duration, expect, seconds
-from ..errors import stays_here
+from ..errors import UsageError, stays_here
 
 __all__ = ["AsyncSteps", "Steps"]
 
@@ -120,6 +120,34 @@ class _StepsBase:
             None if probe is None else functools.partial(probe, *args, **kwargs),
         )
 
+    def _transaction(
+        self,
+        name: str,
+        transaction: Any,
+        connection: Any,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        undo: Callable[[Any], Any] | None,
+    ) -> StepCall:
+        if self._options.probe is not None:
+            raise UsageError(
+                "probe= has no effect on steps.transact, because its effect and its record are committed "
+                "together; remove it",
+                key=self.key,
+            )
+        profile = profile_of(function)
+        return StepCall(
+            name,
+            "transact",
+            functools.partial(function, connection, *args, **kwargs),
+            fingerprint(profile.named((None, *args), kwargs)),
+            profile.declared,
+            undo,
+            self._options,
+            transaction=transaction(self._runtime.transactions(), connection),
+        )
+
     def _captured(self, name: str, function: Callable[[], Any], declared: Any) -> StepCall:
         return StepCall(name, "capture", function, declared=declared)
 
@@ -146,6 +174,28 @@ class Steps(_StepsBase):
         derived from the step's name.
         """
         return cast("T", self._take(self._call(name, function, args, kwargs, undo)))
+
+    def transact(
+        self,
+        name: str,
+        connection: Any,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        undo: Callable[[T], Any] | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """``function(connection, *args, **kwargs)``: its effect and the step's record in one transaction.
+
+        The connection must be idle, and connected to the database of the receiver. The transaction is
+        begun and committed here, and rolled back if the function raises. A function that commits or rolls
+        back itself raises `AtomicityBrokenError`, and the run is held. ``undo`` as in `run`; it runs after
+        that transaction.
+        """
+        from .._runtime.step_transaction import StepTransaction
+
+        call = self._transaction(name, StepTransaction, connection, function, args, kwargs, undo)
+        return cast("T", self._take(call))
 
     def capture(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
@@ -207,6 +257,30 @@ class AsyncSteps(_StepsBase):
         derived from the step's name.
         """
         return cast("T", await self._take(self._call(name, function, args, kwargs, undo)))
+
+    async def transact(
+        self,
+        name: str,
+        connection: Any,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        undo: Callable[[T], Any] | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """``await function(connection, *args, **kwargs)``: its effect and the step's record in one transaction.
+
+        The connection must be idle, and connected to the database of the receiver. The transaction is
+        begun and committed here, and rolled back if the function raises. A function that commits or rolls
+        back itself raises `AtomicityBrokenError`, and the run is held. ``undo`` as in `run`; it runs after
+        that transaction.
+        """
+        from .._runtime.step_transaction import AsyncStepTransaction
+
+        call = self._transaction(
+            name, AsyncStepTransaction, connection, function, args, kwargs, undo
+        )
+        return cast("T", await self._take(call))
 
     async def capture(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs

@@ -15,12 +15,14 @@ from typing import Any
 from ..._core import inbox_flow as inbox
 from ..._core import lifecycle
 from ..._core.inbox_flow import DeferredWrite, Enter, Entered, Leave
-from ..._core.protocol import Ack, Claimed, Verdict
+from ..._core.protocol import Ack, Claimed, Renew, Verdict
+from ..._core.run_requests import RecordStep
 from ..._values.records import Row
 from ...stores._base import Program
+from .commands import Change
 from .programs import SqlPrograms
 
-__all__ = ["InTransaction", "look"]
+__all__ = ["InTransaction", "look", "new", "savepoint"]
 
 
 class InTransaction(abc.ABC):
@@ -39,6 +41,25 @@ class InTransaction(abc.ABC):
     @abc.abstractmethod
     def leave(self, ask: Leave) -> Program[bool]:
         """Complete the record; False: the transaction that was entered has ended."""
+
+    def begin_step(self, ask: RecordStep) -> Program[Ack]:
+        """A step of a durable run begins in this transaction; OK: its worker owns the run."""
+        if self.programs.moves:
+            yield from self.programs.moves.fetch((ask.id,))
+        ack = yield from self.programs.runs.begin_step(ask)
+        yield Change(f"SAVEPOINT {savepoint(ask.owner)}")
+        return ack
+
+    def record_step(self, ask: RecordStep, renewed: int) -> Program[Ack]:
+        """Record the step; `AtomicityBrokenError`: this is not the transaction in which it began.
+
+        `renewed`: milliseconds by which the lease is renewed here, too; 0: it is not.
+        """
+        yield Change(f"RELEASE SAVEPOINT {savepoint(ask.owner)}")
+        ack = yield from self.programs.runs.record_step(ask)
+        if ack is Ack.OK and renewed:
+            yield from self.programs.decide_record(Renew(ask.id, ask.owner, ask.fence, renewed))
+        return ack
 
     def fetch(self, asks: Sequence[Enter]) -> Program[None]:
         """While records are moved: move those of these keys in the caller's transaction."""

@@ -1,0 +1,93 @@
+"""Recording a step: the request, the encoded result, and one fenced write that is repeated until the
+store has answered (P10). A worker that lost the run records nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from .._values.steps import StepState
+from ..errors import (
+    LeaseLostError,
+    NotStorableError,
+    ResultError,
+    StoreError,
+    StoreUnavailableError,
+    TooLargeError,
+)
+from .commands import Flow, Sleep
+from .protocol import Ack
+from .recording import pause_after
+from .run_requests import RecordStep
+from .run_state import RunState, StepCall
+
+__all__ = ["ask_of", "encoded", "gone", "record"]
+
+
+def ask_of(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
+    """The request that records this step."""
+    claim = state.claim
+    return RecordStep(
+        claim.key.id, claim.owner, claim.fence, call.name, call.kind, as_, call.fingerprint
+    )
+
+
+def encoded(state: RunState, call: StepCall, value: Any) -> bytes:
+    """The result as it is recorded; `ResultError`: it cannot be."""
+    try:
+        payload = state.policy.codec.encode(value, call.declared)
+    except ResultError:
+        raise
+    except Exception as error:
+        raise NotStorableError(
+            f"the step {call.name!r} is done and recorded, but its result could not be encoded "
+            f"({type(error).__name__}); it is not run again",
+            value=value,
+        ) from error
+    most = state.policy.max_result_bytes
+    if len(payload) > most:
+        raise TooLargeError(
+            f"the step {call.name!r} is done and recorded, but its result has {len(payload)} bytes and "
+            f"max_result_bytes is {most}; it is not run again",
+            value=value,
+        )
+    return payload
+
+
+def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
+    """Retry until the store has recorded a step (P10). Returns why it was recorded without its result."""
+    claim, tries, refused = state.claim, 0, None
+    ack: Ack | None = None
+    while ack is None:
+        try:
+            ack = yield ask
+        except StoreUnavailableError as error:
+            pause = pause_after(tries)
+            if claim.gone or claim.clock() + pause >= claim.expires:
+                raise StoreUnavailableError(
+                    f"the step {ask.name!r} ran, but the store did not answer while the claim lasted: "
+                    "whether it was recorded is unknown; the next attempt finds out",
+                    key=claim.key,
+                ) from error
+            tries += 1
+            yield Sleep(pause, firm=True)
+        except StoreError as error:
+            if refused is not None or ask.result is None:
+                raise error.about(claim.key) from error.__cause__
+            refused, ask = error, replace(ask, result=None)
+    if ack is Ack.OK:
+        return refused
+    if ack is Ack.REFUSED:
+        raise state.mismatch(ask.name, "", ask.kind)
+    claim.gone = True
+    raise gone(state, ask, ack)
+
+
+def gone(state: RunState, ask: RecordStep, ack: Ack) -> LeaseLostError:
+    """This worker does not own the run any more."""
+    why = "its record is gone" if ack is Ack.MISSING else "another worker took the run over"
+    return LeaseLostError(
+        f"the step {ask.name!r} was not recorded: {why}; this worker must stop", key=state.claim.key
+    )
