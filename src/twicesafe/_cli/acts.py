@@ -56,7 +56,16 @@ from .searching import (
     conditions_of,
 )
 
-__all__ = ["forget_key", "release_key", "resolve_key"]
+__all__ = [
+    "act",
+    "ask",
+    "forget_key",
+    "need",
+    "release_key",
+    "report",
+    "resolve_key",
+    "target_of",
+]
 
 _RESPONSE = "HTTP response"
 
@@ -93,7 +102,7 @@ def release_key(
     --by ana --why "bank is back"[/]
     """
     screen = Screen(json)
-    _need(by, why)
+    need(by, why)
     which = conditions_of(state, scope, value, error, since, older_than, stuck, cause)
     with opened(settle(store, config)) as receiver:
         if is_bulk(key, id_, which):
@@ -107,7 +116,7 @@ def release_key(
             )
             return
         found = find(receiver, key, scope, id_)
-        record, target = found.record, _target(found, "released")
+        record, target = found.record, target_of(found, "released")
         if record.state is State.COMPLETED and not force:
             raise Ended(
                 "this key is completed and has a recorded answer; to run the work again anyway, "
@@ -118,9 +127,9 @@ def release_key(
             State.IN_PROGRESS: "its worker loses the claim and the work may be done twice",
             State.COMPLETED: "its answer is deleted and the work is done AGAIN",
         }.get(record.state, "the next delivery runs the handler")
-        _ask(screen, record, f"release this key ({warning})?", yes)
-        _act(lambda: receiver.release(target, by=by, why=why, force=force))
-        _report(screen, receiver, found, "released; the next delivery runs the handler")
+        ask(screen, record, f"release this key ({warning})?", yes)
+        act(lambda: receiver.release(target, by=by, why=why, force=force))
+        report(screen, receiver, found, "released; the next delivery runs the handler")
 
 
 def resolve_key(
@@ -208,7 +217,7 @@ def resolve_key(
     --header 'Content-Type: application/json' --by ana --why "seen at the bank"[/]
     """
     screen = Screen(json)
-    _need(by, why)
+    need(by, why)
     settings = _kept_for(retention, settle(store, config))
     answer: Any
     if status is not None:
@@ -233,10 +242,10 @@ def resolve_key(
             )
             return
         found = find(receiver, key, scope, id_)
-        target = _target(found, "resolved")
-        _ask(screen, found.record, "record this answer permanently?", yes)
-        _act(lambda: receiver.resolve(target, answer, by=by, why=why))
-        _report(screen, receiver, found, "resolved; repeats get this answer")
+        target = target_of(found, "resolved")
+        ask(screen, found.record, "record this answer permanently?", yes)
+        act(lambda: receiver.resolve(target, answer, by=by, why=why))
+        report(screen, receiver, found, "resolved; repeats get this answer")
 
 
 def forget_key(
@@ -297,9 +306,9 @@ def forget_key(
         if found.record.state is State.FORGOTTEN or target is None:
             _print_result(screen, found.record, "was already forgotten")
             return
-        _ask(screen, found.record, "erase the key's text and result permanently?", yes)
-        _act(lambda: receiver.forget(target, by=by or _login(), why=why))
-        _report(screen, receiver, found, "forgotten; a late repeat does not run")
+        ask(screen, found.record, "erase the key's text and result permanently?", yes)
+        act(lambda: receiver.forget(target, by=by or _login(), why=why))
+        report(screen, receiver, found, "forgotten; a late repeat does not run")
 
 
 def _kept_for(retention: float | None, settings: Settings) -> Settings:
@@ -315,19 +324,22 @@ def _login() -> str:
         return "unknown"  # a container without a user table
 
 
-def _need(by: str, why: str) -> None:
+def need(by: str, why: str) -> None:
+    """Who and why, for the audit trail."""
     for name, text in (("--by", by), ("--why", why)):
         if not text.strip():
             raise Ended(f"{name} is empty: the audit trail needs a value", USAGE)
 
 
-def _target(found: Found, done: str) -> Key:
+def target_of(found: Found, done: str) -> Key:
+    """The key to change; a forgotten one has none."""
     if found.key is None:
         raise Ended(f"this key was forgotten and cannot be {done}", kind="Refused")
     return found.key
 
 
-def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
+def ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
+    """On a terminal, ask for confirmation."""
     if yes or sys.stdin is None or not sys.stdin.isatty():  # None: stdin is closed
         return
     style, meaning = STATES[record.state]
@@ -342,15 +354,16 @@ def _ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
         raise Ended("nothing was changed", NO, "Declined")
 
 
-def _act(act: Callable[[], None]) -> None:
+def act(change: Callable[[], None]) -> None:
     """A change that the record's state forbids exits with 1 (no), not with 2 (wrong usage)."""
     try:
-        act()
+        change()
     except UsageError as error:
         raise Ended(in_cli_words(str(error)), NO, "Refused") from error
 
 
-def _report(screen: Screen, receiver: Receiver, found: Found, words: str) -> None:
+def report(screen: Screen, receiver: Receiver, found: Found, words: str) -> None:
+    """The record after the change."""
     now = None if found.key is None else receiver.record(found.key)
     _print_result(screen, now or found.record, words)
 

@@ -17,6 +17,7 @@ from .. import __version__
 from . import (
     acts,
     bench,
+    complete,
     configuring,
     consume,
     counting,
@@ -29,6 +30,7 @@ from . import (
     plan,
     proxy,
     reencrypting,
+    runs,
     upkeep,
     verify,
 )
@@ -47,6 +49,7 @@ class _InOrder(typer.core.TyperGroup):
             "proxy",
             "consume",
             "dead-letters",
+            "complete",
             "relay",
             "outbox",
             "keys",
@@ -102,7 +105,7 @@ def _root(
 
 @key_commands.callback(invoke_without_command=True)
 def _keys(context: typer.Context) -> None:
-    """List and show keys; release, resolve or forget one; re-encrypt answers.
+    """List and show keys; release, resolve or forget one; signal, skip or restart a durable run; re-encrypt answers.
 
     A key is identified by its value and its scope. Example: [cyan]twicesafe keys list --state held[/]
     """
@@ -158,6 +161,9 @@ key_commands.command("show")(keys.show_key)
 key_commands.command("release")(acts.release_key)
 key_commands.command("resolve")(acts.resolve_key)
 key_commands.command("forget")(acts.forget_key)
+key_commands.command("signal")(runs.signal_run)
+key_commands.command("skip")(runs.skip_step)
+key_commands.command("restart")(runs.restart_run)
 key_commands.command("reencrypt")(reencrypting.reencrypt_keys)
 app.add_typer(key_commands, name="keys")
 outbox_commands.command("status")(outbox.status)
@@ -171,6 +177,7 @@ dead_letter_commands.command("replay")(dead_letters.replay)
 dead_letter_commands.command("discard")(dead_letters.discard)
 app.add_typer(dead_letter_commands, name="dead-letters")
 app.command("consume")(consume.consume)
+app.command("complete")(complete.complete)
 config_commands.command("check")(configuring.check)
 config_commands.command("show")(configuring.show)
 config_commands.command("schema")(configuring.print_schema)

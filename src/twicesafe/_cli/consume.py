@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +20,7 @@ from .config import settle
 from .loading import import_here, load_function
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import Screen, counted
+from .progress import status_line
 
 __all__ = ["consume"]
 
@@ -153,26 +152,8 @@ def _run_async(
     return asyncio.run(run())
 
 
-@contextmanager
-def _progress(screen: Screen, consumer: Consumer | AsyncConsumer) -> Iterator[None]:
-    """A line on a terminal that says what was done so far; elsewhere nothing."""
-    if screen.json or not screen.err.is_terminal:
-        yield
-        return
-    over = threading.Event()
-
-    def show() -> None:
-        with screen.err.status("waiting for messages") as line:
-            while not over.wait(0.5):
-                line.update(_said(consumer.report))
-
-    thread = threading.Thread(target=show, name="twicesafe-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+def _progress(screen: Screen, consumer: Consumer | AsyncConsumer) -> AbstractContextManager[None]:
+    return status_line(screen, "waiting for messages", lambda: _said(consumer.report))
 
 
 def _said(report: Report) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from .. import Record
 from .._values.records import AuditEntry
+from .._values.steps import StepState
 from .config import existing, opened
 from .finding import find
 from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
@@ -24,6 +25,7 @@ from .output import (
     record_data,
     shortened,
     state_text,
+    step_data,
     table,
     visible,
 )
@@ -45,6 +47,9 @@ FIXED_CELLS = ID_CELLS + 11 + 5 + 10 + 2 * 6
 """Width of all columns except key and scope, including the gaps."""
 ERROR_CELLS = 18
 """Only if a record of the page has an error."""
+
+
+_STEP_STYLES = {StepState.DONE: "green", StepState.STARTED: "yellow", StepState.WAITING: "cyan"}
 
 
 def list_keys(
@@ -147,7 +152,7 @@ def show_key(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one key and its audit trail, but never its result.
+    """Show one key, the steps of a durable run and the audit trail, but never a result.
 
     Example: [cyan]twicesafe keys show tx-123 --scope acct_1 --scope "POST /charges"[/]
     """
@@ -156,12 +161,16 @@ def show_key(
         found = find(receiver, key, scope, id_)
         # Only the hash of a forgotten key is left: reading its trail takes the key's text.
         trail = None if found.key is None else receiver.audit(found.key)
-    record = found.record
+        # What is found by its id is read again, with its steps.
+        again = None if key is not None or found.key is None else receiver.record(found.key)
+    record = again or found.record
     if json:
         audit = None if trail is None else [audit_data(entry) for entry in trail]
-        screen.data({**record_data(record), "audit": audit})
+        steps = [step_data(step) for step in record.steps]
+        screen.data({**record_data(record), "steps": steps, "audit": audit})
         return
     _print_record(screen, record)
+    _print_steps(screen, record)
     _print_trail(screen, trail)
 
 
@@ -198,6 +207,25 @@ def _print_record(screen: Screen, record: Record) -> None:
             row(name, f"{moment:%Y-%m-%d %H:%M:%S} UTC  ({ago(moment)})")
     if record.result_bytes is not None:
         row("result", f"{record.result_bytes:,} bytes (not shown)")
+    screen.out.print(made)
+
+
+def _print_steps(screen: Screen, record: Record) -> None:
+    if not record.steps:
+        return
+    screen.say()
+    made = table("step", "kind", "state", "tries", "changed", "ends")
+    made.columns[0].overflow = "fold"
+    for step in record.steps:
+        ends = "" if step.due_at is None else f"{step.due_at:%Y-%m-%d %H:%M:%S} UTC"
+        made.add_row(
+            Text(visible(step.name)),
+            step.kind,
+            Text(step.state.value, _STEP_STYLES[step.state]),
+            str(step.attempt),
+            ago(step.changed_at),
+            ends,
+        )
     screen.out.print(made)
 
 

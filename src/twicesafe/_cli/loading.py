@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .. import AsyncReceiver, Receiver
 from ..errors import UsageError
 
-__all__ = ["import_here", "load_function", "load_module"]
+__all__ = ["import_here", "load_function", "load_module", "load_receiver"]
 
 
 def import_here() -> None:
@@ -19,14 +20,30 @@ def import_here() -> None:
 
 
 def load_function(target: str, what: str) -> Any:
+    found = _load(target, what, "shop.orders:charge")
+    if not callable(found):
+        module, _, name = target.partition(":")
+        raise UsageError(f"{what}: {module} has no function {name!r}")
+    return found
+
+
+def load_receiver(target: str) -> Any:
+    """A `Receiver` or an `AsyncReceiver`."""
+    what = "the receiver"
+    found = _load(target, what, "shop.orders:receiver")
+    if not isinstance(found, (Receiver, AsyncReceiver)):
+        module, _, name = target.partition(":")
+        raise UsageError(f"{what}: {module} has no Receiver or AsyncReceiver named {name!r}")
+    return found
+
+
+def _load(target: str, what: str, example: str) -> Any:
     module, colon, name = target.partition(":")
     if not (module and colon and name):
-        raise UsageError(f"{what} must be MODULE:NAME, such as shop.orders:charge, not {target!r}")
+        raise UsageError(f"{what} must be MODULE:NAME, such as {example}, not {target!r}")
     found = load_module(module, what)
     for part in name.split("."):
         found = getattr(found, part, None)
-    if not callable(found):
-        raise UsageError(f"{what}: {module} has no function {name!r}")
     return found
 
 

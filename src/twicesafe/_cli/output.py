@@ -18,6 +18,7 @@ from rich.text import Text
 
 from .._edges.readable import BETWEEN, MEANINGS, ago, bytes_text, counted, shortened, visible
 from .._values.records import AuditEntry, Record, State
+from .._values.steps import StepRecord
 
 __all__ = [
     "BETWEEN",
@@ -30,6 +31,7 @@ __all__ = [
     "record_data",
     "shortened",
     "state_text",
+    "step_data",
     "table",
     "visible",
 ]
@@ -133,6 +135,18 @@ def record_data(record: Record) -> dict[str, Any]:
         "not_before": _iso(record.not_before),
         "expires_at": _iso(record.expires_at),
         "result_bytes": record.result_bytes,
+    }
+
+
+def step_data(step: StepRecord) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "kind": step.kind,
+        "state": step.state.value,
+        "attempt": step.attempt,
+        "created_at": _iso(step.created_at),
+        "changed_at": _iso(step.changed_at),
+        "due_at": _iso(step.due_at),
     }
 
 

@@ -32,6 +32,7 @@ from .run_requests import FOREVER, LoadRun, Run, TidyRuns
 __all__ = [
     "audit",
     "check_limit",
+    "check_operator",
     "operate",
     "page_of",
     "park_stuck",
@@ -78,14 +79,7 @@ def tidy_runs() -> Flow[None]:
 
 def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
     """Release, resolve or forget; the error says why it was refused and what to do instead."""
-    who: object = ask.by
-    if not isinstance(who, str) or not who.strip():
-        raise UsageError("by= is required: it is kept in the audit trail", key=key)
-    for name, text in (("by", ask.by), ("why", ask.why)):
-        try:
-            text.encode()
-        except (AttributeError, UnicodeEncodeError):
-            raise UsageError(f"{name}= must be text (valid Unicode)", key=key) from None
+    check_operator(key, ask.by, ask.why)
     ack: Ack = yield ask
     if ack is Ack.OK:
         return
@@ -107,6 +101,17 @@ def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
     row = yield Read(key.id)
     state = "unknown" if row is None else row.state.value
     raise UsageError(f"cannot {ask.op} a {state} record: {_ADVICE[ask.op]}", key=key)
+
+
+def check_operator(key: Key, by: object, why: object) -> None:
+    """Who acts, and why, as the audit trail keeps it."""
+    if not isinstance(by, str) or not by.strip():
+        raise UsageError("by= is required: it is kept in the audit trail", key=key)
+    for name, text in (("by", by), ("why", why)):
+        try:
+            text.encode()  # type: ignore[attr-defined]
+        except (AttributeError, UnicodeEncodeError):
+            raise UsageError(f"{name}= must be text (valid Unicode)", key=key) from None
 
 
 _ADVICE: dict[str, str] = {

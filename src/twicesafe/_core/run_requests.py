@@ -117,6 +117,9 @@ class Signal(msgspec.Struct, gc=False):
     name: str
     result: bytes
     retention: int
+    by: str = ""
+    """The operator who sent it: if there is a record, this is written to its audit trail. Empty: a program."""
+    why: str = ""
 
 
 class LoadRun(msgspec.Struct, gc=False):

@@ -175,7 +175,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     """When it happened, on the store's clock."""
     action: str
-    """release, resolve or forget."""
+    """release, resolve, forget, restart or signal."""
     by: str
     """Who did it, as given in ``by=``."""
     why: str

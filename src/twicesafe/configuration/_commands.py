@@ -1,4 +1,4 @@
-"""Models of the sections that need no more than the library: store, policy, relay and sweep."""
+"""Models of the sections that need no more than the library: store, policy, relay, complete and sweep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from ._fields import check_fields
 from ._kinds import WRONG, Kind, Seconds, Url
 from ._model import Section
 
-__all__ = ["POLICY", "RELAY", "STORE", "SWEEP", "RelayOptions", "StoreOptions", "SweepOptions"]
+__all__ = [
+    "COMPLETE",
+    "POLICY",
+    "RELAY",
+    "STORE",
+    "SWEEP",
+    "CompleteOptions",
+    "RelayOptions",
+    "StoreOptions",
+    "SweepOptions",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,23 @@ class RelayOptions:
     """How long a relay holds its share; after that another relay takes over."""
     max_attempts: Annotated[int, Meta(ge=1)] = 10
     """Failed attempts before the lane is parked."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteOptions:
+    """What `twicesafe complete` does."""
+
+    receiver: str = ""
+    """The receiver whose durable functions are run, as MODULE:NAME."""
+    every: Annotated[Seconds, Meta(ge=0.01)] = 1
+    """How often to look for runs that are due."""
+    limit: Annotated[int, Meta(ge=1)] = 1000
+    """Runs to find in each round, at most."""
+    concurrency: Annotated[int, Meta(ge=1)] = 8
+    """Runs that work at once."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -85,3 +112,4 @@ POLICY: Final = Section(
 )
 RELAY: Final = Section("relay", RelayOptions, "Settings of `twicesafe relay`.")
 SWEEP: Final = Section("sweep", SweepOptions, "Settings of `twicesafe sweep`.")
+COMPLETE: Final = Section("complete", CompleteOptions, "Settings of `twicesafe complete`.")

@@ -25,6 +25,7 @@ SECTIONS: Final = {
     "proxy": "twicesafe._proxy.settings:PROXY_SECTION",
     "http": "twicesafe._proxy.settings:HTTP_SECTION",
     "relay": "twicesafe.configuration._commands:RELAY",
+    "complete": "twicesafe.configuration._commands:COMPLETE",
     "sweep": "twicesafe.configuration._commands:SWEEP",
     "dashboard": "twicesafe.dashboard._settings:DASHBOARD_SECTION",
 }

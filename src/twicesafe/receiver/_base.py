@@ -235,14 +235,22 @@ class ReceiverBase:
     def _restart(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
         return self._operate(key, Restart(key.id, by, why, FOREVER, force))
 
-    def _signal(self, key: Key, name: str, value: object, returns: Any) -> Flow[bool]:
+    def _skip(
+        self, key: Key, name: str, value: object, by: str, why: str, returns: Any
+    ) -> Flow[None]:
+        payload = self._resolved.codec.encode(value, returns)
+        return completing.skip_step(key, checked_name(name, key), payload, by, why)
+
+    def _signal(
+        self, key: Key, name: str, value: object, returns: Any, by: str, why: str
+    ) -> Flow[bool]:
         if self.policy.encryption is not None:
             raise UsageError(
                 "a signal would be stored as plain text, and this policy encrypts", key=key
             )
         payload = self._resolved.codec.encode(value, returns)
         return completing.send_signal(
-            key, checked_name(name, key), payload, self._resolved.retention_ms
+            key, checked_name(name, key), payload, self._resolved.retention_ms, by, why
         )
 
     @property

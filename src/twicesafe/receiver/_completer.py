@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncCompleter", "AsyncCompletes", "Completer", "Completes", "CompletionReport"]
 
 _log = logging.getLogger("twicesafe")
+
+ROUND: Final = 1000
+"""Runs that one round finds, at most."""
 
 
 class CompletionReport(msgspec.Struct):
@@ -88,21 +92,32 @@ def _call_of(receiver: ReceiverBase, run: DueRun) -> tuple[Any, Any, str]:
 class Completes(ReceiverBase):
     """The completer of `Receiver`."""
 
-    def complete_abandoned(self, limit: int = 1000, *, concurrency: int = 1) -> CompletionReport:
+    def complete_abandoned(self, limit: int = ROUND, *, concurrency: int = 1) -> CompletionReport:
         """Run what is due now: at most ``limit`` runs, ``concurrency`` of them at once, in threads."""
-        report = CompletionReport()
+        return self._complete_round(limit, concurrency, CompletionReport())
+
+    def _complete_round(
+        self,
+        limit: int,
+        concurrency: int,
+        report: CompletionReport,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> CompletionReport:
+        """`stops`: start no more; what was found and not started is found again after a lease."""
         find = completing.find_due(limit, self._resolved.lease_ms, self._durables)
         due: list[DueRun] = self._runtime.run(find)
         if whole(concurrency) == 1 or len(due) < 2:
             for run in due:
-                self._complete(run, report)
+                self._complete(run, report, stops)
         else:
             with ThreadPoolExecutor(concurrency, "twicesafe-completer") as pool:
-                for ended in [pool.submit(self._complete, run, report) for run in due]:
+                for ended in [pool.submit(self._complete, run, report, stops) for run in due]:
                     ended.result()
         return report
 
-    def _complete(self, run: DueRun, report: CompletionReport) -> None:
+    def _complete(self, run: DueRun, report: CompletionReport, stops: Callable[[], bool]) -> None:
+        if stops():
+            return
         durable, call, why = _call_of(self, run)
         try:
             if durable is None:
@@ -126,17 +141,28 @@ class AsyncCompletes(ReceiverBase):
     """The completer of `AsyncReceiver`."""
 
     async def complete_abandoned(
-        self, limit: int = 1000, *, concurrency: int = 1
+        self, limit: int = ROUND, *, concurrency: int = 1
     ) -> CompletionReport:
         """Run what is due now: at most ``limit`` runs, ``concurrency`` of them at once, in tasks."""
+        return await self._complete_round(limit, concurrency, CompletionReport())
+
+    async def _complete_round(
+        self,
+        limit: int,
+        concurrency: int,
+        report: CompletionReport,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> CompletionReport:
+        """`stops`: start no more; what was found and not started is found again after a lease."""
         import asyncio
 
-        report, slots = CompletionReport(), asyncio.Semaphore(whole(concurrency))
+        slots = asyncio.Semaphore(whole(concurrency))
         find = completing.find_due(limit, self._resolved.lease_ms, self._durables)
 
         async def complete(run: DueRun) -> None:
             async with slots:
-                await self._complete(run, report)
+                if not stops():
+                    await self._complete(run, report)
 
         async with asyncio.TaskGroup() as group:
             for run in await self._runtime.run(find):
@@ -187,7 +213,8 @@ class Completer(_CompleterBase):
 
     def _round(self) -> None:
         try:
-            self._receiver.complete_abandoned(concurrency=self._concurrency)
+            report, stops = CompletionReport(), self._stopped.is_set
+            self._receiver._complete_round(ROUND, self._concurrency, report, stops)
         except Exception as error:
             _log_failed(error)
 
@@ -234,7 +261,8 @@ class AsyncCompleter(_CompleterBase):
 
     async def _round(self) -> None:
         try:
-            await self._receiver.complete_abandoned(concurrency=self._concurrency)
+            report, stops = CompletionReport(), lambda: self._stopped
+            await self._receiver._complete_round(ROUND, self._concurrency, report, stops)
         except Exception as error:
             _log_failed(error)
 

@@ -329,13 +329,39 @@ def _check_submitted(call: Call, answer: Claimed) -> None:
 class Durables(ReceiverBase):
     """`Receiver.durable`, and what belongs to it."""
 
-    def signal(self, key: KeyLike, name: str, value: object = True, *, returns: Any = Any) -> bool:
+    def signal(
+        self,
+        key: KeyLike,
+        name: str,
+        value: object = True,
+        *,
+        by: str = "",
+        why: str = "",
+        returns: Any = Any,
+    ) -> bool:
         """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
 
         True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
-        type of the value, if it is not plain data.
+        type of the value, if it is not plain data. ``by`` and ``why``: an operator's, for the audit trail.
         """
-        return self._runtime.run(self._signal(self.key(key), name, value, returns))  # type: ignore[no-any-return]
+        return self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
+
+    def skip(
+        self,
+        key: KeyLike,
+        step: str,
+        value: object = None,
+        *,
+        by: str,
+        why: str = "",
+        returns: Any = Any,
+    ) -> None:
+        """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
+
+        In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
+        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data.
+        """
+        self._runtime.run(self._skip(self.key(key), step, value, by, why, returns))
 
     def restart(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
         """Release a run and drop its recorded steps: it starts from the beginning, effects included."""
@@ -370,14 +396,38 @@ class AsyncDurables(ReceiverBase):
     """`AsyncReceiver.durable`, and what belongs to it."""
 
     async def signal(
-        self, key: KeyLike, name: str, value: object = True, *, returns: Any = Any
+        self,
+        key: KeyLike,
+        name: str,
+        value: object = True,
+        *,
+        by: str = "",
+        why: str = "",
+        returns: Any = Any,
     ) -> bool:
         """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
 
         True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
-        type of the value, if it is not plain data.
+        type of the value, if it is not plain data. ``by`` and ``why``: an operator's, for the audit trail.
         """
-        return await self._runtime.run(self._signal(self.key(key), name, value, returns))  # type: ignore[no-any-return]
+        return await self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
+
+    async def skip(
+        self,
+        key: KeyLike,
+        step: str,
+        value: object = None,
+        *,
+        by: str,
+        why: str = "",
+        returns: Any = Any,
+    ) -> None:
+        """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
+
+        In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
+        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data.
+        """
+        await self._runtime.run(self._skip(self.key(key), step, value, by, why, returns))
 
     async def restart(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
         """Release a run and drop its recorded steps: it starts from the beginning, effects included."""

@@ -26,7 +26,7 @@ from .._core.run_requests import (
     TidyRuns,
 )
 from .._values.keys import Key
-from .._values.records import Row
+from .._values.records import Row, State
 from .._values.steps import Step, StepState
 
 __all__ = ["MemoryRuns"]
@@ -52,6 +52,7 @@ class MemoryRuns:
     claim: Callable[[ClaimRequest], Claimed]
     _decide: Callable[[Any], Ack]
     _operate: Callable[[Any], Ack]
+    _keep_trail: Callable[[Any, int, State], None]
 
     def __init__(self) -> None:
         self._runs: dict[bytes, _Kept] = {}
@@ -128,11 +129,12 @@ class MemoryRuns:
     def signal(self, ask: Signal) -> bool:
         steps = self._steps.setdefault(ask.id, {})
         now = self._now()
-        kept, step, row = run_lifecycle.signal(
-            self._rows.get(ask.id), steps.get(ask.name), ask, now
-        )
+        before = self._rows.get(ask.id)
+        kept, step, row = run_lifecycle.signal(before, steps.get(ask.name), ask, now)
         if step is not None:
             steps[ask.name] = step
+            if ask.by and before is not None:
+                self._keep_trail(ask, now, before.state)
             self._runs.setdefault(ask.id, _Kept("", b"", False, now + ask.retention))
         if row is not None:
             self._rows[ask.id] = row

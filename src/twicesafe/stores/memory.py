@@ -133,16 +133,15 @@ class MemoryStore(MemoryRuns, Store):
         before = self._rows.get(ask.id)
         ack = self._decide(ask)
         if before is not None and self._rows[ask.id] is not before:  # it changed something
-            entry = AuditEntry(
-                id=ask.id,
-                at=moment(self._rows[ask.id].changed_at),  # one reading of the clock for both
-                action=ask.op,
-                by=ask.by,
-                why=ask.why,
-                state_before=before.state,
-            )
-            self._audit.setdefault(ask.id, []).append(entry)
+            # one reading of the clock for both
+            self._keep_trail(ask, self._rows[ask.id].changed_at, before.state)
         return ack
+
+    def _keep_trail(self, ask: Any, at: int, before: State) -> None:
+        entry = AuditEntry(
+            id=ask.id, at=moment(at), action=ask.op, by=ask.by, why=ask.why, state_before=before
+        )
+        self._audit.setdefault(ask.id, []).append(entry)
 
     release = resolve = forget = _operate
 

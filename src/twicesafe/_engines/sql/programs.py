@@ -241,16 +241,14 @@ class SqlPrograms(SqlSearch):
             yield from self.save(after, new=row is None)
             if isinstance(ask, (Release, Resolve, Forget)):
                 assert row is not None
-                entry = (
-                    self.stored(id_),
-                    now,
-                    ask.op,
-                    self.bind(ask.by),
-                    self.bind(ask.why),
-                    number_of(row.state),
-                )
-                yield Change(self._write_audit, entry)
+                yield from self.write_trail(ask, row, now)
         return answer
+
+    def write_trail(self, ask: Any, row: Row, now: int) -> Program[None]:
+        """What an operator did to this record."""
+        by, why = self.bind(ask.by), self.bind(ask.why)
+        entry = (self.stored(ask.id), now, ask.op, by, why, number_of(row.state))
+        yield Change(self._write_audit, entry)
 
     def lock_for(self, ask: Any) -> str:
         """How the row is locked for this request."""

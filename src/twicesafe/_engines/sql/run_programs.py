@@ -283,6 +283,8 @@ class RunPrograms:
         kept, step, woken = run_lifecycle.signal(row, known, ask, now)
         if step is not None:
             yield from self._write(ask.id, step)
+            if ask.by and row is not None:
+                yield from records.write_trail(ask, row, now)
             if not (yield Query(self._read_run, (id_,))):
                 yield Change(self._save_run, (id_, ask.id, now + ask.retention, 0, b"", b""))
         if woken is not None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ..._core.protocol import Ack, Claimed, Sweep, Verdict
+from ..._core.protocol import Ack, Claimed, History, Sweep, Verdict
 from ..._core.run_requests import (
     FOREVER,
     Due,
@@ -448,6 +448,19 @@ class StepRules(Rules):
         assert (yield signal()) is True
         yield suspend(mine, HOUR, "approval")
         yield from started(B)
+
+    @rule(needs="steps")
+    def test_a_signal_of_an_operator_is_in_the_audit_trail_of_its_run(self) -> Script[None]:
+        yield replace(signal("early"), by="ann", why="there is no record yet")
+        yield from started(A)
+        yield signal("program")
+        yield replace(signal(), by="ann", why="looks good")
+        yield replace(signal(), by="bob", why="refused: it has a value")
+        trail = yield History(KEY.id)
+        assert [(entry.action, entry.by, entry.why) for entry in trail] == [
+            ("signal", "ann", "looks good")
+        ]
+        assert trail[0].state_before is State.IN_PROGRESS
 
     @rule(needs="steps")
     def test_a_run_that_is_over_takes_no_signal(self) -> Script[None]:
