@@ -144,6 +144,7 @@ def step_data(step: StepRecord) -> dict[str, Any]:
         "kind": step.kind,
         "state": step.state.value,
         "attempt": step.attempt,
+        "undo": step.undo,
         "created_at": _iso(step.created_at),
         "changed_at": _iso(step.changed_at),
         "due_at": _iso(step.due_at),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from .._values.cipher import Cipher, record_context
 from .._values.keys import Key
 from .._values.records import AuditEntry, Record, ReencryptReport, Row, State, Stats, SweepReport
+from .._values.steps import Step, StepState
 from ..errors import StillInProgressError, StoreUnavailableError, TwicesafeError, UsageError
 from .commands import Flow
 from .protocol import (
@@ -56,9 +57,14 @@ def read(key: Key, steps: bool = False) -> Flow[Record | None]:
     if row is None or not steps:
         return None if row is None else row.view()
     run: Run | None = yield LoadRun(key.id)
-    found = [] if run is None else sorted(run.steps, key=lambda step: step.changed_at)
+    found = [] if run is None else sorted(run.steps, key=_when)
     record: Record = replace(row.view(), steps=tuple(step.view() for step in found))
     return record
+
+
+def _when(step: Step) -> tuple[int, bool, int]:
+    """In the order in which they were recorded; what waits is the last of its millisecond."""
+    return step.changed_at, step.state is StepState.WAITING, step.position
 
 
 def release_run(key: Key, ask: Release) -> Flow[None]:

@@ -60,6 +60,7 @@ class Step(msgspec.Struct, gc=False):
             kind=self.kind,
             state=self.state,
             attempt=self.attempt,
+            undo=self.undo,
             created_at=moment(self.created_at),
             changed_at=moment(self.changed_at),
             due_at=moment(self.due_at) if waits else None,
@@ -77,6 +78,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Its present state."""
     attempt: int
     """How many tries its result took."""
+    undo: bool
+    """It was recorded with an undo."""
     created_at: datetime
     """When it was first recorded."""
     changed_at: datetime

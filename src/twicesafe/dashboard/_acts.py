@@ -64,7 +64,9 @@ class Act:
     meaning: str
     event: RecordEvent
     states: tuple[State, ...]
-    """Those for which it is offered on everything that a filter matches."""
+    """Those for which it is offered on everything that a filter matches; none: it is for one key only."""
+    of_step: bool = False
+    """It is about one step of a durable run, and offered beside it."""
 
     def is_possible(self, state: State) -> bool:
         """Whether the store would do it to one key, perhaps with ``force``."""
@@ -98,8 +100,35 @@ ACTS: Final = {
             event=RecordEvent.FORGET,
             states=(State.COMPLETED, State.FAILED, State.HELD, State.PARKED, State.RELEASED),
         ),
+        Act(
+            name="restart",
+            title="Restart",
+            done="restarted: the run starts from the beginning",
+            meaning="Drop the recorded steps and start from the beginning. Effects happen again.",
+            event=RecordEvent.RELEASE,
+            states=(),
+        ),
+        Act(
+            name="signal",
+            title="Signal",
+            done="got the signal: the run goes on",
+            meaning="Send the value that the step waits for. It cannot be changed later.",
+            event=RecordEvent.RELEASE,
+            states=(),
+            of_step=True,
+        ),
+        Act(
+            name="skip",
+            title="Skip",
+            done="changed: the run goes on without the step",
+            meaning="Record this step, or its undo, as done by hand. Nothing runs for it.",
+            event=RecordEvent.RELEASE,
+            states=(),
+            of_step=True,
+        ),
     )
 }
+"""`restart`, and the acts of steps, are for durable runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +201,13 @@ class Result:
 async def on_one(
     asking: Asking, act: Act, record: Record, who: Signed, form: Mapping[str, str]
 ) -> Result:
-    given = answer(form) if act.name == "resolve" else None
+    given = _given(act, form)
     try:
-        await _do(asking, act, record, who, given, force=form.get("force") == "yes")
+        if not await _do(asking, act, record, who, given, form):
+            refused = "The run is over, or this step has a value, which stays."
+            return Result(
+                changed=False, title="Nothing was changed", details=(refused,), record=record
+            )
     except StoreUnavailableError as error:
         return Result(changed=False, title=_UNKNOWN, details=(str(error), _LOOK), record=record)
     except TwicesafeError as error:
@@ -191,16 +224,40 @@ async def on_one(
     return Result(changed=True, title=f"1 key {act.done}", details=details, record=after)
 
 
+def _given(act: Act, form: Mapping[str, str]) -> Answer | None:
+    if act.of_step and not form.get("step"):
+        raise BadFormError("Nothing was changed: which step is not said.")
+    if act.name == "skip" and not form.get("value", "").strip():
+        return Answer(None, None)
+    return answer(form) if act.name in ("resolve", "signal", "skip") else None
+
+
 async def _do(
-    asking: Asking, act: Act, record: Record, who: Signed, given: Answer | None, force: bool
-) -> None:
-    if act.name == "release":
-        await asking.release(record, who.by, who.why, force)
-    elif act.name == "forget":
-        await asking.forget(record, who.by, who.why)
-    else:
-        assert given is not None
-        await asking.resolve(record, given.value, who.by, who.why, given.codec)
+    asking: Asking,
+    act: Act,
+    record: Record,
+    who: Signed,
+    given: Answer | None,
+    form: Mapping[str, str],
+) -> bool:
+    """False: nothing was changed."""
+    force, step = form.get("force") == "yes", form.get("step", "")
+    value = None if given is None else given.value
+    match act.name:
+        case "release":
+            await asking.release(record, who.by, who.why, force)
+        case "forget":
+            await asking.forget(record, who.by, who.why)
+        case "restart":
+            await asking.restart(record, who.by, who.why, force)
+        case "signal":
+            return await asking.signal(record, step, value, who.by, who.why)
+        case "skip":
+            await asking.skip(record, step, value, who.by, who.why)
+        case _:
+            assert given is not None
+            await asking.resolve(record, value, who.by, who.why, given.codec)
+    return True
 
 
 # --- everything that a filter matches --------------------------------------------------------
@@ -280,7 +337,7 @@ async def on_all(
             if now is None or (now.state, now.fence) != (record.state, record.fence):
                 moved += 1  # it was another key's turn: a worker or another operator has it
                 continue
-            await _do(asking, act, record, who, given, force=False)
+            await _do(asking, act, record, who, given, {})
         except StoreUnavailableError as error:
             cut = f"{error}. It is not known whether the last key was changed. {_LOOK}"
             break

@@ -125,7 +125,7 @@ class Dashboard(Visits):
         return self._html(visit, "keys", page=page)
 
     async def _key(self, visit: Visit) -> Response:
-        record = await self._record(visit)
+        record = await self._asking.with_steps(await self._record(visit))
         audit = await self._asking.audit(record)
         page = key_page(record, audit, self._asking.trouble, visit.access, visit.now)
         return self._html(visit, "key", page=page)
@@ -183,7 +183,7 @@ class Dashboard(Visits):
 
     async def _dry_run(self, visit: Visit) -> Response:
         act, filters = ACTS.get(visit.request.path_params["act"]), visit.filters()
-        if act is None:
+        if act is None or not act.states:
             raise HTTPException(404)
         if filters.problem:
             raise BadFormError(filters.problem)
@@ -199,7 +199,7 @@ class Dashboard(Visits):
 
     async def _act_on_all(self, visit: Visit) -> Response:
         act, filters = ACTS.get(visit.request.path_params["act"]), visit.filters()
-        if act is None:
+        if act is None or not act.states:
             raise HTTPException(404)
         if filters.problem:
             raise BadFormError(filters.problem)

@@ -135,6 +135,13 @@ class Asking:
             found = await self._run(_by_id(id_[:16]))
         return found
 
+    async def with_steps(self, record: Record) -> Record:
+        """The same record with the steps of its run, if it is one."""
+        if record.key is None:
+            return record
+        found: Record | None = await self._ask("record", record.key)
+        return found or record
+
     async def audit(self, record: Record) -> list[AuditEntry]:
         if record.key is None:
             return []  # only the hash of a forgotten key is left
@@ -168,6 +175,17 @@ class Asking:
 
     async def forget(self, record: Record, by: str, why: str) -> None:
         await self._ask("forget", record.key, by=by, why=why)
+
+    async def signal(self, record: Record, name: str, value: Any, by: str, why: str) -> bool:
+        """False: there is a value already, or the run is over."""
+        sent: bool = await self._ask("signal", record.key, name, value, by=by, why=why)
+        return sent
+
+    async def skip(self, record: Record, step: str, value: Any, by: str, why: str) -> None:
+        await self._ask("skip", record.key, step, value, by=by, why=why)
+
+    async def restart(self, record: Record, by: str, why: str, force: bool) -> None:
+        await self._ask("restart", record.key, by=by, why=why, force=force)
 
     # -- outbox and dead letters --------------------------------------------------------------
 

@@ -7,13 +7,15 @@ number of its parts: both come from senders and may name people.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
+from .._core.run_state import FAILURE, UNDO
 from .._edges.readable import BETWEEN, MEANINGS, ago, counted, shortened, state_words, visible
 from .._values.records import AuditEntry, Cause, Record, State, Stats
+from .._values.steps import StepRecord, StepState
 from ..observers._activity import Trouble
 from ..planning._charts import spoken_duration
 from ._access import Access
@@ -148,7 +150,9 @@ def keys_page(
         is_first=is_first,
         first_path=f"keys{filters.url()}",
         acts=tuple(
-            (act, f"act/{act.name}{filters.url()}") for act in ACTS.values() if access.may_act
+            (act, f"act/{act.name}{filters.url()}")
+            for act in ACTS.values()
+            if access.may_act and act.states
         ),
         empty="" if records else _nothing(filters, stats),
     )
@@ -214,11 +218,27 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    name: str
+    shown: str
+    """The name, with what cannot be printed made visible."""
+    kind: str
+    state: StepState
+    attempt: int
+    changed: When
+    ends: When | None
+    act: Act | None
+    """What an operator may do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPage:
     row: KeyRow
     meaning: str
     facts: tuple[tuple[str, str], ...]
     moments: tuple[Moment, ...]
+    steps: tuple[StepRow, ...]
+    """Of a durable run."""
     acts: tuple[Act, ...]
     needs_force: bool
     """A completed key: a release needs a tick more."""
@@ -245,7 +265,12 @@ def key_page(
         meaning=meaning,
         facts=tuple(_facts(record, access)),
         moments=tuple(_moment(entry, now) for entry in timeline(record, audit, seen, now)),
-        acts=tuple(act for act in ACTS.values() if _is_offered(act, record, access)),
+        steps=tuple(_step(step, record, access, now) for step in record.steps),
+        acts=tuple(
+            _RESUME if record.steps and act.name == "release" else act
+            for act in ACTS.values()
+            if _is_offered(act, record, access)
+        ),
         needs_force=record.state is State.COMPLETED,
         warning="Its worker loses the claim, and the work may be done twice." if running else "",
         same_scope=f"keys{Filters(scope=record.scope).url()}"
@@ -254,8 +279,41 @@ def key_page(
     )
 
 
+_RESUME: Final = replace(
+    ACTS["release"],
+    meaning="The run goes on where it was: its recorded steps are kept, also while it is being undone.",
+)
+
+
 def _is_offered(act: Act, record: Record, access: Access) -> bool:
+    if act.of_step or (act.name == "restart" and not record.steps):
+        return False
     return access.may_act and record.key is not None and act.is_possible(record.state)
+
+
+def _step(step: StepRecord, record: Record, access: Access, now: datetime) -> StepRow:
+    return StepRow(
+        name=step.name,
+        shown=visible(step.name),
+        kind=step.kind,
+        state=step.state,
+        attempt=step.attempt,
+        changed=When.of(step.changed_at, now),
+        ends=None if step.due_at is None else When.of(step.due_at, now),
+        act=_act_of_step(step, record) if access.may_act else None,
+    )
+
+
+def _act_of_step(step: StepRecord, record: Record) -> Act | None:
+    if record.state in (State.COMPLETED, State.FAILED, State.FORGOTTEN):
+        return None
+    if step.kind == "wait" and step.state is StepState.WAITING:
+        return ACTS["signal"]
+    if record.state not in (State.HELD, State.PARKED):
+        return None
+    names = {each.name for each in record.steps}
+    to_undo = step.undo and FAILURE in names and UNDO + step.name not in names
+    return ACTS["skip"] if to_undo or step.state is StepState.STARTED else None
 
 
 def _facts(record: Record, access: Access) -> Iterable[tuple[str, str]]:

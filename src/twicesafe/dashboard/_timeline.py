@@ -35,6 +35,7 @@ _DONE: Final = {
     "resolve": "resolved",
     "forget": "forgot",
     "restart": "restarted",
+    "signal": "signalled",
 }
 _AT_ONCE: Final = timedelta(milliseconds=5)
 
@@ -129,7 +130,12 @@ def _future(record: Record, now: datetime) -> list[Entry]:
         )
         found.append(Entry(record.lease_until, "trouble" if late else "future", title))
     if record.not_before is not None:
-        found.append(Entry(record.not_before, "future", "Back-off ends: the next delivery may run"))
+        title = (
+            "Its sleep or its wait ends: it goes on"
+            if record.state is State.SUSPENDED
+            else "Back-off ends: the next delivery may run"
+        )
+        found.append(Entry(record.not_before, "future", title))
     if record.expires_at is not None:
         over = record.expires_at < now
         title = "Retention ended" if over else "Kept until then"
