@@ -21,6 +21,7 @@ from ._values.records import Cause, State
 __all__ = [
     "BreakerChanged",
     "BrokerFailed",
+    "Compensated",
     "Completed",
     "DeadLettered",
     "Event",
@@ -41,7 +42,10 @@ __all__ = [
     "Responded",
     "ResultNotKept",
     "ResultUnreadable",
+    "RunSuspended",
     "Started",
+    "StepRecorded",
+    "StepReplayed",
     "StoreFailed",
     "StoreSampled",
     "Swept",
@@ -202,6 +206,44 @@ class Parked(Event, frozen=True, gc=False):
 
     key: Key
     reason: str
+
+
+class StepRecorded(Event, frozen=True, gc=False):
+    """A step of a durable run was done and recorded."""
+
+    key: Key
+    """Of the run."""
+    step: str
+    kind: str
+    """run, capture, transact or undo."""
+    attempt: int
+    """How many tries it took."""
+    seconds: float
+    """Of the last try, with its recording."""
+
+
+class StepReplayed(Event, frozen=True, gc=False):
+    """A run was resumed, and a step answered with its recorded result."""
+
+    key: Key
+    """Of the run."""
+    step: str
+
+
+class RunSuspended(Event, frozen=True, gc=False):
+    """A durable run sleeps, or waits for a signal. When it goes on, `Started` has the cause ``resumed``."""
+
+    key: Key
+    seconds: float | None = None
+    """Until it is due; None: when its signal comes."""
+
+
+class Compensated(Event, frozen=True, gc=False):
+    """A durable run failed for good, and what it had done is undone."""
+
+    key: Key
+    steps: int
+    """Steps that were undone."""
 
 
 class Swept(Event, frozen=True, gc=False):

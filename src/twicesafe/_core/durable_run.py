@@ -45,7 +45,7 @@ INNER_POLL: Final = 30_000
 class RunCall:
     """What a `Call` of a durable function has besides."""
 
-    __slots__ = ("arguments", "completes", "function", "holds", "invoke", "state", "won")
+    __slots__ = ("arguments", "completes", "function", "holds", "invoke", "state", "tracer", "won")
 
     def __init__(
         self,
@@ -54,9 +54,10 @@ class RunCall:
         completes: bool,
         holds: bool,
         invoke: Callable[[RunState], Any],
+        tracer: Any = None,
     ) -> None:
         self.function, self.arguments, self.completes = function, arguments, completes
-        self.holds, self.invoke = holds, invoke
+        self.holds, self.invoke, self.tracer = holds, invoke, tracer
         self.won: Claimed | None = None
         """The answer to the claim that this call won."""
         self.state: RunState | None = None
@@ -92,7 +93,14 @@ def run_of(call: Call) -> Callable[[], Any]:
         assert claim is not None
         assert won is not None
         state = durable.state = RunState(
-            claim, call.policy, durable.holds, won.steps or (), won.now, call.notify
+            claim,
+            call.policy,
+            durable.holds,
+            won.steps or (),
+            won.now,
+            call.notify,
+            call.observed,
+            durable.tracer,
         )
         if claim.attempt > call.policy.max_attempts:
             state.undoing = True  # its attempts are used up, and there is something to undo
@@ -199,4 +207,6 @@ def _give_back(
         claim.gone = True
         call.notify(ev.LeaseLost(call.key))
         return Raised(_lost(call, Returned(None)))
+    if call.observed:
+        call.notify(ev.RunSuspended(call.key, None if delay >= FOREVER else delay / 1000))
     return Raised(answer.about(call.key))

@@ -110,8 +110,12 @@ class RunState:
         recorded: Iterable[Step],
         now: int,
         notify: Callable[[ev.Event], None],
+        observed: bool = False,
+        tracer: Any = None,
     ) -> None:
         self.claim, self.policy, self.holds, self.notify = claim, policy, holds, notify
+        self.observed = observed
+        self._trace: Callable[..., Any] | None = getattr(tracer, "trace_step", None)
         self.recorded = {step.name: step for step in recorded}
         self._now = now
         self._used: dict[str, object] = {}
@@ -170,6 +174,16 @@ class RunState:
     def next_position(self) -> int:
         self.position += 1
         return self.position
+
+    def traced(self, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
+        """The function of a step, in a span of its own if there is a tracer for steps."""
+        return run if self._trace is None else self._trace(self.claim.key, name, run)
+
+    def recorded_step(self, name: str, kind: str, attempt: int, began: float) -> None:
+        """Tell observers."""
+        if self.observed:
+            took = self.clock() - began
+            self.notify(ev.StepRecorded(self.claim.key, name, kind, attempt, took))
 
     def register(self, call: StepCall, position: int, value: Any, is_known: bool = True) -> None:
         """A step is done: remember what undoes it."""

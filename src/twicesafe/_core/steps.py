@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from .. import events as ev
 from .._values.owner_token import chance
 from .._values.steps import Step, StepState
 from ..errors import (
@@ -74,6 +75,8 @@ def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Rep
 
 
 def _recorded(state: RunState, call: StepCall, known: Step) -> Reply:
+    if state.observed:
+        state.notify(ev.StepReplayed(state.claim.key, call.name))
     if known.result is None:
         state.register(call, known.position, None, is_known=False)
         return Raised(
@@ -115,9 +118,11 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
             if isinstance(reply, Returned):
                 return reply
         else:
-            reply = yield Invoke(state.step_claim(call.name), call.run, call.options.timeout)
+            began = state.clock()
+            run = state.traced(call.name, call.run)
+            reply = yield Invoke(state.step_claim(call.name), run, call.options.timeout)
             if isinstance(reply, Returned):
-                return (yield from _keep(state, call, reply.value, attempt))
+                return (yield from _keep(state, call, reply.value, attempt, began))
         if attempt >= call.options.attempts or not _may_retry(reply.error):
             return reply
         yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
@@ -146,10 +151,10 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
     if reply.value is None:
         return None
     (value,) = reply.value
-    return (yield from _keep(state, call, value, 1))
+    return (yield from _keep(state, call, value, 1, state.clock()))
 
 
-def _keep(state: RunState, call: StepCall, value: Any, attempt: int) -> Flow[Reply]:
+def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: float) -> Flow[Reply]:
     """Record the result. One that cannot be kept is an error, and the step is done all the same."""
     ask = ask_of(state, call)
     ask.attempt, ask.position, ask.undo = attempt, state.next_position(), call.undo is not None
@@ -160,6 +165,7 @@ def _keep(state: RunState, call: StepCall, value: Any, attempt: int) -> Flow[Rep
         problem = error.about(state.claim.key)
     refused = yield from record(state, ask)
     state.register(call, ask.position, value)
+    state.recorded_step(call.name, call.kind, attempt, began)
     if problem is None and refused is not None:
         problem = NotStorableError(
             f"the step {call.name!r} is done and recorded, but the store refused its result ({refused})",

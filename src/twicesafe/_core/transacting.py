@@ -38,7 +38,7 @@ __all__ = ["in_transaction"]
 
 def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]:
     """One try of the step. The reply is its value, after the commit."""
-    on, ask = call.transaction, ask_of(state, call)
+    on, ask, began = call.transaction, ask_of(state, call), state.clock()
     try:
         ack = yield OnTransaction(on, "begin", (ask,))
     except TwicesafeError as error:
@@ -46,7 +46,8 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
     if ack is not Ack.OK:
         yield OnTransaction(on, "rollback")
         return Raised((yield from _refused(state, ask, ack)))
-    reply: Reply = yield Invoke(state.step_claim(call.name), call.run, call.options.timeout)
+    run = state.traced(call.name, call.run)
+    reply: Reply = yield Invoke(state.step_claim(call.name), run, call.options.timeout)
     if isinstance(reply, Raised):
         yield OnTransaction(on, "rollback")
         return reply
@@ -65,7 +66,10 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
         problem = error
     else:
         if ack is Ack.OK:
-            return (yield from _committed(state, call, ask, reply, sent, span))
+            ended: Reply = yield from _committed(state, call, ask, reply, sent, span)
+            if isinstance(ended, Returned):
+                state.recorded_step(call.name, call.kind, attempt, began)
+            return ended
         problem = yield from _refused(state, ask, ack)
     yield OnTransaction(on, "rollback")
     return Raised(problem.about(state.claim.key))

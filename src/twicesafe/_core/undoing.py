@@ -36,6 +36,8 @@ EXHAUSTED: Final = "its attempts (max_attempts) were used up"
 
 def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
     """Undo what was done, and remember that. The reply is the error for the caller."""
+    if call.observed:
+        state.claim.ended = call.clock()
     reason, cause = yield from _recorded_failure(call, state, reply)
     missing = state.unregistered()
     if missing:
@@ -90,7 +92,8 @@ def _undo(call: Call, state: RunState, undo: Undo) -> Flow[BaseException | None]
     attempt = 0
     while True:
         attempt += 1
-        run = functools.partial(undo.function, undo.value)
+        began = call.clock()
+        run = state.traced(name, functools.partial(undo.function, undo.value))
         reply: Reply = yield Invoke(state.step_claim(name), run)
         if not isinstance(reply, Raised):
             break
@@ -101,6 +104,7 @@ def _undo(call: Call, state: RunState, undo: Undo) -> Flow[BaseException | None]
     ask = RecordStep(claim.key.id, claim.owner, claim.fence, name, "undo")
     ask.attempt, ask.position, ask.result = attempt, state.next_position(), b""
     yield from record(state, ask)
+    state.recorded_step(name, "undo", attempt, began)
     return None
 
 
@@ -132,6 +136,7 @@ def _remember(
         call.notify(ev.LeaseLost(call.key))
     elif call.observed:
         failed(call, claim, name, True)
+        call.notify(ev.Compensated(call.key, len(state.undos)))
     error = compensated(call.key, reason)
     error.__cause__ = cause
     return Raised(error)

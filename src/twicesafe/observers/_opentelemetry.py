@@ -3,6 +3,7 @@
     twicesafe claim      the store's answer to a claim        only inside a trace
     twicesafe wait       a wait for another delivery          only inside a trace
     twicesafe handler    the handler; current while it runs, so what it does belongs to it
+    twicesafe step       a step of a durable run, within the handler's span
     twicesafe replay     a duplicate got the recorded answer; linked to the span that made it
 
 The context of the first run is kept with its result (25 bytes), so a replay is linked to it in any
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import CoroutineType
 from typing import Any, Final
@@ -34,6 +35,7 @@ with driver("opentelemetry"):
 __all__ = ["OpenTelemetryObserver"]
 
 _current_span = trace.get_current_span
+_NOTHING: Final[Mapping[str, str]] = {}
 _UNITS: Final = {"": "1", "seconds": "s", "bytes": "By", "ratio": "1"}
 
 
@@ -71,20 +73,32 @@ class OpenTelemetryObserver:
     def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
         return run if self._spans is None else partial(self._run_in_span, key, run)
 
+    def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
+        """A step of a durable run: a span of its own, current while the step runs."""
+        if self._spans is None:
+            return run
+        return partial(self._run_in_span, key, run, "twicesafe step", {"twicesafe.step": name})
+
     def origin(self) -> bytes:
         return _packed(_current_span()) if self._spans is not None else b""
 
-    def _run_in_span(self, key: Key, run: Callable[[], Any]) -> Any:
+    def _run_in_span(
+        self,
+        key: Key,
+        run: Callable[[], Any],
+        name: str = "twicesafe handler",
+        more: Mapping[str, str] = _NOTHING,
+    ) -> Any:
         if _is_unsampled(_current_span()):  # asked here, because most duplicates run no handler
             return run()
         assert self._spans is not None
         claim = active.get()
-        attributes: dict[str, str | int] = {"twicesafe.key": key.short}
+        attributes: dict[str, str | int] = {"twicesafe.key": key.short, **more}
         if claim is not None:
             attributes |= {"twicesafe.attempt": claim.attempt, "twicesafe.fence": claim.fence}
             if claim.cause is not None:
                 attributes["twicesafe.cause"] = claim.cause.value
-        span = self._spans.start_span("twicesafe handler", attributes=attributes)
+        span = self._spans.start_span(name, attributes=attributes)
         if claim is not None:
             claim.origin = _packed(span) or claim.origin
         with trace.use_span(

@@ -197,7 +197,9 @@ class _DurableBase(Generic[P]):
             kwargs,
         )
         call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
-        call.durable = RunCall(self.name, stored, self._given.complete, self._holds, invoke)
+        call.durable = RunCall(
+            self.name, stored, self._given.complete, self._holds, invoke, owner._tracer
+        )
         call.run = run_of(call)
         if owner._tracer is not None:
             call.run = owner._tracer.trace(call.key, call.run)
