@@ -138,7 +138,8 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
     if isinstance(reply, Raised) and isinstance(reply.error, SuspendedError):
         return (yield from _suspend_for_inner(call, state, reply.error))
     undoable = bool(state.undos) or bool(state.unregistered())
-    if isinstance(reply, Raised) and undoable and _is_final(call, claim, reply.error):
+    is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
+    if undoable and is_final and not state.held:
         return (yield from undo_all(call, state, reply))
     return (yield from settle(call, claim, reply))
 

@@ -9,15 +9,36 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from .. import events as ev
-from .._values.cipher import Cipher, is_encrypted, message_context, record_context
+from .._values.cipher import (
+    Cipher,
+    arguments_context,
+    is_encrypted,
+    message_context,
+    record_context,
+    step_context,
+)
 from .._values.keys import Key
 from .._values.records import State
-from ..errors import ConfigurationError, CorruptRecordError, TwicesafeError
+from ..errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    ResultUnavailableError,
+    TwicesafeError,
+)
 from .call import Call
 from .outbox_requests import Added, Pending
 from .protocol import Claimed
 
-__all__ = ["decrypt_body", "encrypted", "encrypted_body", "readable"]
+__all__ = [
+    "decrypt_body",
+    "encrypted",
+    "encrypted_arguments",
+    "encrypted_body",
+    "encrypted_step",
+    "readable",
+    "readable_arguments",
+    "readable_step",
+]
 
 
 def encrypted(cipher: Cipher | None, key: Key, state: State, payload: bytes) -> bytes:
@@ -44,6 +65,46 @@ def readable(call: Call, answer: Claimed) -> bytes | None:
         problem = error if isinstance(error, TwicesafeError) else _foreign(error)
         call.notify(ev.ResultUnreadable(call.key, type(problem).__name__))
         raise problem.about(call.key) from error.__cause__
+
+
+def encrypted_step(cipher: Cipher | None, id_: bytes, name: str, payload: bytes) -> bytes:
+    """What the store gets of a step's result, of a signal, or of the reason why a run is undone."""
+    if cipher is None or not payload:  # empty: only that it happened
+        return payload
+    return cipher.encrypt(payload, step_context(id_, name))
+
+
+def readable_step(cipher: Cipher | None, id_: bytes, name: str, payload: bytes) -> bytes:
+    """The inverse of `encrypted_step`; raises if it cannot be decrypted."""
+    return _decrypted(cipher, payload, step_context(id_, name)) if payload else payload
+
+
+def encrypted_arguments(cipher: Cipher | None, id_: bytes, function: str, payload: bytes) -> bytes:
+    """What the store gets of the arguments of a run."""
+    if cipher is None or not payload:
+        return payload
+    return cipher.encrypt(payload, arguments_context(id_, function))
+
+
+def readable_arguments(cipher: Cipher | None, id_: bytes, function: str, payload: bytes) -> bytes:
+    """The inverse of `encrypted_arguments`; raises if they cannot be decrypted."""
+    return _decrypted(cipher, payload, arguments_context(id_, function))
+
+
+def _decrypted(cipher: Cipher | None, payload: bytes, context: bytes) -> bytes:
+    if cipher is None and not is_encrypted(payload):
+        return payload
+    try:
+        if cipher is None:
+            raise ResultUnavailableError(
+                "the stored payload is encrypted, and this policy has no encryption=; nothing runs; give the "
+                "policy the key ring"
+            )
+        return cipher.decrypt(payload, context)
+    except TwicesafeError:
+        raise
+    except Exception as error:
+        raise _foreign(error) from error
 
 
 def encrypted_body(cipher: Cipher | None, added: Added) -> Added:

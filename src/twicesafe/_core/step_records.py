@@ -18,6 +18,7 @@ from ..errors import (
     TooLargeError,
 )
 from .commands import Flow, Sleep
+from .encrypting import encrypted_step
 from .protocol import Ack
 from .recording import pause_after
 from .run_requests import RecordStep
@@ -53,7 +54,7 @@ def encoded(state: RunState, call: StepCall, value: Any) -> bytes:
             f"max_result_bytes is {most}; it is not run again",
             value=value,
         )
-    return payload
+    return encrypted_step(state.policy.cipher, state.claim.key.id, call.name, payload)
 
 
 def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:

@@ -19,7 +19,6 @@ from .._values.owner_token import chance
 from .._values.steps import Step, StepState
 from ..errors import (
     AtomicityBrokenError,
-    CorruptRecordError,
     HeldError,
     LeaseLostError,
     NotStorableError,
@@ -31,6 +30,7 @@ from ..errors import (
     UsageError,
 )
 from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from .encrypting import readable_step
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
 from .run_state import RunState, StepCall, Unwind
 from .step_records import ask_of, encoded, record
@@ -87,11 +87,22 @@ def _recorded(state: RunState, call: StepCall, known: Step) -> Reply:
             )
         )
     try:
-        value = state.policy.codec.decode(known.result, call.declared)
-    except CorruptRecordError as error:
+        value = _decoded(state, call.name, known.result, call.declared)
+    except TwicesafeError as error:
         return Raised(error.about(state.claim.key))
     state.register(call, known.position, value)
     return Returned(value)
+
+
+def _decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
+    try:
+        payload = readable_step(state.policy.cipher, state.claim.key.id, name, result)
+    except TwicesafeError:
+        state.held = (
+            True  # the key may be missing on this node only: do not use up attempts, nor undo
+        )
+        raise
+    return state.policy.codec.decode(payload, declared)
 
 
 def _check_open(state: RunState) -> None:
@@ -225,7 +236,7 @@ def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Fl
     if known.result is None or known.result == TIMED_OUT:
         return Returned(None)
     try:
-        return Returned(state.policy.codec.decode(known.result, declared))
+        return Returned(_decoded(state, name, known.result, declared))
     except TwicesafeError as error:
         return Raised(error.about(state.claim.key))
 

@@ -22,6 +22,7 @@ from ..errors import CompensatedError, CompensationFailedError, text_of
 from .call import Call
 from .commands import Flow, Invoke, Raised, Reply, Sleep
 from .duplicates import compensated
+from .encrypting import encrypted, encrypted_step, readable_step
 from .observing import failed
 from .protocol import Ack, Complete
 from .recording import Recording, retry_until_recorded
@@ -62,9 +63,9 @@ def _recorded_failure(
     call: Call, state: RunState, reply: Reply
 ) -> Flow[tuple[str, BaseException | None]]:
     """Why the run is undone: the reason that was recorded first, and the error if it is this one's."""
-    known = state.recorded.get(FAILURE)
+    known, id_, cipher = state.recorded.get(FAILURE), state.claim.key.id, call.policy.cipher
     if known is not None:
-        return (known.result or b"").decode(), None
+        return readable_step(cipher, id_, FAILURE, known.result or b"").decode(), None
     error = reply.error if isinstance(reply, Raised) else None
     if isinstance(error, Unwind):
         error = None
@@ -76,7 +77,8 @@ def _recorded_failure(
         reason, error = EXHAUSTED, None
     claim = state.claim
     ask = RecordStep(claim.key.id, claim.owner, claim.fence, FAILURE, "failure")
-    ask.result, ask.position = reason[:2000].encode(), state.next_position()
+    ask.result = encrypted_step(cipher, id_, FAILURE, reason[:2000].encode())
+    ask.position = state.next_position()
     yield from record(state, ask)
     state.undoing = True
     return reason, error
@@ -114,6 +116,7 @@ def _remember(
     """All is undone: `CompensatedError` is the answer from now on."""
     claim, name = state.claim, CompensatedError.__name__
     payload = msgspec.json.encode({"type": name, "message": reason})
+    payload = encrypted(call.policy.cipher, claim.key, State.FAILED, payload)
     ask = Complete(
         claim.key.id,
         claim.owner,

@@ -11,7 +11,15 @@ from typing import Final, Protocol, runtime_checkable
 
 from .records import State
 
-__all__ = ["MARK", "Cipher", "is_encrypted", "message_context", "record_context"]
+__all__ = [
+    "MARK",
+    "Cipher",
+    "arguments_context",
+    "is_encrypted",
+    "message_context",
+    "record_context",
+    "step_context",
+]
 
 MARK: Final = b"\xc1ts\x01"
 """How a payload that `KeyRing` encrypted begins. No UTF-8 text and no MessagePack begins with 0xC1, so
@@ -45,3 +53,13 @@ def message_context(id: str, topic: str) -> bytes:  # noqa: A002
     """Of the body of one message in an outbox."""
     name = id.encode()
     return b"outbox\0" + len(name).to_bytes(2, "big") + name + topic.encode()
+
+
+def step_context(id: bytes, name: str) -> bytes:  # noqa: A002
+    """Of the result of one step of one durable run, or of a signal to it."""
+    return b"step\0" + id + name.encode()
+
+
+def arguments_context(id: bytes, function: str) -> bytes:  # noqa: A002
+    """Of the stored arguments of one durable run."""
+    return b"arguments\0" + id + function.encode()

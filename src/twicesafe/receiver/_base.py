@@ -16,7 +16,7 @@ from .._core.call import Call
 from .._core.commands import Flow, Raised
 from .._core.consuming.recovery import Recover, decide
 from .._core.duplicates import outcome_of
-from .._core.encrypting import encrypted
+from .._core.encrypting import encrypted, encrypted_step
 from .._core.handler_profile import (
     FingerprintSetting,
     HandlerProfile,
@@ -41,7 +41,7 @@ from .._values.policy import Policy
 from .._values.records import Record, State, Stats
 from .._values.settings import Duration, seconds
 from .._values.signed_key import require_signature
-from ..errors import ConfigurationError, UsageError, stays_here
+from ..errors import ConfigurationError, stays_here
 from ..stores._base import AsyncStore, Finding, Store
 from ..stores._urls import check_store, mask
 from ._decorator import Decoration
@@ -239,16 +239,14 @@ class ReceiverBase:
         self, key: Key, name: str, value: object, by: str, why: str, returns: Any
     ) -> Flow[None]:
         payload = self._resolved.codec.encode(value, returns)
+        payload = encrypted_step(self._resolved.cipher, key.id, checked_name(name, key), payload)
         return completing.skip_step(key, checked_name(name, key), payload, by, why)
 
     def _signal(
         self, key: Key, name: str, value: object, returns: Any, by: str, why: str
     ) -> Flow[bool]:
-        if self.policy.encryption is not None:
-            raise UsageError(
-                "a signal would be stored as plain text, and this policy encrypts", key=key
-            )
         payload = self._resolved.codec.encode(value, returns)
+        payload = encrypted_step(self._resolved.cipher, key.id, name, payload)
         return completing.send_signal(
             key, checked_name(name, key), payload, self._resolved.retention_ms, by, why
         )

@@ -118,8 +118,8 @@ class Completes(ReceiverBase):
     def _complete(self, run: DueRun, report: CompletionReport, stops: Callable[[], bool]) -> None:
         if stops():
             return
-        durable, call, why = _call_of(self, run)
         try:
+            durable, call, why = _call_of(self, run)
             if durable is None:
                 flow = completing.park_unusable(run, self._resolved, why)
                 report.parked += self._runtime.run(flow)
@@ -170,8 +170,8 @@ class AsyncCompletes(ReceiverBase):
         return report
 
     async def _complete(self, run: DueRun, report: CompletionReport) -> None:
-        durable, call, why = _call_of(self, run)
         try:
+            durable, call, why = _call_of(self, run)
             if durable is None:
                 flow = completing.park_unusable(run, self._resolved, why)
                 report.parked += await self._runtime.run(flow)

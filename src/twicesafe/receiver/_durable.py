@@ -24,6 +24,7 @@ from .._core import completing
 from .._core.call import Call
 from .._core.duplicates import refuse_mismatch
 from .._core.durable_run import RunCall, run_of
+from .._core.encrypting import encrypted_arguments, readable_arguments
 from .._core.handler_call import name_of
 from .._core.handler_profile import (
     FingerprintSetting,
@@ -128,11 +129,6 @@ class _DurableBase(Generic[P]):
             raise ConfigurationError(
                 'outage="run" cannot be used with durable functions: without the store no step is known'
             )
-        if policy.encryption is not None:
-            raise ConfigurationError(
-                "encryption= cannot be used with durable functions: the arguments of a run and the results "
-                "of its steps would be stored as plain text"
-            )
         self._holds = policy.takeover == "hold"
         # The run itself is taken over; a step that was interrupted is held.
         self._owner = owner.options(
@@ -183,19 +179,18 @@ class _DurableBase(Generic[P]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key | None = None
     ) -> Call:  # fmt: skip
         named = self._arguments.bind(args, kwargs)
-        stored = self._arguments.encode(named, self._policy.codec) if self._given.complete else b""
+        full = self._key(named, args, kwargs) if key is None else key
+        stored = b""
+        if self._given.complete:
+            stored = self._arguments.encode(named, self._policy.codec)
+            stored = encrypted_arguments(self._policy.cipher, full.id, self.name, stored)
 
         def invoke(state: RunState) -> Any:
             return self._function(self._steps(self._owner._runtime, state), *args, **kwargs)
 
         owner = self._owner
-        call: Call = owner.options(fingerprint=False)._call(
-            self._key(named, args, kwargs) if key is None else key,
-            invoke,
-            self._profile,
-            args,
-            kwargs,
-        )
+        unchecked = owner.options(fingerprint=False)
+        call: Call = unchecked._call(full, invoke, self._profile, args, kwargs)
         call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
         call.durable = RunCall(
             self.name, stored, self._given.complete, self._holds, invoke, owner._tracer
@@ -207,7 +202,9 @@ class _DurableBase(Generic[P]):
 
     def _resumed(self, run: DueRun) -> Call:
         """The call of a stored run. `CorruptRecordError`: its arguments cannot be used."""
-        args, kwargs = self._arguments.decode(run.arguments, self._policy.codec)
+        cipher, codec = self._policy.cipher, self._policy.codec
+        stored = readable_arguments(cipher, run.key.id, run.function, run.arguments)
+        args, kwargs = self._arguments.decode(stored, codec)
         call = self._call(args, kwargs, run.key)
         call.fingerprint, call.policy = run.fingerprint, self._not_waiting
         return call
