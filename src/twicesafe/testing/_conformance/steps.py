@@ -511,7 +511,7 @@ class StepRules(Rules):
         assert not found.more
         assert abandoned.answer.attempt == 1
 
-    @rule(needs="steps")
+    @rule(needs="steps", exact_time=True)
     def test_a_live_lease_is_looked_at_again_when_it_ends(self) -> Script[None]:
         mine = yield from started(A, lease=self.tick)
         yield mine.renew(4 * self.tick)
