@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Claimed, Complete, Fail, Read, Renew, Verdict
+from twicesafe._core.protocol import Ack, Claimed, Complete, Fail, Read, Renew, Verdict
 from twicesafe._values.records import Row, State
 
 __all__ = ["UNDECIDED", "UNKNOWN", "Call", "check", "partition"]
@@ -102,14 +102,29 @@ def check(history: Sequence[Call], most_states: int = 30_000) -> str:
             after = step(state, call.request, call.answer)
             if after is None:
                 continue
-            if after != state:
-                branches.append((done | 1 << index, after))
-            elif call.answer is not UNKNOWN:
-                # It fits here and changes nothing: if it fits anywhere, then also here.
+            if after == state and _wrote_nothing(call.answer):
+                # It fits here. Put here, it leaves to all others every order that they have without it.
                 branches = [(done | 1 << index, after)]
                 break
+            if after != state or call.answer is not UNKNOWN:
+                branches.append((done | 1 << index, after))
         stack += branches
     return f"{best} of {must.bit_count()} answers can be explained, then not: {stuck}"
+
+
+def _wrote_nothing(answer: Any) -> bool:
+    """Whether no request with this answer ever writes, at whatever moment it happened.
+
+    That it would write nothing *now* is not enough: a claim that was answered HELD may fit to a key
+    that is held already, and yet be the one that closed the key again after a release.
+    """
+    if isinstance(answer, Claimed):
+        return answer.verdict is not Verdict.WON and not answer.closes
+    return (
+        answer is None
+        or isinstance(answer, Row)
+        or (isinstance(answer, Ack) and answer is not Ack.OK)
+    )
 
 
 # --- one step of the model -------------------------------------------------------------------
@@ -137,7 +152,7 @@ def _same_claimed(before: _State, state: _State, expected: Claimed, answer: Any)
         return None
     if _a_moment_ago(before.row, answer):
         return before
-    if answer.verdict is not expected.verdict:
+    if answer.verdict is not expected.verdict or answer.closes is not expected.closes:
         return None
     if expected.verdict is Verdict.WON:
         same = answer.attempt == expected.attempt and answer.cause == expected.cause
@@ -184,7 +199,8 @@ def _bound(state: _State, ours: int, theirs: int) -> _State | None:
 def told(thing: Any) -> str:
     """A request or an answer for a reader: what it is, and the fields that decide."""
     if isinstance(thing, Claimed):
-        return f"{thing.verdict.name} fence={thing.fence} attempt={thing.attempt}"
+        closes = " closes" if thing.closes else ""
+        return f"{thing.verdict.name}{closes} fence={thing.fence} attempt={thing.attempt}"
     if isinstance(thing, Row):
         return f"{thing.state} fence={thing.fence} attempt={thing.attempt}"
     if not hasattr(thing, "op"):
