@@ -102,29 +102,16 @@ def check(history: Sequence[Call], most_states: int = 30_000) -> str:
             after = step(state, call.request, call.answer)
             if after is None:
                 continue
-            if after == state and _wrote_nothing(call.answer):
-                # It fits here. Put here, it leaves to all others every order that they have without it.
+            if after != state:
+                branches.append((done | 1 << index, after))
+            elif call.answer is not UNKNOWN:
+                # It fits and changes nothing: no other order needs it later, for there it changes
+                # nothing either. A fence never comes back, and `closes` says which claim closed the
+                # key: without it, one that held the key again is taken for one that found it held.
                 branches = [(done | 1 << index, after)]
                 break
-            if after != state or call.answer is not UNKNOWN:
-                branches.append((done | 1 << index, after))
         stack += branches
     return f"{best} of {must.bit_count()} answers can be explained, then not: {stuck}"
-
-
-def _wrote_nothing(answer: Any) -> bool:
-    """Whether no request with this answer ever writes, at whatever moment it happened.
-
-    That it would write nothing *now* is not enough: a claim that was answered HELD may fit to a key
-    that is held already, and yet be the one that closed the key again after a release.
-    """
-    if isinstance(answer, Claimed):
-        return answer.verdict is not Verdict.WON and not answer.closes
-    return (
-        answer is None
-        or isinstance(answer, Row)
-        or (isinstance(answer, Ack) and answer is not Ack.OK)
-    )
 
 
 # --- one step of the model -------------------------------------------------------------------
@@ -133,6 +120,8 @@ def _wrote_nothing(answer: Any) -> bool:
 def step(state: _State, request: Any, answer: Any) -> _State | None:
     """The state after this request had this answer; None: it cannot have had it."""
     row = state.row
+    if answer is Ack.LOCKED or (isinstance(answer, Claimed) and answer.locked):
+        return state  # another transaction held the row for too long: nothing was read or written
     if isinstance(request, Read):
         return state if answer is UNKNOWN or _same_row(state, row, answer) else None
     ask = request
@@ -199,8 +188,8 @@ def _bound(state: _State, ours: int, theirs: int) -> _State | None:
 def told(thing: Any) -> str:
     """A request or an answer for a reader: what it is, and the fields that decide."""
     if isinstance(thing, Claimed):
-        closes = " closes" if thing.closes else ""
-        return f"{thing.verdict.name}{closes} fence={thing.fence} attempt={thing.attempt}"
+        more = " closes" * thing.closes + " locked" * thing.locked
+        return f"{thing.verdict.name}{more} fence={thing.fence} attempt={thing.attempt}"
     if isinstance(thing, Row):
         return f"{thing.state} fence={thing.fence} attempt={thing.attempt}"
     if not hasattr(thing, "op"):

@@ -64,6 +64,7 @@ def replay(fence: int, result: bytes = b"r") -> Claimed:
 
 
 BUSY = Claimed(Verdict.BUSY, wait=HOUR)
+LOCKED = Claimed(Verdict.BUSY, wait=500, locked=True)
 HELD, PARKED = Claimed(Verdict.HELD), Claimed(Verdict.PARKED)
 HOLDS, PARKS = Claimed(Verdict.HELD, closes=True), Claimed(Verdict.PARKED, closes=True)
 TAKEN, OPERATOR = Cause.LEASE_EXPIRED, Cause.OPERATOR
@@ -125,6 +126,15 @@ GOOD = {
         (claim(C, 0, most=1), PARKS, 21, 28),
         (renew(A, 3), Ack.LOST, 26, 27),
     ),
+    # Found on PostgreSQL under load: a slow operator's transaction held the row past the lock time-out.
+    "the row was locked": told(
+        (claim(A), won(1)),
+        (release(), Ack.OK, 10, 40),
+        (claim(B), LOCKED, 20, 30),
+        (claim(C), won(3, 1, OPERATOR), 41, 45),
+        (release(), Ack.LOCKED, 42, 50),
+        (complete(C, 3), Ack.OK),
+    ),
     "held for all who come later": told(
         (claim(A, 0, hold=True), won(1)), (claim(B), HOLDS), (claim(C), HELD), (claim(B), HELD)
     ),
@@ -161,6 +171,10 @@ BAD = {
     "a release that the owner survives": told(
         (claim(A), won(1)), (release(), Ack.OK), (complete(A, 1), Ack.OK)
     ),
+    "locked, and released all the same": told(
+        (claim(A), won(1)), (release(), Ack.LOCKED), (complete(A, 1), Ack.LOST)
+    ),
+    "locked, and claimed all the same": told((claim(A), LOCKED), (claim(B), BUSY)),
     "held twice without a release": told(
         (claim(A, 0, hold=True), won(1)), (claim(B), HOLDS), (claim(C), HOLDS)
     ),
