@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ async def test_release(visit: Enter, receiver: Receiver, held: Any):
 
 async def test_resolve_with_a_value(visit: Enter, receiver: Receiver, held: Any):
     key = held("tx-1")
-    done = await act(visit(), key, "resolve", kind="json", value='{"charge": 7}')
+    done = await act(visit(), key, "resolve", kind="json", answer='{"charge": 7}')
     assert "now it is completed" in words(done)
     assert receiver.process(key, broken).value == {"charge": 7}
 
@@ -48,7 +49,7 @@ async def test_resolve_with_a_response(visit: Enter, receiver: Receiver, held: A
         "kind": "response",
         "status": "201",
         "type": "application/json",
-        "value": '{"charge":7}',
+        "answer": '{"charge":7}',
     }
     await act(visit(), key, "resolve", **fields)
     from twicesafe._core.http.stored import RESPONSE_CODEC
@@ -73,12 +74,13 @@ async def test_forget(visit: Enter, receiver: Receiver):
         ("release", {"why": ""}, "the reason is missing"),
         ("release", {"by": " "}, "your name is missing"),
         ("release", {"why": "x" * 300}, "more than 255 characters"),
-        ("resolve", {"kind": "json", "value": "paid"}, "not JSON"),
-        ("resolve", {"kind": "json", "value": ""}, "not JSON"),
-        ("resolve", {"kind": "response", "status": "99", "value": ""}, "from 200 to 599"),
-        ("resolve", {"kind": "response", "status": "²00", "value": ""}, "from 200 to 599"),
-        ("resolve", {"kind": "response", "status": "200", "type": "a\r\nb: c", "value": ""}, "Nothing was changed"),
-        ("resolve", {"kind": "json", "value": "1" * 70_000}, "more than 65,536 characters"),
+        ("resolve", {"kind": "json", "answer": "paid"}, "not JSON"),
+        ("resolve", {"kind": "json", "answer": ""}, "not JSON"),
+        ("resolve", {"kind": "response", "status": "99", "answer": ""}, "from 200 to 599"),
+        ("resolve", {"kind": "response", "status": "²00", "answer": ""}, "from 200 to 599"),
+        ("resolve", {"kind": "response", "status": "200", "type": "a\r\nb: c", "answer": ""}, "Nothing was changed"),
+        ("resolve", {"kind": "response", "status": "9" * 5000, "answer": ""}, "from 200 to 599"),
+        ("resolve", {"kind": "json", "answer": "1" * 70_000}, "more than 65,536 characters"),
     ],
 )  # fmt: skip
 async def test_a_form_that_is_not_complete_changes_nothing(
@@ -103,7 +105,7 @@ async def test_a_completed_key_needs_a_tick_more(visit: Enter, receiver: Receive
 
 async def test_an_act_that_the_store_refuses_is_never_success(visit: Enter, receiver: Receiver):
     receiver.process("tx-1", int)
-    done = await act(visit(), receiver.key("tx-1"), "resolve", kind="json", value="1")
+    done = await act(visit(), receiver.key("tx-1"), "resolve", kind="json", answer="1")
     assert done.status_code == 409
     assert "Nothing was changed" in words(done)
     assert "cannot resolve a completed record" in words(done)
@@ -165,6 +167,45 @@ async def test_all_that_match_and_no_others(visit: Enter, receiver: Receiver, he
     record = receiver.record(other)
     assert record is not None
     assert record.state is State.HELD
+
+
+async def test_resolve_all_that_match(visit: Enter, receiver: Receiver, held: Any):
+    """The answer is no filter, however long it is, and the filter is no answer."""
+    keys = [held("tx-1", "acme"), held("tx-1", "globex")]
+    other = held("tx-2", "acme")
+    page = "/act/resolve?value=tx-1"
+    visitor = visit()
+    names = re.findall(r'name="(\w+)"', (await visitor.get(page)).text)
+    assert len(names) == len(set(names)) + 1, "only the two radio buttons share a name"
+    fields = {"value": "tx-1", "count": "2", "kind": "json", "answer": f'"{"x" * 2000}"'}
+    done = await visitor.send("/act/resolve", page, **fields, **SIGNED)
+    assert "2 keys changed" in words(done)
+    assert [receiver.process(key, broken).value for key in keys] == ["x" * 2000] * 2
+    record = receiver.record(other)
+    assert record is not None
+    assert record.state is State.HELD
+
+
+async def test_an_empty_answer_does_not_widen_the_filter(
+    visit: Enter, receiver: Receiver, held: Any
+):
+    held("tx-1")
+    other = held("tx-2")
+    fields = {"value": "tx-1", "count": "2", "kind": "response", "status": "204", "answer": ""}
+    await visit().send("/act/resolve", "/act/resolve?value=tx-1", **fields, **SIGNED)
+    record = receiver.record(other)
+    assert record is not None
+    assert record.state is State.HELD
+
+
+@pytest.mark.parametrize("count", ["", "²", "9" * 900, "-1", "1.0", "one"])
+async def test_a_count_that_is_no_number_confirms_nothing(
+    visit: Enter, receiver: Receiver, held: Any, count: str
+):
+    held("tx-1")
+    done = await visit().send("/act/release", state="held", count=count, **SIGNED)
+    assert done.status_code == 409
+    assert receiver.count(state=State.HELD) == 1
 
 
 async def test_more_than_was_confirmed_is_refused(visit: Enter, receiver: Receiver, held: Any):

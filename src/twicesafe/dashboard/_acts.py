@@ -130,7 +130,7 @@ class Answer:
 
 
 def answer(form: Mapping[str, str]) -> Answer:
-    text = form.get("value", "")
+    text = form.get("answer", "")  # not "value": that is a filter, on the same form
     if len(text) > LARGEST:
         raise BadFormError(f"Nothing was changed: the answer has more than {LARGEST:,} characters.")
     if form.get("kind") == "response":
@@ -144,7 +144,7 @@ def answer(form: Mapping[str, str]) -> Answer:
 
 
 def _response(status: str, kind: str, text: str) -> StoredResponse:
-    if not (status.isascii() and status.isdigit() and 200 <= int(status) <= 599):
+    if not 200 <= _number(status) <= 599:
         raise BadFormError("Nothing was changed: the status is a number from 200 to 599.")
     lines = ((b"content-type", kind.encode("latin-1", "replace")),) if kind else ()
     made = StoredResponse(int(status), lines, text.encode("utf-8", "replace"))
@@ -153,6 +153,11 @@ def _response(status: str, kind: str, text: str) -> StoredResponse:
     except NotStorableError as error:
         raise BadFormError(f"Nothing was changed: {error}") from error
     return made
+
+
+def _number(text: str) -> int:
+    """A number of a form; -1: it is none, or far too large."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,12 +269,12 @@ async def on_all(
     given = answer(form) if act.name == "resolve" else None
     plan = await dry_run(asking, act, filters)
     expected = form.get("count", "")
-    if not expected.isdigit() or plan.count > int(expected):
+    if plan.count > _number(expected):
         return Result(
             changed=False,
             title="Nothing was changed",
             details=(
-                f"{counted(plan.count, 'key')} match now, and you confirmed {expected or 'no number'}.",
+                f"{counted(plan.count, 'key')} match now, and you confirmed {visible(expected) or 'no number'}.",
                 "Look at the new count, then confirm again.",
             ),
         )
