@@ -119,7 +119,7 @@ async def test_a_store_that_is_cut_off_leaves_it_unknown(
     def cut(*_: Any, **__: Any) -> None:
         raise StoreUnavailableError("connection lost")
 
-    monkeypatch.setattr(type(receiver), "release", cut)
+    monkeypatch.setattr(type(receiver), "_release", cut)
     done = await act(visit(), key, "release")
     assert done.status_code == 409
     assert "It is not known whether anything was changed" in words(done)
@@ -261,6 +261,33 @@ async def test_a_key_that_changed_meanwhile_is_left_alone(
     assert done.status_code == 409
     assert "1 key changed meanwhile" in words(done)
     assert [entry.by for entry in receiver.audit(key)] == ["ben"]
+
+
+@pytest.mark.parametrize("name", ["release", "resolve"])
+async def test_an_act_is_about_the_run_that_its_page_showed(
+    visit: Enter, receiver: Receiver, held: Any, name: str
+):
+    """The page is open while another operator releases the key and a worker starts."""
+    key, visitor = held("tx-1"), visit()
+    path = f"/keys/{key.id.hex()}"
+    page = (await visitor.get(path)).text
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+    receiver.release(key, by="ben")
+    with receiver.claim(key) as claim:
+        sent = {**fields, **SIGNED, "kind": "json", "answer": "1"}
+        late = await visitor.client.post(f"{path}/{name}", data=sent)
+        assert late.status_code == 409
+        assert "the record has changed since it was read" in words(late)
+        claim.complete("paid")
+    assert receiver.process(key, broken).value == "paid"
+
+
+async def test_a_forgotten_key_stays_as_it_is(visit: Enter, receiver: Receiver):
+    receiver.process("tx-1", int)
+    receiver.forget("tx-1")
+    done = await act(visit(), receiver.key("tx-1"), "release", force="yes")
+    assert done.status_code == 409
+    assert "nothing is left to change" in words(done)
 
 
 async def test_a_large_act_says_what_is_left(

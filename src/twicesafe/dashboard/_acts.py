@@ -1,9 +1,10 @@
 """Acts of operators: what each is called, whom it is for, what a form must say, and what really happened.
 
-An act on one key reads the record before and after, and reports both. An act on everything that a filter
+An act on one key is about the run that the page showed: if another one has started since, or was decided on,
+nothing is changed. It reads the record before and after, and reports both. An act on everything that a filter
 matches first shows how many keys that is (the dry run), and is refused if there are more by the time it is
-confirmed. A key that changed since it was found is left alone. The store writes who and why in the same
-transaction as the change.
+confirmed; what happens to each is decided by `act_on_listed`, as on the command line. The store writes who
+and why in the same transaction as the change.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
+from .._core.acting import Fate
+from .._core.commands import Flow
 from .._core.http.message import StoredResponse
 from .._core.http.stored import RESPONSE_CODEC
 from .._core.lifecycle import TRANSITIONS, RecordEvent
@@ -178,8 +182,18 @@ async def on_one(
     asking: Asking, act: Act, record: Record, who: Signed, form: Mapping[str, str]
 ) -> Result:
     given = answer(form) if act.name == "resolve" else None
+    if record.key is None:
+        forgotten = "This key is forgotten: nothing is left to change."
+        return Result(
+            changed=False, title="Nothing was changed", details=(forgotten,), record=record
+        )
+    # A form of ours has the fence that its page showed; a page may stay open for hours.
+    seen = _number(form["fence"]) if "fence" in form else record.fence
+    force = form.get("force") == "yes"
     try:
-        await _do(asking, act, record, who, given, force=form.get("force") == "yes")
+        await asking.act(
+            _request(asking, act, replace(record, fence=seen), who, given, force=force)
+        )
     except StoreUnavailableError as error:
         return Result(changed=False, title=_UNKNOWN, details=(str(error), _LOOK), record=record)
     except TwicesafeError as error:
@@ -196,16 +210,16 @@ async def on_one(
     return Result(changed=True, title=f"1 key {act.done}", details=details, record=after)
 
 
-async def _do(
-    asking: Asking, act: Act, record: Record, who: Signed, given: Answer | None, force: bool
-) -> None:
+def _request(
+    asking: Asking, act: Act, record: Record, who: Signed, given: Answer | None, *, force: bool
+) -> Flow[None]:
+    """The act on this record, for the fence that it has here."""
     if act.name == "release":
-        await asking.release(record, who.by, who.why, force)
-    elif act.name == "forget":
-        await asking.forget(record, who.by, who.why)
-    else:
-        assert given is not None
-        await asking.resolve(record, given.value, who.by, who.why, given.codec)
+        return asking.release(record, who.by, who.why, force)
+    if act.name == "forget":
+        return asking.forget(record, who.by, who.why)
+    assert given is not None
+    return asking.resolve(record, given.value, who.by, who.why, given.codec)
 
 
 # --- everything that a filter matches --------------------------------------------------------
@@ -281,18 +295,19 @@ async def on_all(
     done, refused, moved, cut = 0, [], 0, ""
     for record in await _collected(asking, plan):
         try:
-            now = await asking.record(record.id)
-            if now is None or (now.state, now.fence) != (record.state, record.fence):
-                moved += 1  # it was another key's turn: a worker or another operator has it
-                continue
-            await _do(asking, act, record, who, given, force=False)
+            request = None
+            if record.key is not None:
+                request = _request(asking, act, record, who, given, force=False)
+            fate, why = await asking.act_on_listed(record, request)
         except StoreUnavailableError as error:
             cut = f"{error}. It is not known whether the last key was changed. {_LOOK}"
             break
-        except TwicesafeError as error:
-            refused.append(str(error))
-        else:
+        if fate is Fate.DONE:
             done += 1
+        elif fate is Fate.REFUSED:
+            refused.append(f"key {record.short}: {why}")
+        else:
+            moved += 1  # a worker or another operator has it
     _log.info(
         "%s %s on %s: %d changed, %d refused, %d changed meanwhile: %s",
         *(visible(who.by), act.name, visible(filters.words()), done, len(refused), moved),

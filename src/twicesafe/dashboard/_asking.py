@@ -11,6 +11,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from .._core.acting import Happened, act_on_listed
 from .._core.commands import Flow
 from .._core.health import Health, Thresholds
 from .._core.outbox_requests import Backlog, Depth, OutboxRequest, ParkedLane, ParkedLanes, Unpark
@@ -153,10 +154,17 @@ class Asking:
 
     # -- acting -------------------------------------------------------------------------------
 
-    async def release(self, record: Record, by: str, why: str, force: bool = False) -> None:
-        await self._ask("release", record.key, by=by, why=why, force=force)
+    async def act(self, request: Flow[None]) -> None:
+        await self._run(request)
 
-    async def resolve(self, record: Record, value: Any, by: str, why: str, codec: Any) -> None:
+    async def act_on_listed(self, record: Record, request: Flow[None] | None) -> Happened:
+        return await self._run(act_on_listed(record, request))
+
+    def release(self, record: Record, by: str, why: str, force: bool = False) -> Flow[None]:
+        found: Flow[None] = self._receiver._release(record.key, by, why, force, record.fence)
+        return found
+
+    def resolve(self, record: Record, value: Any, by: str, why: str, codec: Any) -> Flow[None]:
         """``codec``: that of the answer; None: the receiver's own."""
         policy: Policy = self._receiver.policy
         receiver = (
@@ -164,10 +172,12 @@ class Asking:
             if codec is None
             else self._receiver.options(policy=policy.replace(codec=codec))
         )
-        await self._call(receiver.resolve, record.key, value, by=by, why=why)
+        found: Flow[None] = receiver._resolve(record.key, value, by, why, Any, record.fence)
+        return found
 
-    async def forget(self, record: Record, by: str, why: str) -> None:
-        await self._ask("forget", record.key, by=by, why=why)
+    def forget(self, record: Record, by: str, why: str) -> Flow[None]:
+        found: Flow[None] = self._receiver._forget(record.key, by, why)
+        return found
 
     # -- outbox and dead letters --------------------------------------------------------------
 
