@@ -69,6 +69,20 @@ def test_a_dry_run_counts_and_changes_nothing(line: Line, receiver: Receiver):
     assert data == {"matched": 3, "dry_run": True, "released": 0}
 
 
+@pytest.mark.parametrize("option", ["--value", "--error"])
+@pytest.mark.parametrize("verb", ["release", "forget", "list"])
+def test_an_empty_text_does_not_match_all_keys(
+    line: Line, receiver: Receiver, verb: str, option: str
+):
+    """As in ``--value "$KEY"`` with a variable that is not set."""
+    parked(receiver, "a", "b")
+    act = () if verb == "list" else ("--yes", *ACT)
+    ran = line("keys", verb, "--state", "parked", option, "", *act)
+    assert ran.status == 2
+    assert "is not valid" in ran.err
+    assert receiver.count(state=State.PARKED) == 2
+
+
 def test_in_a_script_many_keys_need_yes(line: Line, receiver: Receiver):
     parked(receiver, "a")
     ran = line("keys", "release", "--state", "parked", *ACT)

@@ -67,8 +67,8 @@ def conditions(given: Mapping[str, Any], now: int) -> dict[str, Any]:
     for name in ("value", "error"):
         if not isinstance(given.get(name), str | None):
             raise UsageError(f"{name}={given[name]!r} is not valid: use text")
-    if given.get("value") == "":
-        raise UsageError("value='' is not valid: no key has an empty value")
+        if given.get(name) == "":
+            raise UsageError(f"{name}='' is not valid: it would match nothing or everything")
     return {
         "states": _states(given.get("state")),
         "scope": tuple(scope),
