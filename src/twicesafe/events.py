@@ -319,7 +319,29 @@ class Tracer(Protocol):
 def tracer_of(observers: Sequence[Observer]) -> Tracer | None:
     """The first observer that traces."""
     candidates: Sequence[object] = observers
-    return next((one for one in candidates if isinstance(one, Tracer)), None)
+    found = next((one for one in candidates if isinstance(one, Tracer)), None)
+    return None if found is None else _Careful(found)
+
+
+class _Careful:
+    """A tracer that raises does not stop the work, like any other observer."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
+        try:
+            return self._tracer.trace(key, run)
+        except Exception:
+            _log.exception("a tracer failed; the handler runs without a span")
+            return run
+
+    def origin(self) -> bytes:
+        try:
+            return self._tracer.origin()
+        except Exception:
+            _log.exception("a tracer failed; the claim has no origin")
+            return b""
 
 
 _log = logging.getLogger("twicesafe")
@@ -348,10 +370,15 @@ _WARNINGS = frozenset(
 def log_warnings(event: Event) -> None:
     """The built-in observer: logs the events that an operator must know about."""
     details = " ".join(
-        f"{name}={value.short if isinstance(value, Key) else value}"
+        f"{name}={value.short if isinstance(value, Key) else _printable(str(value))}"
         for name, value in msgspec.structs.asdict(event).items()
     )
     _log.warning("%s %s", type(event).__name__, details)
+
+
+def _printable(text: str) -> str:
+    """A reason may quote what a sender sent, with line breaks and escapes."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 class _LogWarnings:
