@@ -33,11 +33,11 @@ __all__ = [
     "audit",
     "check_limit",
     "operate",
+    "operate_run",
     "page_of",
     "park_stuck",
     "read",
     "reencrypt",
-    "release_run",
     "survey",
     "sweep",
     "tidy_runs",
@@ -60,11 +60,15 @@ def read(key: Key, steps: bool = False) -> Flow[Record | None]:
     return record
 
 
-def release_run(key: Key, ask: Release) -> Flow[None]:
-    """Release a key that may be of a durable run: an unfinished run is never swept."""
-    if (yield LoadRun(key.id)) is not None:
+def operate_run(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
+    """`operate`, on a key that may be of a durable run. An unfinished run is never swept. The completer
+    must look at it now, and not when it would have been due; what is forgotten has no steps."""
+    is_run = (yield LoadRun(key.id)) is not None
+    if is_run and isinstance(ask, Release):
         ask.retention = FOREVER
     yield from operate(key, ask)
+    if is_run:
+        yield TidyRuns(1, only=key.id)
 
 
 def tidy_runs() -> Flow[None]:

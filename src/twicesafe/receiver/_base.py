@@ -220,8 +220,8 @@ class ReceiverBase:
     # -- operator requests --------------------------------------------------------------------
 
     def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-        if type(ask) is Release and self._keeps_steps:
-            yield from operations.release_run(key, ask)
+        if self._keeps_steps:
+            yield from operations.operate_run(key, ask)
         else:
             yield from operations.operate(key, ask)
         cache = self._runtime.cache

@@ -60,7 +60,7 @@ class CompletionReport(msgspec.Struct):
         """All runs that were due."""
         return self.completed + self.suspended + self.failed + self.parked + self.skipped
 
-    def count(self, error: Exception | None) -> None:
+    def count(self, error: BaseException | None) -> None:
         """Count a run that ended like this. A failure is logged."""
         if error is None:
             self.completed += 1
@@ -103,15 +103,17 @@ class Completes(ReceiverBase):
         return report
 
     def _complete(self, run: DueRun, report: CompletionReport) -> None:
-        durable, call, why = _call_of(self, run)
         try:
+            durable, call, why = _call_of(self, run)
             if durable is None:
                 flow = completing.park_unusable(run, self._resolved, why)
                 report.parked += self._runtime.run(flow)
                 _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
                 return
             durable._answer(call)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # of the function: the other runs are not its business
             report.count(error)
         else:
             report.count(None)
@@ -144,15 +146,19 @@ class AsyncCompletes(ReceiverBase):
         return report
 
     async def _complete(self, run: DueRun, report: CompletionReport) -> None:
-        durable, call, why = _call_of(self, run)
+        import asyncio
+
         try:
+            durable, call, why = _call_of(self, run)
             if durable is None:
                 flow = completing.park_unusable(run, self._resolved, why)
                 report.parked += await self._runtime.run(flow)
                 _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
                 return
             await durable._answer(call)
-        except Exception as error:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # of the function: the other runs are not its business
             report.count(error)
         else:
             report.count(None)
@@ -182,14 +188,16 @@ class Completer(_CompleterBase):
     def run(self) -> None:
         """Work in this thread, until another one calls `stop`."""
         while not self._stopped.is_set():
-            self._round()
+            try:
+                self._receiver.complete_abandoned(concurrency=self._concurrency)
+            except Exception as error:
+                _log_failed(error)
+            except BaseException as error:
+                # In our own thread it is from a run (`sys.exit()` in a step), not for this process.
+                if threading.current_thread() is not self._thread:
+                    raise
+                _log_failed(error)
             self._stopped.wait(self._every)
-
-    def _round(self) -> None:
-        try:
-            self._receiver.complete_abandoned(concurrency=self._concurrency)
-        except Exception as error:
-            _log_failed(error)
 
     def start(self) -> None:
         """Work in a thread of its own, until `stop`."""
@@ -265,6 +273,6 @@ class AsyncCompleter(_CompleterBase):
         await self.stop()
 
 
-def _log_failed(error: Exception) -> None:
+def _log_failed(error: BaseException) -> None:
     foreign = not isinstance(error, TwicesafeError)
     _log.warning("a round of the completer failed: %s", error, exc_info=foreign)

@@ -110,6 +110,10 @@ class _Arguments:
             raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
         bound = inspect.BoundArguments(self._signature, named)
         bound.apply_defaults()
+        try:
+            self._signature.bind(*bound.args, **bound.kwargs)
+        except TypeError as error:  # it takes more than it did
+            raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
         return bound.args, bound.kwargs
 
 
@@ -180,23 +184,29 @@ class _DurableBase(Generic[P]):
         return owner.key(key(*args, **kwargs))  # type: ignore[no-any-return]
 
     def _call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key | None = None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], run: DueRun | None = None
     ) -> Call:  # fmt: skip
+        """`run`: it is stored, so that nothing about it is made again from its arguments."""
         named = self._arguments.bind(args, kwargs)
-        stored = self._arguments.encode(named, self._policy.codec) if self._given.complete else b""
+        stored = b"" if run is None else run.arguments
+        if run is None and self._given.complete:
+            stored = self._arguments.encode(named, self._policy.codec)
 
         def invoke(state: RunState) -> Any:
             return self._function(self._steps(self._owner._runtime, state), *args, **kwargs)
 
         owner = self._owner
         call: Call = owner.options(fingerprint=False)._call(
-            self._key(named, args, kwargs) if key is None else key,
+            self._key(named, args, kwargs) if run is None else run.key,
             invoke,
             self._profile,
             args,
             kwargs,
         )
-        call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
+        if run is None:
+            call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
+        else:
+            call.fingerprint, call.policy = run.fingerprint, self._not_waiting
         call.durable = RunCall(self.name, stored, self._given.complete, self._holds, invoke)
         call.run = run_of(call)
         if owner._tracer is not None:
@@ -206,9 +216,7 @@ class _DurableBase(Generic[P]):
     def _resumed(self, run: DueRun) -> Call:
         """The call of a stored run. `CorruptRecordError`: its arguments cannot be used."""
         args, kwargs = self._arguments.decode(run.arguments, self._policy.codec)
-        call = self._call(args, kwargs, run.key)
-        call.fingerprint, call.policy = run.fingerprint, self._not_waiting
-        return call
+        return self._call(args, kwargs, run)
 
     def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Submit]:
         if not self._given.complete:

@@ -133,6 +133,7 @@ class RunPrograms:
         )
         self._read_run = mark(f"SELECT function, arguments FROM {self.runs} WHERE id = ?")
         self._set_due = mark(f"UPDATE {self.runs} SET due_at = ? WHERE id = ?")
+        self._read_due = mark(f"SELECT due_at FROM {self.runs} WHERE id = ?")
         self._walk = mark(
             f"SELECT whole_id, due_at FROM {self.runs} WHERE due_at <= ? AND id > ? ORDER BY id LIMIT ?"
         )
@@ -279,8 +280,11 @@ class RunPrograms:
         kept, step, woken = run_lifecycle.signal(row, known, ask, now)
         if step is not None:
             yield from self._write(ask.id, step)
-            if not (yield Query(self._read_run, (id_,))):
-                yield Change(self._save_run, (id_, ask.id, now + ask.retention, 0, b"", b""))
+            until, found = now + ask.retention, (yield Query(self._read_due, (id_,)))
+            if not found:
+                yield Change(self._save_run, (id_, ask.id, until, 0, b"", b""))
+            elif step.fence == 0:  # there is no run yet: it waits for it
+                yield Change(self._set_due, (max(until, found[0][0]), id_))
         if woken is not None:
             yield from records.save(woken)
             yield Change(self._set_due, (now, id_))
@@ -338,12 +342,23 @@ class RunPrograms:
 
     def tidy_runs(self, ask: TidyRuns) -> Program[tuple[int, bytes]]:
         now = yield from self._records.clock()
+        if ask.only:
+            return (yield from self._tidy_one(ask.only, now)), b""
         rows = yield Query(self._walk, (now, ask.after[:ID_BYTES], ask.limit))
         removed = 0
         for id_, due_at in rows:
             at, _ = yield from self._look(bytes(id_), due_at, now)
             removed += at == run_lifecycle.DROP
         return removed, bytes(rows[-1][0]) if len(rows) >= ask.limit else b""
+
+    def _tidy_one(self, id_: bytes, now: int) -> Program[int]:
+        found = yield Query(self._read_due, (id_[:ID_BYTES],))
+        if not found:
+            return 0
+        at, _ = yield from self._look(id_, found[0][0], now)
+        if at == run_lifecycle.DUE:
+            yield Change(self._set_due, (now, id_[:ID_BYTES]))
+        return int(at == run_lifecycle.DROP)
 
     def _look(self, id_: bytes, due_at: int, now: int) -> Program[tuple[int, Row | None]]:
         row, _ = yield from self._records.load(id_)
