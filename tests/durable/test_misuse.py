@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.durable.shop import POLICY, Boom, Shop
-from twicesafe import Receiver, State, Steps
+from twicesafe import Receiver, State, Steps, current_claim
 from twicesafe.errors import (
     CompensationFailedError,
     HeldError,
@@ -165,6 +165,33 @@ def test_under_hold_a_suspended_inner_run_does_not_hold_the_outer_one(shop: Shop
     shop.run(shop.receiver.signal(inner.key("a"), "approval", "yes"))
     shop.clock.advance(ms=31_000)
     assert shop.run(outer("a")) == ["yes"]
+
+
+def test_release_runs_a_held_step_again(shop: Shop) -> None:
+    """The operator found out that it did not happen. Otherwise only a restart would help."""
+    dies = True
+
+    def act() -> str:
+        shop.done["charge"] += 1
+        if dies:
+            claim = current_claim()
+            claim.of_run.pid = claim.pid = -1  # type: ignore[union-attr]
+        return "paid"
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("reserve", shop.effect("reserve"))
+        return (yield steps.run("charge", as_function(shop, act)))
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(wait=0, takeover="hold"))
+    with pytest.raises(LeaseLostError):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=31_000)
+    with pytest.raises(HeldError):
+        shop.run(checkout("a"))
+    dies = False
+    shop.run(shop.receiver.release(checkout.key("a"), by="ann"))
+    assert shop.run(checkout("a")) == "paid"
+    assert shop.done == {"reserve": 1, "charge": 2}
 
 
 def test_a_lost_claim_is_no_failure_of_an_undo(shop: Shop) -> None:

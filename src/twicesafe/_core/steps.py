@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from .._values.owner_token import chance
+from .._values.records import Cause
 from .._values.steps import Step, StepState
 from ..errors import (
     CorruptRecordError,
@@ -143,6 +144,9 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
     if call.probe is None:
         if not state.holds:
             return None  # an earlier version of the code had a prober
+        if state.claim.cause is Cause.OPERATOR:  # released: it did not happen, so it may run
+            yield from record(state, _ask(state, call, StepState.STARTED))
+            return None
         state.held = True
         raise HeldError(
             f"outcome unknown: the worker stopped in the step {call.name!r} (takeover='hold'); find out "
