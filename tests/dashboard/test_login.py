@@ -190,6 +190,7 @@ def test_weak_tokens_are_refused(given: dict[str, str], said: str):
     "given",
     [
         {"token": TOKEN, "token_file": "x"},
+        {"token": "short"},
         {"listen": "8090"},
         {"hosts": ("https://x",)},
         {"listen": "a:b"},
