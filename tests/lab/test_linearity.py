@@ -253,7 +253,7 @@ def drawn(rng: random.Random, length: int) -> tuple[list[Call], list[Call]]:
         if rng.random() < 0.1:
             answer = UNKNOWN
         elif isinstance(answer, Claimed) and answer.verdict is Verdict.WON:
-            fences.append(answer.fence)  # a worker knows only a fence that it was told
+            fences.append(answer.fence)  # a worker knows only the fences that it won
         called, returned = moment - rng.random() * 3, moment + rng.random() * 3
         calls.append(
             Call(moment, request, called, math.inf if answer is UNKNOWN else returned, answer)
