@@ -128,7 +128,7 @@ class _ConsumerLoop:
             self.fetching = False
             if one.messages:
                 self.empty_since = None
-            elif self.empty_since is None:
+            elif self.empty_since is None and one.joined:
                 self.empty_since = self.asked_at
             self._take_in(one.messages)
         elif isinstance(one, Ended):
