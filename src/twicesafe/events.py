@@ -262,7 +262,8 @@ class LaneParked(Event, frozen=True, gc=False):
 
 
 class BrokerFailed(Event, frozen=True, gc=False):
-    """The broker accepted none of these messages; the relay retries after ``delay`` seconds."""
+    """The broker accepted none of these messages; the relay, or the consumer, retries after ``delay``
+    seconds."""
 
     count: int
     error: str

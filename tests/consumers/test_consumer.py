@@ -40,6 +40,7 @@ from twicesafe.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from twicesafe.events import BrokerFailed
 from twicesafe.testing import MemoryBroker
 from twicesafe.testing._memory_broker import MemorySource
 
@@ -741,3 +742,28 @@ async def test_a_handler_that_awaits_something_cancelled_has_failed() -> None:
     assert (report.ran, report.retried, report.dead) == (1, 1, 1)
     assert sorted(map(str, ran)) == ["bad", "bad", "good"]
     assert "was cancelled" in dead[0]
+
+
+def test_a_dead_letter_that_cannot_be_published_is_told_each_time() -> None:
+    """Too large with its headers, or no such queue: an operator must hear of it, and why."""
+    told: list[str] = []
+    tries: list[str | None] = []
+
+    def refuse(message: Message) -> None:
+        raise DeadLetter("no")
+
+    def full(message: Message, error: Exception) -> None:
+        tries.append(message.id)
+        if len(tries) < 3:
+            raise OverflowError("larger than the broker allows")
+
+    def hear(event: Any) -> None:
+        if isinstance(event, BrokerFailed):
+            told.append(event.error)
+
+    with Receiver.open("memory://", observers=[hear]) as receiver:
+        setting = Setting(receiver)
+        setting.send()
+        report = setting.drain(refuse, dead_letter=full)
+    assert (report.dead, report.retried) == (1, 0)
+    assert told == ["dead letter: OverflowError"] * 2
