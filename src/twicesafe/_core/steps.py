@@ -113,6 +113,7 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
     attempt = 0
     while True:
         attempt += 1
+        state.check_open()  # the mark, the prober or the back-off took its time
         reply: Reply = yield Invoke(state.step_claim(call.name), call.run, call.options.timeout)
         if isinstance(reply, Returned):
             return (yield from _keep(state, call, reply.value, attempt))
@@ -121,7 +122,6 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
                 yield from _note_raised(state, call, reply.error)
             return reply
         yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
-        state.check_open()
 
 
 def _note_raised(state: RunState, call: StepCall, error: Exception) -> Flow[None]:
