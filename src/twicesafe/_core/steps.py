@@ -248,6 +248,14 @@ def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
 def sleep(state: RunState, name: str, seconds: float) -> Flow[Reply]:
     """Return when the sleep is over; a long one suspends the run."""
     known = state.enter(name, "sleep", b"")
+    state.running[name] = None
+    try:
+        return (yield from _sleep(state, name, seconds, known))
+    finally:
+        state.running.pop(name, None)
+
+
+def _sleep(state: RunState, name: str, seconds: float, known: Step | None) -> Flow[Reply]:
     due = state.store_now() + round(seconds * 1000)
     if known is None:
         state.check_open()
@@ -267,6 +275,20 @@ def sleep(state: RunState, name: str, seconds: float) -> Flow[Reply]:
 def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Flow[Reply]:
     """The signal's value; None: it did not come in time. A long wait suspends the run."""
     known = state.enter(name, "wait", b"")
+    state.running[name] = None
+    try:
+        known = yield from _wait(state, name, timeout, known)
+    finally:
+        state.running.pop(name, None)
+    if known.result is None or known.result == TIMED_OUT:
+        return Returned(None)
+    try:
+        return Returned(state.policy.codec.decode(known.result, declared))
+    except TwicesafeError as error:
+        return Raised(error.about(state.claim.key))
+
+
+def _wait(state: RunState, name: str, timeout: float | None, known: Step | None) -> Flow[Step]:
     if known is None:
         state.check_open()
         ask = _waiting(state, name, "wait", 0 if timeout is None else max(timeout, 0.001))
@@ -277,10 +299,9 @@ def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Fl
         state.check_open()
         if left is not None and left <= 0:
             over = replace(_waiting(state, name, "wait", 0), state=StepState.DONE, result=TIMED_OUT)
-            known = (yield from _waited(state, over)) or replace(
+            return (yield from _waited(state, over)) or replace(
                 known, state=StepState.DONE, result=TIMED_OUT
             )
-            break
         if left is None or left > state.policy.wait:
             state.waits[name] = None
             yield from _leave(state, name, known.due_at or None)
@@ -288,18 +309,15 @@ def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Fl
         yield from _rest(state, name, min(left, pause))
         pause = min(pause * 1.5, SIGNAL_POLL)
         known = (yield from _loaded(state, name)) or known
-    if known.result is None or known.result == TIMED_OUT:
-        return Returned(None)
-    try:
-        return Returned(state.policy.codec.decode(known.result, declared))
-    except TwicesafeError as error:
-        return Raised(error.about(state.claim.key))
+    return known
 
 
 def _rest(state: RunState, name: str, seconds: float) -> Flow[None]:
     state.resting[name] = None
+    state.running.pop(name, None)
     try:
         yield Sleep(seconds)
+        state.running[name] = None
     finally:
         state.resting.pop(name, None)
 
@@ -308,6 +326,7 @@ def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
     """Suspend the run: end the function here. What its other branches can do is done first: their next
     steps would have to wait for this one, and a `TaskGroup` would cancel those that run."""
     state.suspends[name] = due
+    state.running.pop(name, None)
     try:
         used = state.used if state.has_branches else None
         while used is not None and not state.leaving:
