@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import Key
-from twicesafe._core.run_state import RunState
+from twicesafe._core.run_state import RunState, Unwind
 from twicesafe.receiver._steps import Steps
 
 from ..transactions.fibers import ask, judge
+from .invariants import broken
 from .plan import Op, Script
 from .policies import POLICIES, BoomError
 from .runtime import Runtime, gathered
@@ -30,7 +31,7 @@ class Function:
         self._process = runtime.process
         self._world: World = runtime.process.world
         self._run = state.claim
-        self._steps = Steps(runtime, state)
+        self._state, self._steps = state, Steps(runtime, state)
         self._holds = POLICIES[script.policy][1]
 
     def __call__(self) -> Any:
@@ -63,9 +64,19 @@ class Function:
             steps = steps.options(attempts=op.tries, timeout=op.timeout, probe=probe)
         version = self._run.attempt if op.fickle else 0
         undo = partial(self._undo, op) if op.undo else None
-        found = steps.run(op.name, partial(self._act, op), op.name, version, undo=undo)
+        try:
+            found = steps.run(op.name, partial(self._act, op), op.name, version, undo=undo)
+        except Unwind:
+            if op is not CLEANUP:
+                judge(self._world, self._refused, op.name)
+            raise
         judge(self._world, self._world.ledger.told, self._key, self._run, op.name, version, found)
         return found
+
+    def _refused(self, name: str) -> None:
+        state = self._state
+        if state.leaving and not (state.undoing or state.aborted or state.claim.lost):
+            broken("branches go on", f"{name} was not started, because another branch waits")
 
     def _capture(self, op: Op) -> Any:
         found = self._steps.capture(op.name, lambda: next(self._world.numbers))

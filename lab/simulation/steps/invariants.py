@@ -31,6 +31,7 @@ INVARIANTS: Final = Rules(
         "replies are recorded": "a step, a wait and a call return what is recorded, for the same arguments",
         "sleeps last": "a sleep ends when it was due, also after a resume",
         "nothing starts after the end": "no step starts once its function has ended",
+        "branches go on": "a branch that waits never keeps another one from its next step",
         "unwinding stays inside": "what ends the function at a suspension never reaches a caller",
         # over the whole schedule
         "every run ends": "once faults stop, every run completes, is undone, parks, is held or waits for a signal",

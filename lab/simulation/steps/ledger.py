@@ -26,10 +26,11 @@ __all__ = ["Execution", "Ledger"]
 class Execution:
     """One start of one step, or of one undo."""
 
-    __slots__ = ("end", "fence", "happened", "number")
+    __slots__ = ("end", "fence", "happened", "number", "tick")
 
-    def __init__(self, fence: int, number: int) -> None:
+    def __init__(self, fence: int, number: int, tick: int) -> None:
         self.fence = fence
+        self.tick = tick
         self.number = number
         """How often this step was started before, in this run."""
         self.happened = False
@@ -58,7 +59,7 @@ class Ledger:
         steps, row = store._steps.get(id_, {}), store._rows.get(id_)
         same = monitor.generation.get(id_) == generation
         executions = self._executions.setdefault((id_, generation, name), [])
-        execution = Execution(run.fence, len(executions))
+        execution = Execution(run.fence, len(executions), next(world.ticks))
         undoes = name.startswith(UNDO)
         known = steps.get(name)
         if (id_, run.fence) in self.ended and not undoes:
@@ -69,7 +70,7 @@ class Ledger:
             broken("repeats have a cause", f"{name} starts twice in one attempt")
         live = same and row is not None and row.fence == run.fence and not is_expired(row, world.store_now())
         if live and undoes:
-            self._look_at_undo(id_, run, name)
+            self._look_at_undo(id_, run, name, generation)
         elif live and is_done(steps.get(FAILURE)):
             broken("undoing is alone", f"{name} starts, and the failure is recorded")
         if holds and not undoes:
@@ -85,9 +86,9 @@ class Ledger:
             self._running.setdefault((id_, run.fence), set()).add(name)
         return execution
 
-    def _look_at_undo(self, id_: bytes, run: ActiveClaim, name: str) -> None:
-        steps = self._world.store._steps.get(id_, {})
-        step = steps.get(name.removeprefix(UNDO))
+    def _look_at_undo(self, id_: bytes, run: ActiveClaim, name: str, generation: int) -> None:
+        steps, undone = self._world.store._steps.get(id_, {}), name.removeprefix(UNDO)
+        step = steps.get(undone)
         if not is_done(steps.get(FAILURE)):
             broken("undoing is alone", f"{name} starts, and the failure is not recorded")
         beside = self._running.get((id_, run.fence))
@@ -96,10 +97,12 @@ class Ledger:
         if step is None or not is_done(step):
             broken("undoing goes backwards", f"{name} starts, and there is nothing to undo")
             return
+        recorded = self._world.monitor.recorded_at[id_, undone]
         for other, each in steps.items():
-            later = each.undo and is_done(each) and each.position > step.position
-            if later and not is_done(steps.get(UNDO + other)):
-                broken("undoing goes backwards", f"{name} starts before the undo of {other}")
+            if each.undo and is_done(each) and not is_done(steps.get(UNDO + other)):
+                started = self._executions[id_, generation, other][-1].tick
+                if started > recorded:  # not beside this one, but after it
+                    broken("undoing goes backwards", f"{name} starts before the undo of {other}")
 
     def stop(self, key: Key, run: ActiveClaim, name: str) -> None:
         """The step ended in whatever way, in a process that lives."""

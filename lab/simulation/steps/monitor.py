@@ -45,6 +45,8 @@ class Monitor:
         self._generations: dict[tuple[bytes, int], int] = {}
         self._of_step: dict[tuple[bytes, str], int] = {}
         """The generation that recorded it; -1: a signal that waits for its run."""
+        self.recorded_at: dict[tuple[bytes, str], int] = {}
+        """When it was recorded, in ticks."""
         self._pending: dict[bytes, int] = {}
         """Until when signals wait for their run."""
         self._attempts: dict[bytes, int] = {}
@@ -124,6 +126,7 @@ class Monitor:
                     broken("only the owner records", f"{name}, with fence {ask.fence}")
             elif op != "signal" or answer is not True:
                 broken("recorded steps stay", f"{op} wrote the step {name}")
+            self.recorded_at[id_, name] = next(self._world.ticks)
             self._of_step[id_, name] = -1 if op == "signal" and _is_over(row, now) else current
         if began:
             for name in found:

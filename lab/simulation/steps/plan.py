@@ -215,14 +215,21 @@ def draw(seed: int) -> Plan:
         for _ in range(pick((0, 1, 1, 2)))
     ]
     incidents = []
+    if here.trouble and here.chance() < 0.2:  # a worker that stands still, and another that takes over
+        first = pick(starts)
+        at = round(first.at + uniform(0, 0.03), 3)
+        incidents.append(Incident(at, "pause", first.process, uniform(1.1, 2.8)))
+        other = (first.process + 1) % processes
+        starts.append(Start(round(at + 1.05, 3), other, "call", first.key))
     if here.trouble:
         wanted = [kind for kind in INCIDENTS if here.chance() < 0.3] or ["pause"]
         for _ in range(pick((0, 1, 2, 4))):
             kind = pick(wanted)
             whom = processes if kind in ("pause", "crash") else keys
-            incidents.append(
-                Incident(uniform(0, BUSY_UNTIL + 1), kind, rng.randrange(whom), uniform(0.2, 2.8))
-            )
+            at = uniform(0, BUSY_UNTIL + 1)
+            if here.chance() < 0.4:  # while a function runs
+                at = round(pick(starts).at + uniform(0, 0.06), 3)
+            incidents.append(Incident(at, kind, rng.randrange(whom), uniform(0.2, 2.8)))
     return Plan(
         seed,
         scripts,

@@ -47,6 +47,8 @@ class World(VirtualWorld):
         self.settled_by = QUIET
         """When the last fault has had its effect."""
         self.numbers = itertools.count(1)
+        self.ticks = itertools.count(1)
+        """The order of what the monitor and the ledger see."""
         self.store = MemoryStore(now=self.store_now)
         self.monitor = Monitor(self)
         self.ledger = Ledger(self)
