@@ -228,8 +228,9 @@ def sleep_ends_early(patch: Patch) -> None:
 
     def short(self: Any, name: Any, kind: str, fingerprint: bytes) -> Any:
         known = enter(self, name, kind, fingerprint)
-        early = known is not None and kind == "sleep"
-        return replace(known, due_at=known.due_at // 2) if early else known
+        if known is None or kind != "sleep":
+            return known
+        return replace(known, due_at=known.due_at // 2)
 
     patch(RunState, "enter", short)
 
@@ -328,7 +329,7 @@ def undo_beside_a_step(patch: Patch) -> None:
 
 @mutant("undoing starts before the failure is recorded", STUDY)
 def failure_not_recorded(patch: Patch) -> None:
-    record = undoing.record
+    record = steps.record
 
     def unless_failure(state: Any, ask: Any) -> Any:
         if ask.name != FAILURE:
@@ -339,7 +340,7 @@ def failure_not_recorded(patch: Patch) -> None:
 
 @mutant("an undo is not recorded", STUDY)
 def undo_not_recorded(patch: Patch) -> None:
-    record = undoing.record
+    record = steps.record
 
     def only_failure(state: Any, ask: Any) -> Any:
         if ask.name == FAILURE:

@@ -68,7 +68,12 @@ class Ledger:
             broken("recorded steps never run again", f"{name} starts")
         if any(one.fence == run.fence and one.end != "raised" for one in executions):
             broken("repeats have a cause", f"{name} starts twice in one attempt")
-        live = same and row is not None and row.fence == run.fence and not is_expired(row, world.store_now())
+        live = (
+            same
+            and row is not None
+            and row.fence == run.fence
+            and not is_expired(row, world.store_now())
+        )
         if live and undoes:
             self._look_at_undo(id_, run, name, generation)
         elif live and is_done(steps.get(FAILURE)):
@@ -77,7 +82,12 @@ class Ledger:
             free = monitor.released.get(id_, 0)
             for one in executions:
                 doubtful = one.happened if op.probe else True
-                if one.end == "interrupted" and doubtful and one.fence < run.fence and one.fence >= free:
+                if (
+                    one.end == "interrupted"
+                    and doubtful
+                    and one.fence < run.fence
+                    and one.fence >= free
+                ):
                     broken("held steps are not repeated", f"{name} starts again")
         if executions:
             world.seen["repeat", executions[-1].end] += 1
@@ -164,7 +174,8 @@ class Ledger:
             if any(isinstance(part, Unwind) for part in parts_of(answer)):
                 broken("unwinding stays inside", f"{answer!r}")
             if type(answer).__name__ == "CompensatedError" and not any(
-                b"CompensatedError" in (each or b"") for each in world.monitor.results.get(key.id, ())
+                b"CompensatedError" in (each or b"")
+                for each in world.monitor.results.get(key.id, ())
             ):
                 broken("replies are recorded", "compensated, and that was never recorded")
             return

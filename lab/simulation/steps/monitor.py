@@ -171,7 +171,7 @@ class Monitor:
 
     def _waiting_names(self, ask: Any, found: Steps) -> list[str]:
         """Those that its worker knew as waiting: the lab looks itself, whatever was asked."""
-        return [name for name in self._world.ledger.waiting.get((ask.id, ask.fence), ())]
+        return list(self._world.ledger.waiting.get((ask.id, ask.fence), ()))
 
     def _abandoned(self, ask: Any, row: Any, steps: Any, answer: Any, *rest: Any) -> None:
         if answer is Ack.OK:
@@ -252,12 +252,11 @@ class Monitor:
             if id_ in store._runs and len(store._steps.get(id_, ())) < len(found):
                 broken("recorded steps stay", f"{ask.op} dropped a step")
         for run in getattr(answer, "runs", ()):
-            row = rows.get(run.key.id)
+            row = rows[run.key.id]
             self.seen["look", "found"] += 1
-            if _is_over(row, now) or row is None or row.lease_until > now or row.state in (
-                *OVER, State.HELD, State.PARKED,
-            ):  # fmt: skip
-                broken("due runs can run", f"{None if row is None else row.state}")
+            closed = row.state in (*OVER, State.HELD, State.PARKED)
+            if closed or _is_over(row, now) or row.lease_until > now:
+                broken("due runs can run", f"it is {row.state}")
         return answer
 
 

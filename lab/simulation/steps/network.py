@@ -17,7 +17,7 @@ __all__ = ["Network"]
 
 class Network(LeaseNetwork):
     def __init__(self, world: World) -> None:
-        super().__init__(cast(Any, world))
+        super().__init__(cast("Any", world))
         self._steps_world = world
 
     def apply(self, ask: Any, who: str = "operator", transit: float = 0.0) -> Any:

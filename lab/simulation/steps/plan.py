@@ -14,7 +14,18 @@ import msgspec
 from ..plans import Fault, Incident
 from .policies import POLICIES
 
-__all__ = ["FAULTS", "INCIDENTS", "QUIET", "SIGNALS", "Op", "Plan", "Script", "Sent", "Start", "draw"]
+__all__ = [
+    "FAULTS",
+    "INCIDENTS",
+    "QUIET",
+    "SIGNALS",
+    "Op",
+    "Plan",
+    "Script",
+    "Sent",
+    "Start",
+    "draw",
+]
 
 QUIET: Final = 8.0
 """Virtual seconds after which nothing new goes wrong, and every run must reach its end."""
@@ -206,7 +217,9 @@ def draw(seed: int) -> Plan:
     ]
     signals = [
         Sent(
-            round(pick(starts).at + uniform(0, 0.1), 3) if here.chance() < 0.4 else uniform(0, BUSY_UNTIL),
+            round(pick(starts).at + uniform(0, 0.1), 3)
+            if here.chance() < 0.4
+            else uniform(0, BUSY_UNTIL),
             key,
             name,
             pick(SIGNALS),
@@ -215,7 +228,9 @@ def draw(seed: int) -> Plan:
         for _ in range(pick((0, 1, 1, 2)))
     ]
     incidents = []
-    if here.trouble and here.chance() < 0.2:  # a worker that stands still, and another that takes over
+    if (
+        here.trouble and here.chance() < 0.2
+    ):  # a worker that stands still, and another that takes over
         first = pick(starts)
         at = round(first.at + uniform(0, 0.03), 3)
         incidents.append(Incident(at, "pause", first.process, uniform(1.1, 2.8)))

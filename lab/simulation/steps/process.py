@@ -41,7 +41,7 @@ class Process(Actor):
         self.number = number
         self._rate = world.plan.rates[number]
         self._since = 1000.0 * (number + 1)
-        self.keeper = SimulatedKeeper(cast(Any, self))
+        self.keeper = SimulatedKeeper(cast("Any", self))
         self.fibers: list[Fiber] = []
 
     def clock(self) -> float:
@@ -61,7 +61,7 @@ class Process(Actor):
             self._spawn(partial(self._deliver, runtime, start.key))
 
     def _spawn(self, work: Callable[[], None]) -> None:
-        fiber = Fiber(cast(Any, self.world), work, lambda end: None)
+        fiber = Fiber(cast("Any", self.world), work, lambda end: None)
         self.fibers.append(fiber)
         self.world.after(0.0, self, fiber.go)
 
@@ -91,7 +91,7 @@ class Process(Actor):
             answer = answer.error
         if self.world.say:
             self.world.say(f"◀  {runtime.name}: {str(answer)[:100]}")
-        judge(cast(Any, self.world), self.world.ledger.answered, call.key, answer)
+        judge(cast("Any", self.world), self.world.ledger.answered, call.key, answer)
 
     def _submit(self, runtime: Runtime, number: int) -> None:
         policy = POLICIES[self.world.plan.scripts[number].policy][0]
@@ -117,4 +117,3 @@ class Process(Actor):
             return
         for run in due:
             self._spawn(partial(self._deliver, runtime, NAMES.index(run.function)))
-

@@ -10,7 +10,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twicesafe._core.call import Call
-from twicesafe._core.commands import Detach, EndFlight, Invoke, JoinFlight, Raised, Sleep, Watch, Within
+from twicesafe._core.commands import (
+    Detach,
+    EndFlight,
+    Invoke,
+    JoinFlight,
+    Raised,
+    Sleep,
+    Watch,
+    Within,
+)
 from twicesafe._core.driving import drive
 from twicesafe._core.durable_run import deliver_run
 from twicesafe._runtime.invocation import invoke
@@ -125,7 +134,7 @@ def gathered(
         if timeout is not None:
             process.after(timeout, resume)
         for index in range(len(works)):
-            fiber = Fiber(process.world, lambda i=index: branch(i), lambda _, i=index: done(i))  # type: ignore[misc, arg-type]
+            fiber = Fiber(process.world, lambda i=index: branch(i), lambda _, i=index: done(i))  # type: ignore[misc]
             process.fibers.append(fiber)
             process.world.after(0.0, process, fiber.go)
 

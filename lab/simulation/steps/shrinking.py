@@ -49,7 +49,9 @@ def written(plan: Plan) -> list[str]:
         lines.append(f"  key {key}, policy {script.policy}{', finally' * script.cleanup}:")
         lines += [f"    {line}" for op in script.ops for line in _op(op)]
     things = [(one.at, _start(one)) for one in plan.starts]
-    things += [(one.at, f"signal {one.name} = {one.value} for key {one.key}") for one in plan.signals]
+    things += [
+        (one.at, f"signal {one.name} = {one.value} for key {one.key}") for one in plan.signals
+    ]
     lines += timeline(plan, things)
     lines += [f"  renewal {f.nth}: {f.kind} {f.seconds:g} s" for f in plan.renewals]
     return lines

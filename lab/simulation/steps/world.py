@@ -170,5 +170,3 @@ class World(VirtualWorld):
         for key in KEYS:
             row = self.store._rows.get(key.id)
             self.seen["end", "none" if row is None else str(row.state)] += 1
-
-
