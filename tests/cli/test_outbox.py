@@ -175,7 +175,8 @@ def test_a_running_relay_ends_well_on_sigterm(line: Line, valkey_url: str):
 def test_migrate_makes_the_outbox_when_asked(line: Line, tmp_path: Path):
     url = f"{line.url}?migrate=false"
     done = line("migrate", "--outbox", "--store", url, "--json", store=False).data["done"]
-    assert [step.partition(":")[0] for step in done] == ["twicesafe", "twicesafe_outbox"]
+    names = ["twicesafe", "twicesafe_runs", "twicesafe_outbox"]
+    assert [step.partition(":")[0] for step in done] == names
     with Outbox.open(url) as outbox:
         assert outbox.depth().pending == 0
 

@@ -39,7 +39,9 @@ ALWAYS = 0.0001
 
 
 class Generations(Postgres):
-    parts = ("generations", "closed", "meta", "audit", "clock")
+    parts = (
+        *("generations", "closed", "meta", "audit", "clock", "runs", "runs_meta", "runs_steps"),
+    )
     holder = "generations"
 
     def _settings(self, place: Place) -> Settings:

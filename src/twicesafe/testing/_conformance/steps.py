@@ -443,6 +443,19 @@ class StepRules(Rules):
         other = yield from started(B)
         assert [each.result for each in other.answer.steps or ()] == [b"early"]
 
+    @rule("P8", needs="steps")
+    def test_a_signal_for_the_next_run_of_a_key_is_kept(self) -> Script[None]:
+        """The run before it is over, and its steps may be removed at any time."""
+        mine = yield from started(A, lease=self.tick)
+        yield step(mine)
+        yield mine.complete(retention=self.tick)
+        yield Advance(2 * self.tick)
+        assert (yield signal(value=b"early")) is True
+        yield Sweep(100)
+        yield TidyRuns(100)
+        again = yield from started(B)
+        assert [each.result for each in again.answer.steps or ()] == [b"early"]
+
     @rule(needs="steps")
     def test_a_signal_for_the_next_run_of_a_key_is_kept(self) -> Script[None]:
         """The last run and its retention are over; its own signal and steps are still there."""

@@ -1,6 +1,6 @@
 -- Durable runs, beside their records: what the completer needs to run one, and when to look at it again.
 -- whole_id: all bytes of the key's identity, which older layouts of the records store; id: the first 16.
--- The table of records stays as it is. States and kinds of steps are listed in _engines/sql/run_programs.py.
+-- The table of records stays as it is. States and kinds of steps are listed in _engines/sql/step_rows.py.
 CREATE TABLE {t}_meta (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     schema INTEGER NOT NULL
