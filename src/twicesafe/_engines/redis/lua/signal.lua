@@ -1,0 +1,28 @@
+-- signal: name, result, retention, id, by → {1: kept, 0: not [, 0: its run is due now]} · {9} too late
+-- KEYS: record, run [, index, functions]
+-- @include runs
+if late(ARGV[5]) then return LATE end
+local run, name, keep = KEYS[2], ARGV[1], now + tonumber(ARGV[3])
+local row = load(KEYS[1])
+if row and expired(row) then row = nil end
+if row and (row.state == COMPLETED or row.state == FAILED or row.state == FORGOTTEN) then return {0} end
+local step = step_of(run, name)
+if step and (step.kind ~= WAIT or step.state == DONE) then return {0} end
+redis.call('HSET', run, 's' .. name, pack_step({
+  kind = WAIT, state = DONE, undo = false, fence = row and row.fence or 0, attempt = 1,
+  position = step and step.position or 0, created = step and step.created or now, changed = now, due = 0,
+  print = '', result = ARGV[2],
+}))
+if redis.call('HSETNX', run, 'f', '') == 1 then
+  redis.call('HSET', run, 'a', '', 'c', '0')
+  look_after(KEYS[3], KEYS[4], ARGV[4], tonumber(ARGV[3]))
+end
+if not row then
+  redis.call('HSET', run, 'k', string.format('%.0f', keep)) -- for a run to come
+elseif step and row.state == SUSPENDED then
+  row.lease = math.min(row.lease, now)
+  save(KEYS[1], row)
+  look_after(KEYS[3], KEYS[4], ARGV[4], 0)
+  return {1, 0}
+end
+return {1}
