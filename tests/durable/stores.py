@@ -13,8 +13,8 @@ from twicesafe.stores._urls import open_store
 
 __all__ = ["ALL", "SQL", "fresh_url", "opened"]
 
-SQL = ["sqlite", "postgres"]
-ALL = [*SQL]
+SQL = ["sqlite", "postgres", "mariadb"]
+ALL = [*SQL, "valkey", "valkey_cluster"]
 
 
 def fresh_url(request: pytest.FixtureRequest) -> Iterator[str]:

@@ -61,7 +61,7 @@ class RunStatements:
 
     def _kept(self, claimed: str, due_at: str, many: bool) -> str:
         """The answers to claims, each with whether its run's row is new."""
-        columns = ("whole_id", "due_at", "completes", "function", "arguments")
+        columns = ("whole_id", "due_at", "completes", "function_name", "arguments")
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
         return f"""
         {claimed}
@@ -82,7 +82,7 @@ class RunStatements:
         of parallel branches share the lock.
         """
         return f"""
-        INSERT INTO {self._steps} AS t (id, name, kind, state, fence, attempt, position, undo,
+        INSERT INTO {self._steps} AS t (id, name, kind, state, fence, attempt, position, has_undo,
             created_at, changed_at, due_at, fingerprint, result)
         SELECT a.id, a.name, a.kind, a.state, a.fence, a.attempt, a.position, a.undo, a.now, a.now,
             CASE WHEN a.delay > 0 THEN a.now + a.delay ELSE 0 END, a.fingerprint, a.result

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core import run_lifecycle
 from ..._core.lifecycle import is_expired
-from ..._core.protocol import Ack, Claimed, Verdict
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Verdict
 from ..._core.run_requests import (
     WITHOUT_RUNS,
     FailRun,
@@ -57,11 +57,11 @@ class RunPrograms(RunUpkeep):
         )
         steps = f"SELECT {', '.join(STEP_COLUMNS[1:])} FROM {self.steps} WHERE id = ?"
         self._read_steps, self._read_step = mark(steps), mark(f"{steps} AND name = ?")
-        columns = ("whole_id", "due_at", "completes", "function", "arguments")
+        columns = ("whole_id", "due_at", "completes", "function_name", "arguments")
         names, values = ", ".join(("id", *columns)), "?, ?, ?, ?, ?, ?"
         self._save_run = mark(records.upsert(self.runs, names, values, "id", columns))
         self._expect_run = mark(records.upsert(self.runs, names, values, "id", ("due_at",)))
-        self._read_run = mark(f"SELECT function, arguments FROM {self.runs} WHERE id = ?")
+        self._read_run = mark(f"SELECT function_name, arguments FROM {self.runs} WHERE id = ?")
         self._set_due = mark(f"UPDATE {self.runs} SET due_at = ? WHERE id = ?")
         self._drop_stale = mark(
             f"DELETE FROM {self.steps} WHERE id = ? AND fence > 0 AND fence < ? AND created_at < ?"
@@ -97,7 +97,7 @@ class RunPrograms(RunUpkeep):
 
     def start_run(self, ask: StartRun) -> Program[Claimed]:
         records, id_ = self._records, ask.key.id
-        answer = yield from records.decide(run_lifecycle.claim_of(ask))
+        answer = yield from self._claimed(run_lifecycle.claim_of(ask))
         if answer.verdict is not Verdict.WON:
             return answer  # type: ignore[no-any-return]
         # After the claim, which locks the record: what an earlier owner recorded is here or nowhere.
@@ -115,6 +115,10 @@ class RunPrograms(RunUpkeep):
         yield from self._keep(ask, now + ask.lease)
         answer.steps, answer.now = steps, now
         return answer  # type: ignore[no-any-return]
+
+    def _claimed(self, ask: ClaimRequest) -> Program[Any]:
+        """The answer to the plain claim of a run; if it is won, its record is locked."""
+        return (yield from self._records.decide(ask))
 
     def _adopted(self, row: Row, steps: list[Step]) -> Program[list[Step]]:
         """Without the steps of an older record, and with the signals that came before the run."""

@@ -47,11 +47,11 @@ class RunUpkeep:
         names: tuple[Any, ...] = tuple(name.encode() for name in ask.functions or ())
         which = ""
         if ask.functions is not None:
-            among = f"function IN ({', '.join('?' * len(names))}) OR " if names else ""
+            among = f"function_name IN ({', '.join('?' * len(names))}) OR " if names else ""
             which, names = f" AND ({among}due_at <= ?)", (*names, now - ask.patience)
         rows = yield Query(
             self._records.mark(
-                f"SELECT whole_id, due_at, completes, function, arguments FROM {self.runs}"
+                f"SELECT whole_id, due_at, completes, function_name, arguments FROM {self.runs}"
                 f" WHERE due_at <= ?{which} ORDER BY due_at LIMIT ?"
             ),
             (now, *names, ask.limit),

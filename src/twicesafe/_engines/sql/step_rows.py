@@ -28,7 +28,7 @@ STEP_COLUMNS: Final = (
     "fence",
     "attempt",
     "position",
-    "undo",
+    "has_undo",
     "created_at",
     "changed_at",
     "due_at",

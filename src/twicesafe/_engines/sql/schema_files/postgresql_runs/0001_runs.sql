@@ -11,7 +11,7 @@ CREATE TABLE {t} (
     completes smallint NOT NULL,
     id bytea PRIMARY KEY,
     whole_id bytea NOT NULL,
-    function bytea NOT NULL,
+    function_name bytea NOT NULL,
     arguments bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX ON {t} (due_at);
@@ -25,7 +25,7 @@ CREATE TABLE {t}_steps (
     position integer NOT NULL,
     kind smallint NOT NULL,
     state smallint NOT NULL,
-    undo smallint NOT NULL,
+    has_undo smallint NOT NULL,
     id bytea NOT NULL,
     name bytea NOT NULL,
     fingerprint bytea NOT NULL,

@@ -11,7 +11,7 @@ CREATE TABLE {t} (
     whole_id BLOB NOT NULL,
     due_at INTEGER NOT NULL,
     completes INTEGER NOT NULL,
-    function BLOB NOT NULL,
+    function_name BLOB NOT NULL,
     arguments BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX {t}_due ON {t} (due_at);
@@ -24,7 +24,7 @@ CREATE TABLE {t}_steps (
     fence INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     position INTEGER NOT NULL,
-    undo INTEGER NOT NULL,
+    has_undo INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     changed_at INTEGER NOT NULL,
     due_at INTEGER NOT NULL,
