@@ -80,7 +80,7 @@ class DueIndex(KeySearch):
     def _indexed(
         self,
         id_: bytes,
-        script: Script,
+        script: str,
         keys: tuple[bytes, ...],
         args: tuple[Any, ...],
         due_in: Callable[[Any], int | None],
@@ -97,14 +97,14 @@ class DueIndex(KeySearch):
         index = self._index(id_[0] % PARTS)
         if not self.apart:
             call = ScriptCall(
-                script, (*keys, *index), (*args, id_, b"", *more), True, repeatable
+                getattr(self.scripts, script), (*keys, *index), (*args, id_, b"", *more), True, repeatable
             )  # fmt: skip
             return (yield from self._asked(call))
         for _ in range(_TRIES):
             mark = ScriptCall(self.scripts.due_mark, index, (id_, MARK, function), True)
             now, score = yield from self._asked(mark)
             call = ScriptCall(
-                script, keys, (*args, id_, now + LATEST, *more), True, repeatable
+                getattr(self.scripts, script), keys, (*args, id_, now + LATEST, *more), True, repeatable
             )  # fmt: skip
             reply = yield from self._asked(call)
             if reply[0] != 9:

@@ -45,7 +45,7 @@ class RedisRuns(DueIndex):
         )
         reply = yield from self._indexed(
             key.id,
-            self.scripts.start_run,
+            "start_run",
             self._run_keys(key.id),
             args,
             lambda reply: ask.lease if reply[0] == 1 else None,
@@ -69,7 +69,7 @@ class RedisRuns(DueIndex):
         )
         reply = yield from self._indexed(
             key.id,
-            self.scripts.submit_run,
+            "submit_run",
             self._run_keys(key.id),
             args,
             lambda reply: 0 if reply[0] == 1 else None,
@@ -94,14 +94,14 @@ class RedisRuns(DueIndex):
         waits = tuple(name.encode() for name in ask.waits)
         keys = self._run_keys(ask.id)
         reply = yield from self._indexed(
-            ask.id, self.scripts.suspend, keys, args, _delay, more=waits
+            ask.id, "suspend", keys, args, _delay, more=waits
         )  # fmt: skip
         return ACKS[reply[1]]
 
     def fail_run(self, ask: FailRun) -> Program[Ack]:
         keys = self._run_keys(ask.id)
         reply = yield from self._indexed(
-            ask.id, self.scripts.fail_run, keys, fail_values(ask), _delay
+            ask.id, "fail_run", keys, fail_values(ask), _delay
         )  # fmt: skip
         return ACKS[reply[1]]
 
@@ -112,7 +112,7 @@ class RedisRuns(DueIndex):
         record, run = self._run_keys(ask.id)
         reply = yield from self._indexed(
             ask.id,
-            self.scripts.restart,
+            "restart",
             (record, self.trail(ask.id), run),
             args,
             _delay,
@@ -124,7 +124,7 @@ class RedisRuns(DueIndex):
         args = (ask.name.encode(), ask.result, milliseconds(ask.retention))
         reply = yield from self._indexed(
             ask.id,
-            self.scripts.signal,
+            "signal",
             self._run_keys(ask.id),
             args,
             lambda reply: 0 if len(reply) == 2 else None,
