@@ -168,6 +168,70 @@ def test_runs_of_other_functions_do_not_hide_ours(single: Bench) -> None:
     assert len(single.found(("neither",), limit=1000)) == 520, "no completer took them for an hour"
 
 
+def before(bench: Bench, ask: Any, script: str, meanwhile: Callable[[], Any]) -> Any:
+    """Perform this; `meanwhile` happens before its call of this script."""
+    done: list[str] = []
+
+    def execute(commands: list[Any]) -> list[Any]:
+        if commands[0].script.name == script and not done:
+            done.append(script)
+            meanwhile()
+        return bench.store._execute(commands)
+
+    answer = drive(bench.store.programs.perform(ask), execute)
+    assert done
+    return answer
+
+
+def test_of_two_looks_at_once_one_gets_the_run(single: Bench) -> None:
+    single.perform(submit())
+    found: list[str] = []
+    late = before(
+        single, FindDue(10, HOUR), "due_move", lambda: found.extend(single.found())
+    )  # fmt: skip
+    assert found == [KEY.value]
+    assert late.runs == []
+
+
+def ended(bench: Bench) -> None:
+    """A run that is over, and whose retention is too."""
+    mine = bench.perform(start(lease=1))
+    bench.perform(RecordStep(KEY.id, A, mine.fence, "charge", "run", result=b"r"))
+    bench.perform(Complete(KEY.id, A, mine.fence, 1, b"x"))
+    bench.advance(10)
+
+
+@pytest.mark.parametrize("script", ["drop", "due_move"])
+def test_a_run_that_starts_while_the_last_one_is_removed_is_kept(
+    single: Bench, script: str
+) -> None:
+    ended(single)
+    before(single, TidyRuns(10), script, lambda: single.perform(start(B, lease=5)))
+    run = single.perform(LoadRun(KEY.id))
+    assert run.function == "shop.checkout"
+    single.advance(5)
+    assert single.found() == [KEY.value]
+
+
+def test_a_signal_that_comes_while_the_last_run_is_removed_is_kept(single: Bench) -> None:
+    ended(single)
+    ask = Signal(KEY.id, "approval", b"x", HOUR)
+    before(single, TidyRuns(10), "drop", lambda: single.perform(ask))
+    again = single.perform(start(B))
+    assert [step.name for step in again.steps] == ["approval"]
+
+
+def test_a_damaged_record_keeps_its_steps_and_hides_no_other(single: Bench) -> None:
+    mine = single.perform(start(lease=1))
+    single.perform(RecordStep(KEY.id, A, mine.fence, "charge", "run", result=b"r"))
+    single._kind.corrupt(single._place, KEY.id)
+    single.perform(submit(Key("other")))
+    single.advance(10)
+    assert single.found() == ["other"]
+    single.perform(TidyRuns(10))
+    assert [step.name for step in single.perform(LoadRun(KEY.id)).steps] == ["charge"]
+
+
 # --- a Cluster: two writes -------------------------------------------------------------------
 
 

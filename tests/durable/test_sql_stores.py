@@ -12,10 +12,18 @@ import pytest
 from tests.durable.stores import SQL, fresh_url, opened
 from tests.patience import until
 from twicesafe import Key, SchemaVersionError
-from twicesafe._core.protocol import Ack, Verdict
-from twicesafe._core.run_requests import FindDue, LoadRun, RecordStep, Signal, StartRun, TidyRuns
+from twicesafe._core.protocol import Ack, Complete, Read, Verdict
+from twicesafe._core.run_requests import (
+    FindDue,
+    LoadRun,
+    RecordStep,
+    Signal,
+    StartRun,
+    Submit,
+    TidyRuns,
+)
 from twicesafe._engines.postgresql.run_programs import step_values
-from twicesafe._engines.sql.commands import Query, atomically
+from twicesafe._engines.sql.commands import Change, Query, atomically
 
 KEY = Key("order-7")
 A, B = b"a" * 16, b"b" * 16
@@ -200,3 +208,71 @@ def test_a_signal_beside_the_start_of_its_run_belongs_to_it(store: Any) -> None:
     run = store.perform(LoadRun(KEY.id))
     assert [(each.name, each.fence) for each in run.steps] == [("approval", fences[0])]
     assert store.perform(FindDue(10, 1000)).runs == [], "its lease lasts"
+
+
+@pytest.mark.parametrize("url", TWO, indirect=True)
+def test_of_two_looks_at_once_one_gets_the_run(store: Any) -> None:
+    store.perform(Submit(KEY, A, 60_000, function="shop.checkout", arguments=b"j[]"))
+    found: list[Any] = []
+    late = store.own_transaction(
+        lambda: before_a_write(
+            store.programs.runs.find_due(FindDue(10, 60_000)),
+            lambda: found.extend(store.perform(FindDue(10, 60_000)).runs),
+        )
+    )
+    assert [run.key for run in found] == [KEY]
+    assert late.runs == []
+
+
+@pytest.mark.parametrize("url", TWO, indirect=True)
+def test_a_run_that_starts_while_the_last_one_is_removed_keeps_its_steps(store: Any) -> None:
+    mine = store.perform(start(lease=1))
+    store.perform(step(mine.fence, "charge"))
+    store.perform(Complete(KEY.id, A, mine.fence, 1, b"x"))
+    until(lambda: store.perform(Read(KEY.id)) is None)
+
+    def again() -> None:
+        fence = store.perform(start(B)).fence
+        assert store.perform(step(fence, "ship", B)) is Ack.OK
+
+    removed, _ = store.own_transaction(
+        lambda: before_a_write(store.programs.runs.tidy_runs(TidyRuns(10)), again)
+    )
+    assert removed == 0
+    assert [each.name for each in store.perform(LoadRun(KEY.id)).steps] == ["ship"]
+
+
+def before_a_write(program: Any, meanwhile: Callable[[], None]) -> Any:
+    """Run the program; `meanwhile` happens once, before the first statement that writes."""
+    command, done = next(program), False
+    while True:
+        if not done and any(word in command.sql for word in ("UPDATE", "DELETE")):
+            done = True
+            meanwhile()
+        reply = yield command
+        try:
+            command = program.send(reply)
+        except StopIteration as end:
+            assert done
+            return end.value
+
+
+def test_a_damaged_record_keeps_its_steps_and_hides_no_other(store: Any) -> None:
+    mine = store.perform(start(lease=1))
+    store.perform(step(mine.fence, "charge"))
+    store.own_transaction(lambda: _only(Change(f"UPDATE {store.programs.records} SET state = 99")))
+    store.perform(Submit(Key("other"), A, 60_000, function="shop.checkout", arguments=b"j[]"))
+    found: list[str] = []
+
+    def is_found() -> bool:
+        found.extend(run.key.value for run in store.perform(FindDue(10, 60_000)).runs)
+        return bool(found)
+
+    until(is_found)
+    assert found == ["other"]
+    store.perform(TidyRuns(10))
+    assert [each.name for each in store.perform(LoadRun(KEY.id)).steps] == ["charge"]
+
+
+def _only(command: Any) -> Any:
+    return (yield command)

@@ -439,6 +439,7 @@ class StepRules(Rules):
         assert (yield read()) is None
         mine = yield from started(A, lease=self.tick)
         assert [each.result for each in mine.answer.steps or ()] == [b"early"]
+        assert (yield from steps_of())["approval"].fence == mine.fence, "it belongs to this run"
         yield Advance(self.tick)
         other = yield from started(B)
         assert [each.result for each in other.answer.steps or ()] == [b"early"]
