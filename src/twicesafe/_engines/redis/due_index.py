@@ -157,6 +157,8 @@ class DueIndex(KeySearch):
 
     def tidy_runs(self, ask: TidyRuns) -> Program[tuple[int, bytes]]:
         """`after`: the part, and the last entry that was looked at in it."""
+        if ask.only:
+            return (yield from self._tidy_one(ask.only)), b""
         first, score, member = 0, b"-inf", b""
         if ask.after:
             first = ask.after[0]
@@ -178,6 +180,14 @@ class DueIndex(KeySearch):
             return len(removed), b""
         last = part[-1]
         return len(removed), bytes([last.part]) + last.score + b" " + last.member
+
+    def _tidy_one(self, id_: bytes) -> Program[int]:
+        """Look at this run now, and bring its entry forward. What is over leaves the index at the next look."""
+        part, removed = id_[0] % PARTS, set[bytes]()
+        look = (yield from self._look_at([Entry(part, id_, b"")], 0, removed))[id_]
+        delay = max(0, look.at - look.now)
+        yield [ScriptCall(self.scripts.due_settle, self._index(part), (id_, b"", delay))]
+        return len(removed)
 
     def _due(
         self,

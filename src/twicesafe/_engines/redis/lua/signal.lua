@@ -7,6 +7,7 @@ local row = load(KEYS[1])
 if row and expired(row) then row = nil end
 if row and (row.state == COMPLETED or row.state == FAILED or row.state == FORGOTTEN) then return {0} end
 local step = step_of(run, name)
+if step and not row and step.fence > 0 then step = nil end -- of an earlier run, whose record is over
 if step and (step.kind ~= WAIT or step.state == DONE) then return {0} end
 redis.call('HSET', run, 's' .. name, pack_step({
   kind = WAIT, state = DONE, undo = false, fence = row and row.fence or 0, attempt = 1,

@@ -16,7 +16,7 @@ for at = 1, #fields, 2 do
     local step = unpack_step(text)
     row = row or load(KEYS[1])
     -- Steps of an earlier record of this key are dropped; signals that came before the run are its own.
-    local first = attempt == 1 and (cause == 0 or cause == BY_RETENTION)
+    local first = row.created == row.changed -- this claim created the record
     if first and step.fence > 0 and step.fence < fence and step.created < row.created then
       redis.call('HDEL', run, name)
     else
