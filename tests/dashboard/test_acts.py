@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -189,10 +190,21 @@ async def test_resolve_all_that_match(visit: Enter, receiver: Receiver, held: An
 async def test_an_empty_answer_does_not_widen_the_filter(
     visit: Enter, receiver: Receiver, held: Any
 ):
-    held("tx-1")
+    """The form as a browser sends it: every field under the name that the page gives it."""
+    for scope in ("acme", "globex"):
+        held("tx-1", scope)
+    visitor = visit()
+    page = (await visitor.get("/act/resolve?value=tx-1")).text
+    fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
+    fields += [(name, "") for name in re.findall(r'<textarea name="(\w+)"', page)]
+    fields += [("kind", "response"), ("status", "204"), ("type", ""), *SIGNED.items()]
+    receiver.release(
+        Key("tx-1", ("acme",)), by="ben"
+    )  # one less: the count alone would not stop it
     other = held("tx-2")
-    fields = {"value": "tx-1", "count": "2", "kind": "response", "status": "204", "answer": ""}
-    await visit().send("/act/resolve", "/act/resolve?value=tx-1", **fields, **SIGNED)
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    done = await visitor.client.post("/act/resolve", content=urlencode(fields), headers=form)
+    assert "1 key changed" in words(done)
     record = receiver.record(other)
     assert record is not None
     assert record.state is State.HELD
