@@ -4,9 +4,9 @@ prove                     everything below, with a table of what was tried and f
   --full                  a million schedules instead of a hundred thousand, and long trials
   --resume                parts and trials that an earlier run has finished are not run again
   --publish               the numbers into lab/results/, the page into docs/
-  --only PART …           some parts: leases, transactions, relays, consumers (the simulations), mutants,
-                          sources, model, readers, field; published beside the other parts of
-                          earlier runs
+  --only PART …           some parts: leases, transactions, relays, consumers, steps (the simulations),
+                          mutants, sources, model, readers, field; published beside the other parts
+                          of earlier runs
 simulate                  many schedules; or one of them, told line by line
   --study NAME            of this part: leases, unless told otherwise
   --seed N [--trace]      run this one; bit for bit the same, every time

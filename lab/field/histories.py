@@ -23,6 +23,7 @@ from tests.servers import shared
 from twicesafe import Key
 from twicesafe._core.protocol import (
     Abandon,
+    Ack,
     ClaimRequest,
     Complete,
     Fail,
@@ -179,6 +180,10 @@ def record(
     return recorder.calls
 
 
+def _is_locked(answer: Any) -> bool:
+    return answer is Ack.LOCKED or getattr(answer, "locked", False)
+
+
 @trial("linearisable histories", "C10", "histories", ("sqlite", *SERVERS))
 def linearisable(t: Trial) -> None:
     """Concurrent clients work over connections that are cut. Could a single atomic store have produced
@@ -192,6 +197,7 @@ def linearisable(t: Trial) -> None:
             t.tried += 1
             t.count("operations", len(history))
             t.count("unknown answers", sum(call.answer is UNKNOWN for call in history))
+            t.count("locked answers", sum(_is_locked(call.answer) for call in history))
             for calls in partition(history).values():
                 t.count("keys")
                 began = time.monotonic()

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Claimed, Complete, Fail, Read, Renew, Verdict
+from twicesafe._core.protocol import Ack, Claimed, Complete, Fail, Read, Renew, Verdict
 from twicesafe._values.records import Row, State
 
 __all__ = ["UNDECIDED", "UNKNOWN", "Call", "check", "partition"]
@@ -105,7 +105,9 @@ def check(history: Sequence[Call], most_states: int = 30_000) -> str:
             if after != state:
                 branches.append((done | 1 << index, after))
             elif call.answer is not UNKNOWN:
-                # It fits here and changes nothing: if it fits anywhere, then also here.
+                # It fits and changes nothing: no other order needs it later, for there it changes
+                # nothing either. A fence never comes back, and `closes` says which claim closed the
+                # key: without it, one that held the key again is taken for one that found it held.
                 branches = [(done | 1 << index, after)]
                 break
         stack += branches
@@ -118,6 +120,8 @@ def check(history: Sequence[Call], most_states: int = 30_000) -> str:
 def step(state: _State, request: Any, answer: Any) -> _State | None:
     """The state after this request had this answer; None: it cannot have had it."""
     row = state.row
+    if answer is Ack.LOCKED or (isinstance(answer, Claimed) and answer.locked):
+        return state  # another transaction held the row for too long: nothing was read or written
     if isinstance(request, Read):
         return state if answer is UNKNOWN or _same_row(state, row, answer) else None
     ask = request
@@ -137,7 +141,7 @@ def _same_claimed(before: _State, state: _State, expected: Claimed, answer: Any)
         return None
     if _a_moment_ago(before.row, answer):
         return before
-    if answer.verdict is not expected.verdict:
+    if answer.verdict is not expected.verdict or answer.closes is not expected.closes:
         return None
     if expected.verdict is Verdict.WON:
         same = answer.attempt == expected.attempt and answer.cause == expected.cause
@@ -184,7 +188,8 @@ def _bound(state: _State, ours: int, theirs: int) -> _State | None:
 def told(thing: Any) -> str:
     """A request or an answer for a reader: what it is, and the fields that decide."""
     if isinstance(thing, Claimed):
-        return f"{thing.verdict.name} fence={thing.fence} attempt={thing.attempt}"
+        more = " closes" * thing.closes + " locked" * thing.locked
+        return f"{thing.verdict.name}{more} fence={thing.fence} attempt={thing.attempt}"
     if isinstance(thing, Row):
         return f"{thing.state} fence={thing.fence} attempt={thing.attempt}"
     if not hasattr(thing, "op"):

@@ -14,6 +14,7 @@ for the first seed that breaks an invariant. A mutant that survives 5,000 schedu
     relay_slots         the relay: who holds a slot, and what the store records about lanes
     relay_publishing    the relay: which messages are published when, and what their answers cause
     consuming           the consumers: what is started, counted, recorded, acknowledged, dead-lettered
+    durable_steps       durable functions: steps, suspensions, signals, the completer, undoing
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from . import (
     batches,
     claims,
     consuming,
+    durable_steps,
     inbox_failures,
     inbox_transactions,
     relay_publishing,
@@ -39,6 +41,7 @@ __all__ = [
     "batches",
     "claims",
     "consuming",
+    "durable_steps",
     "inbox_failures",
     "inbox_transactions",
     "mutated",

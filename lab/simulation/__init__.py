@@ -4,6 +4,7 @@ leases        the exchange of lease mode: claims, leases, results, operators
 transactions  the inbox of transaction mode: commits, rollbacks, deferred writes, operators
 relays        the outbox relay: slots, lanes, refusals, operators, a broker
 consumers     consumers: attempts, lanes, suspects, dead letters, a broker that redelivers
+steps         durable functions: steps, undos, sleeps, signals, the completer
 
 virtual       virtual time, and one run of one plan
 plans         what plans of all studies are made of
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import consumers, leases, relays, transactions
+from . import consumers, leases, relays, steps, transactions
 from .study import Study
 
 __all__ = ["STUDIES"]
 
 STUDIES: Final[dict[str, Study]] = {
-    each.name: each for each in (leases.STUDY, transactions.STUDY, relays.STUDY, consumers.STUDY)
+    each.name: each
+    for each in (leases.STUDY, transactions.STUDY, relays.STUDY, consumers.STUDY, steps.STUDY)
 }

@@ -304,7 +304,8 @@ class LaneParked(Event, frozen=True, gc=False):
 
 
 class BrokerFailed(Event, frozen=True, gc=False):
-    """The broker accepted none of these messages; the relay retries after ``delay`` seconds."""
+    """The broker accepted none of these messages; the relay, or the consumer, retries after ``delay``
+    seconds."""
 
     count: int
     error: str
@@ -361,7 +362,38 @@ class Tracer(Protocol):
 def tracer_of(observers: Sequence[Observer]) -> Tracer | None:
     """The first observer that traces."""
     candidates: Sequence[object] = observers
-    return next((one for one in candidates if isinstance(one, Tracer)), None)
+    found = next((one for one in candidates if isinstance(one, Tracer)), None)
+    return None if found is None else _Careful(found)
+
+
+class _Careful:
+    """A tracer that raises does not stop the work, like any other observer."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
+        try:
+            return self._tracer.trace(key, run)
+        except Exception:
+            _log.exception("a tracer failed; the handler runs without a span")
+            return run
+
+    def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Of a step of a durable run; a tracer need not have it."""
+        trace: Callable[..., Callable[[], Any]] | None = getattr(self._tracer, "trace_step", None)
+        try:
+            return run if trace is None else trace(key, name, run)
+        except Exception:
+            _log.exception("a tracer failed; the step runs without a span")
+            return run
+
+    def origin(self) -> bytes:
+        try:
+            return self._tracer.origin()
+        except Exception:
+            _log.exception("a tracer failed; the claim has no origin")
+            return b""
 
 
 _log = logging.getLogger("twicesafe")
@@ -390,10 +422,15 @@ _WARNINGS = frozenset(
 def log_warnings(event: Event) -> None:
     """The built-in observer: logs the events that an operator must know about."""
     details = " ".join(
-        f"{name}={value.short if isinstance(value, Key) else value}"
+        f"{name}={value.short if isinstance(value, Key) else _printable(str(value))}"
         for name, value in msgspec.structs.asdict(event).items()
     )
     _log.warning("%s %s", type(event).__name__, details)
+
+
+def _printable(text: str) -> str:
+    """A reason may quote what a sender sent, with line breaks and escapes."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 class _LogWarnings:

@@ -69,23 +69,23 @@ def test_topics_and_keys_are_no_markup(line: Line):
     assert "[link" in ran.out
 
 
-def test_a_retry_does_not_promise_a_record(line: Line):
-    assert "audit" not in line("outbox", "retry", "--help", store=False).out
-    assert "audit" in line("outbox", "skip", "--help", store=False).out
-
-
 def test_retry_and_skip(line: Line, parked: str):
     assert line("outbox", "skip", parked, "--by", "ana", "--why", "bad").status == 0
     assert line("outbox", "parked").out.strip() == "no lane is parked"
     again = line("outbox", "retry", parked, "--by", "ana", "--why", "x", "--json")
     assert again.status == 1
     assert "not parked" in again.fault["message"]
+    (act,) = line("audit", "--json").data["acts"]
+    assert (act["lane"], act["action"], act["by"], act["why"]) == (parked, "skip", "ana", "bad")
 
 
 def test_retry_all(line: Line, parked: str):
     ran = line("outbox", "retry", "--all", "--by", "ana", "--why", "fixed", "--json")
     assert ran.data["lanes"] == [parked]
     assert line("outbox", "status", "--json").data["pending"] == 2
+    (act,) = line("audit", "--json").data["acts"]
+    assert (act["lane"], act["action"], act["by"], act["why"]) == (parked, "retry", "ana", "fixed")
+    assert f"retry  {parked[:8]}  lane" in line("audit").out
     assert line("outbox", "retry", "--by", "a", "--why", "b", "--json").status == 2
 
 
@@ -175,7 +175,8 @@ def test_a_running_relay_ends_well_on_sigterm(line: Line, valkey_url: str):
 def test_migrate_makes_the_outbox_when_asked(line: Line, tmp_path: Path):
     url = f"{line.url}?migrate=false"
     done = line("migrate", "--outbox", "--store", url, "--json", store=False).data["done"]
-    assert [step.partition(":")[0] for step in done] == ["twicesafe", "twicesafe_outbox"]
+    names = ["twicesafe", "twicesafe_runs", "twicesafe_outbox"]
+    assert [step.partition(":")[0] for step in done] == names
     with Outbox.open(url) as outbox:
         assert outbox.depth().pending == 0
 

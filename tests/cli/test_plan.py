@@ -13,7 +13,7 @@ from twicesafe import Policy, Receiver, planning
 GOLDEN = Path(__file__).parent / "golden"
 ASKED = ("--rate", "500/s", "--duplicates", "2%", "--retries-within", "3d")
 PRICED = ("--duplicate-price", "0.01", "--storage-price", "0.12", "--fixed-price", "20")
-COUNT = 100_000
+COUNT = 20_000
 
 
 def asked(line: Line, *more: str, store: str = "postgresql://h/db"):
@@ -125,7 +125,7 @@ def test_what_must_be_given(line: Line):
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A SQLite store with 100,000 records."""
+    """A SQLite store with many records."""
     url = f"sqlite:///{tmp_path_factory.mktemp('full')}/keys.db"
     with Receiver.open(f"{url}?synchronous=normal", policy=Policy(retention="2d")) as receiver:
         for start in range(0, COUNT, 5000):

@@ -123,7 +123,6 @@ def test_skip_a_step_whose_outcome_is_unknown(line: Line, runs: Receiver) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         checkout("a")
-    runs.release(checkout.key("a"), by="ana")
     with pytest.raises(HeldError):
         checkout("a")
     done = line("keys", "skip", "a", "--step", "charge", "--value", '"ch_1"', *BY)

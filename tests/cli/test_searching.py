@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from typing import Any
+
 import pytest
 
 from tests.cli.line import Line, held
 from twicesafe import Key, Policy, Receiver, State
+from twicesafe._cli import bulk
 
 ACT = ("--by", "ana", "--why", "the bank is back")
 
@@ -64,6 +69,20 @@ def test_a_dry_run_counts_and_changes_nothing(line: Line, receiver: Receiver):
     assert data == {"matched": 3, "dry_run": True, "released": 0}
 
 
+@pytest.mark.parametrize("option", ["--value", "--error"])
+@pytest.mark.parametrize("verb", ["release", "forget", "list"])
+def test_an_empty_text_does_not_match_all_keys(
+    line: Line, receiver: Receiver, verb: str, option: str
+):
+    """As in ``--value "$KEY"`` with a variable that is not set."""
+    parked(receiver, "a", "b")
+    act = () if verb == "list" else ("--yes", *ACT)
+    ran = line("keys", verb, "--state", "parked", option, "", *act)
+    assert ran.status == 2
+    assert "is not valid" in ran.err
+    assert receiver.count(state=State.PARKED) == 2
+
+
 def test_in_a_script_many_keys_need_yes(line: Line, receiver: Receiver):
     parked(receiver, "a")
     ran = line("keys", "release", "--state", "parked", *ACT)
@@ -98,16 +117,16 @@ def test_the_summary_says_what_happened_to_each(
     """One is refused, one changes and one is gone between the listing and the act."""
     parked(receiver, "free", "changes", "goes")
     receiver.process(Key("done", ("acct_1",)), str)
-    look = Receiver.record
+    listed = bulk._listed
 
-    def meanwhile(self: Receiver, key: Key) -> object:
-        if key.value == "goes":
-            return None
-        if key.value == "changes":
-            self.release(key, by="ben")
-        return look(self, key)
+    def listed_then_changed(*args: Any) -> Any:
+        found = listed(*args)
+        receiver.release(Key("changes", ("acct_1",)), by="ben")
+        with contextlib.closing(sqlite3.connect("keys.db")) as database, database:
+            database.execute("DELETE FROM twicesafe_keys WHERE value = 'goes'")
+        return found
 
-    monkeypatch.setattr(Receiver, "record", meanwhile)
+    monkeypatch.setattr(bulk, "_listed", listed_then_changed)
     words = ("--scope", "acct_1", "--yes")
     ran = line("keys", "release", *words, "--json", *ACT)
     assert ran.status == 1
@@ -131,6 +150,27 @@ def test_work_that_is_running_is_not_released_with_others(line: Line, receiver: 
         assert "a worker is running it" in ran.out
         claim.complete("done")
     assert receiver.record(Key("running", ("acct_1",))).state is State.COMPLETED
+
+
+def test_an_answer_to_an_old_question_changes_nothing(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    """While the question stands on the screen, another operator releases the key and a worker starts."""
+    key = Key("tx-1")
+    held(receiver, key)
+    running = receiver.options(policy=Policy(in_flight="reject")).claim(key)
+
+    def meanwhile(*_: Any) -> None:
+        receiver.release(key, by="ben")
+        running.__enter__()
+
+    monkeypatch.setattr("twicesafe._cli.acts._ask", meanwhile)
+    ran = line("keys", "release", "tx-1", *ACT)
+    assert ran.status == 1
+    assert "the record has changed since it was read" in ran.err
+    running.complete("paid")
+    running.__exit__(None, None, None)
+    assert receiver.process(key, str).value == "paid"
 
 
 def test_a_limit_takes_the_newest(line: Line, receiver: Receiver):

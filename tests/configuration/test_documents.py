@@ -176,3 +176,12 @@ def test_yaml_without_its_driver_names_the_extra(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("ConfigurationError the driver yaml cannot be imported")
     assert "pip install 'twicesafe[cli]'" in done.stdout
+
+
+@pytest.mark.attack("D21")
+@pytest.mark.parametrize("name", ["deep.toml", "deep.yaml"])
+def test_a_file_that_is_nested_too_deeply_is_refused(name: str, tmp_path: Path):
+    path = tmp_path / name
+    path.write_text(("a = " if name.endswith("toml") else "a: ") + "[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        read_document(path)

@@ -26,6 +26,7 @@ from twicesafe.testing._conformance import (
     LeaseRules,
     OperatorRules,
     RetentionRules,
+    StepRules,
 )
 
 
@@ -82,8 +83,14 @@ class Mariadb(StoreUnderTest):
                 f"DELETE FROM {table}_keys",
                 f"DELETE FROM {table}_audit",
                 f"UPDATE {table}_meta SET floor = 0",
+                *self._without_runs(table),
             )
             self._free.append(table)
+
+    def _without_runs(self, table: str) -> list[str]:
+        if not self._execute(f"SHOW TABLES LIKE '{table}\\_runs'"):
+            return []
+        return [f"DELETE FROM {table}_runs", f"DELETE FROM {table}_runs_steps"]
 
     def _execute(self, *statements: str) -> Any:
         import pymysql
@@ -125,6 +132,7 @@ class OlderMariadb(Mariadb):
         table = self._taken.pop(place.name, None)
         if table is not None:
             parts = ("records", "keys", "wide", "audit", "meta", "clock")
+            parts += ("runs", "runs_meta", "runs_steps")
             self._execute(f"DROP TABLE IF EXISTS {', '.join(f'{table}_{part}' for part in parts)}")
 
 
@@ -176,7 +184,7 @@ class PushedBack(MysqlStore):
 
 
 @pytest.mark.usefixtures("mariadb")
-class TestWide(OlderMariadb, ClaimRules, CompletionRules, OperatorRules):
+class TestWide(OlderMariadb, ClaimRules, CompletionRules, OperatorRules, StepRules):
     """The schema of the first versions, on which this one works too."""
 
     modes = ("blocking",)
@@ -184,13 +192,14 @@ class TestWide(OlderMariadb, ClaimRules, CompletionRules, OperatorRules):
 
 @pytest.mark.usefixtures("mariadb")
 class TestMoving(
-    OlderMariadb, ClaimRules, CompletionRules, OperatorRules, BrowsingRules, BatchRules
+    OlderMariadb, ClaimRules, CompletionRules, OperatorRules, BrowsingRules, BatchRules, StepRules
 ):
     """A migration that was interrupted: every request finds its record in the wide table."""
 
     modes = ("blocking",)
     version = 2
     store = PushedBack
+    test_steps_of_parallel_branches_are_all_recorded = None
 
 
 @pytest.mark.usefixtures("mariadb")
@@ -200,7 +209,7 @@ class TestMariadb(Mariadb, StoreConformance):
 
 @pytest.mark.usefixtures("mariadb")
 class TestWithoutReturning(
-    Mariadb, ClaimRules, LeaseRules, RetentionRules, BatchRules, ConcurrencyRules
+    Mariadb, ClaimRules, LeaseRules, RetentionRules, BatchRules, ConcurrencyRules, StepRules
 ):
     """The rules of claims: nothing else is asked of MySQL in other words."""
 

@@ -30,6 +30,7 @@ from twicesafe.testing._conformance import (
     OperatorRules,
     RetentionRules,
     SearchingRules,
+    StepRules,
     TransitionRules,
     ValueRules,
 )
@@ -49,7 +50,9 @@ def hand(url: str) -> psycopg.Connection[Any]:
 class Postgres(StoreUnderTest):
     engine: ClassVar[str] = "postgres"
     awaited: ClassVar[Any] = AsyncPostgresStore
-    parts: ClassVar[tuple[str, ...]] = ("keys", "wide", "records", "meta", "audit", "clock")
+    parts: ClassVar[tuple[str, ...]] = (
+        *("keys", "wide", "records", "meta", "audit", "clock", "runs", "runs_meta", "runs_steps"),
+    )
     holder: ClassVar[str] = "keys"
 
     def _settings(self, place: Place) -> Settings:
@@ -188,6 +191,7 @@ class TestMoving(
     BrowsingRules,
     SearchingRules,
     BatchRules,
+    StepRules,
     DurabilityRules,
     ValueRules,
     TransitionRules,
@@ -195,6 +199,7 @@ class TestMoving(
     """All rules of one node at a time: in a migration no one puts records back into the wide table."""
 
     modes = ("blocking",)
+    test_steps_of_parallel_branches_are_all_recorded = None
 
 
 @pytest.mark.usefixtures("postgres")

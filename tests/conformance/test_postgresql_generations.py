@@ -23,6 +23,13 @@ from twicesafe._engines.postgresql.settings import Settings
 from twicesafe._engines.sql.programs import READING
 from twicesafe._values.records import State
 from twicesafe.testing import Place, StoreConformance, StoreModel
+from twicesafe.testing._conformance import (
+    BatchRules,
+    ClaimRules,
+    ConcurrencyRules,
+    LeaseRules,
+    RetentionRules,
+)
 from twicesafe.testing._conformance.bench import Advance, Script
 from twicesafe.testing._conformance.retention import expiring, expiring_every_fourth, sweep_all
 from twicesafe.testing._conformance.rules import rule
@@ -32,7 +39,9 @@ ALWAYS = 0.0001
 
 
 class Generations(Postgres):
-    parts = ("generations", "closed", "meta", "audit", "clock")
+    parts = (
+        *("generations", "closed", "meta", "audit", "clock", "runs", "runs_meta", "runs_steps"),
+    )
     holder = "generations"
 
     def _settings(self, place: Place) -> Settings:
@@ -52,7 +61,7 @@ def turn(store: PostgresStore) -> bool | None:
     return store._run(programs._when_free(programs.turn()))
 
 
-class GenerationConformance(StoreConformance):
+class DroppingRules(RetentionRules):
     @rule()
     def test_a_sweep_works_in_steps_and_resumes(self) -> Script[None]:
         """One DROP takes all, whatever the limit: that is what it is for."""
@@ -73,6 +82,10 @@ class GenerationConformance(StoreConformance):
         assert (yield Survey()).by_state == {State.IN_PROGRESS: 9}
 
 
+class GenerationConformance(DroppingRules, StoreConformance):
+    pass
+
+
 @pytest.mark.usefixtures("postgres")
 class TestPsycopg(Generations, GenerationConformance):
     pass
@@ -85,7 +98,11 @@ class TestAsyncpg(Generations, GenerationConformance):
 
 
 @pytest.mark.usefixtures("postgres16")
-class TestPostgres16(Generations, GenerationConformance):
+class TestPostgres16(
+    Generations, ClaimRules, LeaseRules, DroppingRules, BatchRules, ConcurrencyRules
+):
+    """The rules whose statements meet an older generation or lock one."""
+
     modes = ("blocking",)
     engine = "postgres16"
 

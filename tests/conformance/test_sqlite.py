@@ -23,6 +23,7 @@ from twicesafe.testing._conformance import (
     OperatorRules,
     RetentionRules,
     SearchingRules,
+    StepRules,
     TransitionRules,
     ValueRules,
 )
@@ -47,6 +48,7 @@ class TestMovingSqlite(
     BrowsingRules,
     SearchingRules,
     BatchRules,
+    StepRules,
     DurabilityRules,
     ValueRules,
     TransitionRules,
@@ -54,6 +56,7 @@ class TestMovingSqlite(
     """All rules of one node at a time: in a migration no one puts records back into the wide table."""
 
     modes = ("blocking",)
+    test_steps_of_parallel_branches_are_all_recorded = None
 
 
 class SqliteModel(Sqlite, StoreModel):

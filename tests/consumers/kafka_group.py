@@ -133,7 +133,7 @@ class Done:
         self.offsets: dict[str, Counter[int]] = {}
 
     def add(self, received: Received) -> None:
-        offset = int(received.message.position.rpartition("/")[2])
+        offset = int(received.message.position.rpartition("/")[2].partition("@")[0])
         with self._lock:
             self.offsets.setdefault(received.partition, Counter())[offset] += 1
 

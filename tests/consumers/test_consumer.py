@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sqlite3
 import threading
 from collections import Counter
@@ -22,7 +24,15 @@ from twicesafe import (
 )
 from twicesafe._core.protocol import ClaimRequest, Fail
 from twicesafe._values.owner_token import new_owner
-from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, Message, Report, Retry
+from twicesafe.consumers import (
+    AsyncConsumer,
+    Consumer,
+    DeadLetter,
+    DeadLetters,
+    Message,
+    Report,
+    Retry,
+)
 from twicesafe.consumers.sources import Received
 from twicesafe.errors import (
     ConfigurationError,
@@ -30,6 +40,7 @@ from twicesafe.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from twicesafe.events import BrokerFailed
 from twicesafe.testing import MemoryBroker
 from twicesafe.testing._memory_broker import MemorySource
 
@@ -485,3 +496,274 @@ def test_mistakes_are_named(setting: Setting) -> None:
 
     with pytest.raises(UsageError):
         setting.consumer().drain(handle)
+
+
+def test_a_position_that_is_used_again_is_another_message(setting: Setting) -> None:
+    """A topic that was deleted and created again: its dead letters are new ones."""
+
+    def refuse(message: Message) -> None:
+        raise DeadLetter("no")
+
+    for life in ("first", "second"):
+        setting.broker = MemoryBroker()
+        setting.broker.send("orders", life.encode(), id=life)
+        assert setting.drain(refuse).dead == 1
+    assert [id_ for id_, _ in setting.dead] == ["first", "second"]
+
+
+def test_an_async_dead_letter_function_is_refused_or_not_believed(setting: Setting) -> None:
+    """What it returns has not run: the message must not be acknowledged."""
+
+    async def send(message: Message, error: Exception) -> None:
+        raise AssertionError("never awaited")
+
+    with pytest.raises(ConfigurationError, match="dead_letter= is async"):
+        setting.consumer(dead_letter=send)
+
+    setting.send()
+    tries: list[str | None] = []
+
+    def hand_over(message: Message, error: Exception) -> Any:
+        tries.append(message.id)
+        if len(tries) == 3:
+            consumer.stop()
+        return send(message, error)
+
+    def refuse(message: Message) -> None:
+        raise DeadLetter("no")
+
+    with setting.consumer(dead_letter=hand_over) as consumer:
+        report = consumer.run(refuse)
+    assert tries == ["m-1"] * 3
+    assert report.dead == 0
+    assert setting.acknowledged() == []
+
+
+@pytest.mark.parametrize("kind", ["function", "lambda", "object"])
+async def test_a_dead_letter_function_is_awaited_however_it_is_written(kind: str) -> None:
+    sent: list[str | None] = []
+
+    async def send(message: Message, error: Exception) -> None:
+        await asyncio.sleep(0)
+        sent.append(message.id)
+
+    class Sender:
+        async def __call__(self, message: Message, error: Exception) -> None:
+            await send(message, error)
+
+    given: Any = {"function": send, "lambda": lambda m, e: send(m, e), "object": Sender()}[kind]  # noqa: PLW0108
+
+    async def refuse(message: Message) -> None:
+        raise DeadLetter("no")
+
+    broker = MemoryBroker()
+    broker.send("orders", b"{}", id="m-1")
+    async with AsyncReceiver.open("memory://") as receiver:
+        source = broker.source("orders")
+        async with AsyncConsumer(source, receiver=receiver, dead_letter=given) as consumer:
+            assert (await consumer.drain(refuse, idle=0.05)).dead == 1
+    assert sent == ["m-1"]
+    assert [one.id for one in broker.acknowledged] == ["m-1"]
+
+
+async def test_one_signal_stops_every_consumer_of_the_process() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    started: set[str | None] = set()
+    all_run = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        started.add(message.id)
+        if len(started) == 3:
+            all_run.set()
+
+    async with AsyncReceiver.open("memory://") as receiver:
+        brokers = [MemoryBroker() for _ in range(3)]
+        consumers = [AsyncConsumer(one.source("orders"), receiver=receiver) for one in brokers]
+        runs = [asyncio.create_task(one.run(handle)) for one in consumers]
+        for number, broker in enumerate(brokers):
+            broker.send("orders", b"{}", id=f"m-{number}")
+        await asyncio.wait_for(all_run.wait(), 60)
+        os.kill(os.getpid(), signal.SIGTERM)
+        done, pending = await asyncio.wait(runs, timeout=30)
+        for one in consumers:
+            one.stop()
+        assert (len(done), len(pending)) == (3, 0)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_consumer_can_be_closed_in_another_event_loop(setting: Setting) -> None:
+    async def handle(message: Message) -> None: ...
+
+    async def drained() -> AsyncConsumer:
+        receiver = AsyncReceiver.open("memory://")
+        consumer = AsyncConsumer(setting.broker.source("orders"), receiver=receiver)
+        await consumer.drain(handle, idle=0.05)
+        return consumer
+
+    consumer = asyncio.run(drained())
+    asyncio.run(consumer.close())
+
+
+class Forming(MemorySource):
+    """Kafka while a group forms: nothing comes, although there are messages."""
+
+    joined = False
+
+    def fetch(self, most: int, seconds: float) -> list[Received]:
+        if not self.joined:
+            threading.Timer(0.3, lambda: setattr(self, "joined", True)).start()
+            threading.Event().wait(seconds)
+            return []
+        return list(super().fetch(most, seconds))
+
+
+def test_drain_waits_until_the_broker_has_said_what_is_ours(setting: Setting) -> None:
+    setting.send()
+    with setting.consumer(Forming(setting.broker, "orders")) as consumer:
+        assert consumer.drain(lambda message: None, idle=0.05).ran == 1
+
+
+def test_dead_letters_wait_for_it_too(setting: Setting) -> None:
+    setting.send()
+    with DeadLetters(Forming(setting.broker, "orders")) as dead:
+        dead._adapted.joined = False
+        assert len(dead.look()) == 1
+
+
+class Impatient(MemorySource):
+    """A broker that was away at the start: its ack-wait is known when it answers."""
+
+    patience = 3600.0
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.extended = threading.Event()
+
+    def fetch(self, most: int, seconds: float) -> list[Received]:
+        self.patience = 0.06
+        return list(super().fetch(most, seconds))
+
+    def extend(self, receipts: Any) -> None:
+        self.extended.set()
+
+
+def test_the_patience_of_the_broker_is_what_it_says_now(setting: Setting) -> None:
+    setting.send()
+    source = Impatient(setting.broker, "orders")
+    with setting.consumer(source) as consumer:
+        report = consumer.drain(lambda message: source.extended.wait(60) or None, idle=0.05)
+    assert report.ran == 1
+    assert source.extended.is_set()
+
+
+class Alone:
+    """A publisher for one caller at a time, as those of the outbox are."""
+
+    batch, concurrency = 100, 1
+
+    def __init__(self) -> None:
+        self.inside, self.met, self.published = 0, False, 0
+        self.other = threading.Event()
+
+    def publish(self, messages: Any) -> list[None]:
+        self.inside += 1
+        if self.inside > 1:
+            self.met = True
+            self.other.set()
+        self.other.wait(0.05)
+        self.published += len(messages)
+        self.inside -= 1
+        return [None] * len(messages)
+
+    def close(self) -> None: ...
+
+
+def test_dead_letters_are_published_by_as_many_as_the_publisher_allows(setting: Setting) -> None:
+    def refuse(message: Message) -> None:
+        raise DeadLetter("no")
+
+    for _ in range(8):
+        setting.send()
+    publisher = Alone()
+    assert setting.drain(refuse, dead_letter=publisher, order="none").dead == 8
+    assert (publisher.published, publisher.met) == (8, False)
+
+
+def test_a_stop_before_the_start_is_not_lost(setting: Setting) -> None:
+    setting.send()
+    with setting.consumer() as consumer:
+        consumer.stop()
+        assert consumer.run(lambda message: None).ran == 0
+        assert consumer.drain(lambda message: None, idle=0.05).ran == 1
+
+
+class Connecting(MemorySource):
+    """Its consumer is stopped while it connects."""
+
+    stop: Callable[[], None]
+
+    def check(self, terms: Any) -> list[Any]:
+        self.stop()
+        return []
+
+
+def test_a_stop_while_it_connects_is_not_lost(setting: Setting) -> None:
+    source = Connecting(setting.broker, "orders")
+    with setting.consumer(source) as consumer:
+        source.stop = consumer.stop
+        assert consumer.run(lambda message: None).ran == 0
+
+
+async def test_a_handler_that_awaits_something_cancelled_has_failed() -> None:
+    """It is one message's failure, and no reason for the consumer to end."""
+    ran: list[str | None] = []
+    dead: list[str] = []
+    shared = asyncio.get_running_loop().create_future()
+    shared.cancel()
+
+    async def handle(message: Message) -> None:
+        ran.append(message.id)
+        if message.id == "bad":
+            await shared
+
+    broker = MemoryBroker()
+    for id_ in ("bad", "good"):
+        broker.send("orders", b"{}", id=id_)
+    async with (
+        AsyncReceiver.open("memory://") as receiver,
+        AsyncConsumer(
+            broker.source("orders"),
+            receiver=receiver,
+            policy=QUICK.replace(max_attempts=2),
+            dead_letter=lambda message, error: dead.append(str(error)),
+        ) as consumer,
+    ):
+        report = await consumer.drain(handle, idle=0.05)
+    assert (report.ran, report.retried, report.dead) == (1, 1, 1)
+    assert sorted(map(str, ran)) == ["bad", "bad", "good"]
+    assert "was cancelled" in dead[0]
+
+
+def test_a_dead_letter_that_cannot_be_published_is_told_each_time() -> None:
+    """Too large with its headers, or no such queue: an operator must hear of it, and why."""
+    told: list[str] = []
+    tries: list[str | None] = []
+
+    def refuse(message: Message) -> None:
+        raise DeadLetter("no")
+
+    def full(message: Message, error: Exception) -> None:
+        tries.append(message.id)
+        if len(tries) < 3:
+            raise OverflowError("larger than the broker allows")
+
+    def hear(event: Any) -> None:
+        if isinstance(event, BrokerFailed):
+            told.append(event.error)
+
+    with Receiver.open("memory://", observers=[hear]) as receiver:
+        setting = Setting(receiver)
+        setting.send()
+        report = setting.drain(refuse, dead_letter=full)
+    assert (report.dead, report.retried) == (1, 0)
+    assert told == ["dead letter: OverflowError"] * 2

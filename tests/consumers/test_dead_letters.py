@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import os
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from twicesafe import Backoff, Outbox, OutboxRelay, Policy, Receiver
 from twicesafe.consumers import Consumer, DeadLetter, DeadLetters, Message
+from twicesafe.consumers.sources import Received
+from twicesafe.testing import MemoryBroker
+from twicesafe.testing._memory_broker import MemorySource
 
-_numbers = itertools.count(1)
 QUICK = Policy(backoff=Backoff(first=0.001, most=0.01), max_attempts=2)
 
 
 class Place:
     def __init__(self, server: Any, receiver: Receiver, store: str) -> None:
-        self.stream = f"letters{next(_numbers)}_{os.getpid()}"
+        # Not counted: pytest's copy of this module, and the one that other tests import, count apart.
+        self.stream = f"letters_{uuid.uuid4().hex}"
         self.client = server.client()
         self.base = f"redis://127.0.0.1:{server.port}/0"
         self.url = f"{self.base}?stream={self.stream}&group=billing"
@@ -124,3 +127,70 @@ def test_the_outboxs_messages_arrive_with_key_and_id(place: Place, tmp_path: Any
     seen: list[Message] = []
     place.consume(seen.append)
     assert [(one.id, one.key, one.json()) for one in seen] == [(sent, "ann", {"cents": 7})]
+
+
+def test_a_dead_message_of_one_stream_parks_no_lane_of_another(place: Place, valkey: Any) -> None:
+    """One outbox topic may be sent to several streams, and one group name be used for all."""
+    place.send("eu-1", key="ann")
+    assert place.consume(refuse).dead == 1
+    other = Place(valkey, place.receiver, place.store)
+    other.send("us-1", key="ann")
+    ran: list[str | None] = []
+    report = other.consume(lambda message: ran.append(message.id))
+    assert (report.dead, ran) == (0, ["us-1"])
+
+
+class Narrow(MemorySource):
+    """A broker that lets us hold three messages at a time."""
+
+    most_held = 3
+
+    def fetch(self, most: int, seconds: float) -> list[Received]:
+        room = self.most_held - len(self.held)
+        return list(super().fetch(min(most, room), min(seconds, 0.05))) if room else []
+
+
+def letters(count: int) -> MemoryBroker:
+    broker = MemoryBroker()
+    with Receiver.open("memory://") as receiver:
+        for number in range(count):
+            broker.send("orders", b"{}", id=f"o-{number}")
+        with Consumer(broker.source("orders"), receiver=receiver, policy=QUICK) as consumer:
+            assert consumer.drain(refuse, idle=0.05).dead == count
+    return broker
+
+
+def test_all_letters_are_replayed_although_few_may_be_held(place: Place) -> None:
+    broker = letters(10)
+    with DeadLetters(Narrow(broker, "orders.dead")) as dead:
+        assert dead.replay(place.receiver, by="ann", why="fixed").replayed == 10
+    assert len(broker.bodies("orders")) == 10
+    assert broker.bodies("orders.dead") == []
+
+
+def test_all_letters_are_discarded_although_few_may_be_held() -> None:
+    broker = letters(10)
+    with DeadLetters(Narrow(broker, "orders.dead")) as dead:
+        assert dead.discard(chosen=lambda letter: letter.id != "o-1") == 9
+        assert [letter.id for letter in dead.look()] == ["o-1"]
+
+
+def test_letters_that_stay_and_fill_the_room_end_a_replay(place: Place) -> None:
+    with DeadLetters(Narrow(letters(5), "orders.dead")) as dead:
+        done = dead.replay(place.receiver, by="a", why="b", chosen=lambda letter: letter.id == "-")
+        assert done.replayed == 0
+        assert len(dead.look()) == 3
+
+
+def test_a_message_that_dies_again_is_replayed_once(place: Place) -> None:
+    """It is a new dead letter, and the replay would never end."""
+    broker = letters(7)
+
+    class Dying(Narrow):
+        def acknowledge(self, receipts: Any) -> None:
+            super().acknowledge(receipts)
+            again = self.broker.queues["orders"].pop()
+            self.broker.queues["orders.dead"].append(replace(again, topic="orders.dead"))
+
+    with DeadLetters(Dying(broker, "orders.dead")) as dead:
+        assert dead.replay(place.receiver, by="ann", why="fixed").replayed == 7

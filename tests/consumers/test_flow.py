@@ -51,7 +51,7 @@ class Bench:
         """Requests that never reach the store."""
         settings = {
             "concurrency": 2, "batch": 10, "most_held": 10, "ordered": False, "leases": True,
-            "patience": 0.0, "can_delay": False, **settings,
+            "patience": lambda: 0.0, "can_delay": False, **settings,
         }  # fmt: skip
         self.state = ConsumerState(
             call=lambda message: self._call(Key(message.id or ""), message),

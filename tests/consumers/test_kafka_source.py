@@ -30,6 +30,7 @@ from twicesafe.consumers.sources._kafka_settings import check_settings, complete
 from twicesafe.consumers.sources.kafka import KafkaSource
 from twicesafe.outbox.publishers import Message as OutboxMessage
 from twicesafe.outbox.publishers import open_publisher
+from twicesafe.outbox.publishers._kafka_wire import record_of
 from twicesafe.testing import ConsumerConformance
 
 REBALANCES = int(os.environ.get("TWICESAFE_KAFKA_REBALANCES", "4" if broker() == "mock" else "50"))
@@ -136,7 +137,7 @@ def test_a_partition_comes_in_order(topic: Topic, open_source: Callable[..., Kaf
     for partition in range(topic.partitions):
         mine = [one for one in found if one.partition == f"{topic.name}/{partition}"]
         assert bodies(mine) == [f"{partition}.{n}" for n in range(50)]
-        assert [one.message.position for one in mine] == [
+        assert [one.message.position.partition("@")[0] for one in mine] == [
             f"{topic.name}/{partition}/{n}" for n in range(50)
         ]
 
@@ -154,11 +155,13 @@ def test_a_message_as_text(topic: Topic, open_source: Callable[..., KafkaSource]
     topic.put("z", headers=[("id", "m-1")])
     text, raw, known = (received.message for received in fetched(open_source(), 3))
     assert (text.key, text.id) == ("käse", None)
-    assert text.headers == {"trace": "1", "raw": "0xff00", "none": ""}
+    assert text.headers == {
+        "trace": "1", "raw": "0xff00", "none": "", "twicesafe-raw": '{"headers":["raw"]}',
+    }  # fmt: skip
     assert raw.key == "0xff01"
     assert (known.key, known.id, known.deliveries) == (None, "m-1", None)
     assert key_of(known).value == "m-1"
-    assert key_of(text).value == f"position:{topic.name}/0/0"
+    assert key_of(text).value.startswith(f"position:{topic.name}/0/0@")
 
 
 def test_a_record_without_a_value_has_an_empty_body(
@@ -167,6 +170,38 @@ def test_a_record_without_a_value_has_an_empty_body(
     topic._producer.produce(topic.name, None, b"k", partition=0)
     topic._producer.flush(20)
     assert fetched(open_source(), 1)[0].message.body == b""
+
+
+def test_a_record_of_bytes_is_sent_on_as_it_was(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    """To the dead letters, and by a replay: Avro keys, trace headers, tombstones, hex texts."""
+    topic._producer.produce(topic.name, None, b"\xff\x01", 0, headers=[("t", b"\xfe")])
+    topic._producer.produce(topic.name, b"", "0xff01", 0, headers=[("id", "m-1"), ("t", "0xfe")])
+    topic._producer.flush(20)
+    first, second = (one.message for one in fetched(open_source(), 2))
+    raw = record_of(OutboxMessage("m-0", topic.name, first.body, first.key, first.headers))
+    text = record_of(OutboxMessage("m-1", topic.name, second.body, second.key, second.headers))
+    assert raw == {"value": None, "key": b"\xff\x01", "headers": [("id", b"m-0"), ("t", b"\xfe")]}
+    assert text == {"value": b"", "key": "0xff01", "headers": [("id", b"m-1"), ("t", b"0xfe")]}
+
+
+@pytest.mark.parametrize("said", ["no json", '{"key": true, "headers": ["a"]}'])
+def test_a_word_about_bytes_that_is_not_ours_changes_nothing(said: str):
+    sent = OutboxMessage("m", "orders", b"", "plain", {"a": "0xno hex", "twicesafe-raw": said})
+    assert record_of(sent) == {
+        "value": b"",
+        "key": "plain",
+        "headers": [("id", b"m"), ("a", b"0xno hex")],
+    }
+
+
+def test_a_group_that_forms_says_so(topic: Topic, open_source: Callable[..., KafkaSource]):
+    topic.put("a")
+    source = open_source()
+    assert not source.joined
+    fetched(source, 1)
+    assert source.joined
 
 
 def test_what_the_outbox_publishes_has_its_id(

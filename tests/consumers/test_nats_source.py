@@ -157,6 +157,25 @@ def test_an_existing_durable_is_used_as_it_is(stage: Stage):
         assert (member.source.patience, member.source.most_held) == (11, 17)
 
 
+def test_a_durable_that_allows_no_more_is_no_outage(stage: Stage):
+    """Others hold all that may be unsettled. JetStream does not answer ``no_wait`` then."""
+    stage.create(max_ack_pending=3)
+    ids = [sent.id for sent in stage.send(5)]
+    with stage.source() as first, stage.source() as second:
+        held = stage.gather(first, *ids[:3])
+        for _ in range(2):
+            assert list(second.fetch(10, 0.3)) == []
+        first.acknowledge([one.receipt for one in held.values()])
+        stage.gather(second, *ids[3:])
+
+
+def test_an_operator_may_hold_all_messages_of_a_new_durable(stage: Stage):
+    with stage.source() as member:
+        member.source.hold_many()
+        member.fetch(1, 0)
+        assert member.source.most_held > 1000
+
+
 def test_the_back_off_of_a_durable_is_its_patience(stage: Stage):
     stage.create(backoff=[2, 10], max_deliver=5)
     with stage.source() as member:

@@ -232,6 +232,13 @@ def test_no_more_than_the_prefetch_are_held(stage: Stage):
         stage.gather(member, *ids[3:])
 
 
+@pytest.mark.parametrize("prefetch, most", [("200", 10_000), ("3", 3)])
+def test_an_operator_may_hold_many_messages(stage: Stage, prefetch: str, most: int):
+    with stage.source(prefetch=prefetch) as member:
+        member.source.hold_many()
+        assert member.source.most_held == most
+
+
 def test_what_was_pushed_and_not_fetched_goes_to_another(stage: Stage):
     with stage.source() as member:
         ids = [sent.id for sent in stage.send(5)]

@@ -215,6 +215,19 @@ def test_what_comes_after_close_goes_back(queue: Callable[..., Queue]):
     assert bodies(fetched(orders.source(), 1)) == ["a"]
 
 
+@pytest.mark.parametrize(
+    "name, value", [("twicesafe-headers", "not json"), ("twicesafe-body", "base64")]
+)
+def test_an_attribute_that_is_not_ours_stops_no_queue(
+    queue: Callable[..., Queue], name: str, value: str
+):
+    """A message that cannot be read would be fetched again and again, with its neighbours."""
+    orders = queue()
+    orders.put("!", MessageAttributes={name: {"DataType": "String", "StringValue": value}})
+    orders.put("b")
+    assert sorted(bodies(fetched(orders.source(), 2))) == ["!", "b"]
+
+
 # --- FIFO ------------------------------------------------------------------------------------------
 
 

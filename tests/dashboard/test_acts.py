@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -37,7 +39,7 @@ async def test_release(visit: Enter, receiver: Receiver, held: Any):
 
 async def test_resolve_with_a_value(visit: Enter, receiver: Receiver, held: Any):
     key = held("tx-1")
-    done = await act(visit(), key, "resolve", kind="json", value='{"charge": 7}')
+    done = await act(visit(), key, "resolve", kind="json", answer='{"charge": 7}')
     assert "now it is completed" in words(done)
     assert receiver.process(key, broken).value == {"charge": 7}
 
@@ -48,7 +50,7 @@ async def test_resolve_with_a_response(visit: Enter, receiver: Receiver, held: A
         "kind": "response",
         "status": "201",
         "type": "application/json",
-        "value": '{"charge":7}',
+        "answer": '{"charge":7}',
     }
     await act(visit(), key, "resolve", **fields)
     from twicesafe._core.http.stored import RESPONSE_CODEC
@@ -73,12 +75,13 @@ async def test_forget(visit: Enter, receiver: Receiver):
         ("release", {"why": ""}, "the reason is missing"),
         ("release", {"by": " "}, "your name is missing"),
         ("release", {"why": "x" * 300}, "more than 255 characters"),
-        ("resolve", {"kind": "json", "value": "paid"}, "not JSON"),
-        ("resolve", {"kind": "json", "value": ""}, "not JSON"),
-        ("resolve", {"kind": "response", "status": "99", "value": ""}, "from 200 to 599"),
-        ("resolve", {"kind": "response", "status": "²00", "value": ""}, "from 200 to 599"),
-        ("resolve", {"kind": "response", "status": "200", "type": "a\r\nb: c", "value": ""}, "Nothing was changed"),
-        ("resolve", {"kind": "json", "value": "1" * 70_000}, "more than 65,536 characters"),
+        ("resolve", {"kind": "json", "answer": "paid"}, "not JSON"),
+        ("resolve", {"kind": "json", "answer": ""}, "not JSON"),
+        ("resolve", {"kind": "response", "status": "99", "answer": ""}, "from 200 to 599"),
+        ("resolve", {"kind": "response", "status": "²00", "answer": ""}, "from 200 to 599"),
+        ("resolve", {"kind": "response", "status": "200", "type": "a\r\nb: c", "answer": ""}, "Nothing was changed"),
+        ("resolve", {"kind": "response", "status": "9" * 5000, "answer": ""}, "from 200 to 599"),
+        ("resolve", {"kind": "json", "answer": "1" * 70_000}, "more than 65,536 characters"),
     ],
 )  # fmt: skip
 async def test_a_form_that_is_not_complete_changes_nothing(
@@ -103,7 +106,7 @@ async def test_a_completed_key_needs_a_tick_more(visit: Enter, receiver: Receive
 
 async def test_an_act_that_the_store_refuses_is_never_success(visit: Enter, receiver: Receiver):
     receiver.process("tx-1", int)
-    done = await act(visit(), receiver.key("tx-1"), "resolve", kind="json", value="1")
+    done = await act(visit(), receiver.key("tx-1"), "resolve", kind="json", answer="1")
     assert done.status_code == 409
     assert "Nothing was changed" in words(done)
     assert "cannot resolve a completed record" in words(done)
@@ -117,7 +120,7 @@ async def test_a_store_that_is_cut_off_leaves_it_unknown(
     def cut(*_: Any, **__: Any) -> None:
         raise StoreUnavailableError("connection lost")
 
-    monkeypatch.setattr(type(receiver), "release", cut)
+    monkeypatch.setattr(type(receiver), "_release", cut)
     done = await act(visit(), key, "release")
     assert done.status_code == 409
     assert "It is not known whether anything was changed" in words(done)
@@ -165,6 +168,56 @@ async def test_all_that_match_and_no_others(visit: Enter, receiver: Receiver, he
     record = receiver.record(other)
     assert record is not None
     assert record.state is State.HELD
+
+
+async def test_resolve_all_that_match(visit: Enter, receiver: Receiver, held: Any):
+    """The answer is no filter, however long it is, and the filter is no answer."""
+    keys = [held("tx-1", "acme"), held("tx-1", "globex")]
+    other = held("tx-2", "acme")
+    page = "/act/resolve?value=tx-1"
+    visitor = visit()
+    names = re.findall(r'name="(\w+)"', (await visitor.get(page)).text)
+    assert len(names) == len(set(names)) + 1, "only the two radio buttons share a name"
+    fields = {"value": "tx-1", "count": "2", "kind": "json", "answer": f'"{"x" * 2000}"'}
+    done = await visitor.send("/act/resolve", page, **fields, **SIGNED)
+    assert "2 keys changed" in words(done)
+    assert [receiver.process(key, broken).value for key in keys] == ["x" * 2000] * 2
+    record = receiver.record(other)
+    assert record is not None
+    assert record.state is State.HELD
+
+
+async def test_an_empty_answer_does_not_widen_the_filter(
+    visit: Enter, receiver: Receiver, held: Any
+):
+    """The form as a browser sends it: every field under the name that the page gives it."""
+    for scope in ("acme", "globex"):
+        held("tx-1", scope)
+    visitor = visit()
+    page = (await visitor.get("/act/resolve?value=tx-1")).text
+    fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
+    fields += [(name, "") for name in re.findall(r'<textarea name="(\w+)"', page)]
+    fields += [("kind", "response"), ("status", "204"), ("type", ""), *SIGNED.items()]
+    receiver.release(
+        Key("tx-1", ("acme",)), by="ben"
+    )  # one less: the count alone would not stop it
+    other = held("tx-2")
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    done = await visitor.client.post("/act/resolve", content=urlencode(fields), headers=form)
+    assert "1 key changed" in words(done)
+    record = receiver.record(other)
+    assert record is not None
+    assert record.state is State.HELD
+
+
+@pytest.mark.parametrize("count", ["", "²", "9" * 900, "-1", "1.0", "one"])
+async def test_a_count_that_is_no_number_confirms_nothing(
+    visit: Enter, receiver: Receiver, held: Any, count: str
+):
+    held("tx-1")
+    done = await visit().send("/act/release", state="held", count=count, **SIGNED)
+    assert done.status_code == 409
+    assert receiver.count(state=State.HELD) == 1
 
 
 async def test_more_than_was_confirmed_is_refused(visit: Enter, receiver: Receiver, held: Any):
@@ -220,6 +273,33 @@ async def test_a_key_that_changed_meanwhile_is_left_alone(
     assert done.status_code == 409
     assert "1 key changed meanwhile" in words(done)
     assert [entry.by for entry in receiver.audit(key)] == ["ben"]
+
+
+@pytest.mark.parametrize("name", ["release", "resolve"])
+async def test_an_act_is_about_the_run_that_its_page_showed(
+    visit: Enter, receiver: Receiver, held: Any, name: str
+):
+    """The page is open while another operator releases the key and a worker starts."""
+    key, visitor = held("tx-1"), visit()
+    path = f"/keys/{key.id.hex()}"
+    page = (await visitor.get(path)).text
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+    receiver.release(key, by="ben")
+    with receiver.claim(key) as claim:
+        sent = {**fields, **SIGNED, "kind": "json", "answer": "1"}
+        late = await visitor.client.post(f"{path}/{name}", data=sent)
+        assert late.status_code == 409
+        assert "the record has changed since it was read" in words(late)
+        claim.complete("paid")
+    assert receiver.process(key, broken).value == "paid"
+
+
+async def test_a_forgotten_key_stays_as_it_is(visit: Enter, receiver: Receiver):
+    receiver.process("tx-1", int)
+    receiver.forget("tx-1")
+    done = await act(visit(), receiver.key("tx-1"), "release", force="yes")
+    assert done.status_code == 409
+    assert "nothing is left to change" in words(done)
 
 
 async def test_a_large_act_says_what_is_left(

@@ -102,6 +102,7 @@ async def test_a_form_from_elsewhere_changes_nothing(visit: Enter, receiver: Rec
         ({"token": "x" * len(token)}, {}),
         ({"token": token}, {"origin": "https://evil.example"}),
         ({"token": token}, {"origin": "null"}),
+        ({"token": token}, {"origin": "http://[::1"}),
         ({"token": token}, {"origin": "http://localhost.evil.example"}),
         ({"token": token}, {"sec-fetch-site": "cross-site"}),
         ({"token": token}, {"sec-fetch-site": "same-site"}),
@@ -263,7 +264,9 @@ async def test_without_permission_no_key_is_on_any_page(
     pages += [await visitor.get(f"/keys/{receiver.key(Key(f'{canary}-done')).id.hex()}")]
     one = f"/keys/{key.id.hex()}"
     pages += [await visitor.send(f"{one}/release", one, **SIGNED)]
-    pages += [await visitor.send(f"{one}/resolve", one, kind="json", value=f'"{canary}"', **SIGNED)]
+    pages += [
+        await visitor.send(f"{one}/resolve", one, kind="json", answer=f'"{canary}"', **SIGNED)
+    ]
     for page in pages:
         assert canary not in page.text, page.url
         assert key.short in page.text or page.status_code == 200

@@ -51,6 +51,8 @@ def test_a_state_is_toggled_and_nothing_else_changes(made: Filters, state: State
         ([("value", "v" * 2000)], "value is longer"),
         ([("cause", "gremlins")], "there is no cause gremlins"),
         ([("id", "xyz")], "hex digits only"),
+        ([("stuck", "true")], "stuck is yes or nothing"),
+        ([("value", "tx-1"), ("value", "tx-2")], "value is given twice"),
     ],
 )
 def test_what_cannot_be_read_is_said(query: list[tuple[str, str]], problem: str):

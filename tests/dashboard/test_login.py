@@ -126,6 +126,29 @@ async def test_log_in_and_out(receiver: Receiver):
 
 
 @pytest.mark.attack("D18")
+@pytest.mark.parametrize(
+    "headers, is_secure",
+    [
+        ({}, False),
+        ({"origin": "http://localhost"}, False),
+        ({"origin": "https://localhost"}, True),
+        ({"x-forwarded-proto": "https"}, True),
+    ],
+)
+async def test_behind_a_proxy_that_ends_tls_the_session_is_for_tls_only(
+    receiver: Receiver, headers: dict[str, str], is_secure: bool
+):
+    visitor = Visitor(application(receiver, DashboardSettings(), login()))
+    await visitor.get("/login")
+    form = {"token": visitor.client.cookies["twicesafe_form"], "secret": TOKEN}
+    entered = await visitor.client.post("/login", data=form, headers=headers)
+    assert entered.status_code == 303
+    (cookie,) = entered.headers.get_list("set-cookie")
+    assert ("Secure" in cookie) is is_secure
+    await visitor.client.aclose()
+
+
+@pytest.mark.attack("D18")
 async def test_brute_force_is_stopped(receiver: Receiver):
     visitor = Visitor(application(receiver, DashboardSettings(), login(Clock())))
     statuses = [
@@ -190,6 +213,7 @@ def test_weak_tokens_are_refused(given: dict[str, str], said: str):
     "given",
     [
         {"token": TOKEN, "token_file": "x"},
+        {"token": "short"},
         {"listen": "8090"},
         {"hosts": ("https://x",)},
         {"listen": "a:b"},

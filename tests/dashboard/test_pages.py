@@ -229,6 +229,9 @@ async def test_the_outbox_and_its_parked_lanes(visit: Enter, receiver: Receiver,
         skipped = await visitor.send(f"/outbox/{second}/skip", "/outbox", by="ana", why="gone")
         assert "after the refused message" in words(skipped)
         assert outbox.parked() == []
+        audit = await visitor.get("/audit")
+        assert ("retry lane" in words(audit), "skip lane" in words(audit)) == (True, True)
+        assert audit.text.count('href="/outbox"') == 3, "the menu, and two acts on lanes"
         again = await visitor.send(f"/outbox/{first}/retry", "/outbox", by="ana", why="fixed")
         assert (again.status_code, "Nothing was changed" in words(again)) == (409, True)
         assert (
@@ -267,7 +270,7 @@ async def test_dead_letters(visit: Enter, valkey: Any, receiver: Receiver, tmp_p
     page = await visit(dead_letters=place.dead_url).get("/dead-letters")
     assert "no such <b>customer</b>" in words(page)
     assert "secret-body" in page.text
-    link, *_ = re.findall(r'href="(/keys/[0-9a-f]+)"', page.text)  # published at least once
+    (link,) = re.findall(r'href="(/keys/[0-9a-f]+)"', page.text)
     visitor = visit(Access(level="all"), dead_letters=place.dead_url)
     assert "parked" in words(await visitor.get(link))
     hidden = await visitor.get("/dead-letters")

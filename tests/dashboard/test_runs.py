@@ -56,13 +56,13 @@ async def test_an_ordinary_key_has_no_steps(visit: Enter, receiver: Receiver):
 async def test_approve_or_refuse(visit: Enter, receiver: Receiver, waiting: Any, value: str):
     key, visitor = waiting.key("a"), visit()
     page = await visitor.get(f"/keys/{key.id.hex()}")
-    assert re.findall(r'name="value" value="(\w+)"', page.text) == ["true", "false"]
-    done = await act(visitor, key, "signal", step="approval", value=value)
+    assert re.findall(r'name="answer" value="(\w+)"', page.text) == ["true", "false"]
+    done = await act(visitor, key, "signal", step="approval", answer=value)
     assert (done.status_code, "got the signal" in words(done)) == (200, True)
     assert waiting("a") == [7, value == "true"]
     (entry,) = receiver.audit(key)
     assert (entry.action, entry.by, entry.state_before) == ("signal", "ana", State.SUSPENDED)
-    late = await act(visitor, key, "signal", step="approval", value="true")
+    late = await act(visitor, key, "signal", step="approval", answer="true")
     assert (late.status_code, "Nothing was changed" in words(late)) == (409, True)
 
 
@@ -70,7 +70,7 @@ async def test_a_form_without_its_step_changes_nothing(
     visit: Enter, receiver: Receiver, waiting: Any
 ):
     key, visitor = waiting.key("a"), visit()
-    for fields in ({"value": "true"}, {"step": "approval", "value": "yes"}):
+    for fields in ({"answer": "true"}, {"step": "approval", "answer": "yes"}):
         assert (await act(visitor, key, "signal", **fields)).status_code == 422
     assert receiver.audit(key) == []
 
@@ -109,7 +109,7 @@ async def test_a_reader_sees_the_steps_and_cannot_act(visit: Enter, waiting: Any
     assert "waiting approval" in words(page)
     assert "Approve" not in words(page)
     refused = await visitor.send(
-        f"/keys/{waiting.key('a').id.hex()}/signal", "/keys", step="approval", value="true"
+        f"/keys/{waiting.key('a').id.hex()}/signal", "/keys", step="approval", answer="true"
     )
     assert refused.status_code == 403
 

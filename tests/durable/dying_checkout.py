@@ -12,7 +12,7 @@ from pathlib import Path
 
 from twicesafe import Backoff, Policy, Receiver, Steps
 
-POLICY = Policy(lease=0.2, wait=30, max_attempts=100, backoff=Backoff(first=0.001, most=0.001))
+POLICY = Policy(lease=1, wait=60, max_attempts=100, backoff=Backoff(first=0.001, most=0.001))
 EFFECTS = ("reserve", "charge", "ship", "mail")
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twicesafe import AsyncReceiver, Backoff, Policy, Receiver
-from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
-from twicesafe.testing import FakeClock
+from twicesafe.testing import Place, StoreUnderTest
 
 __all__ = ["POLICY", "Boom", "Shop"]
 
@@ -25,19 +24,35 @@ class Boom(Exception):  # noqa: N818
     pass
 
 
-class Shop:
-    """A receiver on a memory store with a clock that can be set, and counted effects."""
+class Clock:
+    """The clock of a store, which a test sets."""
 
-    def __init__(self, mode: str) -> None:
-        self.clock = FakeClock()
-        self.store = MemoryStore(now=self.clock)
+    def __init__(self, kind: StoreUnderTest, place: Place) -> None:
+        self._kind, self._place = kind, place
+
+    def __call__(self) -> int:
+        return self._place.clock()
+
+    def advance(self, ms: int) -> None:
+        self._kind.advance(self._place, ms)
+
+
+class Shop:
+    """A receiver on a store with a clock that can be set, and counted effects."""
+
+    def __init__(self, mode: str, kind: StoreUnderTest, place: Place) -> None:
+        self._kind, self._place = kind, place
+        self.clock = Clock(kind, place)
         self.mode = mode
         self.runner = asyncio.Runner()
-        self.receiver: Any = (
-            Receiver(self.store, policy=POLICY)
-            if mode == "blocking"
-            else AsyncReceiver(AsyncMemoryStore(self.store), policy=POLICY)
-        )
+        self.receiver: Any
+        if mode == "blocking":
+            self.store: Any = kind.open_store(place)
+            self.receiver = Receiver(self.store, policy=POLICY)
+        else:
+            awaited = kind.open_async_store(place)
+            self.receiver = AsyncReceiver(awaited, policy=POLICY)
+            self.store = awaited.blocking_store()
         self.done: Counter[str] = Counter()
         self.order: list[str] = []
         self.failing: dict[str, int] = {}
@@ -79,7 +94,9 @@ class Shop:
         return self.runner.run(call) if inspect.iscoroutine(call) else call
 
     def close(self) -> None:
+        self.run(self.receiver.close())
         self.runner.close()
+        self._kind.tidy(self._place)
 
 
 def _drive(script: Any) -> Any:

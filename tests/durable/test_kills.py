@@ -5,27 +5,42 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.durable import dying_checkout
 from tests.durable.dying_checkout import EFFECTS
+from tests.durable.stores import ALL, fresh_url
 
 
-def test_a_run_that_is_killed_at_every_moment_comes_to_its_end(tmp_path: Path) -> None:
+@pytest.fixture(params=ALL)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield from fresh_url(request)
+
+
+def killed(url: str, log: Path, dies_at: int) -> None:
+    """A worker that dies at this moment."""
+    script = dying_checkout.__file__
+    ended = subprocess.run(
+        [sys.executable, script, url, str(log), str(dies_at)],
+        check=False,
+        capture_output=True,
+        timeout=300,
+    )
+    assert ended.returncode == 9, ended.stderr.decode()
+
+
+def test_a_run_that_is_killed_at_every_moment_comes_to_its_end(url: str, tmp_path: Path) -> None:
     """One run, killed at each moment in turn: every worker resumes what the ones before recorded.
 
     A moment is counted within its own process, so the later ones are those of steps that run again.
     """
-    url, log = f"sqlite:///{tmp_path}/keys.db", tmp_path / "log"
+    log = tmp_path / "log"
     log.touch()
-    script = dying_checkout.__file__
-    for dies_at in range(
-        3
-    ):  # before the first effect, after it, and at the start of the next worker
-        ended = subprocess.run(
-            [sys.executable, script, url, str(log), str(dies_at)], check=False, capture_output=True
-        )
-        assert ended.returncode == 9, ended.stderr.decode()
+    for dies_at in range(3):  # before the first effect, in it, and after it
+        killed(url, log, dies_at)
     answers = {dying_checkout.main(url, str(log), -1) for _ in range(2)}
     assert len(answers) == 1, "a repeat gets the recorded answer"
     assert answers.pop().split()[1:] == list(EFFECTS)
@@ -34,15 +49,13 @@ def test_a_run_that_is_killed_at_every_moment_comes_to_its_end(tmp_path: Path) -
     assert ran == {"reserve": 2, "charge": 1, "ship": 1, "mail": 1}
 
 
-def test_a_kill_after_any_effect_repeats_that_effect_only(tmp_path: Path) -> None:
-    for place, name in enumerate(EFFECTS):
-        url, log = f"sqlite:///{tmp_path}/{name}.db", tmp_path / name
-        log.touch()
-        after = 2 + 2 * place
-        ended = subprocess.run(
-            [sys.executable, dying_checkout.__file__, url, str(log), str(after)], check=False
-        )
-        assert ended.returncode == 9
-        dying_checkout.main(url, str(log), -1)
-        ran = Counter(log.read_text().split())
-        assert ran == {each: 2 if each == name else 1 for each in EFFECTS}
+@pytest.mark.parametrize("name", EFFECTS)
+def test_a_kill_after_any_effect_repeats_that_effect_only(
+    url: str, tmp_path: Path, name: str
+) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    killed(url, log, 2 + 2 * EFFECTS.index(name))
+    dying_checkout.main(url, str(log), -1)
+    ran = Counter(log.read_text().split())
+    assert ran == {each: 2 if each == name else 1 for each in EFFECTS}

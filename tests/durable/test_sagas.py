@@ -127,8 +127,11 @@ def test_an_undo_that_keeps_failing_parks_and_release_goes_on(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("place", ["undo-b", "undo-a"])
-def test_a_crash_while_undoing_is_taken_up_and_nothing_new_runs(shop: Shop, place: str) -> None:
+def test_a_crash_while_undoing_is_taken_up_and_nothing_new_runs(
+    memory_shop: Shop, place: str
+) -> None:
     """The worker dies right after the effect of an undo: that undo runs again, the others do not."""
+    shop = memory_shop
     body, _ = saga(shop, "abcd", "c")
     dies = [place]
     run = shop.durable(body, policy=ONCE.replace(wait=0))
@@ -162,17 +165,17 @@ def test_attempts_that_crashes_used_up_are_undone(shop: Shop) -> None:
 
     def run(steps: Any, order: str) -> Any:
         yield steps.run("act", act, undo=back)
-        if shop.clock.dies:  # type: ignore[attr-defined]
+        if dies:
             steps._state.claim.pid = -1
         yield steps.run("later", later)
 
-    shop.clock.dies = True  # type: ignore[attr-defined]
+    dies = True
     run = shop.durable(run, policy=POLICY.replace(max_attempts=2, wait=0))
     for _ in range(2):
         with pytest.raises(LeaseLostError):
             shop.run(run("x"))
         shop.clock.advance(ms=31_000)
-    shop.clock.dies = False  # type: ignore[attr-defined]
+    dies = False
     ran = shop.done["later"]
     with pytest.raises(CompensatedError, match="used up"):
         shop.run(run("x"))

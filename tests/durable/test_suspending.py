@@ -22,6 +22,7 @@ from twicesafe import (
     SuspendedError,
     UsageError,
 )
+from twicesafe._core.run_requests import LoadRun
 from twicesafe.stores.memory import MemoryStore
 
 HOUR = 3_600_000
@@ -332,8 +333,7 @@ def test_finished_runs_are_swept_with_their_steps(shop: Shop) -> None:
     shop.run(checkout("a"))
     shop.clock.advance(ms=2 * 86_400_000)
     shop.run(shop.receiver.sweep())
-    assert shop.store._steps == {}
-    assert shop.store._runs == {}
+    assert shop.store.perform(LoadRun(checkout.key("a").id)) is None
 
 
 def test_the_completer_runs_until_it_is_stopped() -> None:

@@ -167,6 +167,39 @@ def test_a_worker_that_lost_the_run_rolls_back(lean: Bank, when: str) -> None:
     assert (lean.ran, lean.credits) == (0 if when == "before" else 1, 0)
 
 
+def test_a_worker_that_is_overtaken_in_its_transaction_rolls_back(lean: Bank) -> None:
+    """Nothing of ours locks the run before its step is recorded, so a takeover does not wait."""
+    if lean.outside.store.capabilities.single_writer:
+        pytest.skip("no other worker can write meanwhile")
+
+    def take_over() -> None:
+        other = lean.another()
+        other.begin()
+        other.sql(f"UPDATE {lean.records} SET fence = fence + 1")
+        other.commit()
+        other.close()
+
+    credit = lean.credit()
+
+    async def overtaken_async(connection: Any) -> Any:
+        done = await credit(connection)
+        take_over()
+        return done
+
+    def overtaken(connection: Any) -> Any:
+        done = credit(connection)
+        take_over()
+        return done
+
+    def run(steps: Any, order: str) -> Any:
+        act = overtaken_async if lean.door.is_async else overtaken
+        yield steps.transact("credit", lean.door.connection, act)
+
+    with pytest.raises(LeaseLostError):
+        lean.call(lean.durable(run))
+    assert (lean.ran, lean.credits) == (1, 0)
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_commit_whose_answer_is_lost(
     lean: Bank, committed: bool, monkeypatch: pytest.MonkeyPatch

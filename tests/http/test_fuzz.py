@@ -25,8 +25,8 @@ from twicesafe.errors import CorruptRecordError
 from twicesafe.http import HttpRequest, JsonMember, QueryParameter, StoredResponse
 
 MANY = settings(
-    max_examples=int(os.environ.get("TWICESAFE_FUZZ", "300")),
-    deadline=1000,
+    max_examples=int(os.environ.get("TWICESAFE_FUZZ", "150")),
+    deadline=20_000,  # for what hangs; a busy machine is slow now and then
     suppress_health_check=[HealthCheck.too_slow],
 )
 

@@ -29,7 +29,7 @@ from twicesafe._core.http.rules import Looked, Rules
 from twicesafe.http import HttpPolicy, HttpRequest, JsonMember, QueryParameter
 
 MANY = settings(
-    max_examples=int(os.environ.get("TWICESAFE_FUZZ", "300")),
+    max_examples=int(os.environ.get("TWICESAFE_FUZZ", "150")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from twicesafe import Backoff, ConfigurationError, Policy, Receiver, UsageError, current_claim
+from twicesafe._core.outbox_requests import Message as Outgoing
+from twicesafe._core.sqs_wire import entry_of
 from twicesafe.consumers import DeadLetter, Message
 from twicesafe.errors import FingerprintMismatchError, StoreError
 from twicesafe.integrations.aws_lambda import batch_handler, event_handler
 
 QUEUE = "arn:aws:sqs:eu-central-1:1:orders"
+NONE_FAILED: dict[str, list[dict[str, str]]] = {"batchItemFailures": []}
 STREAM = "arn:aws:kinesis:eu-central-1:1:stream/orders"
 TABLE = "arn:aws:dynamodb:eu-central-1:1:table/orders/stream/2026-01-01T00:00:00.000"
 
@@ -313,3 +317,47 @@ def test_an_event_is_not_started_too_late(receiver: Receiver) -> None:
 
     with pytest.raises(TimeoutError, match="not started"):
         handle({"id": "e"}, Context(500))
+
+
+def test_equal_bodies_are_two_messages_if_only_sqs_says_that_they_are_one(
+    handler: Any, ran: list[str]
+) -> None:
+    """Content-based deduplication covers five minutes; a record would cover a day."""
+    body = '"coffee"'
+    for id_ in ("1", "2"):
+        record = fifo(id_, "table-1", hashlib.sha256(body.encode()).hexdigest())
+        assert handler({"Records": [record | {"body": body}]}, Context()) == NONE_FAILED
+    assert ran == ["1", "2"]
+
+
+def test_a_message_of_our_outbox_is_read_as_it_was_written(receiver: Receiver) -> None:
+    """With a body of bytes, and with more headers than SQS has attributes."""
+    headers = {f"header-{n}": str(n) for n in range(20)}
+    entry = entry_of(Outgoing("o-1", "orders", b"\xff\x00", None, headers), "orders", 1)
+    attributes = {
+        name: {"stringValue": value["StringValue"], "dataType": "String"}
+        for name, value in entry["MessageAttributes"].items()
+    }
+    attributes["raw"] = {"binaryValue": "/wA=", "dataType": "Binary"}
+    seen: list[Message] = []
+    handle = batch_handler(receiver, scope=("bytes",))(seen.append)
+    for id_ in ("1", "2"):  # the producer's repeat has another id in SQS
+        record = sqs(id_, entry["MessageBody"], attributes=attributes)
+        assert handle({"Records": [record]}, Context()) == NONE_FAILED
+    (message,) = seen
+    assert (message.id, message.body) == ("o-1", b"\xff\x00")
+    assert message.headers == {**headers, "id": "o-1", "raw": "0xff00"}
+
+
+def test_an_async_dead_letter_function_ends_no_message(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def send(message: Message, error: Exception) -> None:
+        raise AssertionError("never awaited")
+
+    @batch_handler(receiver, scope=("async",), dead_letter=send)
+    def handle(message: Message) -> None:
+        raise DeadLetter("no")
+
+    assert handle({"Records": [sqs("1")]}, Context()) != NONE_FAILED
+    assert "was not sent" in caplog.text

@@ -288,3 +288,15 @@ def test_tasks_of_celery_itself_are_left_alone(receiver: Receiver) -> None:
 def test_running_without_a_store_is_refused(receiver: Receiver) -> None:
     with pytest.raises(ConfigurationError, match="outage='run'"):
         idempotent_task(receiver.options(policy=Policy(outage="run")))
+
+
+def test_a_task_may_call_itself_as_a_function(receiver: Receiver, ran: list[Any]) -> None:
+    app = Celery("shop", set_as_current=False, task_cls=idempotent_task(receiver))
+
+    @app.task(shared=False)
+    def factorial(number: int) -> int:
+        ran.append(number)
+        return 1 if number < 2 else number * int(factorial(number - 1))
+
+    assert [factorial.apply((4,), task_id="t").get() for _ in range(2)] == [24, 24]
+    assert ran == [4, 3, 2, 1]

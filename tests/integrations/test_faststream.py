@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,6 +152,7 @@ async def test_without_dead_letters_the_broker_rejects(receiver: AsyncReceiver) 
 
 
 RAW = SimpleNamespace
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +163,12 @@ RAW = SimpleNamespace
         (RAW(message_id="m-1"), {}, "m-1"),
         (RAW(topic="t", partition=0, offset=7), {}, "position:t/0/7"),
         (RAW(topic=lambda: "t", partition=lambda: 0, offset=lambda: 7), {}, "position:t/0/7"),
+        (RAW(topic="t", partition=0, offset=7, timestamp=5), {}, "position:t/0/7@5"),
         (RAW(), {"Nats-Msg-Id": "n"}, "n"),
         (
-            RAW(metadata=RAW(stream="S", sequence=RAW(stream=9))),
+            RAW(metadata=RAW(stream="S", sequence=RAW(stream=9), timestamp=TIME)),
             {"correlation_id": "c"},
-            "position:S/9",
+            "position:S/9@2026-01-01T00:00:00+00:00",
         ),
     ],
 )
@@ -187,3 +190,42 @@ def test_ids_that_faststream_makes_up_are_not_keys() -> None:
 async def test_running_without_a_store_is_refused(receiver: AsyncReceiver) -> None:
     with pytest.raises(ConfigurationError, match="outage='run'"):
         IdempotentMessages(receiver.options(policy=Policy(outage="run")))
+
+
+async def test_one_subscriber_of_two_streams_has_two_messages_of_one_id(
+    receiver: AsyncReceiver, valkey: Any, valkey_url: str
+) -> None:
+    """Redis counts the entries of a millisecond per stream, so equal ids are usual."""
+    name = valkey_url.rpartition("=")[2]
+    streams = [f"{name}-eu", f"{name}-us"]
+    ran: list[str] = []
+    done = asyncio.Event()
+    broker = RedisBroker(valkey.url, middlewares=[IdempotentMessages(receiver)], logger=None)
+
+    async def handle(order: str) -> None:
+        ran.append(order)
+        if len(ran) == 2:
+            done.set()
+
+    for stream in streams:
+        valkey.client().xadd(stream, {"data": stream}, id="5-0")
+        broker.subscriber(stream=StreamSub(stream, last_id="0", polling_interval=10))(handle)
+    async with broker:
+        await broker.start()
+        await asyncio.wait_for(done.wait(), 60)
+    assert sorted(ran) == streams
+
+
+async def test_a_plain_dead_letter_function_is_enough(receiver: AsyncReceiver) -> None:
+    letters: list[Any] = []
+    middleware = IdempotentMessages(receiver, dead_letter=lambda *given: letters.append(given))
+    broker = RedisBroker(middlewares=[middleware], logger=None)
+
+    @broker.subscriber("orders")
+    async def refuse(order: str) -> None:
+        raise DeadLetter("no")
+
+    async with TestRedisBroker(broker):
+        with pytest.raises(AckMessage):
+            await broker.publish("o", "orders", headers=KEYED)
+    assert len(letters) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kill.gathering import crowd, runs
 
-ROUNDS = 20
+ROUNDS = 8
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])

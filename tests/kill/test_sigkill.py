@@ -42,7 +42,7 @@ def check_file(path: Path) -> None:
 
 
 def test_nothing_is_lost_or_doubled_without_a_cause(storm: Storm, store_url: str):
-    kills = 300 if store_url.startswith("sqlite:") else 700
+    kills = 150 if store_url.startswith("sqlite:") else 300
     after = storm(kills=kills)
     assert after.kills == kills
     assert len(after.of(State.COMPLETED)) == len(after.records) > 100
@@ -53,7 +53,7 @@ def test_nothing_is_lost_or_doubled_without_a_cause(storm: Storm, store_url: str
 
 
 def test_hold_never_doubles(storm: Storm):
-    after = storm(kills=150, takeover="hold")
+    after = storm(kills=100, takeover="hold")
     assert after.doubled == []
     assert after.lost == []
     held = after.of(State.HELD)
@@ -64,7 +64,7 @@ def test_hold_never_doubles(storm: Storm):
 
 
 def test_a_resource_that_knows_fences_is_charged_once(storm: Storm, tmp_path: Path):
-    after = storm(kills=150, effect="fenced")
+    after = storm(kills=100, effect="fenced")
     assert len(after.of(State.COMPLETED)) == len(after.records)
     assert after.two_faced == []
     with sqlite3.connect(tmp_path / "resource.db") as connection:

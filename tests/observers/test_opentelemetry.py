@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -212,3 +212,48 @@ def test_either_half_can_be_left_to_another(backend: Backend):
         receiver.process("k", int)
     assert backend.spans() == []
     assert quiet.origin() == b""
+
+
+class Raising(SpanProcessor):
+    """A span processor with a bug, as of a vendor."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self.when == "start":
+            raise RuntimeError("start")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self.when == "end":
+            raise RuntimeError("end")
+
+
+@pytest.mark.parametrize("when", ["start", "end"])
+def test_a_span_processor_that_raises_changes_no_delivery(
+    bench: Bench, backend: Backend, when: str
+):
+    """Otherwise work that was done would be recorded as failed, and done again."""
+    backend.tracers.add_span_processor(Raising(when))
+    receiver = bench.new_receiver(observers=[backend.observer])
+    work = Counter()
+    assert bench.call(receiver.process, "k", bench.in_mode(work.quick)).value == "done"
+    assert bench.call(receiver.process, "k", bench.in_mode(work.quick)).replayed
+    assert work.runs == 1
+
+
+def test_a_tracer_that_raises_changes_no_delivery():
+    class Broken:
+        def trace(self, key: Key, run: Any) -> Any:
+            raise RuntimeError("trace")
+
+        def origin(self) -> bytes:
+            raise RuntimeError("origin")
+
+        def __call__(self, event: ev.Event) -> None: ...
+
+    with Receiver.open("memory://", observers=[Broken()]) as receiver:
+        assert receiver.process("tx-1", lambda: 1).value == 1
+        with receiver.claim("tx-2") as claim:
+            claim.complete(2)
+        assert receiver.process("tx-2", str).value == 2

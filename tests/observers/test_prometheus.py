@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.receiver.bench import Bench, Counter
 from twicesafe import (
@@ -131,6 +131,23 @@ def test_a_scope_is_a_label_only_if_asked_for(page: Page):
     scoped.observer(ev.Swept(3, 4))
     assert scoped["deliveries_total:tenant-7"] == 1
     assert scoped["swept_records_total"] == 3
+
+
+@pytest.mark.parametrize("label", [None, 7, b"x"])
+def test_a_scope_that_is_no_text_breaks_no_scrape(label: Any):
+    page = Page(scope=lambda key: label)
+    page.observer(ev.Replayed(Key("k"), 1.0, False, 60.0, b"", None))
+    assert b"twicesafe_deliveries_total" in generate_latest(page.registry)
+
+
+@pytest.mark.parametrize("place", ["", "missing", "file"])
+def test_a_directory_that_cannot_be_used_is_named_at_once(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / place) if place else "")
+    with pytest.raises(ConfigurationError, match="PROMETHEUS_MULTIPROC_DIR"):
+        PrometheusObserver(CollectorRegistry())
 
 
 def test_observers_of_one_registry_share_its_metrics(page: Page):

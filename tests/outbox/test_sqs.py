@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from twicesafe import BrokerUnavailableError, ConfigurationError
 from twicesafe._core.outbox_requests import Message
-from twicesafe.outbox.publishers import NotNow, open_publisher
-from twicesafe.outbox.publishers._sqs_wire import (
+from twicesafe._core.sqs_wire import (
     _FORBIDDEN,
     BODY,
     KEY,
@@ -24,6 +23,7 @@ from twicesafe.outbox.publishers._sqs_wire import (
     entry_of,
     headers_of,
 )
+from twicesafe.outbox.publishers import NotNow, open_publisher
 from twicesafe.outbox.publishers.sqs import LARGEST_MESSAGE
 
 

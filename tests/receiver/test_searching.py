@@ -83,6 +83,9 @@ def test_counting_stops_at_its_limit(bench: Bench) -> None:
     [
         ({"scope": "shop"}, "scope='shop' is not valid: use a tuple"),
         ({"value": 5}, "value=5 is not valid: use text"),
+        ({"value": "\ud800"}, "is not valid: use text .valid Unicode"),
+        ({"scope": ("a", "\ud800")}, "is not valid: use text .valid Unicode"),
+        ({"error": ""}, "every error starts with it"),
         ({"value": ""}, "no key has an empty value"),
         ({"since": datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001
         ({"sinse": "2h"}, "there is no condition 'sinse'"),

@@ -20,7 +20,7 @@ from twicesafe import (
     StoreUnavailableError,
 )
 
-RESTARTS = 20
+RESTARTS = 8
 CALLERS = 8
 POLICY = Policy(lease=30, wait=20)
 

@@ -26,7 +26,9 @@ from twicesafe import (
     Policy,
     Receiver,
     SchemaVersionError,
+    Steps,
     StoreUnavailableError,
+    SuspendedError,
 )
 from twicesafe._core.protocol import (
     Abandon,
@@ -536,12 +538,40 @@ def test_an_absent_server_is_reported_at_once_and_without_the_password():
         open_store("redis+sentinel://127.0.0.1:1/main")
 
 
+def page() -> str:
+    return (Path(__file__).parents[2] / "docs/how-to/redis.md").read_text()
+
+
 def acl_of_the_page() -> list[str]:
     """What docs/how-to/redis.md says that a user needs."""
-    page = (Path(__file__).parents[2] / "docs/how-to/redis.md").read_text()
-    words = page.partition("ACL SETUSER app on >password")[2].partition("```")[0].split()
+    words = page().partition("ACL SETUSER app on >password")[2].partition("```")[0].split()
     assert len(words) > 20
     return words
+
+
+def more_rights_of_the_page() -> list[str]:
+    """What durable functions need besides."""
+    (line,) = [line for line in page().splitlines() if "also need `+hset" in line]
+    return line.partition("`")[2].partition("`")[0].split()
+
+
+def step_through(receiver: Receiver) -> None:
+    """Every request of durable runs."""
+
+    @receiver.durable(key="order", scope=("acl",))
+    def checkout(steps: Steps, order: str) -> str:
+        token = steps.run("token", lambda: "t")
+        answer = steps.wait("approval", timeout=3600, returns=str)
+        return f"{token} {answer}"
+
+    with pytest.raises(SuspendedError):
+        checkout("o-1")
+    assert receiver.signal(checkout.key("o-1"), "approval", "yes")
+    assert checkout("o-1") == "t yes"
+    checkout.submit("o-2")
+    assert receiver.complete_abandoned().found == 1
+    receiver.restart(checkout.key("o-2"), by="me")
+    receiver.sweep()
 
 
 def test_users_and_passwords(own_server: Callable[..., Any]):
@@ -570,6 +600,9 @@ def test_users_and_passwords(own_server: Callable[..., Any]):
         other_receiver._runtime.store.watch(Key("w").id, 30)
         assert other_receiver._runtime.store.wakeups.failures == 0
         assert receiver._runtime.store.doctor()
+    server.client().execute_command("ACL", "SETUSER", "app", *more_rights_of_the_page())
+    with Receiver.open(url) as receiver:
+        step_through(receiver)
     other = f"redis://app:pw@127.0.0.1:{port}?prefix=other"
     with (
         Receiver.open(other) as receiver,

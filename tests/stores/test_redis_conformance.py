@@ -20,6 +20,7 @@ from twicesafe.testing import Place, StoreConformance, StoreUnderTest
 from twicesafe.testing._conformance.batches import BatchRules
 from twicesafe.testing._conformance.claims import ClaimRules
 from twicesafe.testing._conformance.completion import CompletionRules
+from twicesafe.testing._conformance.steps import StepRules
 
 
 class MovedScripts(Scripts):
@@ -103,7 +104,7 @@ class TestValkeyCluster(Redis, StoreConformance):
 
 
 @pytest.mark.usefixtures("valkey_sentinel")
-class TestValkeySentinel(Redis, ClaimRules, CompletionRules, BatchRules):
+class TestValkeySentinel(Redis, ClaimRules, CompletionRules, BatchRules, StepRules):
     """How the primary is found is the one thing that differs."""
 
     engine = "valkey_sentinel"

@@ -23,10 +23,12 @@ from twicesafe._core.protocol import (
     Browse,
     ClaimRequest,
     Complete,
+    Count,
     Forget,
     History,
     Release,
     Resolve,
+    Survey,
     Verdict,
 )
 from twicesafe._engines.redis import RedisStore
@@ -247,21 +249,56 @@ def test_the_doctor_asks_what_stops_a_replaced_primary(valkey_sentinel: Any):
 # --- results stay where they are ----------------------------------------------------------------
 
 
+def carried(servers: list[Any], act: Callable[[], Any]) -> int:
+    """Bytes that these servers sent to their clients meanwhile."""
+
+    def sent() -> int:
+        return sum(int(one.client().info("stats")["total_net_output_bytes"]) for one in servers)
+
+    before = sent()
+    act()
+    return sent() - before
+
+
 def test_walks_over_all_keys_do_not_carry_results(own_server: Callable[..., Any]):
     server = own_server("valkey")
     with Receiver.open(server.url) as receiver:
         for number in range(40):
             receiver.process(f"k{number}", lambda: "x" * 100_000)
 
-        def carried(act: Callable[[], Any]) -> int:
-            before = server.client().info("stats")["total_net_output_bytes"]
-            act()
-            return int(server.client().info("stats")["total_net_output_bytes"] - before)
-
-        assert carried(receiver.stats) < 100_000
-        assert carried(receiver.sweep) < 100_000
+        assert carried([server], receiver.stats) < 100_000
+        assert carried([server], receiver.sweep) < 100_000
         store = receiver._runtime.store
-        assert carried(lambda: store.perform(Browse(1))) < 300_000, "one is shown, one is carried"
+        one = carried([server], lambda: store.perform(Browse(1)))
+        assert one < 300_000, "one is shown, one is carried"
         (row,) = store.perform(Browse(1)).rows
         assert len(row.result) > 100_000
         assert receiver.stats().by_state == {State.COMPLETED: 40}
+
+
+def test_the_audit_log_does_not_carry_results(own_server: Callable[..., Any]):
+    """It asks for the record of every entry, to show its key."""
+    server = own_server("valkey")
+    with Receiver.open(server.url) as receiver:
+        for number in range(20):
+            with receiver.claim(f"k{number}") as claim:
+                claim.hold("the outcome is not known")
+            receiver.resolve(f"k{number}", "x" * 100_000, by="ann", why="asked the bank")
+        log: list[Any] = []
+        assert carried([server], lambda: log.extend(receiver.audit_log())) < 100_000
+        assert {entry.value for entry in log} == {f"k{number}" for number in range(20)}
+        assert len(receiver.process("k0", str).value) == 100_000
+
+
+@pytest.mark.parametrize("ask", [Survey(), Count(9), Browse(9, states=(State.RELEASED,))])
+def test_a_search_while_a_slot_moves_does_not_carry_results(cluster: Any, store: Any, ask: Any):
+    """The node to which the record has moved lists it, and cannot read it: it is asked for by itself."""
+    key = Key("k")
+    claim = store.perform(ClaimRequest(key, OWNER, 60_000))
+    done = Complete(key.id, OWNER, claim.fence, 60_000, b"x" * 300_000)
+    assert store.perform(done) is Ack.OK
+    name = store.programs.key(key.id)
+    with on_its_way(cluster, slot_of(name)) as (here, other):
+        here.execute_command("MIGRATE", "127.0.0.1", other.port, name, 0, 30_000)
+        assert carried(cluster.nodes, lambda: store.perform(ask)) < 100_000
+        assert store.perform(Survey()).by_state == {State.COMPLETED: 1}, "it was asked for"

@@ -20,7 +20,7 @@ from twicesafe import Receiver, StoreUnavailableError
 
 @pytest.mark.parametrize("kind", [Threads, Tasks])
 @pytest.mark.parametrize("appendfsync", ["always", "everysec"])
-def test_twenty_restarts_lose_no_recorded_result(
+def test_restarts_lose_no_recorded_result(
     kind: type[Any], appendfsync: str, own_server: Callable[..., Any]
 ) -> None:
     server = own_server("valkey", appendonly="yes", appendfsync=appendfsync)

@@ -610,3 +610,48 @@ async def test_a_blocking_probe_does_not_stop_the_loop() -> None:
         rule = ToolRule(identity=("order_id",), probe=probe)
         assert (await called(receiver, rule, charge)).state == "replayed"
     assert seen == [False]
+
+
+NESTED = {
+    "properties": {
+        "order": {"$ref": "#/$defs/Order"},
+        "lines": {"type": "array", "items": {"type": ["integer", "null"]}},
+        "note": {"type": ["string", "null"]},
+        "parent": {"oneOf": [{"$ref": "#/$defs/Order"}, {"type": "null"}]},
+    },
+    "$defs": {
+        "Order": {
+            "properties": {"id": {"allOf": [{"type": "integer"}]}, "of": {"$ref": "#/$defs/Order"}}
+        }
+    },
+}
+
+
+def test_numbers_in_quotes_are_numbers_at_any_depth() -> None:
+    """The tool's own parser reads both as one, so they must be one operation."""
+    quoted = {
+        "order": {"id": "10", "of": {"id": "9", "name": "9"}},
+        "lines": ["1", 2.0, None],
+        "note": "7",
+        "parent": {"id": "8"},
+        "unknown": "6",
+    }
+    assert normalised(quoted, NESTED) == {
+        "order": {"id": 10, "of": {"id": 9, "name": "9"}},
+        "lines": [1, 2, None],
+        "note": "7",
+        "parent": {"id": 8},
+        "unknown": "6",
+    }
+
+
+def test_a_schema_that_is_odd_is_no_reason_to_fail() -> None:
+    odd = {"properties": {"a": True, "b": {"$ref": "#/nowhere"}, "c": {"anyOf": None, "type": 5}}}
+    assert normalised({"a": "1", "b": "2", "c": "3"}, odd) == {"a": "1", "b": "2", "c": "3"}
+
+
+def test_null_is_not_the_default() -> None:
+    """``limit: int | None = 100``: null is no limit, so an approval of 100 is no approval of it."""
+    schema = {"properties": {"limit": {"type": ["integer", "null"], "default": 100}}}
+    assert normalised({}, schema) == {"limit": 100}
+    assert normalised({"limit": None}, schema) == {}

@@ -183,6 +183,14 @@ break_source(
     new="                continue\n",
     tests=[f"{SUITE}::TestKafka::test_after_a_failed_message_its_key_stops"],
 )
+break_source(
+    "outbox: a retry has no entry",
+    bug="who retried a parked lane, and why, is not in the audit",
+    file="_engines/sql/outbox_programs.py",
+    old="            return False\n        yield Change(",
+    new="            return False\n        if ask.skip:\n            yield Change(",
+    tests=["tests/outbox/test_audit.py::test_who_retried_or_skipped_a_lane_and_why[sqlite]"],
+)
 
 # --- add -------------------------------------------------------------------------------------------
 

@@ -160,8 +160,8 @@ break_source(
     "postgresql: retention ended without a cause",
     bug="a start after the retention is told as a lost lease",
     file="_engines/postgresql/statements.py",
-    old="WHEN {_EXPIRED} THEN 3 ELSE 2 END",
-    new="WHEN {_EXPIRED} THEN 2 ELSE 2 END",
+    old="WHEN {EXPIRED} THEN 3 ELSE 2 END",
+    new="WHEN {EXPIRED} THEN 2 ELSE 2 END",
     tests=[f"{PG}::test_every_later_start_has_its_cause"],
 )
 break_source(

@@ -150,6 +150,25 @@ break_source(
     tests=[f"{RULES}::test_names_and_reasons_are_stored_exactly"],
 )
 break_source(
+    "redis: walks carry results",
+    bug="the audit log, and a search while a slot moves, transfer every result",
+    file=f"{LUA}/peek.lua",
+    old="string.sub(text, 1, row.size)",
+    new="text",
+    tests=[
+        f"{REFUSALS}::test_the_audit_log_does_not_carry_results",
+        f"{REFUSALS}::test_a_search_while_a_slot_moves_does_not_carry_results",
+    ],
+)
+break_source(
+    "redis: a search carries results",
+    bug="a search transfers the result of every record that matches, shown or not",
+    file=f"{LUA}/search.lua",
+    old="sub(whole, 1, row.size)",
+    new="whole",
+    tests=[f"{REFUSALS}::test_walks_over_all_keys_do_not_carry_results"],
+)
+break_source(
     "redis: nothing is announced",
     bug="waiters elsewhere are not woken by a completion",
     file=f"{LUA}/first.lua",

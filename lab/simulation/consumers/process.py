@@ -118,7 +118,7 @@ class Process(Actor):
             most_held=plan.most_held,
             ordered=plan.ordered,
             leases=not plan.transactions,
-            patience=plan.patience,
+            patience=lambda: plan.patience,
             can_delay=plan.can_delay,
             clock=self.clock,
             notify=_ignore,

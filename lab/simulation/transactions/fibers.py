@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..violations import Violation
 
-if TYPE_CHECKING:
-    from .world import World
-
 __all__ = ["Condition", "Fiber", "Queue", "ask", "judge"]
 
 Resume = Callable[..., None]
 Command = Callable[[Resume], None]
+
+
+class World(Protocol):
+    """What fibres need of their world."""
+
+    hub: Any
+    found: Violation | None
+    """What was found inside a fibre."""
 
 
 class Fiber(greenlet):

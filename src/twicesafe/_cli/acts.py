@@ -111,7 +111,7 @@ def release_key(
                 receiver,
                 which,
                 Bulk(dry_run, yes, rate, limit),
-                lambda each: receiver.release(each, by=by, why=why, force=force),
+                lambda each: receiver._release(_key(each), by, why, force, each.fence),
                 ("release", "released", "the next delivery of each runs the handler"),
             )
             return
@@ -128,7 +128,8 @@ def release_key(
             State.COMPLETED: "its answer is deleted and the work is done AGAIN",
         }.get(record.state, "the next delivery runs the handler")
         ask(screen, record, f"release this key ({warning})?", yes)
-        act(lambda: receiver.release(target, by=by, why=why, force=force))
+        seen = record.fence  # the question may stand on the screen for a while
+        act(lambda: receiver.release(target, by=by, why=why, force=force, fence=seen))
         report(screen, receiver, found, "released; the next delivery runs the handler")
 
 
@@ -237,14 +238,15 @@ def resolve_key(
                 receiver,
                 which,
                 Bulk(dry_run, yes, rate, limit),
-                lambda each: receiver.resolve(each, answer, by=by, why=why),
+                lambda each: receiver._resolve(_key(each), answer, by, why, Any, each.fence),
                 ("resolve", "resolved", "repeats of each get this one answer"),
             )
             return
         found = find(receiver, key, scope, id_)
         target = target_of(found, "resolved")
         ask(screen, found.record, "record this answer permanently?", yes)
-        act(lambda: receiver.resolve(target, answer, by=by, why=why))
+        seen = found.record.fence
+        act(lambda: receiver.resolve(target, answer, by=by, why=why, fence=seen))
         report(screen, receiver, found, "resolved; repeats get this answer")
 
 
@@ -297,7 +299,7 @@ def forget_key(
                 receiver,
                 which,
                 Bulk(dry_run, yes, rate, limit),
-                lambda each: receiver.forget(each, by=by or _login(), why=why),
+                lambda each: receiver._forget(_key(each), by or _login(), why),
                 ("forget", "forgotten", "their text and results are erased permanently"),
             )
             return
@@ -329,6 +331,11 @@ def need(by: str, why: str) -> None:
     for name, text in (("--by", by), ("--why", why)):
         if not text.strip():
             raise Ended(f"{name} is empty: the audit trail needs a value", USAGE)
+
+
+def _key(record: Record) -> Key:
+    assert record.key is not None  # only forgotten records have none
+    return record.key
 
 
 def target_of(found: Found, done: str) -> Key:

@@ -1,8 +1,6 @@
 """Acts on all keys that match: counted and confirmed first, at a limited rate, with what happened to each.
 
-The keys are listed first, and each is read again right before the act: one that changed meanwhile is left
-alone. An act is one atomic request, but the look before it is not part of it, so a delivery that starts in
-between can still lose its claim. Work that a worker is running is never touched.
+The keys are listed first. What happens to each is decided by `act_on_listed`, as in the dashboard.
 """
 
 from __future__ import annotations
@@ -17,10 +15,12 @@ from typing import Annotated, Final, TypeAlias
 import typer
 from rich.text import Text
 
-from .. import Key, Receiver, Record, State
+from .. import Receiver, Record
+from .._core.acting import Fate, act_on_listed
+from .._core.commands import Flow
 from .._core.searching import Conditions
 from .._values.quantities import per_second
-from ..errors import StillInProgressError, StoreUnavailableError, UsageError
+from ..errors import StoreUnavailableError
 from .exits import NO, USAGE, Ended, in_cli_words
 from .options import flag, quantity
 from .output import Screen, counted, shortened, state_text, table, visible
@@ -82,7 +82,7 @@ def act_on_all(
     receiver: Receiver,
     conditions: Conditions,
     bulk: Bulk,
-    act: Callable[[Key], None],
+    act: Callable[[Record], Flow[None]],
     words: tuple[str, str, str],
 ) -> None:
     """``words``: what is done, what was done, and what that means: release, released, "the next …"."""
@@ -105,7 +105,10 @@ def act_on_all(
             if stop.wait(due) if due > 0 else stop.is_set():
                 break
             try:
-                outcomes.note(record, *_act(receiver, record, act, done))
+                made = None if record.key is None else act(record)
+                fate, why = receiver._runtime.run(act_on_listed(record, made))
+                outcome = done if fate is Fate.DONE else fate.value
+                outcomes.note(record, outcome, in_cli_words(why))
             except StoreUnavailableError as error:
                 outcomes.note(record, "unknown", "the store did not answer: look at this key")
                 trouble = error
@@ -129,28 +132,6 @@ def _listed(receiver: Receiver, conditions: Conditions, limit: int) -> list[Reco
         if not after:
             break
     return found
-
-
-def _act(
-    receiver: Receiver, record: Record, act: Callable[[Key], None], done: str
-) -> tuple[str, str]:
-    """What happened to this key, and why."""
-    key = record.key
-    if key is None:
-        return "refused", "it is forgotten: nothing is left to change"
-    now = receiver.record(key)
-    if now is None:
-        return "gone", "its record is no longer there"
-    if (now.state, now.fence) != (record.state, record.fence):
-        return "changed", f"it is {now.state.value} now: it changed since it was listed"
-    running = now.state is State.IN_PROGRESS
-    if running and not receiver.count(stuck=True, id=record.id.hex(), up_to=1):
-        return "refused", "a worker is running it: wait, or name this key alone"
-    try:
-        act(key)
-    except (UsageError, StillInProgressError) as error:
-        return "refused", in_cli_words(error.message)
-    return done, ""
 
 
 class _Outcomes:

@@ -177,9 +177,9 @@ def audit(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what operators did to keys: who, what and why, newest first.
+    """List what operators did to keys and outbox lanes: who, what and why, newest first.
 
-    An act is kept as long as the record of its key.
+    An act is kept as long as the record of its key, an act on a lane until you delete it.
     Example: [cyan]twicesafe audit --since 1d[/]
     """
     screen = Screen(json)
@@ -187,13 +187,18 @@ def audit(
     with opened(existing(store, config)) as receiver:
         log = receiver.audit_log(limit=limit, since=chosen)
     if json:
-        key = [{"id": e.id.hex(), "key": e.value, "scope": list(e.scope)} for e in log]
-        screen.data({"acts": [{**k, **audit_data(e)} for k, e in zip(key, log, strict=True)]})
+        screen.data({"acts": [{**_subject(entry), **audit_data(entry)} for entry in log]})
         return
     if not log:
-        screen.say(Text("no operator has changed a key", "dim"))
+        screen.say(Text("no operator has changed a key or a lane", "dim"))
         return
     screen.out.print(_acts(log, screen.piped))
+
+
+def _subject(entry: AuditEntry) -> dict[str, Any]:
+    if entry.lane is not None:
+        return {"lane": entry.lane}
+    return {"id": entry.id.hex(), "key": entry.value, "scope": list(entry.scope)}
 
 
 def _acts(log: list[AuditEntry], whole: bool) -> Table:
@@ -203,12 +208,13 @@ def _acts(log: list[AuditEntry], whole: bool) -> Table:
     made.columns[7].overflow = "fold"
     for entry in log:
         scope = BETWEEN.join(entry.scope)
+        key = entry.value if entry.lane is None else f"lane {entry.lane}" if whole else "lane"
         made.add_row(
             ago(entry.at),
             Text(visible(entry.by)),
             entry.action,
             entry.short,
-            Text(visible(entry.value) if whole else shortened(entry.value, 24)),
+            Text(visible(key) if whole else shortened(key, 24)),
             Text(visible(scope) if whole else shortened(scope, 24)),
             state_text(entry.state_before),
             Text(visible(entry.why)),

@@ -35,12 +35,6 @@ LaneArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="LANE…", help="Lane names, from `outbox parked`."),
 ]
-RetriedByOption = Annotated[
-    str, typer.Option("--by", metavar="WHO", help="Your name; a retry is not recorded.")
-]
-RetriedWhyOption = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="The reason; a retry is not recorded.")
-]
 AllOption = Annotated[bool, flag("--all", help="Every parked lane.")]
 
 
@@ -184,8 +178,8 @@ def parked(
 
 
 def retry(
-    by: RetriedByOption,
-    why: RetriedWhyOption,
+    by: ByOption,
+    why: WhyOption,
     lane: LaneArgument = None,
     all_: AllOption = False,
     store: StoreOption = None,

@@ -114,7 +114,8 @@ def skip_step(
         found = find(receiver, key, scope, id_)
         target = target_of(found, "changed")
         ask(screen, found.record, f"record {step!r} as done, without running it?", yes)
-        act(lambda: receiver.skip(target, step, result, by=by, why=why))
+        seen = found.record.fence
+        act(lambda: receiver.skip(target, step, result, by=by, why=why, fence=seen))
         report(screen, receiver, found, f"goes on without {shortened(step, 40)}")
 
 
@@ -142,5 +143,6 @@ def restart_run(
         target = target_of(found, "restarted")
         question = "drop all recorded steps? Their effects happen AGAIN"
         ask(screen, found.record, question, yes)
-        act(lambda: receiver.restart(target, by=by, why=why, force=force))
+        seen = found.record.fence
+        act(lambda: receiver.restart(target, by=by, why=why, force=force, fence=seen))
         report(screen, receiver, found, "restarted; the next call or the completer begins again")

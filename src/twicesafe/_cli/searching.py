@@ -94,10 +94,11 @@ def conditions_of(
     stuck: bool,
     cause: Cause | None,
 ) -> Conditions:
-    """Only those that were given: none means all records."""
+    """Only those that were given: none means all records. An empty text was given: it is refused, not ignored,
+    because a variable that is not set must not make ``keys release --value "$KEY"`` match all keys."""
     given: dict[str, Any] = {
-        "state": state,
-        "scope": tuple(scope or ()),
+        "state": state or None,
+        "scope": tuple(scope) if scope else None,
         "value": value,
         "error": error,
         "since": since,
@@ -105,4 +106,6 @@ def conditions_of(
         "stuck": stuck,
         "cause": cause,
     }
-    return cast("Conditions", {name: each for name, each in given.items() if each})
+    return cast(
+        "Conditions", {name: each for name, each in given.items() if each not in (None, False)}
+    )

@@ -84,7 +84,9 @@ _SKIP_LEASE: Final = 30_000
 _MANY: Final = 1_000_000
 
 
-def skip_step(key: Key, name: str, result: bytes, by: str, why: str) -> Flow[None]:
+def skip_step(
+    key: Key, name: str, result: bytes, by: str, why: str, fence: int | None
+) -> Flow[None]:
     """Record a step that cannot be done, or the undo of one, and let the run go on.
 
     The run is released, which is written to its audit trail, and claimed: so a worker that has it records
@@ -102,8 +104,8 @@ def skip_step(key: Key, name: str, result: bytes, by: str, why: str) -> Flow[Non
             f"cannot skip a step of a {row.state.value} run: only of one that is held or parked",
             key=key,
         )
-    ask = _skipped(key, run, name, result)
-    yield from operate(key, Release(key.id, by, f"skip {name}: {why}", FOREVER, False, row.fence))
+    ask, seen = _skipped(key, run, name, result), row.fence if fence is None else fence
+    yield from operate(key, Release(key.id, by, f"skip {name}: {why}", FOREVER, False, seen))
     ask.owner = new_owner()
     answer: Claimed = yield StartRun(
         key,

@@ -2,7 +2,7 @@
 
 `perform` executes one command. Its exceptions are thrown into the generator, which may handle them.
 Anything that is not an `Exception` (a kill, a cancellation, an interrupt) propagates to the caller,
-and the generator is dropped where it is.
+and the generator is closed where it is: at once, not when the error that references it is forgotten.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def drive(
                 command = steps.send(reply)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
 
 
 async def drive_async(
@@ -54,3 +56,5 @@ async def drive_async(
                 command = steps.send(reply)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()

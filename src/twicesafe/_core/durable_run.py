@@ -29,7 +29,7 @@ from .duplicates import outcome_of, suspended
 from .protocol import Ack, Claimed, ClaimRequest, Fail
 from .recording import pause_after
 from .run_requests import FOREVER, FailRun, StartRun, Suspend
-from .run_state import RunState, Unwind
+from .run_state import RunState, Unwind, parts_of
 from .settling import settle
 from .undoing import undo_all
 
@@ -124,19 +124,21 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
     state: RunState | None = call.durable.state
     if state is None:  # it was never called
         return (yield from settle(call, claim, reply))
+    state.ended = True
     yield from _until_quiet(state)
     if claim.gone:
         call.notify(ev.LeaseLost(call.key))
         return Raised(_lost(call, reply))
     if state.undoing:
         return (yield from undo_all(call, state, reply))
-    unwound = isinstance(reply, Returned) or isinstance(reply.error, Unwind)
-    if state.aborted is not None and unwound:
+    parts = [] if isinstance(reply, Returned) else list(parts_of(reply.error))
+    if state.aborted is not None and all(isinstance(part, Unwind) for part in parts):
         return (yield from undo_all(call, state, reply))
-    if state.suspends and unwound:
-        return (yield from _suspend(call, state))
-    if isinstance(reply, Raised) and isinstance(reply.error, SuspendedError):
-        return (yield from _suspend_for_inner(call, state, reply.error))
+    inner = [part for part in parts if isinstance(part, SuspendedError)]
+    if (inner or state.suspends) and all(
+        isinstance(part, (Unwind, SuspendedError)) for part in parts
+    ):
+        return (yield from _suspend(call, state, inner))
     undoable = bool(state.undos) or bool(state.unregistered())
     is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
     if undoable and is_final and not state.held:
@@ -169,21 +171,17 @@ def _lost(call: Call, reply: Reply) -> BaseException:
 # --- suspending ------------------------------------------------------------------------------
 
 
-def _suspend(call: Call, state: RunState) -> Flow[Raised]:
+def _suspend(call: Call, state: RunState, inner: list[SuspendedError]) -> Flow[Raised]:
+    """A run that called a suspended one sleeps, too. A signal may wake the `inner` one earlier."""
     now = state.store_now()
     dues = [due for due in state.suspends.values() if due is not None]
-    due = min(dues, default=None)
-    delay = FOREVER if due is None else max(0, due - now)
-    return (yield from _give_back(call, state, delay, tuple(state.waits), suspended(due)))
-
-
-def _suspend_for_inner(call: Call, state: RunState, error: SuspendedError) -> Flow[Raised]:
-    """A run that called a suspended one sleeps, too. A signal may wake the inner one earlier."""
-    delay = INNER_POLL
-    if error.resume_at is not None:
-        due = round(error.resume_at.timestamp() * 1000)
-        delay = min(delay, max(0, due - state.store_now()))
-    return (yield from _give_back(call, state, delay, (), error))
+    answer = inner[0] if inner and not dues else suspended(min(dues, default=None))
+    for error in inner:
+        dues.append(now + INNER_POLL)
+        if error.resume_at is not None:
+            dues.append(round(error.resume_at.timestamp() * 1000))
+    delay = max(0, min(dues) - now) if dues else FOREVER
+    return (yield from _give_back(call, state, delay, tuple(state.waits), answer))
 
 
 def _give_back(

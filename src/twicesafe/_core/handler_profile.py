@@ -380,6 +380,14 @@ def _problem_of(handler: Callable[..., Any]) -> str:
     return "async" if inspect.iscoroutinefunction(inner) else ""
 
 
+def expect_done(value: object, what: str) -> None:
+    """Refuse what a function of the user returned if its work has not run yet."""
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # so that it never starts
+        raise UsageError(f"{what} is async, and nothing awaits it here: use a plain function")
+
+
 def refuse_coroutine(value: CoroutineType[Any, Any, Any]) -> UsageError:
     """A handler that returned a coroutine has done nothing yet: the coroutine has not started. A
     generator is different: the function that returned it has run, so the record must say so, without

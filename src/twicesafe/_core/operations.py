@@ -35,11 +35,11 @@ __all__ = [
     "check_limit",
     "check_operator",
     "operate",
+    "operate_run",
     "page_of",
     "park_stuck",
     "read",
     "reencrypt",
-    "release_run",
     "survey",
     "sweep",
     "tidy_runs",
@@ -67,11 +67,15 @@ def _when(step: Step) -> tuple[int, bool, int]:
     return step.changed_at, step.state is StepState.WAITING, step.position
 
 
-def release_run(key: Key, ask: Release) -> Flow[None]:
-    """Release a key that may be of a durable run: an unfinished run is never swept."""
-    if (yield LoadRun(key.id)) is not None:
+def operate_run(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
+    """`operate`, on a key that may be of a durable run. An unfinished run is never swept. The completer
+    must look at it now, and not when it would have been due; what is forgotten has no steps."""
+    is_run = (yield LoadRun(key.id)) is not None
+    if is_run and isinstance(ask, Release):
         ask.retention = FOREVER
     yield from operate(key, ask)
+    if is_run:
+        yield TidyRuns(1, only=key.id)
 
 
 def tidy_runs() -> Flow[None]:

@@ -242,7 +242,8 @@ class ParkedLanes(OutboxRequest[list[ParkedLane]], gc=False):
 class Unpark(OutboxRequest[bool], gc=False):
     """Continue the lane with its first message, or (`skip`) with the one after it.
 
-    A skipped message is kept with `by` and `why`, and never published. Reply: was it parked?
+    `by` and `why` are written to the audit, in the same transaction. A skipped message is kept with
+    them, too, and never published. Reply: was it parked?
     """
 
     op: ClassVar[str] = "outbox_unpark"

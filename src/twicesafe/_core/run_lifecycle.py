@@ -66,8 +66,8 @@ def judge_claim(
 def stale_steps(row: Row, steps: Iterable[Step]) -> list[Step]:
     """Steps of an earlier record of this key, whose retention is over. A signal that came before its
     run has no fence yet, so it is not one of them."""
-    if row.attempt > 1 or row.cause not in (None, Cause.RETENTION_EXPIRED):
-        return []  # this is not the first claim of the record
+    if row.created_at != row.changed_at:
+        return []  # it is not this request that created the record
     return [s for s in steps if 0 < s.fence < row.fence and s.created_at < row.created_at]
 
 
@@ -153,6 +153,8 @@ def signal(
     """Whether the value is kept, the step to write, and the record to write: a waiting run is due."""
     if row is not None and is_expired(row, now):
         row = None
+    if row is None and known is not None and known.fence:
+        known = None  # of an earlier run, whose record is over
     if row is not None and row.state in (State.COMPLETED, State.FAILED, State.FORGOTTEN):
         return False, None, None
     if known is not None and (known.kind != WAIT or known.state is StepState.DONE):

@@ -169,11 +169,15 @@ class Due(msgspec.Struct, gc=False):
 
 
 class TidyRuns(msgspec.Struct, gc=False):
-    """Remove the steps of runs whose records are gone or over. Reply: how many, and where to continue."""
+    """Remove the steps of runs whose records are gone or over. Reply: how many, and where to continue.
+
+    `only`: look at this one run, whenever it would be due: an operator changed its record.
+    """
 
     op: ClassVar[str] = "tidy_runs"
     limit: int
     after: bytes = b""
+    only: bytes = b""
 
 
 WITHOUT_RUNS: Final = {LoadRun.op: None, FindDue.op: Due([]), TidyRuns.op: (0, b"")}

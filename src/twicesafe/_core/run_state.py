@@ -6,18 +6,22 @@ they rely on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from .. import events as ev
 from .._values.clocks import WorkerClock
-from .._values.context import ActiveClaim
+from .._values.context import ActiveClaim, active
 from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.steps import Step, StepState
-from ..errors import StepMismatchError, UsageError
+from ..errors import LeaseLostError, StepMismatchError, UsageError
 from .resolved_policy import ResolvedPolicy
 
 __all__ = [
@@ -30,6 +34,7 @@ __all__ = [
     "Undo",
     "Unwind",
     "checked_name",
+    "parts_of",
 ]
 
 FAILURE: Final = "twicesafe:failure"
@@ -47,6 +52,24 @@ class Unwind(BaseException):
 
     Not an `Exception`, so that a function's own ``except Exception`` does not catch it.
     """
+
+
+def branch() -> tuple[int, int]:
+    """The thread and the task that this code runs in."""
+    asyncio, task = sys.modules.get("asyncio"), None
+    if asyncio is not None:
+        with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+            task = asyncio.current_task()
+    return threading.get_ident(), id(task)
+
+
+def parts_of(error: BaseException) -> Iterator[BaseException]:
+    """The errors of a group, for example of a `TaskGroup`; or this one."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from parts_of(each)
+    else:
+        yield error
 
 
 class StepOptions(msgspec.Struct, frozen=True):
@@ -121,6 +144,12 @@ class RunState:
         self._used: dict[str, object] = {}
         self.running: dict[str, None] = {}
         """Steps that a thread or a task works on now."""
+        self.resting: dict[str, None] = {}
+        """Sleeps and waits that happen in place."""
+        self._home = branch()
+        self.ended = False
+        """The function has ended: no further step starts."""
+        self._pid = os.getpid()
         self.position = max((step.position for step in self.recorded.values()), default=0)
         self.undos: dict[str, Undo] = {}
         self.undoing = FAILURE in self.recorded
@@ -130,6 +159,8 @@ class RunState:
         clock; None: when its signal comes."""
         self.waits: dict[str, None] = {}
         """Those of them that wait for a signal."""
+        self.leaving = False
+        """One of them has ended the function, or its branch of it."""
         self.aborted: str | None = None
         self.held = False
         """The outcome of a step is unknown, and the policy is at most once."""
@@ -142,14 +173,40 @@ class RunState:
         """The store's clock, by our own since the claim was sent."""
         return self._now + round((self.claim.clock() - self.claim.started) * 1000)
 
-    @property
-    def is_over(self) -> bool:
-        """The function is about to end: no further step starts."""
-        return bool(self.suspends) or self.aborted is not None
+    def check_open(self) -> None:
+        """Called before anything new starts. A step that starts is in `running` before it asks: then
+        either it sees that the function has ended, or the run sees the step and waits for it."""
+        if self.ended:
+            raise UsageError(
+                "the run has ended, and one of its threads or tasks asked for another step; nothing was "
+                "run; wait for all of them in the function",
+                key=self.claim.key,
+            )
+        if self.undoing or self.leaving or self.aborted is not None:
+            raise Unwind
+        if os.getpid() != self._pid:
+            raise LeaseLostError(
+                "this process was forked in the run; only the parent runs its steps",
+                key=self.claim.key,
+            )
+        self.claim.check()
+
+    def refuse_inside(self, what: str) -> None:
+        """A step that a step starts would be lost: on a resume the outer one is not run."""
+        claim = active.get()
+        while claim is not None:
+            if isinstance(claim, StepClaim) and claim.of_run is self.claim:
+                raise UsageError(
+                    f"{what} inside a step or an undo of the same run; nothing was run; do it in the "
+                    "durable function itself, or call another durable function",
+                    key=self.claim.key,
+                )
+            claim = claim.outer
 
     def enter(self, name: object, kind: str, fingerprint: bytes) -> Step | None:
         """Use a name, once per run. Returns what is recorded under it."""
         checked = checked_name(name, self.claim.key)
+        self.refuse_inside(f"the step {checked!r} was asked for")
         token = object()
         if self._used.setdefault(checked, token) is not token:
             raise UsageError(
@@ -170,6 +227,16 @@ class RunState:
             key=self.claim.key,
             step=name,
         )
+
+    @property
+    def has_branches(self) -> bool:
+        """True in a thread or a task that the function has started, and while a step of one runs."""
+        return bool(self.running or self.resting) or branch() != self._home
+
+    @property
+    def used(self) -> int:
+        """How many names were used so far."""
+        return len(self._used)
 
     def next_position(self) -> int:
         self.position += 1

@@ -55,6 +55,10 @@ class Conditions(TypedDict, total=False):
     """The hex digits of the key's id start with these, as errors and logs show them."""
 
 
+_EMPTY: Final = {"value": "no key has an empty value", "error": "every error starts with it"}
+"""Why an empty text is refused: it may be a variable that is not set, and must not match everything."""
+
+
 def conditions(given: Mapping[str, Any], now: int) -> dict[str, Any]:
     """What was asked for, as fields of a `Filter`. ``now``: the caller's clock; hours ago may be seconds off."""
     unknown = sorted(set(given) - set(Conditions.__annotations__))
@@ -64,14 +68,17 @@ def conditions(given: Mapping[str, Any], now: int) -> dict[str, Any]:
     scope = given.get("scope", ())
     if isinstance(scope, str):
         raise UsageError(f"scope={scope!r} is not valid: use a tuple of its first parts")
-    for name in ("value", "error"):
-        if not isinstance(given.get(name), str | None):
-            raise UsageError(f"{name}={given[name]!r} is not valid: use text")
-    if given.get("value") == "":
-        raise UsageError("value='' is not valid: no key has an empty value")
+    scope = tuple(scope)
+    for part in scope:
+        _text(part, "scope")
+    for name, why in _EMPTY.items():
+        if given.get(name) == "":
+            raise UsageError(f"{name}='' is not valid: {why}")
+        if given.get(name) is not None:
+            _text(given[name], name)
     return {
         "states": _states(given.get("state")),
-        "scope": tuple(scope),
+        "scope": scope,
         "value": given.get("value"),
         "error": given.get("error"),
         "changed_after": moment_of(given.get("since"), "since", now),
@@ -80,6 +87,13 @@ def conditions(given: Mapping[str, Any], now: int) -> dict[str, Any]:
         "cause": None if given.get("cause") is None else _member(Cause, given["cause"], "cause"),
         "digits": _digits(given.get("id")),
     }
+
+
+def _text(given: Any, name: str) -> None:
+    try:
+        given.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise UsageError(f"{name}={given!r} is not valid: use text (valid Unicode)") from None
 
 
 def _states(given: Any) -> tuple[State, ...]:

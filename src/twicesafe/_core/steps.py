@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from .. import events as ev
 from .._values.owner_token import chance
+from .._values.records import Cause
 from .._values.steps import Step, StepState
 from ..errors import (
     AtomicityBrokenError,
@@ -25,6 +26,7 @@ from ..errors import (
     ResultError,
     ResultUnavailableError,
     StepMismatchError,
+    StoreError,
     SuspendedError,
     TwicesafeError,
     UsageError,
@@ -41,8 +43,14 @@ __all__ = ["TIMED_OUT", "sleep", "take", "wait"]
 TIMED_OUT: Final = b""
 """The recorded result of a wait whose signal did not come. No codec returns it for a value."""
 
+RAISED: Final = b"raised"
+"""In place of the result of a step that was started and raised."""
+
 SIGNAL_POLL: Final = 0.25
 """Seconds after which a wait in place looks for its signal again; it begins with a tenth."""
+
+BRANCH_POLL: Final = 0.02
+"""Seconds for which no other branch may start a step before one that has to wait suspends the run."""
 
 
 _NO_USE: Final = (SuspendedError, LeaseLostError, UsageError, AtomicityBrokenError)
@@ -57,10 +65,8 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
     known = state.enter(call.name, call.kind, call.fingerprint)
     if known is not None and known.state is StepState.DONE:
         return _recorded(state, call, known)
-    _check_open(state)
     # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped: the run
     # goes on when the time is over, and waits for that thread before it ends.
-    state.running[call.name] = None
     if call.options.timeout is not None:
         ending = _to_its_end(state, call, known)
         return (yield Detach(ending, call.options.timeout, None))  # type: ignore[no-any-return]
@@ -68,7 +74,9 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
 
 
 def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
+    state.running[call.name] = None
     try:
+        state.check_open()
         return (yield from _run(state, call, known))
     finally:
         state.running.pop(call.name, None)
@@ -105,24 +113,20 @@ def _decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
     return state.policy.codec.decode(payload, declared)
 
 
-def _check_open(state: RunState) -> None:
-    if state.undoing or state.is_over:
-        raise Unwind
-    state.claim.check()
-
-
 def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
+    marks = call.transaction is None and (state.holds or call.probe is not None)
     if call.transaction is not None:
         pass  # all of it is recorded, or none
-    elif known is not None:  # it was started, and its worker did not record how it ended
+    elif known is not None and known.result != RAISED:  # its worker did not record how it ended
         found = yield from _probed(state, call)
         if found is not None:
             return found
-    elif state.holds or call.probe is not None:
+    elif marks:
         yield from record(state, ask_of(state, call, StepState.STARTED))
     attempt = 0
     while True:
         attempt += 1
+        state.check_open()  # the mark, the prober or the back-off took its time
         reply: Reply
         if call.transaction is not None:
             reply = yield from in_transaction(state, call, attempt)
@@ -135,9 +139,20 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
             if isinstance(reply, Returned):
                 return (yield from _keep(state, call, reply.value, attempt, began))
         if attempt >= call.options.attempts or not _may_retry(reply.error):
+            if marks and isinstance(reply.error, Exception):
+                yield from _note_raised(state, call, reply.error)
             return reply
         yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
-        _check_open(state)
+
+
+def _note_raised(state: RunState, call: StepCall, error: Exception) -> Flow[None]:
+    """The step's own exception means that it failed, so the next attempt may run it. A time-out does not."""
+    if isinstance(error, (TimeoutError, LeaseLostError)):
+        return
+    try:
+        yield replace(ask_of(state, call, StepState.STARTED), result=RAISED)
+    except StoreError:
+        return  # its outcome stays unknown
 
 
 def _may_retry(error: BaseException) -> bool:
@@ -150,6 +165,9 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
     if call.probe is None:
         if not state.holds:
             return None  # an earlier version of the code had a prober
+        if state.claim.cause is Cause.OPERATOR:  # released: it did not happen, so it may run
+            yield from record(state, ask_of(state, call, StepState.STARTED))
+            return None
         state.held = True
         raise HeldError(
             f"outcome unknown: the worker stopped in the step {call.name!r} (takeover='hold'); find out "
@@ -192,53 +210,97 @@ def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: floa
 def sleep(state: RunState, name: str, seconds: float) -> Flow[Reply]:
     """Return when the sleep is over; a long one suspends the run."""
     known = state.enter(name, "sleep", b"")
+    state.running[name] = None
+    try:
+        return (yield from _sleep(state, name, seconds, known))
+    finally:
+        state.running.pop(name, None)
+
+
+def _sleep(state: RunState, name: str, seconds: float, known: Step | None) -> Flow[Reply]:
     due = state.store_now() + round(seconds * 1000)
     if known is None:
-        _check_open(state)
+        state.check_open()
         yield from record(state, _waiting(state, name, "sleep", seconds))
     else:
         due = known.due_at
     left = (due - state.store_now()) / 1000
     if left <= 0:
         return Returned(None)
-    _check_open(state)
+    state.check_open()
     if left > state.policy.wait:
-        state.suspends[name] = due
-        raise Unwind
-    yield Sleep(left)
+        yield from _leave(state, name, due)
+    yield from _rest(state, name, left)
     return Returned(None)
 
 
 def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Flow[Reply]:
     """The signal's value; None: it did not come in time. A long wait suspends the run."""
     known = state.enter(name, "wait", b"")
-    if known is None:
-        _check_open(state)
-        ask = _waiting(state, name, "wait", timeout or 0)
-        known = (yield from _waited(state, ask)) or _as_step(ask, state, timeout)
-    pause = SIGNAL_POLL / 10
-    while known.state is not StepState.DONE:
-        left = None if not known.due_at else (known.due_at - state.store_now()) / 1000
-        _check_open(state)
-        if left is not None and left <= 0:
-            over = replace(_waiting(state, name, "wait", 0), state=StepState.DONE, result=TIMED_OUT)
-            known = (yield from _waited(state, over)) or replace(
-                known, state=StepState.DONE, result=TIMED_OUT
-            )
-            break
-        if left is None or left > state.policy.wait:
-            state.waits[name] = None
-            state.suspends[name] = known.due_at or None
-            raise Unwind
-        yield Sleep(min(left, pause))
-        pause = min(pause * 1.5, SIGNAL_POLL)
-        known = (yield from _loaded(state, name)) or known
+    state.running[name] = None
+    try:
+        known = yield from _wait(state, name, timeout, known)
+    finally:
+        state.running.pop(name, None)
     if known.result is None or known.result == TIMED_OUT:
         return Returned(None)
     try:
         return Returned(_decoded(state, name, known.result, declared))
     except TwicesafeError as error:
         return Raised(error.about(state.claim.key))
+
+
+def _wait(state: RunState, name: str, timeout: float | None, known: Step | None) -> Flow[Step]:
+    if known is None:
+        state.check_open()
+        ask = _waiting(state, name, "wait", 0 if timeout is None else max(timeout, 0.001))
+        known = (yield from _waited(state, ask)) or _as_step(ask, state, timeout)
+    pause = SIGNAL_POLL / 10
+    while known.state is not StepState.DONE:
+        left = None if not known.due_at else (known.due_at - state.store_now()) / 1000
+        state.check_open()
+        if left is not None and left <= 0:
+            over = replace(_waiting(state, name, "wait", 0), state=StepState.DONE, result=TIMED_OUT)
+            return (yield from _waited(state, over)) or replace(
+                known, state=StepState.DONE, result=TIMED_OUT
+            )
+        if left is None or left > state.policy.wait:
+            state.waits[name] = None
+            yield from _leave(state, name, known.due_at or None)
+        assert left is not None
+        yield from _rest(state, name, min(left, pause))
+        pause = min(pause * 1.5, SIGNAL_POLL)
+        known = (yield from _loaded(state, name)) or known
+    return known
+
+
+def _rest(state: RunState, name: str, seconds: float) -> Flow[None]:
+    state.resting[name] = None
+    state.running.pop(name, None)
+    try:
+        yield Sleep(seconds)
+        state.running[name] = None
+    finally:
+        state.resting.pop(name, None)
+
+
+def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
+    """Suspend the run: end the function here. What its other branches can do is done first: their next
+    steps would have to wait for this one, and a `TaskGroup` would cancel those that run."""
+    state.suspends[name] = due
+    state.running.pop(name, None)
+    try:
+        used = state.used if state.has_branches else None
+        while used is not None and not state.leaving:
+            yield Sleep(BRANCH_POLL)
+            quiet = used == state.used and not state.running and not state.resting
+            used = None if quiet or state.claim.lost else state.used
+        state.leaving = True
+    finally:
+        if not state.leaving:  # the function itself gave up, for example by `asyncio.timeout`
+            state.suspends.pop(name, None)
+            state.waits.pop(name, None)
+    raise Unwind
 
 
 def _waiting(state: RunState, name: str, kind: str, seconds: float) -> RecordStep:
@@ -268,5 +330,5 @@ def _loaded(state: RunState, name: str) -> Flow[Step | None]:
 
 def _as_step(ask: RecordStep, state: RunState, timeout: float | None) -> Step:
     now = state.store_now()
-    due = 0 if timeout is None else now + ask.delay
+    due = 0 if timeout is None else now + max(ask.delay, 1)
     return Step(ask.name, ask.kind, ask.state, ask.fence, 1, 0, False, now, now, due)

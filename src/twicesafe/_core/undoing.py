@@ -18,7 +18,7 @@ from .. import events as ev
 from .._values.owner_token import chance
 from .._values.records import State
 from .._values.steps import StepState
-from ..errors import CompensatedError, CompensationFailedError, text_of
+from ..errors import CompensatedError, CompensationFailedError, LeaseLostError, text_of
 from .call import Call
 from .commands import Flow, Invoke, Raised, Reply, Sleep
 from .duplicates import compensated
@@ -27,7 +27,7 @@ from .observing import failed
 from .protocol import Ack, Complete
 from .recording import Recording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
-from .run_state import FAILURE, UNDO, RunState, Undo, Unwind
+from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .step_records import record
 
 __all__ = ["undo_all"]
@@ -67,7 +67,7 @@ def _recorded_failure(
     if known is not None:
         return readable_step(cipher, id_, FAILURE, known.result or b"").decode(), None
     error = reply.error if isinstance(reply, Raised) else None
-    if isinstance(error, Unwind):
+    if error is not None and all(isinstance(part, Unwind) for part in parts_of(error)):
         error = None
     if state.aborted is not None:
         reason = state.aborted
@@ -99,7 +99,10 @@ def _undo(call: Call, state: RunState, undo: Undo) -> Flow[BaseException | None]
         reply: Reply = yield Invoke(state.step_claim(name), run)
         if not isinstance(reply, Raised):
             break
-        if attempt >= policy.max_attempts or not isinstance(reply.error, Exception):
+        if not isinstance(reply.error, Exception):
+            return reply.error
+        claim.check()  # a lost claim is no failure of the undo: the next worker goes on
+        if attempt >= policy.max_attempts:
             return reply.error
         yield Sleep(policy.backoff.delay(attempt, chance(claim.owner, attempt)))
         claim.check()
@@ -137,7 +140,11 @@ def _remember(
     claim.settled = True
     if ack is not Ack.OK:
         call.notify(ev.LeaseLost(call.key))
-    elif call.observed:
+        raise LeaseLostError(
+            "all was undone, but another worker took the run over before this was recorded",
+            key=call.key,
+        )
+    if call.observed:
         failed(call, claim, name, True)
         call.notify(ev.Compensated(call.key, len(state.undos)))
     error = compensated(call.key, reason)

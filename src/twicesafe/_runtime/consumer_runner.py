@@ -103,7 +103,9 @@ class ConsumerRunner:
     def _fetch(self, command: Fetch) -> None:
         def fetch() -> None:
             try:
-                found: Any = Fetched(self._source.fetch(command.most, _fetch_seconds(self._state)))
+                joined = getattr(self._source, "joined", True)  # before it: none may mean none
+                some = self._source.fetch(command.most, _fetch_seconds(self._state))
+                found: Any = Fetched(some, joined)
             except Exception as error:
                 found = FetchFailed(error)
             self._happened.put(found)
@@ -172,7 +174,8 @@ class AsyncConsumerRunner:
     def stop(self) -> None:
         """Finish what runs, and end. From any thread, or from a signal handler."""
         self._state.stopping = True
-        self._loop.call_soon_threadsafe(self._news.set)
+        if not self.ended:  # else its loop may be closed
+            self._loop.call_soon_threadsafe(self._news.set)
 
     def revoke(self, partitions: frozenset[str]) -> None:
         """For the source: these partitions are being taken away."""
@@ -195,7 +198,8 @@ class AsyncConsumerRunner:
         async def fetch() -> None:
             try:
                 seconds = _fetch_seconds(self._state)
-                self._report(Fetched(await self._source.fetch(command.most, seconds)))
+                joined = getattr(self._source, "joined", True)
+                self._report(Fetched(await self._source.fetch(command.most, seconds), joined))
             except Exception as error:
                 self._report(FetchFailed(error))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,8 @@ from .keys import Key
 from .steps import StepRecord, moment
 
 __all__ = [
+    "RETRY",
+    "SKIP",
     "AuditEntry",
     "Cause",
     "Record",
@@ -167,21 +170,27 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.id[:4].hex()
 
 
+RETRY: Final = "retry"
+SKIP: Final = "skip"
+"""What an operator does to a parked lane of the outbox."""
+
+
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator action on one key."""
+    """One operator action on one key, or on one lane of the outbox."""
 
     id: bytes
-    """The key's identity: 32 bytes, or the first 16 if its record no longer has the key's text."""
+    """The key's identity: 32 bytes, or the first 16 if its record no longer has the key's text. Of a
+    lane: its 16 bytes."""
     at: datetime
     """When it happened, on the store's clock."""
     action: str
-    """release, resolve, forget, restart or signal."""
+    """release, resolve, forget, restart or signal; of a lane: retry or skip."""
     by: str
     """Who did it, as given in ``by=``."""
     why: str
     """The reason, as given in ``why=``."""
     state_before: State
-    """The record's state before the action."""
+    """The record's state before the action; a lane was parked."""
     scope: tuple[str, ...] = ()
     """The key's scope; empty if its record no longer has the key's text."""
     value: str = ""
@@ -191,6 +200,11 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> Key | None:
         """The full key, to pass to a receiver; None if its record no longer has the key's text."""
         return Key(self.value, self.scope, absolute=True) if self.value else None
+
+    @property
+    def lane(self) -> str | None:
+        """The lane of the outbox, as `Outbox.parked` names it; None: the action was on a key."""
+        return self.id[:16].hex() if self.action in (RETRY, SKIP) else None
 
     @property
     def short(self) -> str:

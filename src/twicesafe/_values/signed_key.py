@@ -50,6 +50,6 @@ def require_signature(check: SignatureCheck, key: KeyLike | None, signature: str
     if not given:
         raise UntrustedKeyError(
             "this receiver requires signed keys, and the key has no signature; nothing was run: pass "
-            "SignedKey(value, signature)"
+            "SignedKey(value, signature), and its scope to receiver.options(scope=…): a Key has no signature"
         )
     check.verify(key.value if isinstance(key, Key) else str.__str__(str(key)), given)

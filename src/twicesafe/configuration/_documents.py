@@ -83,6 +83,8 @@ def _toml(path: Path, text: str) -> tuple[dict[str, Any], Lines]:
         line = re.search(r"at line (\d+)", str(error))
         place = f"{path}:{line[1]}" if line else f"{path}:{text.count(chr(10)) + 1}"
         raise ConfigurationError(f"{place}: this is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigurationError(f"{path}: it is nested too deeply") from None
 
 
 def _yaml(path: Path, text: str) -> tuple[dict[str, Any], Lines]:
@@ -96,6 +98,8 @@ def _yaml(path: Path, text: str) -> tuple[dict[str, Any], Lines]:
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ConfigurationError(f"{place}: this is not YAML: {problem}") from error
+    except RecursionError:
+        raise ConfigurationError(f"{path}: it is nested too deeply") from None
     except (ValueError, TypeError) as error:  # a date that is none, a key that is a list
         raise ConfigurationError(f"{path}: this is not YAML: {error}") from error
     if data is None:

@@ -8,10 +8,10 @@ of messages that were delivered before, are claimed in the inbox's database. In 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from .._core.call import Call
@@ -110,8 +110,9 @@ class ConsumerBase:
                 in_flight="reject",
             ),
         )
+        place = () if source.place in ("", source.name) else (source.place,)
         self._lane_receiver = claims.options(
-            scope=(*self._scope, LANES),
+            scope=(*self._scope, *place, LANES),
             policy=Policy(max_attempts=1, in_flight="reject", encryption=self.policy.encryption),
         )
         self._start_receiver = claims.options(
@@ -127,10 +128,18 @@ class ConsumerBase:
         if dead_letter is None:
             dead_letter = source.dead_url
         if callable(dead_letter):
+            if not self._is_async and profile_of(dead_letter).problem == "async":
+                raise ConfigurationError(
+                    "dead_letter= is async, and this consumer is blocking: use a plain function, or "
+                    "AsyncConsumer"
+                )
             self._dead_letter = dead_letter
         elif self._publishing is None:
             self._publisher, self._dead_topic = destination(dead_letter)
         self._runner: Any = None
+        self._starting = False
+        self._stop_early = False
+        """`stop` was called before there was anything to stop."""
 
     def _check_mode(
         self, publishes: bool, receiver: object, inbox: object, connect: object
@@ -192,7 +201,7 @@ class ConsumerBase:
             most_held=source.most_held,
             ordered=self._ordered,
             leases=self._is_leasing,
-            patience=source.patience,
+            patience=lambda: source.patience,
             can_delay=source.can_delay,
             clock=self._claims._runtime.clock,
             notify=self._home._notify,
@@ -291,12 +300,14 @@ class ConsumerBase:
     def _dead_call(self, message: Message, error: Exception) -> Call:
         """Publish a message to the dead letters: once per position, where the broker has one.
 
-        Not so in Kafka transaction mode: there it is published again unless its offset is committed.
+        The id and the body belong to the key, because positions are used again: a topic that is
+        created anew, or whose log was cut, has other messages there. In Kafka transaction mode it is
+        published again unless its offset is committed.
         """
         receiver = self._dead_receiver
         scope = receiver.key("-").scope
         key = (
-            Key.natural(message.position, scope=scope)
+            Key.natural(message.position, message.id or "", body_of(message).hex(), scope=scope)
             if message.position and self._publishing is None
             else Key.random(scope=scope)
         )
@@ -330,6 +341,11 @@ class ConsumerBase:
             place=source.place,
         )
 
+    @property
+    def _publishers_at_once(self) -> int:
+        """Handlers run in parallel; how many may publish at once is for the publisher to say."""
+        return getattr(self._publisher, "concurrency", 1)
+
     def _lane(self, message: Message) -> str | None:
         """What a dead letter parks; in Kafka transaction mode there is no store that could tell."""
         parks = self._ordered and message.key and self._publishing is None
@@ -356,6 +372,20 @@ class ConsumerBase:
             raise error
         _log.warning("consumer %s: %s; it is tried again", self.source.name, error)
 
+    @contextlib.contextmanager
+    def _begins(self) -> Iterator[None]:
+        """Until there is a runner. A `stop` that comes meanwhile is meant for it."""
+        if self._starting or (self._runner is not None and not self._runner.ended):
+            raise UsageError("this consumer is already running")
+        self._starting = True
+        try:
+            yield
+        finally:
+            self._starting = False
+        early, self._stop_early = self._stop_early, False
+        if early:
+            self._runner.stop()
+
     def _warn(self, found: Iterable[Found]) -> None:
         for one in found:
             _log.warning("consumer %s: %s; %s", self.source.name, one.problem, one.remedy)
@@ -366,7 +396,12 @@ class ConsumerBase:
         return Report() if self._runner is None else self._runner.report
 
     def stop(self) -> None:
-        """Finish what runs, record and acknowledge it, give back the rest. From any thread."""
+        """Finish what runs, record and acknowledge it, give back the rest. From any thread.
+
+        Before the first `run`, or while it connects: `run` ends at once.
+        """
+        if self._runner is None or self._starting:
+            self._stop_early = True
         if self._runner is not None:
             self._runner.stop()
 
@@ -401,7 +436,3 @@ async def parking_async(*_: object) -> NoReturn:
 
 def is_count(given: object) -> bool:
     return isinstance(given, int) and not isinstance(given, bool) and given > 0
-
-
-def is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function)

@@ -10,28 +10,32 @@ made in `_core.consuming`; this module is the public interface.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import signal
+import functools
+import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from .._core.consuming.message import Message
 from .._core.consuming.recovery import DeadLetter, Recover
 from .._core.consuming.source import Found, Source
 from .._core.consuming.state import Report
+from .._core.handler_profile import expect_done
 from .._runtime.adapting import for_event_loop, for_threads
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
 from .._values.keys import KeyLike
 from .._values.policy import Policy
 from .._values.records import State
 from .._values.settings import Duration, seconds
-from ..errors import BrokerUnavailableError, ParkedError, UsageError
+from ..errors import BrokerUnavailableError, ParkedError
 from ..inbox import AsyncInbox, Inbox
 from ..inbox._edge_delivery import deliver, deliver_async, look_up, look_up_async
 from ..receiver import AsyncReceiver, Receiver
-from ._base import ConsumerBase, Order, is_async, opened, parking, parking_async
+from ._base import ConsumerBase, Order, opened, parking, parking_async
 from ._dead_letters import DeadLetterSetting
+from ._signals import heeding
 
 __all__ = ["AsyncConsumer", "Consumer"]
 
@@ -75,6 +79,7 @@ class Consumer(ConsumerBase):
         self._dead: Any = None
         if self._publisher is not None:
             self._dead = for_threads(self._publisher, "publish")
+        self._dead_turn = threading.Semaphore(self._publishers_at_once)
 
     @classmethod
     def open(
@@ -148,19 +153,18 @@ class Consumer(ConsumerBase):
         self.close()
 
     def _run(self, handler: Callable[..., Any], idle: float | None) -> Report:
-        if self._runner is not None and not self._runner.ended:
-            raise UsageError("this consumer is already running")
-        profile = self._profile(handler)
-        try:  # first: it connects, and the source learns its broker's settings
-            self._warn(self.check())
-        except BrokerUnavailableError as error:
-            self._begins_without(error, idle)
-        state = self._state(handler, profile, idle)
-        self._runner = runner = ConsumerRunner(
-            state, self._adapted, self._claims._runtime, self._parked_lanes
-        )
+        with self._begins():
+            profile = self._profile(handler)
+            try:  # first: it connects, and the source learns its broker's settings
+                self._warn(self.check())
+            except BrokerUnavailableError as error:
+                self._begins_without(error, idle)
+            state = self._state(handler, profile, idle)
+            self._runner = runner = ConsumerRunner(
+                state, self._adapted, self._claims._runtime, self._parked_lanes
+            )
         self.source.listen(runner.revoke)
-        with _signals(runner.stop):
+        with heeding(runner.stop):
             return runner.run()
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
@@ -172,15 +176,16 @@ class Consumer(ConsumerBase):
                         self._lane_receiver.process(lane, parking)
                     self._lane_receiver.process(lane, parking)  # the record says so
             if self._dead_letter is not None:
-                self._dead_letter(message, error)
+                expect_done(self._dead_letter(message, error), "dead_letter=")
                 return
-            if self._prepares:
-                self._adapted.prepare_dead_letters()
-                self._prepares = False
-            if self._publishing is not None:
-                self._publishing.bury(message, error)
-                return
-            refusal = self._dead.publish([self._dead_letter_of(message, error)])[0]
+            with self._dead_turn:
+                if self._prepares:
+                    self._adapted.prepare_dead_letters()
+                    self._prepares = False
+                if self._publishing is not None:
+                    self._publishing.bury(message, error)
+                    return
+                refusal = self._dead.publish([self._dead_letter_of(message, error)])[0]
             if refusal is not None:
                 raise refusal
 
@@ -299,19 +304,19 @@ class AsyncConsumer(ConsumerBase):
         await self.close()
 
     async def _run(self, handler: Callable[..., Any], idle: float | None) -> Report:
-        if self._runner is not None and not self._runner.ended:
-            raise UsageError("this consumer is already running")
-        profile = self._profile(handler)
-        try:  # first: it connects, and the source learns its broker's settings
-            self._warn(await self.check())
-        except BrokerUnavailableError as error:
-            self._begins_without(error, idle)
-        state = self._state(handler, profile, idle)
-        self._runner = runner = AsyncConsumerRunner(
-            state, self._adapted, self._claims._runtime, self._parked_lanes
-        )
+        with self._begins():
+            profile = self._profile(handler)
+            try:  # first: it connects, and the source learns its broker's settings
+                self._warn(await self.check())
+            except BrokerUnavailableError as error:
+                self._begins_without(error, idle)
+            state = self._state(_contained(handler), profile, idle)
+            self._dead_turn = asyncio.Semaphore(self._publishers_at_once)
+            self._runner = runner = AsyncConsumerRunner(
+                state, self._adapted, self._claims._runtime, self._parked_lanes
+            )
         self.source.listen(runner.revoke)
-        with _signals(runner.stop):
+        with heeding(runner.stop):
             return await runner.run()
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
@@ -324,16 +329,17 @@ class AsyncConsumer(ConsumerBase):
                     await self._lane_receiver.process(lane, parking_async)  # the record says so
             if self._dead_letter is not None:
                 told = self._dead_letter(message, error)
-                if is_async(self._dead_letter):
+                if inspect.isawaitable(told):
                     await told
                 return
-            if self._prepares:
-                await self._adapted.prepare_dead_letters()
-                self._prepares = False
-            if self._publishing is not None:
-                self._publishing.bury(message, error)
-                return
-            refusals = await self._dead.publish([self._dead_letter_of(message, error)])
+            async with self._dead_turn:
+                if self._prepares:
+                    await self._adapted.prepare_dead_letters()
+                    self._prepares = False
+                if self._publishing is not None:
+                    self._publishing.bury(message, error)
+                    return
+                refusals = await self._dead.publish([self._dead_letter_of(message, error)])
             if refusals[0] is not None:
                 raise refusals[0]
 
@@ -345,22 +351,18 @@ class AsyncConsumer(ConsumerBase):
         return [record.key.value async for record in found if record.key is not None]
 
 
-@contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the consumer in order; a second one acts as it did before."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[signal.Signals, Any] = {}
+def _contained(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A cancellation that no one asked of the handler is its failure, not the consumer's end: it has
+    awaited something that was cancelled."""
 
-    def heed(number: int, frame: object) -> None:
-        signal.signal(number, before[signal.Signals(number)])
-        stop()
+    @functools.wraps(handler)
+    async def handle(*given: Any) -> Any:
+        try:
+            return await handler(*given)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeError("what the handler awaited was cancelled") from error
 
-    for known in (signal.SIGTERM, signal.SIGINT):
-        before[known] = signal.signal(known, heed)
-    try:
-        yield
-    finally:
-        for known, old in before.items():
-            signal.signal(known, old)
+    return handle

@@ -81,12 +81,16 @@ class DeadLetters:
     @classmethod
     def open(cls, url: str) -> Self:
         """The dead letters at this URL: that of a consumer, with the dead topic, stream or queue."""
-        return cls(opened(url, cls.__name__))
+        source: Any = opened(url, cls.__name__)
+        if hasattr(source, "hold_many"):
+            source.hold_many()
+        return cls(source)
 
     def look(self, limit: int = 1000) -> list[Letter]:
-        """The oldest dead letters. They stay where they are."""
-        with self._fetched(limit) as found:
-            return [_letter(one.message) for one in found]
+        """The oldest dead letters, as many as the source may hold at a time. They stay where they are."""
+        with self._holding() as held:
+            self._fetch(held, limit)
+            return [_letter(one.message) for one in held]
 
     def replay(
         self,
@@ -105,24 +109,31 @@ class DeadLetters:
         """
         done = Replayed()
         publishers: dict[object, Any] = {}
+        replayed: set[str] = set()
+        """On earlier pages. What comes again has died again, and stays."""
         try:
-            with self._fetched(limit) as found:
-                for one in list(found):
-                    letter = _letter(one.message)
-                    if chosen is not None and not chosen(letter):
-                        continue
-                    if not self._release(receiver, letter, by, why):
-                        done.held.append(letter.id)
-                        continue
-                    url = to or self.source.replay_url(letter.place)
-                    if url not in publishers:
-                        publishers[url] = for_threads(destination(url)[0], "publish")
-                    refusal = publishers[url].publish([_revived(letter)])[0]
-                    if refusal is not None:
-                        raise refusal
-                    self._adapted.acknowledge([one.receipt])
-                    found.remove(one)
-                    done.replayed += 1
+            with self._holding() as held:
+                for page in self._pages(held, limit):
+                    ids: set[str] = set()
+                    for one in page:
+                        letter = _letter(one.message)
+                        left = letter.id in replayed or (chosen is not None and not chosen(letter))
+                        if left:
+                            continue
+                        if not self._release(receiver, letter, by, why):
+                            done.held.append(letter.id)
+                            continue
+                        url = to or self.source.replay_url(letter.place)
+                        if url not in publishers:
+                            publishers[url] = for_threads(destination(url)[0], "publish")
+                        refusal = publishers[url].publish([_revived(letter)])[0]
+                        if refusal is not None:
+                            raise refusal
+                        self._adapted.acknowledge([one.receipt])
+                        held.remove(one)
+                        ids.add(letter.id)
+                        done.replayed += 1
+                    replayed |= ids
         finally:
             for publisher in publishers.values():
                 publisher.close()
@@ -130,13 +141,16 @@ class DeadLetters:
 
     def discard(self, *, chosen: Chosen, limit: int = 1_000_000) -> int:
         """Remove the chosen letters for good; their keys stay parked, so a repeat does not run."""
-        with self._fetched(limit) as found:
-            gone = [one for one in found if chosen(_letter(one.message))]
-            if gone:
-                self._adapted.acknowledge([one.receipt for one in gone])
-            for one in gone:
-                found.remove(one)
-            return len(gone)
+        count = 0
+        with self._holding() as held:
+            for page in self._pages(held, limit):
+                gone = [one for one in page if chosen(_letter(one.message))]
+                if gone:
+                    self._adapted.acknowledge([one.receipt for one in gone])
+                for one in gone:
+                    held.remove(one)
+                count += len(gone)
+        return count
 
     def close(self) -> None:
         """Close the connection to the broker."""
@@ -149,19 +163,36 @@ class DeadLetters:
         self.close()
 
     @contextlib.contextmanager
-    def _fetched(self, limit: int) -> Iterator[list[Received]]:
-        """All letters, up to the limit; what is still in the list afterwards is given back."""
-        found: list[Received] = []
+    def _holding(self) -> Iterator[list[Received]]:
+        """A list for letters; what is in it at the end is given back."""
+        held: list[Received] = []
         try:
-            while len(found) < limit:
-                some: Sequence[Received] = self._adapted.fetch(min(PAGE, limit - len(found)), QUIET)
-                if not some:
-                    break
-                found.extend(some)
-            yield found
+            yield held
         finally:
-            if found:
-                self._adapted.give_back([one.receipt for one in found], 0.0)
+            if held:
+                self._adapted.give_back([one.receipt for one in held], 0.0)
+
+    def _pages(self, held: list[Received], limit: int) -> Iterator[list[Received]]:
+        """All letters, up to the limit. A broker may not let us hold all of them at a time: then the
+        next page comes when the caller has settled some, and removed them from `held`."""
+        seen = 0
+        while seen < limit:
+            start = len(held)
+            self._fetch(held, start + limit - seen)
+            page, full = held[start:], len(held) >= self.source.most_held
+            seen += len(page)
+            yield page
+            if not full or len(held) == start + len(page):
+                return
+
+    def _fetch(self, held: list[Received], limit: int) -> None:
+        """Add letters until so many are held, or as many as may be, or until there are no more."""
+        while (room := min(limit, self.source.most_held) - len(held)) > 0:
+            joined = getattr(self.source, "joined", True)
+            some: Sequence[Received] = self._adapted.fetch(min(PAGE, room), QUIET)
+            if not some and joined:
+                return
+            held.extend(some)
 
     def _release(self, receiver: Receiver, letter: Letter, by: str, why: str) -> bool:
         """Let the key's next delivery run. False: its outcome is unknown, so it must not run yet."""

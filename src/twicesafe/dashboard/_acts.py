@@ -1,9 +1,10 @@
 """Acts of operators: what each is called, whom it is for, what a form must say, and what really happened.
 
-An act on one key reads the record before and after, and reports both. An act on everything that a filter
+An act on one key is about the run that the page showed: if another one has started since, or was decided on,
+nothing is changed. It reads the record before and after, and reports both. An act on everything that a filter
 matches first shows how many keys that is (the dry run), and is refused if there are more by the time it is
-confirmed. A key that changed since it was found is left alone. The store writes who and why in the same
-transaction as the change.
+confirmed; what happens to each is decided by `act_on_listed`, as on the command line. The store writes who
+and why in the same transaction as the change.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
+from .._core.acting import Fate
+from .._core.commands import Flow
 from .._core.http.message import StoredResponse
 from .._core.http.stored import RESPONSE_CODEC
 from .._core.lifecycle import TRANSITIONS, RecordEvent
@@ -159,7 +163,7 @@ class Answer:
 
 
 def answer(form: Mapping[str, str]) -> Answer:
-    text = form.get("value", "")
+    text = form.get("answer", "")  # not "value": that is a filter, on the same form
     if len(text) > LARGEST:
         raise BadFormError(f"Nothing was changed: the answer has more than {LARGEST:,} characters.")
     if form.get("kind") == "response":
@@ -173,7 +177,7 @@ def answer(form: Mapping[str, str]) -> Answer:
 
 
 def _response(status: str, kind: str, text: str) -> StoredResponse:
-    if not (status.isascii() and status.isdigit() and 200 <= int(status) <= 599):
+    if not 200 <= _number(status) <= 599:
         raise BadFormError("Nothing was changed: the status is a number from 200 to 599.")
     lines = ((b"content-type", kind.encode("latin-1", "replace")),) if kind else ()
     made = StoredResponse(int(status), lines, text.encode("utf-8", "replace"))
@@ -182,6 +186,11 @@ def _response(status: str, kind: str, text: str) -> StoredResponse:
     except NotStorableError as error:
         raise BadFormError(f"Nothing was changed: {error}") from error
     return made
+
+
+def _number(text: str) -> int:
+    """A number of a form; -1: it is none, or far too large."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +211,16 @@ async def on_one(
     asking: Asking, act: Act, record: Record, who: Signed, form: Mapping[str, str]
 ) -> Result:
     given = _given(act, form)
+    if record.key is None:
+        forgotten = "This key is forgotten: nothing is left to change."
+        return Result(
+            changed=False, title="Nothing was changed", details=(forgotten,), record=record
+        )
+    # A form of ours has the fence that its page showed; a page may stay open for hours.
+    seen = _number(form["fence"]) if "fence" in form else record.fence
     try:
-        if not await _do(asking, act, record, who, given, form):
+        request = _request(asking, act, replace(record, fence=seen), who, given, form)
+        if await asking.act(request) is False:
             refused = "The run is over, or this step has a value, which stays."
             return Result(
                 changed=False, title="Nothing was changed", details=(refused,), record=record
@@ -227,37 +244,35 @@ async def on_one(
 def _given(act: Act, form: Mapping[str, str]) -> Answer | None:
     if act.of_step and not form.get("step"):
         raise BadFormError("Nothing was changed: which step is not said.")
-    if act.name == "skip" and not form.get("value", "").strip():
+    if act.name == "skip" and not form.get("answer", "").strip():
         return Answer(None, None)
     return answer(form) if act.name in ("resolve", "signal", "skip") else None
 
 
-async def _do(
+def _request(
     asking: Asking,
     act: Act,
     record: Record,
     who: Signed,
     given: Answer | None,
     form: Mapping[str, str],
-) -> bool:
-    """False: nothing was changed."""
+) -> Flow[Any]:
+    """The act on this record, for the fence that it has here."""
     force, step = form.get("force") == "yes", form.get("step", "")
     value = None if given is None else given.value
     match act.name:
         case "release":
-            await asking.release(record, who.by, who.why, force)
+            return asking.release(record, who.by, who.why, force)
         case "forget":
-            await asking.forget(record, who.by, who.why)
+            return asking.forget(record, who.by, who.why)
         case "restart":
-            await asking.restart(record, who.by, who.why, force)
+            return asking.restart(record, who.by, who.why, force)
         case "signal":
-            return await asking.signal(record, step, value, who.by, who.why)
+            return asking.signal(record, step, value, who.by, who.why)
         case "skip":
-            await asking.skip(record, step, value, who.by, who.why)
-        case _:
-            assert given is not None
-            await asking.resolve(record, value, who.by, who.why, given.codec)
-    return True
+            return asking.skip(record, step, value, who.by, who.why)
+    assert given is not None
+    return asking.resolve(record, value, who.by, who.why, given.codec)
 
 
 # --- everything that a filter matches --------------------------------------------------------
@@ -321,30 +336,31 @@ async def on_all(
     given = answer(form) if act.name == "resolve" else None
     plan = await dry_run(asking, act, filters)
     expected = form.get("count", "")
-    if not expected.isdigit() or plan.count > int(expected):
+    if plan.count > _number(expected):
         return Result(
             changed=False,
             title="Nothing was changed",
             details=(
-                f"{counted(plan.count, 'key')} match now, and you confirmed {expected or 'no number'}.",
+                f"{counted(plan.count, 'key')} match now, and you confirmed {visible(expected) or 'no number'}.",
                 "Look at the new count, then confirm again.",
             ),
         )
     done, refused, moved, cut = 0, [], 0, ""
     for record in await _collected(asking, plan):
         try:
-            now = await asking.record(record.id)
-            if now is None or (now.state, now.fence) != (record.state, record.fence):
-                moved += 1  # it was another key's turn: a worker or another operator has it
-                continue
-            await _do(asking, act, record, who, given, {})
+            request = None
+            if record.key is not None:
+                request = _request(asking, act, record, who, given, {})
+            fate, why = await asking.act_on_listed(record, request)
         except StoreUnavailableError as error:
             cut = f"{error}. It is not known whether the last key was changed. {_LOOK}"
             break
-        except TwicesafeError as error:
-            refused.append(str(error))
-        else:
+        if fate is Fate.DONE:
             done += 1
+        elif fate is Fate.REFUSED:
+            refused.append(f"key {record.short}: {why}")
+        else:
+            moved += 1  # a worker or another operator has it
     _log.info(
         "%s %s on %s: %d changed, %d refused, %d changed meanwhile: %s",
         *(visible(who.by), act.name, visible(filters.words()), done, len(refused), moved),

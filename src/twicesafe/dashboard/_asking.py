@@ -11,6 +11,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from .._core.acting import Happened, act_on_listed
 from .._core.commands import Flow
 from .._core.health import Health, Thresholds
 from .._core.outbox_requests import Backlog, Depth, OutboxRequest, ParkedLane, ParkedLanes, Unpark
@@ -160,10 +161,17 @@ class Asking:
 
     # -- acting -------------------------------------------------------------------------------
 
-    async def release(self, record: Record, by: str, why: str, force: bool = False) -> None:
-        await self._ask("release", record.key, by=by, why=why, force=force)
+    async def act(self, request: Flow[Any]) -> Any:
+        return await self._run(request)
 
-    async def resolve(self, record: Record, value: Any, by: str, why: str, codec: Any) -> None:
+    async def act_on_listed(self, record: Record, request: Flow[None] | None) -> Happened:
+        return await self._run(act_on_listed(record, request))
+
+    def release(self, record: Record, by: str, why: str, force: bool = False) -> Flow[None]:
+        found: Flow[None] = self._receiver._release(record.key, by, why, force, record.fence)
+        return found
+
+    def resolve(self, record: Record, value: Any, by: str, why: str, codec: Any) -> Flow[None]:
         """``codec``: that of the answer; None: the receiver's own."""
         policy: Policy = self._receiver.policy
         receiver = (
@@ -171,21 +179,27 @@ class Asking:
             if codec is None
             else self._receiver.options(policy=policy.replace(codec=codec))
         )
-        await self._call(receiver.resolve, record.key, value, by=by, why=why)
+        found: Flow[None] = receiver._resolve(record.key, value, by, why, Any, record.fence)
+        return found
 
-    async def forget(self, record: Record, by: str, why: str) -> None:
-        await self._ask("forget", record.key, by=by, why=why)
+    def forget(self, record: Record, by: str, why: str) -> Flow[None]:
+        found: Flow[None] = self._receiver._forget(record.key, by, why)
+        return found
 
-    async def signal(self, record: Record, name: str, value: Any, by: str, why: str) -> bool:
+    def signal(self, record: Record, name: str, value: Any, by: str, why: str) -> Flow[bool]:
         """False: there is a value already, or the run is over."""
-        sent: bool = await self._ask("signal", record.key, name, value, by=by, why=why)
-        return sent
+        found: Flow[bool] = self._receiver._signal(record.key, name, value, Any, by, why)
+        return found
 
-    async def skip(self, record: Record, step: str, value: Any, by: str, why: str) -> None:
-        await self._ask("skip", record.key, step, value, by=by, why=why)
+    def skip(self, record: Record, step: str, value: Any, by: str, why: str) -> Flow[None]:
+        found: Flow[None] = self._receiver._skip(
+            record.key, step, value, by, why, Any, record.fence
+        )
+        return found
 
-    async def restart(self, record: Record, by: str, why: str, force: bool) -> None:
-        await self._ask("restart", record.key, by=by, why=why, force=force)
+    def restart(self, record: Record, by: str, why: str, force: bool) -> Flow[None]:
+        found: Flow[None] = self._receiver._restart(record.key, by, why, force, record.fence)
+        return found
 
     # -- outbox and dead letters --------------------------------------------------------------
 

@@ -26,6 +26,7 @@ LONGEST: Final = 1024
 _STATES: Final = {state.value: state for state in State}
 _CAUSES: Final = {cause.value: cause for cause in Cause}
 _TEXTS: Final = ("value", "error", "since", "older_than", "id")
+_NAMES: Final = frozenset({"state", "scope", "cause", "stuck", *_TEXTS})
 
 AGES: Final = (
     ("any time", "", ""),
@@ -80,22 +81,29 @@ class Filters:
         text = dict.fromkeys(_TEXTS, "")
         stuck, cause, problem = False, None, ""
         for name, given in query:
+            if not given or name not in _NAMES:
+                continue
             if len(given) > LONGEST:
                 problem = f"{name} is longer than {LONGEST:,} characters"
-            elif name == "state" and given:
+            elif name == "state":
                 if given in _STATES:
                     states.append(_STATES[given])
                 else:
                     problem = f"there is no state {visible(given[:40])}"
-            elif name == "cause" and given:
+            elif name == "cause":
                 cause = _CAUSES.get(given)
                 problem = problem or ("" if cause else f"there is no cause {visible(given[:40])}")
-            elif name == "scope" and given:
+            elif name == "scope":
                 scope.append(given)
-            elif name in text:
-                text[name] = given if name == "value" else given.strip()
             elif name == "stuck":
                 stuck = given == "yes"
+                problem = problem or (
+                    "" if stuck else f"stuck is yes or nothing, not {visible(given[:40])}"
+                )
+            elif text[name] and text[name] != given:
+                problem = f"{name} is given twice"
+            else:
+                text[name] = given if name == "value" else given.strip()
         for name in ("since", "older_than"):
             problem = problem or _wrong_duration(text[name])
         text["id"] = text["id"].lower()

@@ -120,10 +120,14 @@ def audit_rows(
             by=visible(entry.by),
             action=entry.action,
             short=entry.id[:4].hex(),
-            key=shortened(entry.value, 40) if access.show_keys else "",
-            path=f"keys/{entry.id.hex()}",
+            key=_subject(entry) if access.show_keys or entry.lane else "",
+            path=f"keys/{entry.id.hex()}" if entry.lane is None else "outbox",
             was=entry.state_before,
             why=visible(entry.why),
         )
         for entry in entries
     )
+
+
+def _subject(entry: AuditEntry) -> str:
+    return shortened(entry.value, 40) if entry.lane is None else "lane"

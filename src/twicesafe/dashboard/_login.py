@@ -19,7 +19,7 @@ from ..errors import ConfigurationError
 from ._access import FORBIDDEN, Access
 from ._shield import new_token
 
-__all__ = ["SESSION_COOKIE", "Login", "Throttle"]
+__all__ = ["SESSION_COOKIE", "Login", "Throttle", "check_token"]
 
 SESSION_COOKIE: Final = "twicesafe_session"
 SHORTEST: Final = 16
@@ -37,11 +37,7 @@ class Login:
         if not tokens:
             raise ConfigurationError("a login needs a token")
         for token in tokens:
-            if len(token) < SHORTEST:
-                raise ConfigurationError(
-                    f"the token of the dashboard has {len(token)} characters: use at least {SHORTEST}, like "
-                    "the output of `openssl rand -base64 32`"
-                )
+            check_token(token)
         self._accesses = [(_digest(token), access) for token, access in tokens.items()]
         self._clock = clock
         self._sessions: OrderedDict[bytes, tuple[float, Access]] = OrderedDict()
@@ -79,6 +75,14 @@ class Login:
     def leave(self, cookie: str | None) -> None:
         with self._lock:
             self._sessions.pop(_digest(cookie or ""), None)
+
+
+def check_token(token: str) -> None:
+    if len(token) < SHORTEST:
+        raise ConfigurationError(
+            f"the token of the dashboard has {len(token)} characters: use at least {SHORTEST}, like "
+            "the output of `openssl rand -base64 32`"
+        )
 
 
 class Throttle:

@@ -234,6 +234,8 @@ class StepRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPage:
     row: KeyRow
+    fence: int
+    """An act is about this one."""
     meaning: str
     facts: tuple[tuple[str, str], ...]
     moments: tuple[Moment, ...]
@@ -262,6 +264,7 @@ def key_page(
     running = record.state is State.IN_PROGRESS
     return KeyPage(
         row=key_row(record, access, now),
+        fence=record.fence,
         meaning=meaning,
         facts=tuple(_facts(record, access)),
         moments=tuple(_moment(entry, now) for entry in timeline(record, audit, seen, now)),

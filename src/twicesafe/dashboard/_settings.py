@@ -14,7 +14,7 @@ from ..configuration._kinds import SECRET, URLS, Url
 from ..configuration._model import Section
 from ..errors import ConfigurationError
 from ._access import Access
-from ._login import Login
+from ._login import Login, check_token
 from ._metrics import check_metrics_url
 from ._shield import LOOPBACK, checked_hosts
 
@@ -53,8 +53,11 @@ class DashboardSettings:
         for url in self.metrics:
             check_metrics_url(url)
         for name in ("token", "read_token"):
-            if getattr(self, name) and getattr(self, f"{name}_file"):
+            if not (token := getattr(self, name)):
+                continue
+            if getattr(self, f"{name}_file"):
                 raise ConfigurationError(f"{name} and {name}_file are both set: keep one")
+            check_token(token)  # so that `twicesafe config check` says it, too
 
     def login(self) -> Login | None:
         """The login; None: no token is set."""

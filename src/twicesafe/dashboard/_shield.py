@@ -124,10 +124,18 @@ def refusal(headers: Mapping[str, str], cookie: str, field: str) -> str:
     if site is not None and site != "same-origin":
         return "it comes from another site"
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+    if origin is not None and _host_and_port(origin) != headers.get("host", "").lower():
         return "it comes from another origin"
     if not cookie or not field:
         return "its form has no token: load the page again, with cookies allowed"
     if not hmac.compare_digest(cookie.encode(), field.encode()):
         return "the token of its form is not that of this browser: load the page again"
     return ""
+
+
+def _host_and_port(origin: str) -> str:
+    """Of an Origin field; empty: it is none that we could compare."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

@@ -149,10 +149,18 @@ class Visits:
             name,
             value,
             path=request.scope.get("root_path", "") or "/",
-            secure=request.url.scheme == "https",
+            secure=_came_by_tls(request),
             httponly=True,
             samesite="strict",
         )
+
+
+def _came_by_tls(request: Request) -> bool:
+    """Whether the browser uses https, even if a proxy ends it. Fields of the request are believed here: a
+    sender who invents one only gets a cookie that its own browser keeps from plain http."""
+    passed_on = request.headers.get("x-forwarded-proto", "").strip().lower()
+    is_own = request.headers.get("origin", "").lower().startswith("https://")
+    return request.url.scheme == "https" or passed_on == "https" or is_own
 
 
 async def _form(request: Request) -> list[tuple[str, str]]:

@@ -30,7 +30,9 @@ import msgspec
 
 from .._core.consuming.message import Message, body_of, key_of
 from .._core.consuming.recovery import Recover, default_recovery
-from .._core.handler_profile import FingerprintSetting, scope_of_function
+from .._core.handler_profile import FingerprintSetting, expect_done, scope_of_function
+from .._core.sqs_wire import BODY, ID, OURS, deduplication_id, headers_of
+from .._core.sqs_wire import body_of as body_of_text
 from .._values.keys import KeyLike
 from .._values.policy import Policy
 from .._values.settings import seconds
@@ -72,7 +74,8 @@ def batch_handler(
     """Make ``function(message)`` the handler of a Lambda function with a batch of records.
 
     The key is what ``key`` returns. Without it: the id in the producer's headers, else the
-    deduplication id of a FIFO queue, the message id of SQS, or the event id of a stream. The scope is
+    deduplication id of a FIFO queue if the producer gave it, the message id of SQS, or the event id
+    of a stream. The scope is
     the receiver's, then ``scope`` (by default the function's module and name), then the ARN.
     """
     check_receiver(receiver, Receiver, "batch_handler")
@@ -181,7 +184,7 @@ def _was_sent(
 ) -> bool:
     """Whether the letter was taken; if not, the message is delivered again, and then its letter."""
     try:
-        dead_letter(message, error)
+        expect_done(dead_letter(message, error), "dead_letter=")
     except Exception:
         _log.exception("the dead letter of %s was not sent", message.position)
         return False
@@ -245,22 +248,27 @@ def _read(found: list[dict[str, Any]]) -> Iterator[_Record]:
 
 def _sqs(raw: dict[str, Any], arn: str) -> _Record:
     known, id_ = raw.get("attributes", {}), raw["messageId"]
-    texts = {
-        name.lower(): value["stringValue"]
-        for name, value in raw.get("messageAttributes", {}).items()
-        if value.get("stringValue") is not None
-    }
+    headers = headers_of(
+        {name: _attribute(given) for name, given in raw.get("messageAttributes", {}).items()}
+    )
     ordered = arn.endswith(".fifo")  # groups of a standard queue share it fairly, without an order
     message = Message(
-        id=known.get("MessageDeduplicationId") or id_,
+        id=headers.get(ID) or deduplication_id(known, raw["body"]) or id_,
         topic=_name(arn),
-        body=raw["body"].encode(),
+        body=body_of_text(raw["body"], headers.get(BODY)),
         key=known.get("MessageGroupId") if ordered else None,
-        headers=texts,
+        headers={name: value for name, value in headers.items() if name not in OURS},
         deliveries=int(known.get("ApproximateReceiveCount", 1)),
         position=id_,
     )
     return _Record(message, id_, arn)
+
+
+def _attribute(given: dict[str, Any]) -> dict[str, Any]:
+    """As SQS itself spells it: Lambda has other names, and bytes in base64."""
+    if given.get("stringValue") is not None:
+        return {"StringValue": given["stringValue"]}
+    return {"BinaryValue": base64.b64decode(given.get("binaryValue") or "")}
 
 
 def _kinesis(raw: dict[str, Any], arn: str) -> _Record:

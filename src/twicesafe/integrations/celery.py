@@ -46,6 +46,9 @@ __all__ = ["idempotent_task", "settings_problems"]
 
 _log = logging.getLogger("twicesafe")
 
+_BEGUN: Final = "twicesafe_begun"
+"""Set on a request whose task runs under its claim."""
+
 VISIBILITY: Final = 3600
 """The visibility time-out of Celery's Redis transport, in seconds, if none is set."""
 
@@ -75,9 +78,12 @@ def idempotent_task(receiver: Receiver, *, key: Callable[..., KeyLike] | None = 
                 _log.warning("task %s: %s", cls.name, problem)
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            id_ = self.request.id
-            if id_ is None or _is_celerys_own(self):  # None: called as a function, not by a worker
+            request = self.request
+            id_ = request.id
+            # None: called as a function, not by a worker. Begun: a task that calls itself.
+            if id_ is None or _BEGUN in request.__dict__ or _is_celerys_own(self):
                 return super().__call__(*args, **kwargs)
+            setattr(request, _BEGUN, True)
 
             def make() -> Any:
                 given = Key(id_) if key is None else key(*args, **kwargs)

@@ -18,6 +18,7 @@ become what FastStream does:
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -43,7 +44,7 @@ with driver("faststream"):
 
 __all__ = ["IdempotentMessages"]
 
-DeadLetters: TypeAlias = Callable[[StreamMessage[Any], Exception], Awaitable[object]]
+DeadLetters: TypeAlias = Callable[[StreamMessage[Any], Exception], object]
 
 _log = logging.getLogger("twicesafe")
 
@@ -51,7 +52,7 @@ _log = logging.getLogger("twicesafe")
 class IdempotentMessages:
     """Put it into the ``middlewares`` of a broker or a router.
 
-    ``key``, ``recover`` and ``dead_letter`` get FastStream's message; ``dead_letter`` is async.
+    ``key``, ``recover`` and ``dead_letter`` get FastStream's message; ``dead_letter`` may be async.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class _Delivery(BaseMiddleware[Any, Any]):
     ) -> Any:
         settings = self.settings
         subscriber = self.context.get_local("handler_").calls.name or "subscriber"
-        owner = settings.receiver.options(scope=(*settings.receiver.scope, subscriber))
+        place = _place(msg.raw_message)
+        scope = (*settings.receiver.scope, subscriber, *([place] if place else []))
+        owner = settings.receiver.options(scope=scope)
 
         def make() -> Any:
             return delivery(owner, settings.key(msg), settings.recover, msg, call_next, (msg,))
@@ -108,7 +111,9 @@ class _Delivery(BaseMiddleware[Any, Any]):
 async def _was_sent(dead_letter: DeadLetters, msg: StreamMessage[Any], error: Exception) -> bool:
     """Whether the letter was taken; if not, the message is delivered again, and then its letter."""
     try:
-        await dead_letter(msg, error)
+        told = dead_letter(msg, error)
+        if inspect.isawaitable(told):
+            await told
     except Exception:
         _log.exception("the dead letter of %s was not sent", msg.message_id)
         return False
@@ -123,14 +128,25 @@ def message_key(msg: StreamMessage[Any]) -> KeyLike:
     return key_of(Message(id_ or None, "", b"", headers=headers, position=_position(raw)))
 
 
+def _place(raw: Any) -> str:
+    """Where a producer's ids are unique: one subscriber may listen to several topics or streams."""
+    if isinstance(raw, dict):
+        return str(raw.get("channel", ""))
+    try:
+        return _text(raw, "topic") or str(raw.metadata.stream)
+    except Exception:
+        return ""
+
+
 def _position(raw: Any) -> str:
     if isinstance(raw, dict):  # Redis: the ids of stream entries; lists and channels have none
         return "/".join(bytes(one).decode() for one in raw.get("message_ids", ()))
     parts = [_text(raw, name) for name in ("topic", "partition", "offset")]  # Kafka
-    if all(parts):
-        return "/".join(parts)
+    if all(parts):  # with the time: a topic or a stream that is created again counts anew
+        return "@".join(filter(None, ("/".join(parts), _text(raw, "timestamp"))))
     try:
-        return f"{raw.metadata.stream}/{raw.metadata.sequence.stream}"  # NATS JetStream
+        about = raw.metadata  # NATS JetStream
+        return f"{about.stream}/{about.sequence.stream}@{about.timestamp.isoformat()}"
     except Exception:
         return ""
 

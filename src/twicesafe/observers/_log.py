@@ -10,6 +10,7 @@ Lines contain the short form of the key (`Key.short`), never its text, and never
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -124,8 +125,12 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _as_json(fields: dict[str, Any]) -> str:
-    return msgspec.json.encode(fields).decode()
+def _as_json(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    if text.isprintable():
+        return text
+    # JSON may contain what a terminal interprets, such as C1 controls and bidi marks.
+    return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
 
 
 def _as_text(fields: dict[str, Any]) -> str:
@@ -139,4 +144,4 @@ def _quoted(value: Any) -> str:
     """As it is, or as JSON if it has spaces or quotes: then the line can still be split."""
     if isinstance(value, str) and value.isprintable() and not set(value) & {" ", '"', "="}:
         return value
-    return msgspec.json.encode(value).decode()
+    return _as_json(value)

@@ -14,6 +14,7 @@ context into every message. If the surrounding span is not sampled, no span is m
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
@@ -34,6 +35,7 @@ with driver("opentelemetry"):
 
 __all__ = ["OpenTelemetryObserver"]
 
+_log = logging.getLogger("twicesafe")
 _current_span = trace.get_current_span
 _NOTHING: Final[Mapping[str, str]] = {}
 _UNITS: Final = {"": "1", "seconds": "s", "bytes": "By", "ratio": "1"}
@@ -98,7 +100,11 @@ class OpenTelemetryObserver:
             attributes |= {"twicesafe.attempt": claim.attempt, "twicesafe.fence": claim.fence}
             if claim.cause is not None:
                 attributes["twicesafe.cause"] = claim.cause.value
-        span = self._spans.start_span(name, attributes=attributes)
+        try:
+            span = self._spans.start_span(name, attributes=attributes)
+        except Exception:  # of a sampler or a span processor: the work must not depend on it
+            _log.exception("a span could not be started; the handler runs without it")
+            return run()
         if claim is not None:
             claim.origin = _packed(span) or claim.origin
         with trace.use_span(
@@ -107,7 +113,7 @@ class OpenTelemetryObserver:
             value = _ended_by_error(span, run)
         if type(value) is CoroutineType and _has_loop():
             return _awaited(span, value)
-        span.end()
+        _end(span)
         return value
 
     # -- spans of what is over ----------------------------------------------------------------
@@ -254,7 +260,7 @@ async def _awaited(span: Span, work: Coroutine[Any, Any, Any]) -> Any:
         except BaseException as error:
             _fail(span, error)
             raise
-    span.end()
+    _end(span)
     return value
 
 
@@ -263,4 +269,12 @@ def _fail(span: Span, error: BaseException) -> None:
     name = type(error).__qualname__
     span.set_attribute("error.type", name)
     span.set_status(trace.Status(trace.StatusCode.ERROR, name))
-    span.end()
+    _end(span)
+
+
+def _end(span: Span) -> None:
+    """The work is done: a span processor that raises must not make it look failed, and run again."""
+    try:
+        span.end()
+    except Exception:
+        _log.exception("a span could not be ended")

@@ -22,7 +22,7 @@ from .._values.keys import Key
 from ..errors import ConfigurationError
 from ..events import Event
 from ._table import OF_RECEIVERS, Metric, Source, compiled, together
-from ._tally import Cell, Tally
+from ._tally import Cell, Tally, label_of
 
 with driver("prometheus_client"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -51,8 +51,14 @@ class PrometheusObserver:
     ) -> None:
         found = _counting.get(registry)
         if found is None:
-            several = "PROMETHEUS_MULTIPROC_DIR" in os.environ
-            found = _counting[registry] = (_Objects if several else _Read)(registry, scope)
+            several = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+            if several is not None and not (os.path.isdir(several) and os.access(several, os.W_OK)):
+                raise ConfigurationError(
+                    f"PROMETHEUS_MULTIPROC_DIR={several!r} is not a directory that this process can write to: "
+                    "create it, empty, before the first process starts, or unset the variable"
+                )
+            made = _Read if several is None else _Objects
+            found = _counting[registry] = made(registry, scope)
         elif found.scope is not scope:
             raise ConfigurationError(
                 "this registry already has a PrometheusObserver with another scope=: use the same "
@@ -123,7 +129,7 @@ class _Objects:
 
         def update(event: Any) -> None:
             for labels, number in numbers(event):
-                values = labels if scope is None else (*labels, scope(event.key))
+                values = labels if scope is None else (*labels, label_of(scope, event.key))
                 bound = acts.get(values)
                 if bound is None:
                     child = made.labels(*values) if values else made

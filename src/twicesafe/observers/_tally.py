@@ -23,7 +23,7 @@ from .._values.keys import Key
 from ..events import Event
 from ._table import OF_RECEIVERS, Metric, Source, compiled
 
-__all__ = ["Cell", "Tally"]
+__all__ = ["Cell", "Tally", "label_of"]
 
 Cell: TypeAlias = list[float]
 _Update: TypeAlias = Callable[[Any], object]
@@ -124,11 +124,19 @@ class Tally:
             assert scope is not None
             for event in events:
                 try:
-                    update((event,), scope(event.key))
+                    update((event,), label_of(scope, event.key))
                 except Exception:  # of the user's scope function
                     _log.exception("%s was not counted", type(event).__name__)
 
         return update if scope is None else update_scoped
+
+
+def label_of(scope: Callable[[Key], str], key: Key) -> str:
+    """The label of a key. One that is no text would break every later scrape of the registry."""
+    label: object = scope(key)
+    if not isinstance(label, str):
+        raise TypeError(f"scope= must return text, not {type(label).__name__}")
+    return label
 
 
 def _empty(row: Metric) -> Cell:

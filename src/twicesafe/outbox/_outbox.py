@@ -322,9 +322,7 @@ class AsyncOutbox(_Outbox):
 
 def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:
     if not _reason(by, "by").strip():
-        raise UsageError(
-            "by= is required: the name of the operator, which is kept with a skipped message"
-        )
+        raise UsageError("by= is required: the name of the operator, which is written to the audit")
     try:
         return Unpark(bytes.fromhex(lane), skip, by, _reason(why, "why"))
     except (TypeError, ValueError):

@@ -220,8 +220,8 @@ class ReceiverBase:
     # -- operator requests --------------------------------------------------------------------
 
     def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-        if type(ask) is Release and self._keeps_steps:
-            yield from operations.release_run(key, ask)
+        if self._keeps_steps:
+            yield from operations.operate_run(key, ask)
         else:
             yield from operations.operate(key, ask)
         cache = self._runtime.cache
@@ -232,15 +232,22 @@ class ReceiverBase:
         retention = self._resolved.retention_ms
         return self._operate(key, Release(key.id, by, why, retention, force, fence))
 
-    def _restart(self, key: Key, by: str, why: str, force: bool) -> Flow[None]:
-        return self._operate(key, Restart(key.id, by, why, FOREVER, force))
+    def _restart(self, key: Key, by: str, why: str, force: bool, fence: int | None) -> Flow[None]:
+        return self._operate(key, Restart(key.id, by, why, FOREVER, force, fence))
 
     def _skip(
-        self, key: Key, name: str, value: object, by: str, why: str, returns: Any
+        self,
+        key: Key,
+        name: str,
+        value: object,
+        by: str,
+        why: str,
+        returns: Any,
+        fence: int | None,
     ) -> Flow[None]:
         payload = self._resolved.codec.encode(value, returns)
         payload = encrypted_step(self._resolved.cipher, key.id, checked_name(name, key), payload)
-        return completing.skip_step(key, checked_name(name, key), payload, by, why)
+        return completing.skip_step(key, checked_name(name, key), payload, by, why, fence)
 
     def _signal(
         self, key: Key, name: str, value: object, returns: Any, by: str, why: str

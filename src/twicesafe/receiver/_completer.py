@@ -64,7 +64,7 @@ class CompletionReport(msgspec.Struct):
         """All runs that were due."""
         return self.completed + self.suspended + self.failed + self.parked + self.skipped
 
-    def count(self, error: Exception | None) -> None:
+    def count(self, error: BaseException | None) -> None:
         """Count a run that ended like this. A failure is logged."""
         if error is None:
             self.completed += 1
@@ -126,7 +126,9 @@ class Completes(ReceiverBase):
                 _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
                 return
             durable._answer(call)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # of the function: the other runs are not its business
             report.count(error)
         else:
             report.count(None)
@@ -170,6 +172,8 @@ class AsyncCompletes(ReceiverBase):
         return report
 
     async def _complete(self, run: DueRun, report: CompletionReport) -> None:
+        import asyncio
+
         try:
             durable, call, why = _call_of(self, run)
             if durable is None:
@@ -178,7 +182,9 @@ class AsyncCompletes(ReceiverBase):
                 _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
                 return
             await durable._answer(call)
-        except Exception as error:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # of the function: the other runs are not its business
             report.count(error)
         else:
             report.count(None)
@@ -208,15 +214,17 @@ class Completer(_CompleterBase):
     def run(self) -> None:
         """Work in this thread, until another one calls `stop`."""
         while not self._stopped.is_set():
-            self._round()
+            try:
+                report, stops = CompletionReport(), self._stopped.is_set
+                self._receiver._complete_round(ROUND, self._concurrency, report, stops)
+            except Exception as error:
+                _log_failed(error)
+            except BaseException as error:
+                # In our own thread it is from a run (`sys.exit()` in a step), not for this process.
+                if threading.current_thread() is not self._thread:
+                    raise
+                _log_failed(error)
             self._stopped.wait(self._every)
-
-    def _round(self) -> None:
-        try:
-            report, stops = CompletionReport(), self._stopped.is_set
-            self._receiver._complete_round(ROUND, self._concurrency, report, stops)
-        except Exception as error:
-            _log_failed(error)
 
     def start(self) -> None:
         """Work in a thread of its own, until `stop`."""
@@ -293,6 +301,6 @@ class AsyncCompleter(_CompleterBase):
         await self.stop()
 
 
-def _log_failed(error: Exception) -> None:
+def _log_failed(error: BaseException) -> None:
     foreign = not isinstance(error, TwicesafeError)
     _log.warning("a round of the completer failed: %s", error, exc_info=foreign)

@@ -111,6 +111,10 @@ class _Arguments:
             raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
         bound = inspect.BoundArguments(self._signature, named)
         bound.apply_defaults()
+        try:
+            self._signature.bind(*bound.args, **bound.kwargs)
+        except TypeError as error:  # it takes more than it did
+            raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
         return bound.args, bound.kwargs
 
 
@@ -176,12 +180,13 @@ class _DurableBase(Generic[P]):
         return owner.key(key(*args, **kwargs))  # type: ignore[no-any-return]
 
     def _call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key | None = None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], run: DueRun | None = None
     ) -> Call:  # fmt: skip
+        """`run`: it is stored, so that nothing about it is made again from its arguments."""
         named = self._arguments.bind(args, kwargs)
-        full = self._key(named, args, kwargs) if key is None else key
-        stored = b""
-        if self._given.complete:
+        full = self._key(named, args, kwargs) if run is None else run.key
+        stored = b"" if run is None else run.arguments
+        if run is None and self._given.complete:
             stored = self._arguments.encode(named, self._policy.codec)
             stored = encrypted_arguments(self._policy.cipher, full.id, self.name, stored)
 
@@ -191,7 +196,10 @@ class _DurableBase(Generic[P]):
         owner = self._owner
         unchecked = owner.options(fingerprint=False)
         call: Call = unchecked._call(full, invoke, self._profile, args, kwargs)
-        call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
+        if run is None:
+            call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
+        else:
+            call.fingerprint, call.policy = run.fingerprint, self._not_waiting
         call.durable = RunCall(
             self.name, stored, self._given.complete, self._holds, invoke, owner._tracer
         )
@@ -205,9 +213,7 @@ class _DurableBase(Generic[P]):
         cipher, codec = self._policy.cipher, self._policy.codec
         stored = readable_arguments(cipher, run.key.id, run.function, run.arguments)
         args, kwargs = self._arguments.decode(stored, codec)
-        call = self._call(args, kwargs, run.key)
-        call.fingerprint, call.policy = run.fingerprint, self._not_waiting
-        return call
+        return self._call(args, kwargs, run)
 
     def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Submit]:
         if not self._given.complete:
@@ -353,18 +359,31 @@ class Durables(ReceiverBase):
         *,
         by: str,
         why: str = "",
+        fence: int | None = None,
         returns: Any = Any,
     ) -> None:
         """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
 
         In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
-        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data.
+        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
+        only if the record still has the fence that you saw (`Record.fence`).
         """
-        self._runtime.run(self._skip(self.key(key), step, value, by, why, returns))
+        self._runtime.run(self._skip(self.key(key), step, value, by, why, returns, fence))
 
-    def restart(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
-        """Release a run and drop its recorded steps: it starts from the beginning, effects included."""
-        self._runtime.run(self._restart(self.key(key), by, why, force))
+    def restart(
+        self,
+        key: KeyLike,
+        *,
+        by: str,
+        why: str = "",
+        force: bool = False,
+        fence: int | None = None,
+    ) -> None:
+        """Release a run and drop its recorded steps: it starts from the beginning, effects included.
+
+        ``fence``: only if the record still has the fence that you saw (`Record.fence`).
+        """
+        self._runtime.run(self._restart(self.key(key), by, why, force, fence))
 
     def durable(
         self,
@@ -419,18 +438,31 @@ class AsyncDurables(ReceiverBase):
         *,
         by: str,
         why: str = "",
+        fence: int | None = None,
         returns: Any = Any,
     ) -> None:
         """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
 
         In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
-        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data.
+        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
+        only if the record still has the fence that you saw (`Record.fence`).
         """
-        await self._runtime.run(self._skip(self.key(key), step, value, by, why, returns))
+        await self._runtime.run(self._skip(self.key(key), step, value, by, why, returns, fence))
 
-    async def restart(self, key: KeyLike, *, by: str, why: str = "", force: bool = False) -> None:
-        """Release a run and drop its recorded steps: it starts from the beginning, effects included."""
-        await self._runtime.run(self._restart(self.key(key), by, why, force))
+    async def restart(
+        self,
+        key: KeyLike,
+        *,
+        by: str,
+        why: str = "",
+        force: bool = False,
+        fence: int | None = None,
+    ) -> None:
+        """Release a run and drop its recorded steps: it starts from the beginning, effects included.
+
+        ``fence``: only if the record still has the fence that you saw (`Record.fence`).
+        """
+        await self._runtime.run(self._restart(self.key(key), by, why, force, fence))
 
     def durable(
         self,

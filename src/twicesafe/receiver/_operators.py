@@ -174,7 +174,7 @@ class Operators(ReceiverBase):
         return self._runtime.run(operations.audit(self.key(key)))
 
     def audit_log(self, *, limit: int = 100, since: When | None = None) -> list[AuditEntry]:
-        """The last operator actions on all keys, newest first.
+        """The last operator actions on all keys and outbox lanes, newest first.
 
         An action is kept as long as its record. ``since``: only those within this time (``"2h"``), or
         since this datetime.
@@ -337,7 +337,7 @@ class AsyncOperators(ReceiverBase):
         return await self._runtime.run(operations.audit(self.key(key)))
 
     async def audit_log(self, *, limit: int = 100, since: When | None = None) -> list[AuditEntry]:
-        """The last operator actions on all keys, newest first.
+        """The last operator actions on all keys and outbox lanes, newest first.
 
         An action is kept as long as its record. ``since``: only those within this time (``"2h"``), or
         since this datetime.

@@ -109,11 +109,20 @@ class _StepsBase:
         undo: Callable[[Any], Any] | None,
     ) -> StepCall:
         profile, probe = profile_of(function), self._options.probe
+        try:
+            print_ = fingerprint(profile.named(args, kwargs))
+        except UsageError as error:
+            why = str(error).rsplit(": ", 1)[0]
+            raise UsageError(
+                f"the arguments of the step {name!r} cannot be compared on a resume ({why}); pass plain "
+                "data, and let the function get everything else itself (a method, a closure)",
+                key=self.key,
+            ) from error
         return StepCall(
             name,
             "run",
             functools.partial(function, *args, **kwargs),
-            fingerprint(profile.named(args, kwargs)),
+            print_,
             profile.declared,
             undo,
             self._options,
@@ -152,6 +161,8 @@ class _StepsBase:
         return StepCall(name, "capture", function, declared=declared)
 
     def _abort(self, reason: object) -> NoReturn:
+        self._state.refuse_inside("the run was aborted")
+        self._state.check_open()
         self._state.aborted = str(reason) or "aborted"
         raise Unwind
 

@@ -135,7 +135,9 @@ class MemoryRuns:
             steps[ask.name] = step
             if ask.by and before is not None:
                 self._keep_trail(ask, now, before.state)
-            self._runs.setdefault(ask.id, _Kept("", b"", False, now + ask.retention))
+            kept_run = self._runs.setdefault(ask.id, _Kept("", b"", False, 0))
+            if step.fence == 0:  # there is no run yet: it waits for it
+                kept_run.due_at = max(kept_run.due_at, now + ask.retention)
         if row is not None:
             self._rows[ask.id] = row
             self._look_at(ask.id, now)
@@ -168,6 +170,11 @@ class MemoryRuns:
 
     def tidy_runs(self, ask: TidyRuns) -> tuple[int, bytes]:
         now = self._now()
+        if ask.only:
+            gone = ask.only in self._runs and self._look(ask.only, now)
+            if gone == run_lifecycle.DUE:
+                self._runs[ask.only].due_at = now
+            return int(gone == run_lifecycle.DROP), b""
         ids = sorted(
             id_ for id_, kept in self._runs.items() if kept.due_at <= now and id_ > ask.after
         )

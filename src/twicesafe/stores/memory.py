@@ -9,7 +9,7 @@ Each ``memory://`` is a new store; ``memory://name`` is shared by its name withi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, ClassVar, Self
@@ -185,17 +185,28 @@ class MemoryStore(MemoryRuns, Store):
         )
 
     def browse(self, ask: Browse) -> Page:
-        found = self._found(ask)
-        start = int(ask.after or 0)
-        end = start + ask.limit
-        return Page(found[start:end], str(end) if end < len(found) else "")
+        # The cursor is how many records are older than the last one, whether they match or not: records that
+        # cease to match, or are added, between two pages then hide no other.
+        older = int(ask.after) if ask.after else len(self._rows)
+        found: list[Row] = []
+        after = ""
+        for place, row in self._found(ask, older):
+            if len(found) == ask.limit:
+                return Page(found, after)
+            found.append(row)
+            after = str(place)
+        return Page(found)
 
     def count(self, ask: Count) -> int:
-        return min(ask.limit, len(self._found(ask)))
+        return sum(1 for _ in islice(self._found(ask, len(self._rows)), ask.limit))
 
-    def _found(self, ask: Filter) -> list[Row]:
+    def _found(self, ask: Filter, older: int) -> Iterator[tuple[int, Row]]:
+        """The records that match, newest first, of the oldest ones; each with how many are older."""
         now = self._now()
-        return [row for row in reversed(self._rows.values()) if matches(row, ask, now)]
+        rows = list(islice(self._rows.values(), older))
+        for place in range(len(rows) - 1, -1, -1):
+            if matches(rows[place], ask, now):
+                yield place, rows[place]
 
     def audit_log(self, ask: AuditLog) -> list[AuditEntry]:
         first = moment(ask.since)

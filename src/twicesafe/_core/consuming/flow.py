@@ -128,7 +128,7 @@ class _ConsumerLoop:
             self.fetching = False
             if one.messages:
                 self.empty_since = None
-            elif self.empty_since is None:
+            elif self.empty_since is None and one.joined:
                 self.empty_since = self.asked_at
             self._take_in(one.messages)
         elif isinstance(one, Ended):
@@ -232,9 +232,14 @@ class _ConsumerLoop:
             self.settlement.acknowledge(delivery)
             self.intake.done(delivery)
         elif verdict.action == "retry":
-            report.retried += is_counted(verdict)
+            wait = verdict.retry_after or 0.0
+            if delivery.dead is None:
+                report.retried += is_counted(verdict)
+            elif is_counted(verdict):
+                assert verdict.error is not None
+                self.outage.tell("dead letter", verdict.error.__cause__ or verdict.error, wait)
             delivery.doomed = None  # what is true then is asked again
-            self._rest(delivery, verdict.retry_after or 0.0)
+            self._rest(delivery, wait)
         elif delivery.dead is None:
             assert verdict.error is not None
             self._make_dead(delivery, verdict.error)

@@ -40,6 +40,11 @@ class Outage:
         self._failures += 1
         delay = REST.delay(self._failures, chance(state.owner, self._failures))
         self.until = state.clock() + delay
+        self.tell(what, error, delay)
+
+    def tell(self, what: str, error: BaseException | None, delay: float) -> None:
+        """An event for this failure. It is tried again after the delay; alone, it begins no pause."""
+        state = self._state
         said = cause_of(error) if error is not None else what
         if isinstance(error, StoreUnavailableError):
             state.notify(ev.StoreFailed(None, what, said))

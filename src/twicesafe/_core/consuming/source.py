@@ -6,6 +6,8 @@ decided by `flow`.
 
 - `fetch` waits up to `seconds` for messages and returns at most `most` of them, or none. It may run
   at the same time as one call of another method; two other methods never run at the same time.
+- `joined`, if a source has it: False while the broker has not said which messages are this consumer's
+  (Kafka, while a group forms). A fetch that returns none then does not mean that there are none.
 - `acknowledge` tells the broker that these messages are done. It is called after the record is
   durable. It must not return before the broker has accepted it, where the broker says so. Where only
   a prefix can be committed (Kafka), the source keeps the rest until the gap is closed (`prefix`).

@@ -88,6 +88,8 @@ class ParkedLanes(msgspec.Struct, gc=False):
 
 class Fetched(msgspec.Struct, gc=False):
     messages: Sequence[Received]
+    joined: bool = True
+    """False: the broker has not said yet which messages are ours, so none does not mean none."""
 
 
 class FetchFailed(msgspec.Struct):
@@ -144,7 +146,7 @@ class ConsumerState:
         most_held: int,
         ordered: bool,
         leases: bool,
-        patience: float,
+        patience: Callable[[], float],
         can_delay: bool,
         clock: WorkerClock,
         notify: Callable[[ev.Event], None],
@@ -165,7 +167,7 @@ class ConsumerState:
         self.ordered = ordered
         self.leases = leases
         """Lease mode: this flow claims and records. Else the handler does, in its transaction."""
-        self.patience = patience
+        self._patience = patience
         self.can_delay = can_delay
         self.clock = clock
         self.notify = notify
@@ -174,3 +176,8 @@ class ConsumerState:
         self.stopping = False
         self.owner = new_owner()
         self.report = Report()
+
+    @property
+    def patience(self) -> float:
+        """The source's, as it is now: it may learn it only when its broker answers."""
+        return self._patience()

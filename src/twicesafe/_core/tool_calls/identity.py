@@ -4,9 +4,10 @@ A model writes ``10`` or ``10.0`` or ``"10"``, a letter and its accent as one ch
 optional argument as null or not at all. None of these is another operation, so they are made equal
 before anything is compared, with the help of the tool's JSON schema:
 
-    a whole float is an int; a number in quotes is a number where the schema says number
+    a whole float is an int; a number in quotes is a number where the schema says number, at any depth
     text is in the normal form NFC
-    an argument that is absent has the schema's default; null is the same as absent
+    an argument that is absent has the schema's default; null is the same as absent, unless there is
+    a default: then a tool that gets null does something else
 
 What is left differs: ``order-1`` is not ``ORDER-1``, and a list keeps its order.
 
@@ -38,25 +39,57 @@ def normalised(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[
         for name, about in properties.items()
         if isinstance(about, Mapping) and "default" in about and name not in arguments
     }
-    given.update(
-        (name, _as_declared(value, properties.get(name))) for name, value in arguments.items()
-    )
-    return _normal(given)  # type: ignore[no-any-return]
+    given.update(arguments)
+    return _normal(_as_declared(given, schema, schema))  # type: ignore[no-any-return]
 
 
-def _as_declared(value: Any, about: Any) -> Any:
-    """A number that the model put in quotes, where the schema knows numbers and no text."""
-    if type(value) is not str or not isinstance(about, Mapping):
-        return value
-    kinds = {
-        one.get("type") for one in (about, *about.get("anyOf", ())) if isinstance(one, Mapping)
-    }
-    if "string" in kinds or not kinds & {"integer", "number"}:
+def _as_declared(value: Any, about: Any, schema: Mapping[str, Any]) -> Any:
+    """Numbers that the model put in quotes, where the schema knows numbers and no text; at any depth."""
+    meant = _meanings(about, schema)
+    if isinstance(value, Mapping):
+        known = {n: one for m in meant for n, one in _mapping(m.get("properties")).items()}
+        return {name: _as_declared(item, known.get(name), schema) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        inner = next((m["items"] for m in meant if "items" in m), None)
+        return [_as_declared(item, inner, schema) for item in value]
+    kinds = {kind for m in meant for kind in _kinds(m.get("type"))}
+    if type(value) is not str or "string" in kinds or not kinds & {"integer", "number"}:
         return value
     for read in (int, float):
         with suppress(ValueError):
             return read(value)
     return value
+
+
+def _meanings(about: Any, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A schema and what it refers to or combines. One that refers to itself is followed once."""
+    found: list[Mapping[str, Any]] = []
+    open_ = [about]
+    while open_:
+        one = open_.pop()
+        if not isinstance(one, Mapping) or any(one is known for known in found):
+            continue
+        found.append(one)
+        for name in ("anyOf", "oneOf", "allOf"):
+            open_ += one[name] if isinstance(one.get(name), list) else []
+        open_.append(_referred(one.get("$ref"), schema))
+    return found
+
+
+def _referred(reference: Any, schema: Mapping[str, Any]) -> Any:
+    here: Any = schema if isinstance(reference, str) and reference.startswith("#/") else None
+    for part in str(reference).split("/")[1:]:
+        here = _mapping(here).get(part.replace("~1", "/").replace("~0", "~"))
+    return here
+
+
+def _mapping(given: Any) -> Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else {}
+
+
+def _kinds(given: Any) -> list[Any]:
+    """The types that a schema allows: it may say one, or a list of them."""
+    return [one for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)]
 
 
 def _normal(value: Any) -> Any:

@@ -11,6 +11,7 @@ of the claim; `sweep` explains why.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from operator import index
 from typing import Any, ClassVar, Final
 
@@ -22,6 +23,7 @@ from ..._core.protocol import (
     Sweep,
     Verdict,
 )
+from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS
 from ..._values.records import Row, SweepReport
 from ...errors import CorruptRecordError
 from ...stores._base import Program
@@ -39,7 +41,8 @@ from ..sql.layouts import NARROW, Layout
 from ..sql.moving import RecordMoves
 from ..sql.programs import ACTS, NOTHING_SWEPT, READING, SqlPrograms
 from .owner_updates import DONE, owner_updates, owner_values, placeholders, table_of_values
-from .schema import BEGIN
+from .run_programs import MysqlRuns
+from .schema import BEGIN, MysqlSchema
 from .sweep import Sweeper
 
 __all__ = ["NOW", "MysqlPrograms"]
@@ -139,6 +142,21 @@ class MysqlPrograms(SqlPrograms):
     def mark(self, sql: str) -> str:
         return sql.replace("?", "%s")
 
+    def runs_schema(self) -> MysqlSchema:
+        return MysqlSchema("mysql_runs", f"{self.table}_runs")
+
+    @cached_property
+    def runs(self) -> MysqlRuns:
+        return MysqlRuns(self, self.runs_schema())
+
+    def upsert(
+        self, table: str, columns: str, values: str, key: str, changed: Sequence[str]
+    ) -> str:
+        changes = ", ".join(f"{name} = VALUES({name})" for name in changed)
+        return (
+            f"INSERT INTO {table} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}"
+        )
+
     def moving(self) -> RecordMoves:
         return RecordMoves(self, "LEFT(id, 16)")
 
@@ -175,14 +193,20 @@ class MysqlPrograms(SqlPrograms):
     def perform(self, ask: Any) -> Program[Any]:
         """One request."""
         op = ask.op
+        if op in RUN_OPS and not (yield from self.runs.prepared(op)):
+            return WITHOUT_RUNS[op]
         if self.moves is not None and hasattr(ask, "id"):
             yield from atomically(self.moves.fetch((ask.id,)), self.begin)
         if op in READING or op == "sweep":
             return (yield from getattr(self, op)(ask))
+        if op == "load_run":
+            return (yield from self.runs.load_run(ask))
         answer = None
         if type(ask) is ClaimRequest:
-            answer = yield from self._claim_one(ask)
-        elif op in DONE and (yield self._updates[op].one(owner_values(ask, self.stored(ask.id)))):
+            answer = yield from self.claim_one(ask)
+        elif (op == "record_step" and (yield self.runs.lone_step(ask))) or (
+            op in DONE and (yield self._updates[op].one(owner_values(ask, self.stored(ask.id))))
+        ):
             return Ack.OK
         if answer is None:
             answer = yield from atomically(self.decide(ask), self.begin)
@@ -227,7 +251,7 @@ class MysqlPrograms(SqlPrograms):
 
     # -- claims -------------------------------------------------------------------------------
 
-    def _claim_one(self, ask: ClaimRequest) -> Program[Any]:
+    def claim_one(self, ask: ClaimRequest) -> Program[Any]:
         """The answer; None: decide under a lock."""
         if ask.id in self._known:
             # A waiter or a late duplicate: read, and do not lock the row that the owner will write.

@@ -22,14 +22,14 @@ from ...stores._threaded_store import ThreadedStore
 from ..sql.commands import Query, atomically
 from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
-from ..sql.layouts import MOVING, WIDE, layout_findings
+from ..sql.layouts import MOVING, WIDE, Layout, layout_findings
 from ..sql.migrations import migrate_records
 from ..sql.moving import RecordMoves
 from ..sql.programs import ACTS
 from .connection import Session, connect
 from .outbox_programs import MysqlOutbox, MysqlOutboxPort
 from .programs import NOW, MysqlPrograms
-from .schema import MysqlRecordsSchema
+from .schema import MysqlRecordsSchema, MysqlSchema
 from .settings import CONFLICTS, LOCK_WAIT, Settings, code_of, explain, is_demoted, is_lost
 from .sweep import make_gates
 
@@ -68,7 +68,7 @@ OPERATOR_PATIENCE: Final = 1.0
 class MysqlStore(Store):
     """The blocking store, for threads."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True, steps=True)
     dialect = "mysql"
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:
@@ -77,7 +77,7 @@ class MysqlStore(Store):
         self.url = settings.url
         self._schema = MysqlRecordsSchema("mysql", settings.table)
         self._pool: Pool[Session] = Pool(self._connect, settings.pool, settings.timeout)
-        self.programs = MysqlPrograms(settings.table, now=now, layout=WIDE)
+        self.programs = self._programs(WIDE, now=now)
         outbox = MysqlOutbox(settings.table, now, settings.migrate)
         self._outbox = MysqlOutboxPort(outbox, self._run)
         self._most_bytes = 1 << 20
@@ -97,7 +97,9 @@ class MysqlStore(Store):
 
     @classmethod
     def script(cls, url: str) -> str:
-        return MysqlRecordsSchema("mysql", Settings.of(url).table).script()
+        table = Settings.of(url).table
+        runs = MysqlSchema("mysql_runs", f"{table}_runs")
+        return f"{MysqlRecordsSchema('mysql', table).script()}\n{runs.script()}"
 
     def in_transaction(self, style: str = "%s") -> InTransaction:
         from .in_transaction import UTC_NOW, MysqlInTransaction
@@ -132,7 +134,7 @@ class MysqlStore(Store):
                 f"a result of {_size(request)} bytes is more than {self.url} accepts in one statement;"
                 " raise max_allowed_packet on the server, or lower max_result_bytes"
             )
-        if type(request) is ClaimRequest:
+        if isinstance(request, ClaimRequest):
             return self._claim(request)
         if request.op in ACTS:
             return self._act(request)
@@ -266,7 +268,7 @@ class MysqlStore(Store):
         self._most_bytes = session.most_bytes
         if not session.returning and self.programs.returning:
             old = self.programs
-            self.programs = MysqlPrograms(self.settings.table, False, old.now, layout=old.layout)
+            self.programs = self._programs(old.layout, False, old.now)
         return session
 
     # -- upkeep -------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ class MysqlStore(Store):
             self._schema, self._moves, self._migrating, MysqlPrograms.begin, tell
         )
         self.refresh()
-        return done
+        return done + self._run(self.programs.runs.migrated)
 
     def _migrating(self, program: Callable[[], Program[T]]) -> T:
         """Run a part of a migration, again while a table that it locks is in use."""
@@ -313,13 +315,16 @@ class MysqlStore(Store):
         old = self.programs
         return MysqlPrograms(self.settings.table, old.returning, old.now, layout=MOVING).moves  # type: ignore[no-any-return]
 
+    def _programs(self, layout: Layout, returning: bool = True, now: str = NOW) -> MysqlPrograms:
+        programs = MysqlPrograms(self.settings.table, returning, now, layout=layout)
+        programs.migrates = self.settings.migrate
+        return programs
+
     def refresh(self) -> None:
         """Use the layout that the records have now."""
         layout, old = self._run(lambda: self._schema.layout(self.url)), self.programs
         if layout.version > old.layout.version:
-            self.programs = MysqlPrograms(
-                self.settings.table, old.returning, old.now, layout=layout
-            )
+            self.programs = self._programs(layout, old.returning, old.now)
 
     def doctor(self) -> list[Finding]:
         layout, records = self.programs.layout, self.programs.records
@@ -330,9 +335,12 @@ class MysqlStore(Store):
         self._pool.close()
 
 
+_SIZED: Final = ("result", "fingerprint", "error", "after", "arguments")
+
+
 def _size(request: Request) -> int:
     """Bytes of the values that have no fixed size."""
-    values = (getattr(request, name, None) for name in ("result", "fingerprint", "error", "after"))
+    values = (getattr(request, name, None) for name in _SIZED)
     return sum(len(value) for value in values if value)
 
 

@@ -18,7 +18,7 @@ The proof is in docs/decisions/0007-generations.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Final
 
@@ -31,7 +31,7 @@ from .generation_sweep import MOVED, GenerationSweep
 from .programs import PostgresPrograms
 from .schema import GENERATIONS, PostgresRecordsSchema
 from .settings import Settings, code_of
-from .statements import NOW, START, TAKEABLE, Statements
+from .statements import NOW, Statements
 
 __all__ = ["GenerationPrograms", "GenerationSchema", "programs_of", "schema_of"]
 
@@ -51,9 +51,13 @@ def programs_of(
 ) -> PostgresPrograms:
     """The programs of a store for this layout of its records."""
     table = f"{settings.schema}.{settings.table}" if settings.schema else settings.table
-    if not settings.generations:
-        return PostgresPrograms(table, mark, now, layout)
-    return GenerationPrograms(table, mark, round(settings.generations * 1000), now, layout)
+    if settings.generations:
+        period = round(settings.generations * 1000)
+        programs: PostgresPrograms = GenerationPrograms(table, mark, period, now, layout)
+    else:
+        programs = PostgresPrograms(table, mark, now, layout)
+    programs.migrates = settings.migrate
+    return programs
 
 
 class GenerationSchema(PostgresRecordsSchema):
@@ -123,26 +127,25 @@ class _Statements(Statements):
         self._current = current
         super().__init__(records, meta, mark, now, columns)
 
-    def _won(self, many: bool) -> str:
-        start = self._start("s", self._columns)
-        new = {"created_at": START["created_at"].replace("{r}.created_at", "s.created_at")}
+    def _won(self, many: bool, takeable: str, start: Mapping[str, str]) -> str:
+        new = {"created_at": start["created_at"].replace("{r}.created_at", "s.created_at")}
         moved = self._columns.changes(
-            {name: value.format(r="r", new="s.now") for name, value in {**START, **new}.items()}
+            {name: value.format(r="r", new="s.now") for name, value in {**start, **new}.items()}
         )
         return f"""
         , fresh AS (
-            INSERT INTO {self.records} (generation, fence, {", ".join(START)})
-            SELECT {self._current}, (SELECT floor FROM {self.meta}) + 1, {start}
+            INSERT INTO {self.records} (generation, fence, {", ".join(start)})
+            SELECT {self._current}, (SELECT floor FROM {self.meta}) + 1, {self._start("s", start)}
             FROM s WHERE s.state IS NULL
             ON CONFLICT DO NOTHING RETURNING id, fence, attempt, cause)
         , taken AS (
             UPDATE {self.records} r SET generation = {self._current}, fence = r.fence + 1, {moved}
-            FROM s WHERE r.id = s.id AND {TAKEABLE.format(r="s")} AND {TAKEABLE.format(r="r")}
+            FROM s WHERE r.id = s.id AND {takeable.format(r="s")} AND {takeable.format(r="r")}
             RETURNING r.id, r.fence, r.attempt, r.cause)
         , won AS (SELECT * FROM fresh UNION ALL SELECT * FROM taken)"""
 
     def _mine(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
-        asks = self._asks(columns, many)
+        asks = self.asks(columns, many)
         return f"FROM {asks} a WHERE r.id = a.id AND r.owner = a.owner AND r.fence = a.fence"
 
     def _update(self, values: str) -> str:

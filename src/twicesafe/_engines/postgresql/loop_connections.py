@@ -37,6 +37,9 @@ SETTLING: Final = 1.0
 """Seconds that a cancelled call waits for its statement to end in the server."""
 
 
+CLAIMS: Final = frozenset({"claim", "start_run", "submit_run", "abandon"})
+
+
 class SerialConnection:
     """One connection that runs one program at a time. Opened on first use, dropped after any error."""
 
@@ -145,12 +148,15 @@ class LoopConnections:
         self.other = SerialConnection(store)
         self._locked = SerialConnection(store)
         """For claims of keys that an open transaction locks: no other call waits behind them."""
-        claims = self._batcher(self._claims)
+        claims, ends = self._batcher(self._claims), self._batcher(self._ends)
         self._batchers = {
             "claim": claims,
+            "start_run": claims,
+            "submit_run": claims,
             "abandon": claims,
-            "complete": self._batcher(self._ends),
-            "fail": self._batcher(self._ends),
+            "complete": ends,
+            "fail": ends,
+            "record_step": ends,
         }
         self._listener = AsyncListener(store.new_connection)
 
@@ -188,13 +194,13 @@ class LoopConnections:
         return batcher.submit(request)
 
     def _is_locked(self, request: Any) -> bool:
-        return request.op in ("claim", "abandon") and request.id in self._store.programs.locked
+        return request.op in CLAIMS and request.id in self._store.programs.locked
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(requests), BATCH):
             part = requests[start : start + BATCH]
-            connection = self._claims if part[0].op in ("claim", "abandon") else self._ends
+            connection = self._claims if part[0].op in CLAIMS else self._ends
             try:
                 answers += await connection.run(self._all_performed, part)
             except StoreError as error:

@@ -85,6 +85,9 @@ class PostgresOutbox(OutboxPrograms):
     def now(self) -> str:
         return self._now
 
+    def noted(self, text: str) -> bytes:
+        return text.encode()
+
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
         return f"{column} = ANY(?::bigint[])", (list(numbers),)
 

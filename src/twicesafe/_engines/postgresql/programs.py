@@ -9,6 +9,7 @@ lock by the programs that all SQL stores share. The SQL is in `statements`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -25,6 +26,7 @@ from ..._core.protocol import (
     Request,
     Verdict,
 )
+from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS, StartRun, Submit
 from ..._values.records import Row
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Finding, Program
@@ -40,9 +42,11 @@ from ..sql.commands import (
 )
 from ..sql.layouts import NARROW, Layout, layout_findings
 from ..sql.programs import ACTS, READING
+from ..sql.step_rows import ID_BYTES
 from .columns import columns_of
 from .heap_walks import HeapWalks
 from .moving import PostgresMoves
+from .run_programs import PostgresRuns, PostgresRunSchema, run_values, step_values
 from .settings import NOT_FREE, code_of
 from .statements import CHANNEL, NOW, PATIENCE, Statements
 
@@ -52,6 +56,14 @@ Identity: TypeAlias = Callable[[bytes], Any]
 
 _RACES: Final = 5
 """How often a lost race is repeated before the request is decided under a lock."""
+
+UNLOCKED: Final = frozenset({"sweep", "find_due", "tidy_runs", "load_run"})
+"""Requests whose statements are each atomic: they need no transaction around them."""
+
+ANNOUNCED: Final = frozenset(
+    {"release", "resolve", "forget", "abandon", "suspend", "fail_run", "restart"}
+)
+"""Requests decided under a lock whose end a waiter may wait for."""
 
 _LOCKED: Final = 1024
 """How many keys we remember as locked by an open transaction."""
@@ -110,6 +122,16 @@ class PostgresPrograms(HeapWalks):
         yield from ()
         return layout_findings(self.layout)
 
+    def runs_schema(self) -> PostgresRunSchema:
+        return PostgresRunSchema(self.table, self._mark)
+
+    @cached_property
+    def runs(self) -> PostgresRuns:
+        return PostgresRuns(self, self.runs_schema())
+
+    def among(self, ids: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
+        return f"id = ANY (?::{self.kept.id_type}[])", ([self.identity(id_) for id_ in ids],)
+
     def moving(self) -> PostgresMoves:
         return PostgresMoves(self)
 
@@ -137,25 +159,28 @@ class PostgresPrograms(HeapWalks):
     def perform(self, request: Request) -> Program[Any]:
         """One request. Most are answered by one statement."""
         ask: Any = request
+        op = ask.op
+        if op in RUN_OPS and not (yield from self.runs.prepared(op)):
+            return WITHOUT_RUNS[op]
         if self.moves is not None and hasattr(ask, "id"):
             answer = yield from self._fetched(ask)
             if answer is not None:
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
-        kind = _KINDS.get(ask.op)
+        kind = _KINDS.get(op)
         answer = AGAIN
         if kind is not None:
             try:
-                rows = yield Query(
-                    getattr(self._statements, ask.op)[0], kind.values(ask, self.identity)
-                )
+                rows = yield Query(self._statement(op)[0], kind.values(ask, self.identity))
             except StoreUnavailableError as error:
                 (answer,) = yield from self._refused(kind, [ask], error)
             else:
                 if self.locked:
                     self.locked.pop(ask.id, None)
                 answer = kind.answer(ask, rows[0] if rows else None)
+                if op == "start_run":
+                    answer = yield from self._with_steps(ask, answer)
         if answer is AGAIN:
             answer = (yield from self._perform_all([request]))[0]
         elif answer is None:
@@ -164,8 +189,19 @@ class PostgresPrograms(HeapWalks):
             raise answer
         return answer
 
+    def _statement(self, op: str) -> tuple[str, str]:
+        return getattr(self.runs.statements if op in RUN_OPS else self._statements, op)  # type: ignore[no-any-return]
+
+    def _with_steps(self, ask: Any, answer: Any) -> Program[Any]:
+        """The answer to a start, with the steps that are recorded."""
+        if type(answer) is Claimed and answer.verdict is Verdict.WON and answer.steps is None:
+            return (yield from self.runs.with_steps(ask, answer))
+        return answer
+
     def perform_all(self, requests: Sequence[Any]) -> Program[list[Any]]:
         """Many requests: one statement per kind; what is left is decided one by one."""
+        if any(ask.op in RUN_OPS for ask in requests):
+            yield from self.runs.prepared("record_step")
         if self.moves is None:
             return (yield from self._perform_all(requests))
         answers: list[Any] = [None] * len(requests)
@@ -214,7 +250,7 @@ class PostgresPrograms(HeapWalks):
 
     def _group(self, op: str, asks: list[Any]) -> Program[list[Any]]:
         """Requests of one kind on different keys. One that fails does not affect the others."""
-        if op in READING or op == "sweep":
+        if op in READING or op in UNLOCKED:
             answers: list[Any] = []
             for ask in asks:
                 answers += [(yield from self._alone(ask))]
@@ -254,14 +290,22 @@ class PostgresPrograms(HeapWalks):
         kind = _KINDS[op]
         try:
             rows = yield _query(
-                getattr(self._statements, op), [kind.values(ask, self.identity) for ask in asks]
+                self._statement(op), [kind.values(ask, self.identity) for ask in asks]
             )
         except StoreUnavailableError as error:
             return (yield from self._refused(kind, asks, error))
         if self.locked:
             self._forget_locked(asks)
+        if op == "record_step":
+            recorded = {(row[0], row[1]) for row in rows}
+            steps = [(ask.id[:ID_BYTES], ask.name.encode()) for ask in asks]
+            return [Ack.OK if step in recorded else None for step in steps]
         by_id = {row[0]: row for row in rows}
-        return [kind.answer(ask, by_id.get(self.stored(ask.id))) for ask in asks]
+        found = [kind.answer(ask, by_id.get(self.stored(ask.id))) for ask in asks]
+        if op == "start_run":
+            for index, ask in enumerate(asks):
+                found[index] = yield from self._with_steps(ask, found[index])
+        return found
 
     def _refused(
         self, kind: _Kind, asks: list[Any], error: StoreUnavailableError
@@ -289,7 +333,7 @@ class PostgresPrograms(HeapWalks):
         self.locked[ask.id] = None
         if len(self.locked) > _LOCKED:
             self.locked.pop(next(iter(self.locked)), None)
-        is_claim = type(ask) is ClaimRequest
+        is_claim = isinstance(ask, ClaimRequest)
         if (is_claim or ask.op in ACTS) and (yield from self._table_is_free()):
             if is_claim:
                 return Claimed(Verdict.BUSY, wait=_RETRY_WHEN_LOCKED, locked=True)
@@ -310,8 +354,9 @@ class PostgresPrograms(HeapWalks):
 
     def _alone(self, ask: Any) -> Program[Any]:
         try:
-            if ask.op in READING or ask.op == "sweep":
-                return (yield from getattr(self, ask.op)(ask))
+            if ask.op in READING or ask.op in UNLOCKED:
+                where = self.runs if ask.op in RUN_OPS else self
+                return (yield from getattr(where, ask.op)(ask))
             return (yield from self._decide_alone(ask))
         except StoreUnavailableError:
             raise
@@ -325,12 +370,12 @@ class PostgresPrograms(HeapWalks):
             if code_of(error) != NOT_FREE:
                 raise
             return (yield from self._answer_locked(ask, error))
-        if answer is Ack.OK and ask.op in ("release", "resolve", "forget", "abandon"):
+        if answer is Ack.OK and ask.op in ANNOUNCED:
             yield Query(self._announce, (self.stored(ask.id),))
         return answer
 
     def _decide_with_timeout(self, ask: Any) -> Program[Any]:
-        yield Change(f"SET LOCAL lock_timeout = {PATIENCE[type(ask) is ClaimRequest]:d}")
+        yield Change(f"SET LOCAL lock_timeout = {PATIENCE[isinstance(ask, ClaimRequest)]:d}")
         return (yield from self.decide(ask))
 
     def decide(self, ask: Any) -> Program[Any]:
@@ -377,18 +422,23 @@ AGAIN: Final = object()
 def _one_of_each_key(
     requests: Sequence[Any], left: list[int]
 ) -> tuple[dict[str, list[int]], list[int]]:
-    """The first request of each key, by kind, and all others: one statement must not see a key twice."""
+    """The first request of each key, by kind, and all others: one statement must not see a key twice.
+
+    Different steps of one run may be in one statement."""
     turn: dict[str, list[int]] = {}
     waiting: list[int] = []
-    seen: set[bytes] = set()
+    seen: dict[bytes, list[str | None]] = {}
     for index in left:
         ask = requests[index]
         key = getattr(ask, "id", None)
-        if key is not None and key in seen:
-            waiting.append(index)
-            continue
         if key is not None:
-            seen.add(key)
+            step = ask.name if ask.op == "record_step" else None
+            before = seen.setdefault(key, [])
+            waits = bool(before) and (step is None or None in before or step in before)
+            before.append(step)
+            if waits:
+                waiting.append(index)
+                continue
         turn.setdefault(ask.op, []).append(index)
     return turn, waiting
 
@@ -440,6 +490,22 @@ def _renew_values(ask: Renew, identity: Identity) -> tuple[Any, ...]:
     return identity(ask.id), ask.owner, ask.fence, ask.lease
 
 
+def _started(ask: StartRun, row: Any) -> Any:
+    """As `_answered`. A new run has no steps; those of another are read next."""
+    answer = _answered(ask, row[:-1])
+    if type(answer) is not Claimed or answer.verdict is not Verdict.WON:
+        return answer
+    if not row[2]:
+        return None  # a network retry: decided under a lock, as it is rare
+    answer.now, answer.steps = row[1], [] if row[-1] else None
+    return answer
+
+
+def _submitted(ask: Submit, row: Any) -> Any:
+    """WON if the run and its row are new; None: decide under a lock."""
+    return Claimed(Verdict.WON, row[4]) if row[2] and row[-1] else None
+
+
 def _acknowledged(_: Any, row: Any) -> Ack | None:
     """Every row that the statement changed is returned; None: decide under a lock."""
     return None if row is None else Ack.OK
@@ -457,6 +523,9 @@ _KINDS: Final = {
     "complete": _Kind(_complete_values, _acknowledged),
     "fail": _Kind(_fail_values, _acknowledged),
     "renew": _Kind(_renew_values, _acknowledged),
+    "start_run": _Kind(run_values, _started, AGAIN),
+    "submit_run": _Kind(run_values, _submitted, AGAIN),
+    "record_step": _Kind(step_values, _acknowledged),
 }
 
 

@@ -12,12 +12,12 @@ finds its rows by `ctid`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from .columns import Columns
 
-__all__ = ["CHANNEL", "NOW", "START", "TAKEABLE", "Statements"]
+__all__ = ["CHANNEL", "CLAIM", "EXPIRED", "ID", "NOW", "START", "TAKEABLE", "Statements"]
 
 CHANNEL: Final = "twicesafe"
 """The channel of all notifications; the payload is the hex of the key's id, as it is stored."""
@@ -34,7 +34,7 @@ ID: Final = "{id}"
 """In place of the type of an id."""
 
 # One request is a row of values, many are arrays of columns: (name, type) in the order of the args.
-_CLAIM: Final = (
+CLAIM: Final = (
     ("ask", ID), ("me", "bytea"), ("lease", "bigint"), ("most", "bigint"),
     ("holds", "boolean"), ("print", "bytea"), ("in_scope", "bytea"), ("named", "bytea"),
 )  # fmt: skip
@@ -56,7 +56,7 @@ _SEEN: Final = (
     "hold", "cause", "fingerprint", "result", "error",
 )  # fmt: skip
 
-_EXPIRED: Final = "{r}.expires_at BETWEEN 1 AND s.now"
+EXPIRED: Final = "{r}.expires_at BETWEEN 1 AND s.now"
 
 COUNTED: Final = (
     "({r}.attempt - CASE WHEN {r}.state = 0 AND substr({r}.owner, 1, 5) = 'ahead'::bytea"
@@ -64,12 +64,12 @@ COUNTED: Final = (
 )
 """The attempts so far, as `lifecycle` counts them: without a claim made before its start."""
 
-TAKEABLE: Final = f"""({_EXPIRED}
+TAKEABLE: Final = f"""({EXPIRED}
                 OR ({{r}}.lease_until <= s.now AND {COUNTED} < s.most
-                    AND ({{r}}.state = 3 OR ({{r}}.state = 0 AND NOT {{r}}.hold))
+                    AND ({{r}}.state IN (3, 7) OR ({{r}}.state = 0 AND NOT {{r}}.hold))
                     AND ({{r}}.fingerprint = s.print) IS NOT FALSE AND {{r}}.owner <> s.me))"""
 
-_NEW: Final = f"({{r}}.state IS NULL OR {_EXPIRED})"
+_NEW: Final = f"({{r}}.state IS NULL OR {EXPIRED})"
 
 START: Final = {
     "id": "s.ask",
@@ -87,8 +87,8 @@ START: Final = {
     "created_at": f"CASE WHEN {_NEW} THEN {{new}} ELSE {{r}}.created_at END",
     "error": f"CASE WHEN {_NEW} THEN '' ELSE {{r}}.error END",
     "fingerprint": f"CASE WHEN {_NEW} THEN s.print ELSE coalesce(s.print, {{r}}.fingerprint) END",
-    "cause": f"CASE WHEN {{r}}.state IS NULL THEN 0 WHEN {{r}}.state = 3 THEN {{r}}.cause"
-    f" WHEN {_EXPIRED} THEN 3 ELSE 2 END",
+    "cause": f"CASE WHEN {{r}}.state IS NULL THEN 0 WHEN {{r}}.state IN (3, 7) THEN {{r}}.cause"
+    f" WHEN {EXPIRED} THEN 3 ELSE 2 END",
 }
 """The columns of a record whose claim is won, all but its fence."""
 
@@ -105,7 +105,7 @@ class Statements:
         self.fail = mark(self._fail(False)), mark(self._fail(True))
         self.renew = mark(self._renew(False)), mark(self._renew(True))
 
-    def _asks(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
+    def asks(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
         """The requests as a table, with the server's time.
 
         The lock time-out is set in the statement, for its transaction only: behind a pooler the
@@ -113,7 +113,7 @@ class Statements:
         """
         names = ", ".join(name for name, _ in columns)
         kinds = [(name, kind.format(id=self._columns.id_type)) for name, kind in columns]
-        patience = f"set_config('lock_timeout', '{PATIENCE[columns is _CLAIM]:d}ms', true)"
+        patience = f"set_config('lock_timeout', '{PATIENCE[columns[0] == CLAIM[0]]:d}ms', true)"
         if many:
             arrays = ", ".join(f"?::{kind}[]" for _, kind in kinds)
             asked = f"unnest({arrays}) AS u({names}), (SELECT {patience}) p(patience)"
@@ -124,44 +124,58 @@ class Statements:
     # -- claim --------------------------------------------------------------------------------
 
     def _claim(self, many: bool) -> str:
+        return f"""
+        {self.taken(CLAIM, many)}
+        SELECT {self.answer}
+        FROM s LEFT JOIN won w ON {"w.id = s.ask" if many else "true"}"""
+
+    @property
+    def answer(self) -> str:
+        """The columns of the answer to a claim."""
+        return f"""{self._columns.id_bytes("s.ask")}, s.now, w.fence IS NOT NULL, s.state,
+            coalesce(w.fence, s.fence), coalesce(w.attempt, s.attempt), coalesce(w.cause, s.cause),
+            s.owner, s.lease_until, s.changed_at, s.expires_at, s.hold, s.fingerprint, s.result"""
+
+    def taken(
+        self,
+        columns: Sequence[tuple[str, str]],
+        many: bool,
+        takeable: str = TAKEABLE,
+        start: Mapping[str, str] = START,
+    ) -> str:
+        """The requests and what they found as a table ``s``; the claims that are won, as ``won``."""
         found = f"LATERAL (SELECT r.ctid, r.* FROM {self.records} r WHERE r.id = a.ask OFFSET 0) r"
         row = f"{found} ON true" if many else f"{self.records} r ON r.id = a.ask"
         seen = ", ".join(f"{self._columns.read(name, 'r.')} AS {name}" for name in _SEEN)
-        return f"""
-        WITH s AS MATERIALIZED (
+        return f"""WITH s AS MATERIALIZED (
             SELECT a.*, r.ctid AS place, r.id, {seen}
-            FROM {self._asks(_CLAIM, many)} a LEFT JOIN {row})
-        {self._won(many)}
-        SELECT {self._columns.id_bytes("s.ask")}, s.now, w.fence IS NOT NULL, s.state, coalesce(w.fence, s.fence),
-            coalesce(w.attempt, s.attempt), coalesce(w.cause, s.cause), s.owner, s.lease_until,
-            s.changed_at, s.expires_at, s.hold, s.fingerprint, s.result
-        FROM s LEFT JOIN won w ON {"w.id = s.ask" if many else "true"}"""
+            FROM {self.asks(columns, many)} a LEFT JOIN {row})
+        {self._won(many, takeable, start)}"""
 
-    def _won(self, many: bool) -> str:
-        """The claims that are won, as a table ``won``."""
-        start = self._start("s", self._columns)
-        taken = ", ".join(f"{name} = excluded.{name}" for name in ("fence", *START))
+    def _won(self, many: bool, takeable: str, start: Mapping[str, str]) -> str:
+        values = self._start("s", start)
+        taken = ", ".join(f"{name} = excluded.{name}" for name in ("fence", *start))
         seen = "IN (SELECT place FROM s)" if many else "= (SELECT place FROM s)"
         return f"""
         , won AS (
-            INSERT INTO {self.records} AS r (fence, {", ".join(START)})
-            SELECT coalesce(s.fence, (SELECT floor FROM {self.meta})) + 1, {start}
-            FROM s WHERE s.state IS NULL OR {TAKEABLE.format(r="s")}
+            INSERT INTO {self.records} AS r (fence, {", ".join(start)})
+            SELECT coalesce(s.fence, (SELECT floor FROM {self.meta})) + 1, {values}
+            FROM s WHERE s.state IS NULL OR {takeable.format(r="s")}
             ON CONFLICT (id) DO UPDATE SET {taken} WHERE r.ctid {seen}
             RETURNING r.id, r.fence, r.attempt, r.cause)"""
 
-    @staticmethod
-    def _start(r: str, columns: Columns) -> str:
-        """The values of `START`, of the record as it was read."""
+    def _start(self, r: str, start: Mapping[str, str]) -> str:
+        """The values of `start`, of the record as it was read."""
+        columns = self._columns
         new = columns.new_created_at("s.now")
-        values = {name: value.format(r=r, new=new) for name, value in START.items()}
+        values = {name: value.format(r=r, new=new) for name, value in start.items()}
         return ", ".join(columns.kept(name, value) for name, value in values.items())
 
     # -- what an owner writes -----------------------------------------------------------------
 
     def _mine(self, columns: Sequence[tuple[str, str]], many: bool) -> str:
         """The requests joined with the rows that they own: the end of an UPDATE of ``r``."""
-        asks = f"{self._asks(columns, many)} a"
+        asks = f"{self.asks(columns, many)} a"
         owned = "r.owner = a.owner AND r.fence = a.fence"
         if not many:
             return f"FROM {asks} WHERE r.id = a.id AND {owned}"

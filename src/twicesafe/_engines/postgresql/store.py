@@ -20,7 +20,7 @@ from ...stores._base import Capabilities, Finding, Program, Progress, Store
 from ..sql.commands import Query, atomically, dollars
 from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
-from ..sql.layouts import MOVING, WIDE
+from ..sql.layouts import MOVING, NARROW, WIDE
 from ..sql.migrations import LAYOUT_CHANGES, migrate_records, prepare
 from .generations import programs_of, schema_of
 from .listener import Listener
@@ -38,7 +38,7 @@ __all__ = ["CAPABILITIES", "PostgresStore", "findings"]
 
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True)
+CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True, steps=True)
 
 BATCH = 1000
 """The most requests in one statement."""
@@ -87,7 +87,8 @@ class PostgresStore(Store):
     @classmethod
     def script(cls, url: str) -> str:
         settings = Settings.of(url)
-        return schema_of(settings, percents).script()
+        runs = programs_of(settings, NARROW, percents).runs_schema()
+        return f"{schema_of(settings, percents).script()}\n{runs.script()}"
 
     @classmethod
     def outbox_script(cls, url: str) -> str:
@@ -151,7 +152,7 @@ class PostgresStore(Store):
         if not self.settings.generations:
             done += migrate_records(self._schema, self._moves, self._run_when_free, begin, tell)
         self.refresh()
-        return done
+        return done + self._run(self.programs.runs.migrated())
 
     def _moves(self) -> PostgresMoves:
         return programs_of(self.settings, MOVING, percents, self._now).moves  # type: ignore[no-any-return]
@@ -160,7 +161,9 @@ class PostgresStore(Store):
         """Use the layout that the records have now."""
         layout = self._run(self._schema.layout(self.url))
         if layout.version > self.programs.layout.version:
-            self.programs = programs_of(self.settings, layout, percents, self._now)
+            programs = programs_of(self.settings, layout, percents, self._now)
+            if layout.version > self.programs.layout.version:  # another thread may have read more
+                self.programs = programs
 
     def _follow_migration(self, program: Callable[[], Program[T]]) -> T:
         """Run a program that did not find its table, in the layout that the records have now."""

@@ -30,7 +30,9 @@ class AsyncRedisStore(AsyncStore):
     def __init__(self, settings: Settings, scripts: Scripts | None = None) -> None:
         self.settings = settings
         self.url = settings.url
-        self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
+        self.programs = RedisPrograms(
+            settings.prefix, scripts or scripts_for(settings), settings.kind == "cluster"
+        )
         self.router = Router(settings)
         self._tap: Callable[[str, Any], None] | None = None
         self._loops = PerLoop(lambda: LoopConnections(self))

@@ -28,29 +28,30 @@ from ..._core.protocol import (
     Verdict,
 )
 from ..._values.records import Row
-from ...errors import UsageError
 from ...stores._base import Program
 from ..sql.commands import CAUSES, number_of, scope_text
+from .arguments import ACKS, MOVED, fail_values, fence_of, milliseconds, operator_text
 from .error_messages import MigratingError
-from .key_search import KeySearch
 from .record_layout import row_of
 from .routing import ScriptCall
+from .run_programs import RedisRuns
+from .scripts import Scripts
 
 __all__ = ["SIMPLE", "RedisPrograms"]
 
-ACKS: Final = (Ack.OK, Ack.LOST, Ack.MISSING, Ack.REFUSED)
-MOVED: Final = {2: Verdict.HELD, 3: Verdict.PARKED}
-LONGEST: Final = 1 << 47
 
+class RedisPrograms(RedisRuns):
+    def __init__(self, prefix: str, scripts: Scripts, apart: bool = False) -> None:
+        super().__init__(prefix, scripts)
+        self.apart = apart
 
-class RedisPrograms(KeySearch):
     # -- one request ----------------------------------------------------------------------------
 
     def perform(self, ask: Request) -> Program[Any]:
         if ask.op in SIMPLE:
             (reply,) = yield [self.ask(ask)]
             answer = self.answer(ask, reply)
-            if isinstance(answer, MigratingError):
+            if isinstance(answer, MigratingError) and ask.op in ACTS:
                 return (yield from self._act_in_two_calls(ask))
             if isinstance(answer, Exception):
                 raise answer
@@ -75,7 +76,9 @@ class RedisPrograms(KeySearch):
             for index, reply in zip(indexes, replies, strict=True):
                 answers[index] = self.answer(asks[index], reply)
         for index, ask in enumerate(asks):
-            if ask.op not in SIMPLE or isinstance(answers[index], MigratingError):
+            if ask.op not in SIMPLE or (
+                isinstance(answers[index], MigratingError) and ask.op in ACTS
+            ):
                 try:
                     answers[index] = yield from self._alone(ask)
                 except Exception as error:
@@ -97,7 +100,7 @@ class RedisPrograms(KeySearch):
         (reply,) = yield [ScriptCall(whole.script, whole.keys[:1], whole.args, True, False)]
         if isinstance(reply, list):
             _, at, before, retention = reply
-            entry = (at, ask.op, _text(ask.by), _text(ask.why), before, retention)
+            entry = (at, ask.op, operator_text(ask.by), operator_text(ask.why), before, retention)
             (reply,) = yield [ScriptCall(self.scripts.audit, whole.keys[1:], entry, True, False)]
         if isinstance(reply, Exception):
             raise reply
@@ -142,7 +145,7 @@ class RedisPrograms(KeySearch):
         key = ask.key
         args = (
             ask.owner,
-            _ms(ask.lease),
+            milliseconds(ask.lease),
             ask.max_attempts,
             self.how[ask.hold],
             key.value.encode(),
@@ -154,47 +157,38 @@ class RedisPrograms(KeySearch):
 
     def _renew(self, ask: Renew) -> ScriptCall:
         return ScriptCall(
-            self.scripts.renew, (self.key(ask.id),), (ask.owner, ask.fence, _ms(ask.lease))
+            self.scripts.renew, (self.key(ask.id),), (ask.owner, ask.fence, milliseconds(ask.lease))
         )
 
     def _complete(self, ask: Complete) -> ScriptCall:
         args: tuple[Any, ...] = (
             ask.owner,
             ask.fence,
-            _ms(ask.retention),
+            milliseconds(ask.retention),
             number_of(ask.state),
-            _text(ask.error),
+            operator_text(ask.error),
         )
         if ask.result is not None:
             args = (*args, ask.result)
         return ScriptCall(self.scripts.complete, (self.before + ask.id + b"}",), args, True)
 
     def _fail(self, ask: Fail) -> ScriptCall:
-        args = (
-            ask.owner,
-            ask.fence,
-            _ms(ask.delay),
-            ask.max_attempts,
-            _ms(ask.retention),
-            _text(ask.error),
-            b"1" if ask.hold else b"0",
-        )
-        return ScriptCall(self.scripts.fail, (self.key(ask.id),), args)
+        return ScriptCall(self.scripts.fail, (self.key(ask.id),), fail_values(ask))
 
     def _abandon(self, ask: Abandon) -> ScriptCall:
         return ScriptCall(
-            self.scripts.abandon, (self.key(ask.id),), (ask.owner, _ms(ask.retention))
+            self.scripts.abandon, (self.key(ask.id),), (ask.owner, milliseconds(ask.retention))
         )
 
     def _read(self, ask: Read) -> ScriptCall:
         return ScriptCall(self.scripts.read, (self.key(ask.id),), ())
 
     def _release(self, ask: Release) -> ScriptCall:
-        return self._act(ask, _fence(ask), b"1" if ask.force else b"0")
+        return self._act(ask, fence_of(ask), b"1" if ask.force else b"0")
 
     def _resolve(self, ask: Resolve) -> ScriptCall:
         result = () if ask.result is None else (ask.result,)
-        return self._act(ask, _fence(ask), *result)
+        return self._act(ask, fence_of(ask), *result)
 
     def _forget(self, ask: Forget) -> ScriptCall:
         return self._act(ask)
@@ -203,7 +197,7 @@ class RedisPrograms(KeySearch):
         return ScriptCall(
             getattr(self.scripts, ask.op),
             (self.key(ask.id), self.trail(ask.id)),
-            (_text(ask.by), _text(ask.why), _ms(ask.retention), *more),
+            (operator_text(ask.by), operator_text(ask.why), milliseconds(ask.retention), *more),
             True,
             False,
         )
@@ -222,21 +216,6 @@ class RedisPrograms(KeySearch):
         return bool(reply)
 
 
-def _ms(duration: Any) -> int:
-    if not isinstance(duration, int) or not 0 <= duration < LONGEST:
-        raise UsageError(f"a duration of {duration!r} ms is not valid")
-    return duration
-
-
-def _fence(ask: Release | Resolve) -> bytes:
-    return b"" if ask.fence is None else b"%d" % ask.fence
-
-
-def _text(text: str) -> bytes:
-    """Text that only operators read. It is cut and repaired, so that it never fails a write."""
-    return text[:4000].encode(errors="replace")
-
-
 _ASKS: Final[dict[str, Any]] = {
     "claim": RedisPrograms._claim,
     "renew": RedisPrograms._renew,
@@ -248,6 +227,10 @@ _ASKS: Final[dict[str, Any]] = {
     "resolve": RedisPrograms._resolve,
     "forget": RedisPrograms._forget,
     "rewrite": RedisPrograms._rewrite,
+    "record_step": RedisRuns._record_step,
 }
 SIMPLE: Final = frozenset(_ASKS)
 """Requests that are one call."""
+
+ACTS: Final = frozenset({"release", "resolve", "forget"})
+"""Of these, an operator's, the audit entry may follow in a second call."""

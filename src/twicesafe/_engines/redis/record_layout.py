@@ -21,7 +21,7 @@ AFTER_OWNER: Final = 35
 
 HOLD, RESULT, FINGERPRINT, SCOPE, ERROR = 8, 16, 32, 64, 128
 COMPACT: Final = {State.IN_PROGRESS, State.COMPLETED, State.FAILED}
-LEASED: Final = {State.IN_PROGRESS, State.RELEASED}
+LEASED: Final = {State.IN_PROGRESS, State.RELEASED, State.SUSPENDED}
 ENDED: Final = {State.COMPLETED, State.FAILED, State.RELEASED, State.FORGOTTEN}
 
 _number = int.from_bytes

@@ -1,12 +1,14 @@
 """The Lua files as complete scripts: the clock, first.lua, record.lua, and one operation.
 
 An operation may handle its common cases before the line ``-- @record``, which is replaced by
-record.lua. Then the common cases do not pay for the functions of record.lua.
+record.lua. Then the common cases do not pay for the functions of record.lua. ``-- @include runs`` is
+replaced by that file, and ``-- @function claim`` by a function that does what claim.lua does.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -30,6 +32,19 @@ SCRIPTS: Final = {
     "awaits": "allow-oom",
     "sweep": "allow-oom",
     "search": "allow-oom,allow-cross-slot-keys",
+    "start_run": "",
+    "submit_run": "",
+    "record_step": "allow-oom",
+    "suspend": "allow-oom",
+    "fail_run": "allow-oom",
+    "restart": "allow-oom",
+    "signal": "",
+    "look": "allow-oom",
+    "drop": "allow-oom",
+    "due_list": "allow-oom",
+    "due_move": "allow-oom",
+    "due_mark": "",
+    "due_settle": "allow-oom",
 }
 """Names and flags. None is `no-writes`: a replica must refuse them all, reading ones too."""
 
@@ -59,7 +74,7 @@ class Scripts:
             own = _source(name)
             if MARK not in own:
                 own = f"{MARK}\n{own}"
-            own = own.replace(MARK, _source("record"))
+            own = _composed(own.replace(MARK, _source("record")))
             text = "\n".join((shebang + head, clock, _source("first"), own))
             setattr(self, name, Script(name, text))
 
@@ -78,6 +93,32 @@ class Scripts:
     awaits: Script
     sweep: Script
     search: Script
+    start_run: Script
+    submit_run: Script
+    record_step: Script
+    suspend: Script
+    fail_run: Script
+    restart: Script
+    signal: Script
+    look: Script
+    drop: Script
+    due_list: Script
+    due_move: Script
+    due_mark: Script
+    due_settle: Script
+
+
+def _composed(text: str) -> str:
+    """The text with the files that it names."""
+
+    def named(found: re.Match[str]) -> str:
+        how, name = found.groups()
+        source = _source(name)
+        if how == "include":
+            return source
+        return f"local function {name}()\n{source.replace(MARK, '')}\nend"
+
+    return re.sub(r"^-- @(include|function) (\w+)$", named, text, flags=re.MULTILINE)
 
 
 @cache

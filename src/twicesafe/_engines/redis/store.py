@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 CheckServer: TypeAlias = Callable[[bytes], None]
 
-CAPABILITIES = Capabilities(native_expiry=True, wake=True)
+CAPABILITIES = Capabilities(native_expiry=True, wake=True, steps=True)
 
-QUICK = frozenset({"claim", "complete", "fail", "renew", "abandon", "read"})
+QUICK = frozenset({"claim", "complete", "fail", "renew", "abandon", "read", "record_step"})
 """Requests that are one script call, and may be sent twice."""
 
 BATCH = 1000
@@ -57,7 +57,9 @@ class RedisStore(Store):
     ) -> None:
         self.settings = settings
         self.url = settings.url
-        self.programs = RedisPrograms(settings.prefix, scripts or scripts_for(settings))
+        self.programs = RedisPrograms(
+            settings.prefix, scripts or scripts_for(settings), settings.kind == "cluster"
+        )
         self._router = Router(settings, servers)
         self._pools: dict[Address, Pool[Link]] = {}
         self.wakeups = WakeupListener(self._locate, self._connection, settings.kind == "cluster")

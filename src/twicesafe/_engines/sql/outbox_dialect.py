@@ -50,6 +50,8 @@ class OutboxDialect(abc.ABC):
     def __init__(self, schema: Schema, mark: Callable[[str], str], migrates: bool) -> None:
         self.schema = schema
         self.t = schema.table
+        self.audit = f"{schema.table.removesuffix('_outbox')}_audit"
+        """Of the records, which are in the same database."""
         self.mark = mark
         self.migrates = migrates
         """Create its tables if they are missing."""
@@ -63,6 +65,10 @@ class OutboxDialect(abc.ABC):
     def instant(self) -> str:
         """The store's time as SQL, one value for the whole statement: a subquery is evaluated once."""
         return f"(SELECT {self.now()})"
+
+    def noted(self, text: str) -> Any:
+        """An operator's name or reason, in the type of the audit's columns."""
+        return text
 
     def may_go(self) -> str:
         """The condition under which row ``o``, joined with its lane's trouble ``t``, may be published."""

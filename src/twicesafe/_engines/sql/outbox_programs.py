@@ -26,10 +26,10 @@ from ..._core.outbox_requests import (
     ParkedLanes,
     Unpark,
 )
-from ..._values.records import moment
+from ..._values.records import RETRY, SKIP, State, moment
 from ...stores._base import Program
 from ...stores._outbox_port import OutboxPort
-from .commands import Change, Query, atomically
+from .commands import Change, Query, atomically, number_of
 from .outbox_dialect import FALSE, TRUE
 from .outbox_relay_programs import RelayPrograms
 
@@ -91,6 +91,13 @@ class OutboxPrograms(RelayPrograms):
         found = yield Query(self.mark(parked) + self.lock, (ask.lane,))
         if not found:
             return False
+        yield Change(
+            self.mark(
+                f"INSERT INTO {self.audit} (id, at, action, done_by, why, state_before)"
+                f" VALUES (?, {self.instant()}, ?, ?, ?, {number_of(State.PARKED)})"
+            ),
+            (ask.lane, SKIP if ask.skip else RETRY, self.noted(ask.by), self.noted(ask.why)),
+        )
         if ask.skip:
             yield Change(
                 self.mark(

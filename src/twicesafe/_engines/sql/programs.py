@@ -26,6 +26,7 @@ from ..._core.protocol import (
 )
 from ..._core.run_requests import RUN_OPS
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
+from ...errors import StoreError
 from ...stores._base import Finding, Program
 from .commands import (
     COLUMNS,
@@ -68,6 +69,9 @@ class SqlPrograms(SqlSearch):
     """The table of records is ``<table>_<holder>``; empty: the layout says which."""
     size: str = ""
     """The query for the bytes that the records take; empty: this engine cannot say."""
+
+    migrates: bool = True
+    """Missing tables of durable runs are created when they are first needed."""
 
     lock_to_move: ClassVar[str] = ""
     """Appended where the next records to move are chosen."""
@@ -173,6 +177,22 @@ class SqlPrograms(SqlSearch):
         rows = yield Query(self._load + lock, (self.identity(id),))
         now = yield from self.clock()
         return (self.row(rows[0], id) if rows else None), now
+
+    def load_all(self, ids: Sequence[bytes]) -> Program[dict[bytes, Row | StoreError]]:
+        """The rows of these keys that exist, by their stored ids, or why one cannot be read."""
+        sql, values = self.among(ids)
+        found: dict[bytes, Row | StoreError] = {}
+        for columns in (yield Query(self.mark(f"{self._select} WHERE {sql}"), values)):
+            try:
+                found[bytes(columns[0])] = self.row(columns)
+            except StoreError as error:
+                found[bytes(columns[0])] = error
+        return found
+
+    def among(self, ids: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
+        """The condition that a record is one of these keys."""
+        places = ", ".join([self.id_place()] * len(ids))
+        return f"id IN ({places})", tuple(map(self.identity, ids))
 
     def read(self, ask: Read) -> Program[Row | None]:
         row, now = yield from self.load(ask.id)

@@ -10,17 +10,14 @@ statement: `RunPrograms.fenced_insert`. The tables are created when a process fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ..._core import run_lifecycle
-from ..._core.protocol import Ack, Claimed, Verdict
+from ..._core.lifecycle import is_expired
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Verdict
 from ..._core.run_requests import (
     WITHOUT_RUNS,
-    Due,
-    DueRun,
     FailRun,
-    FindDue,
     LoadRun,
     RecordStep,
     Restart,
@@ -29,89 +26,26 @@ from ..._core.run_requests import (
     StartRun,
     Submit,
     Suspend,
-    TidyRuns,
 )
-from ..._values.keys import Key
 from ..._values.records import Row
 from ..._values.steps import Step, StepState
 from ...stores._base import Program
 from .commands import Change, Query
 from .migrations import Schema, check, migrate
+from .run_upkeep import RunUpkeep
+from .step_rows import ID_BYTES, STEP_COLUMNS, step_from, step_values
 
 if TYPE_CHECKING:
     from .programs import SqlPrograms
 
-__all__ = ["KINDS", "STEP_COLUMNS", "STEP_STATES", "RunPrograms", "step_values"]
-
-# On disk, states and kinds are small numbers. Numbers are never reused or reordered.
-STEP_STATES: Final = (StepState.DONE, StepState.STARTED, StepState.WAITING)
-KINDS: Final = ("run", "capture", "sleep", "wait", "transact", "undo", "failure")
-_NUMBER_OF_STATE: Final = {state: number for number, state in enumerate(STEP_STATES)}
-_NUMBER_OF_KIND: Final = {kind: number for number, kind in enumerate(KINDS)}
-
-ID_BYTES: Final = 16
-"""Of a key's identity, as in the table of records."""
-
-STEP_COLUMNS: Final = (
-    "id",
-    "name",
-    "kind",
-    "state",
-    "fence",
-    "attempt",
-    "position",
-    "undo",
-    "created_at",
-    "changed_at",
-    "due_at",
-    "fingerprint",
-    "result",
-)
+__all__ = ["RunPrograms"]
 
 
-def step_values(id_: bytes | bytearray, step: Step | RecordStep, *times: int) -> tuple[Any, ...]:
-    """In the order of `STEP_COLUMNS`; `times`: created, changed and due."""
-    return (
-        id_,
-        step.name.encode(),
-        _NUMBER_OF_KIND[step.kind],
-        _NUMBER_OF_STATE[step.state],
-        step.fence,
-        step.attempt,
-        step.position,
-        int(step.undo),
-        *times,
-        step.fingerprint,
-        step.result,
-    )
-
-
-def _step_from(columns: Sequence[Any]) -> Step:
-    name, kind, state, fence, attempt, position, undo, created, changed, due, print_, result = (
-        columns
-    )
-    return Step(
-        bytes(name).decode(),
-        KINDS[kind],
-        STEP_STATES[state],
-        fence,
-        attempt,
-        position,
-        bool(undo),
-        created,
-        changed,
-        due,
-        bytes(print_),
-        None if result is None else bytes(result),
-    )
-
-
-class RunPrograms:
+class RunPrograms(RunUpkeep):
     """The requests of durable runs, on the records of these programs."""
 
     def __init__(self, records: SqlPrograms, schema: Schema) -> None:
         self._records, self._schema = records, schema
-        self.migrates = True
         self.is_ready = False
         self.runs = schema.table
         self.steps = f"{self.runs}_steps"
@@ -121,20 +55,19 @@ class RunPrograms:
         self._save_step = mark(
             records.upsert(self.steps, all_columns, places, "id, name", STEP_COLUMNS[2:])
         )
-        read_steps = f"SELECT {', '.join(STEP_COLUMNS[1:])} FROM {self.steps} WHERE id = ?"
-        self._read_steps, self._read_step = mark(read_steps), mark(f"{read_steps} AND name = ?")
-        columns = ("whole_id", "due_at", "completes", "function", "arguments")
-        self._save_run = mark(
-            records.upsert(
-                self.runs, ", ".join(("id", *columns)), "?, ?, ?, ?, ?, ?", "id", columns
-            )
-        )
-        self._read_run = mark(f"SELECT function, arguments FROM {self.runs} WHERE id = ?")
+        steps = f"SELECT {', '.join(STEP_COLUMNS[1:])} FROM {self.steps} WHERE id = ?"
+        self._read_steps, self._read_step = mark(steps), mark(f"{steps} AND name = ?")
+        columns = ("whole_id", "due_at", "completes", "function_name", "arguments")
+        names, values = ", ".join(("id", *columns)), "?, ?, ?, ?, ?, ?"
+        self._save_run = mark(records.upsert(self.runs, names, values, "id", columns))
+        self._expect_run = mark(records.upsert(self.runs, names, values, "id", ("due_at",)))
+        self._read_run = mark(f"SELECT function_name, arguments FROM {self.runs} WHERE id = ?")
         self._set_due = mark(f"UPDATE {self.runs} SET due_at = ? WHERE id = ?")
-        self._walk = mark(
-            f"SELECT whole_id, due_at FROM {self.runs} WHERE due_at <= ? AND id > ? ORDER BY id LIMIT ?"
+        self._drop_stale = mark(
+            f"DELETE FROM {self.steps} WHERE id = ? AND fence > 0 AND fence < ? AND created_at < ?"
         )
-        self._look_later = mark(f"UPDATE {self.runs} SET due_at = ? WHERE id = ? AND due_at = ?")
+        self._adopt = mark(f"UPDATE {self.steps} SET fence = ? WHERE id = ? AND fence = 0")
+        self._prepare_upkeep()
 
     def prepared(self, op: str) -> Program[bool]:
         """Create the tables, if this process has not seen them yet. Not inside a transaction.
@@ -146,7 +79,7 @@ class RunPrograms:
         version = yield from self._schema.version()
         if version == 0 and op in WITHOUT_RUNS:
             return False
-        if version < self._schema.newest and self.migrates:
+        if version < self._schema.newest and self._records.migrates:
             yield from self.migrated()
             version = yield from self._schema.version()
         check(self._schema, version, f"the tables of durable runs {self.runs}")
@@ -164,7 +97,7 @@ class RunPrograms:
 
     def start_run(self, ask: StartRun) -> Program[Claimed]:
         records, id_ = self._records, ask.key.id
-        answer = yield from records.decide(run_lifecycle.claim_of(ask))
+        answer = yield from self._claimed(run_lifecycle.claim_of(ask))
         if answer.verdict is not Verdict.WON:
             return answer  # type: ignore[no-any-return]
         # After the claim, which locks the record: what an earlier owner recorded is here or nowhere.
@@ -183,16 +116,18 @@ class RunPrograms:
         answer.steps, answer.now = steps, now
         return answer  # type: ignore[no-any-return]
 
+    def _claimed(self, ask: ClaimRequest) -> Program[Any]:
+        """The answer to the plain claim of a run; if it is won, its record is locked."""
+        return (yield from self._records.decide(ask))
+
     def _adopted(self, row: Row, steps: list[Step]) -> Program[list[Step]]:
         """Without the steps of an older record, and with the signals that came before the run."""
         stale = run_lifecycle.stale_steps(row, steps)
-        id_, mark = row.id[:ID_BYTES], self._records.mark
+        id_ = row.id[:ID_BYTES]
         if stale:
-            sql = f"DELETE FROM {self.steps} WHERE id = ? AND fence > 0 AND fence < ? AND created_at < ?"
-            yield Change(mark(sql), (id_, row.fence, row.created_at))
+            yield Change(self._drop_stale, (id_, row.fence, row.created_at))
         if any(step.fence == 0 for step in steps):
-            sql = f"UPDATE {self.steps} SET fence = ? WHERE id = ? AND fence = 0"
-            yield Change(mark(sql), (row.fence, id_))
+            yield Change(self._adopt, (row.fence, id_))
         return [step for step in steps if step not in stale]
 
     def submit_run(self, ask: Submit) -> Program[Claimed]:
@@ -271,7 +206,7 @@ class RunPrograms:
         ack: Ack = yield from self._records.decide_record(ask)
         if ack is Ack.OK:
             id_ = ask.id[:ID_BYTES]
-            yield Change(self._records.mark(f"DELETE FROM {self.steps} WHERE id = ?"), (id_,))
+            yield Change(self._remove_steps, (id_,))
             now = yield from self._records.clock()
             yield Change(self._set_due, (now, id_))
         return ack
@@ -279,18 +214,31 @@ class RunPrograms:
     def signal(self, ask: Signal) -> Program[bool]:
         records, id_ = self._records, ask.id[:ID_BYTES]
         row, now = yield from records.load(ask.id, records.lock)
+        if row is None:
+            # There is no record to lock. This locks what the start of the run will write, so the run
+            # starts after this signal, or has started and is seen now.
+            yield from self._expect(ask, now)
+            row, now = yield from records.load(ask.id, records.lock)
+            if row is not None:
+                yield Change(self._set_due, (now, id_))
+        elif is_expired(row, now) or not (yield Query(self._read_run, (id_,))):
+            yield from self._expect(ask, now)
         known = yield from self._step_of(ask.id, ask.name)
         kept, step, woken = run_lifecycle.signal(row, known, ask, now)
         if step is not None:
             yield from self._write(ask.id, step)
             if ask.by and row is not None:
                 yield from records.write_trail(ask, row, now)
-            if not (yield Query(self._read_run, (id_,))):
-                yield Change(self._save_run, (id_, ask.id, now + ask.retention, 0, b"", b""))
         if woken is not None:
             yield from records.save(woken)
             yield Change(self._set_due, (now, id_))
         return kept
+
+    def _expect(self, ask: Signal, now: int) -> Program[None]:
+        """Keep a signal that came before its run for as long as it says. Where there are steps, there is
+        a run too: `_remove` removes both."""
+        values = ask.id[:ID_BYTES], ask.id, now + ask.retention, 0, b"", b""
+        yield Change(self._expect_run, values)
 
     def load_run(self, ask: LoadRun) -> Program[Run | None]:
         rows = yield Query(self._read_run, (ask.id[:ID_BYTES],))
@@ -302,64 +250,12 @@ class RunPrograms:
 
     def _steps_of(self, id_: bytes) -> Program[list[Step]]:
         rows = yield Query(self._read_steps, (id_[:ID_BYTES],))
-        return [_step_from(row) for row in rows]
+        return [step_from(row) for row in rows]
 
     def _step_of(self, id_: bytes, name: str) -> Program[Step | None]:
         rows = yield Query(self._read_step, (id_[:ID_BYTES], name.encode()))
-        return _step_from(rows[0]) if rows else None
+        return step_from(rows[0]) if rows else None
 
     def _write(self, id_: bytes, step: Step) -> Program[None]:
         times = step.created_at, step.changed_at, step.due_at
         yield Change(self._save_step, step_values(id_[:ID_BYTES], step, *times))
-
-    # -- the completer ------------------------------------------------------------------------
-
-    def find_due(self, ask: FindDue) -> Program[Due]:
-        now = yield from self._records.clock()
-        names: tuple[Any, ...] = tuple(name.encode() for name in ask.functions or ())
-        which = ""
-        if ask.functions is not None:
-            among = f"function IN ({', '.join('?' * len(names))}) OR " if names else ""
-            which, names = f" AND ({among}due_at <= ?)", (*names, now - ask.patience)
-        rows = yield Query(
-            self._records.mark(
-                f"SELECT whole_id, due_at, completes, function, arguments FROM {self.runs}"
-                f" WHERE due_at <= ?{which} ORDER BY due_at LIMIT ?"
-            ),
-            (now, *names, ask.limit),
-        )
-        due: list[DueRun] = []
-        for id_, due_at, completes, function, arguments in rows:
-            at, row = yield from self._look(bytes(id_), due_at, now)
-            if at != run_lifecycle.DUE:
-                continue
-            later = now + (ask.pause if completes else run_lifecycle.CLOSED_PAUSE)
-            # Of two completers that look at once, one changes the row.
-            taken = yield Change(self._look_later, (later, bytes(id_)[:ID_BYTES], due_at))
-            if taken and completes:
-                assert row is not None
-                key = Key(row.value, row.scope, absolute=True)
-                due.append(DueRun(key, bytes(function).decode(), bytes(arguments), row.fingerprint))
-        return Due(due, len(rows) >= ask.limit)
-
-    def tidy_runs(self, ask: TidyRuns) -> Program[tuple[int, bytes]]:
-        now = yield from self._records.clock()
-        rows = yield Query(self._walk, (now, ask.after[:ID_BYTES], ask.limit))
-        removed = 0
-        for id_, due_at in rows:
-            at, _ = yield from self._look(bytes(id_), due_at, now)
-            removed += at == run_lifecycle.DROP
-        return removed, bytes(rows[-1][0]) if len(rows) >= ask.limit else b""
-
-    def _look(self, id_: bytes, due_at: int, now: int) -> Program[tuple[int, Row | None]]:
-        row, _ = yield from self._records.load(id_)
-        id_ = id_[:ID_BYTES]
-        at = run_lifecycle.next_look(row, now)
-        if at == run_lifecycle.DROP:
-            mark = self._records.mark
-            sql = f"DELETE FROM {self.runs} WHERE id = ? AND due_at = ?"
-            if (yield Change(mark(sql), (id_, due_at))):  # else it was started again
-                yield Change(mark(f"DELETE FROM {self.steps} WHERE id = ?"), (id_,))
-        elif at != run_lifecycle.DUE:
-            yield Change(self._look_later, (at, id_, due_at))
-        return at, row

@@ -18,7 +18,7 @@ from ..sql.layouts import NARROW, Layout
 from ..sql.migrations import RecordsSchema, Schema
 from ..sql.moving import RecordMoves
 from ..sql.programs import READING, SqlPrograms
-from ..sql.run_programs import step_values
+from ..sql.step_rows import step_values
 
 __all__ = ["LARGE_RESULT", "SqlitePrograms", "SqliteRecordsSchema", "SqliteSchema"]
 

@@ -93,7 +93,9 @@ class SqliteStore(SqliteConnections, Store):
 
     @classmethod
     def script(cls, url: str) -> str:
-        return SqliteRecordsSchema("sqlite", identifier(options_of(url, OPTIONS)["table"])).script()
+        table = identifier(options_of(url, OPTIONS)["table"])
+        runs = SqliteSchema("sqlite_runs", f"{table}_runs")
+        return f"{SqliteRecordsSchema('sqlite', table).script()}\n{runs.script()}"
 
     def in_transaction(self, style: str = "?") -> InTransaction:
         now = lambda: self.programs.now()  # noqa: E731, PLW0108 - it may change
@@ -352,14 +354,14 @@ class SqliteStore(SqliteConnections, Store):
             self._schema, self._moves, lambda program: self._write(program()), begin, tell
         )
         self.refresh()
-        return done
+        return done + self._write(self.programs.runs.migrated())
 
     def _moves(self) -> RecordMoves:
         return SqlitePrograms(self._table, self.programs.now, layout=MOVING).moves  # type: ignore[no-any-return]
 
     def _programs(self, now: Callable[[], int], layout: Layout) -> SqlitePrograms:
         programs = SqlitePrograms(self._table, now, layout=layout)
-        programs.runs.migrates = self._migrates
+        programs.migrates = self._migrates
         return programs
 
     def _present_layout(self) -> Layout:

@@ -42,6 +42,9 @@ SHORT: Final = 0.005
 LONG: Final = 0.1
 """Seconds of one poll while there is nothing to commit."""
 
+JOINED_WITHIN: Final = 60.0
+"""Seconds after which a group that has not told us our partitions is taken to have none for us."""
+
 CONFIRMED_WITHIN: Final = 20.0
 """Seconds that `settle` waits for Kafka's answer to a commit."""
 
@@ -81,6 +84,9 @@ class Member:
         self._refusal: Exception | None = None
         self._trouble: BaseException | None = None
         self._closing = self._ended = False
+        self._assigned = False
+        """The group has told this member once which partitions it has, if any."""
+        self._began = time.monotonic()
         self._polled = time.monotonic()
         self._paused: frozenset[str] = frozenset()
         self._thread = threading.Thread(
@@ -142,6 +148,10 @@ class Member:
         """Those that are ours now."""
         with self._changed:
             return self._prefixes.partitions()
+
+    @property
+    def joined(self) -> bool:
+        return self._assigned or time.monotonic() - self._began > JOINED_WITHIN
 
     def hear(self, error: Any) -> None:
         """Kafka reports a problem. A `take` that gets no messages raises it, once."""
@@ -264,6 +274,7 @@ class Member:
     def _on_assign(self, _: Any, places: Sequence[Any]) -> None:
         with self._changed:
             self._prefixes.assign(_names(places))
+            self._assigned = True
 
     def _on_revoke(self, _: Any, places: Sequence[Any]) -> None:
         names = _names(places)

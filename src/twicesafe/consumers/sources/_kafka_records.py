@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from ..._core.consuming.message import Message
 from ...errors import BrokerUnavailableError, ConfigurationError
+from ...outbox.publishers._kafka_wire import texts_of
 
-__all__ = ["IN_FLUX", "as_text", "meaning_of", "message_of", "name_of", "place_of"]
+__all__ = ["IN_FLUX", "meaning_of", "message_of", "name_of", "place_of"]
 
 IN_FLUX: Final = frozenset(
     {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH",
@@ -54,26 +55,18 @@ def meaning_of(error: Any) -> Exception | None:
 
 def message_of(record: Any) -> Message:
     """Its id is the header ``id``: our outbox sends it, and so does Debezium's."""
-    headers = {name.lower(): as_text(value or b"") for name, value in record.headers() or ()}
-    key = record.key()
+    key, headers = texts_of(record)
+    position = f"{name_of(record.topic(), record.partition())}/{record.offset()}"
+    _, at = record.timestamp()
     return Message(
         id=headers.get("id") or None,
         topic=record.topic(),
         body=record.value() or b"",
-        key=None if key is None else as_text(key),
+        key=key,
         headers=headers,
-        position=f"{name_of(record.topic(), record.partition())}/{record.offset()}",
+        # The offset alone is not enough: a topic that is deleted and created again starts at 0.
+        position=f"{position}@{at}",
     )
-
-
-def as_text(value: bytes | str) -> str:
-    """UTF-8 as it is; other bytes as ``0x`` and their hex digits."""
-    if isinstance(value, str):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return f"0x{value.hex()}"
 
 
 def name_of(topic: str, partition: int) -> str:

@@ -25,8 +25,8 @@ from typing import Any, Final
 from ..._core.consuming.message import Message
 from ..._core.consuming.prefix import Prefix
 from ..._core.consuming.source import Publication, Revoke
-from ..._core.outbox_requests import Message as Outgoing
 from ...errors import BrokerUnavailableError, ConfigurationError, StillInProgressError
+from ...outbox.publishers._kafka_wire import record_of
 from ...outbox.publishers.kafka import TO_BLAME
 from ._kafka_member import Member, Receipt
 from ._kafka_processed import ProcessedIds
@@ -260,7 +260,7 @@ class TransactionalMember(Member):
         producer.begin_transaction()
         for partition, one in work:
             for message in one.messages:
-                self._produce(one, refused, **_record(message))
+                self._produce(one, refused, topic=message.topic, **record_of(message))
             if self._processed is not None and one.identity is not None:
                 position, fingerprint = one.message.position, one.fingerprint
                 entry = self._processed.record(partition, position, one.identity, fingerprint)
@@ -362,16 +362,6 @@ class TransactionalMember(Member):
                 reason = RuntimeError(f"Kafka refused what was published: {error.name()}")
                 one.messages, one.identity = [one.dead(reason)], None
         return bool(living)
-
-
-def _record(message: Outgoing) -> dict[str, Any]:
-    headers = {"id": message.id, **message.headers}
-    return {
-        "topic": message.topic,
-        "value": message.body,
-        "key": message.key,
-        "headers": [(name, value.encode()) for name, value in headers.items()],
-    }
 
 
 def _partition(message: Message) -> str:

@@ -115,6 +115,10 @@ class KafkaSource:
         member = self._member or self._join()
         return [] if member is None else member.take(most, seconds)
 
+    @property
+    def joined(self) -> bool:
+        return self._member is not None and self._member.joined
+
     def acknowledge(self, receipts: Sequence[Receipt]) -> None:
         if self._member is not None:
             self._member.settle(receipts)

@@ -51,6 +51,9 @@ MOST: Final = 100_000
 ASKING: Final = 0.25
 """Part of the ack-wait for which one request may wait for messages."""
 
+SHORTEST: Final = 0.05
+"""Seconds that a request waits at least."""
+
 USABLE: Final = 0.9
 """Part of the ack-wait after which a receipt is void: the rest is for the way to the server."""
 
@@ -85,6 +88,7 @@ class JetStreamSource(ConnectionSource):
         self.dead_url = with_query(again, deduplicate="false")
         self._url, self._stream, self._durable = url, stream, durable
         self._filter, self._start, self._ack_wait = filter, start, ack_wait
+        self._most_pending: int | None = None
         self._created: Any = None
         """When the durable was created: another time is another durable."""
         self._inbox: Any = None
@@ -101,6 +105,10 @@ class JetStreamSource(ConnectionSource):
         start = options.pop("from")
         expect(start in ("all", "new"), "option from", start, "use all or new")
         return cls(theirs, start=start, **options)
+
+    def hold_many(self) -> None:
+        """For one who wants to see all messages: a durable that is created now has no limit."""
+        self._most_pending = -1
 
     # -- connection -------------------------------------------------------------------------------
 
@@ -145,6 +153,7 @@ class JetStreamSource(ConnectionSource):
                     ack_policy=AckPolicy.EXPLICIT,
                     ack_wait=self._ack_wait,
                     filter_subject=self._filter or None,
+                    max_ack_pending=self._most_pending,
                 ),
             )
         if found.config.deliver_subject or found.config.ack_policy != AckPolicy.EXPLICIT:
@@ -176,26 +185,27 @@ class JetStreamSource(ConnectionSource):
         until = time.monotonic() + seconds
         while True:
             async with self._reached("fetch") as client:
-                found = await self._ask(client, most, 0)
-                left = until - time.monotonic()
-                if not found and left > 0:
-                    found = await self._ask(client, 1, min(left, self.patience * ASKING))
-                    if found and most > 1:
-                        found += await self._ask(client, most - 1, 0)
+                left = max(until - time.monotonic(), SHORTEST)
+                found = await self._ask(client, most, min(left, self.patience * ASKING))
             if found or time.monotonic() >= until:
                 return found
 
     async def _ask(self, client: Any, most: int, seconds: float) -> list[Received]:
-        """One request. The answer is messages, and a status if they are fewer than `most`."""
+        """One request: what is there now, or else the first that comes within `seconds`.
+
+        The answer is messages, and a status if they are fewer than `most`. Without ``expires`` there
+        would be no answer while the durable has as many unsettled messages as it allows.
+        """
         if self._inbox is None:
             self._inbox = await client.subscribe(client.new_inbox(), cb=self._arrived)
         request = self._request = Request(most)
-        wish = {"expires": round(seconds * 1e9)} if seconds else {"no_wait": True}
         asked_at = time.monotonic()
         try:
             await client.publish(
                 f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}",
-                msgspec.json.encode({"batch": most, **wish}),
+                msgspec.json.encode(
+                    {"batch": most, "no_wait": True, "expires": round(seconds * 1e9)}
+                ),
                 self._inbox.subject,
             )
             async with asyncio.timeout(seconds + self._timeout):

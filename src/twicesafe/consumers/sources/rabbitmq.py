@@ -36,7 +36,12 @@ from ._connection import ConnectionSource, named
 
 __all__ = ["RabbitSource"]
 
-OPTIONS: Final = {"queue": "", "prefetch": 200, "consumer_timeout": 1800.0, "timeout": 5.0}
+PREFETCH: Final = 200
+MANY: Final = 10_000
+
+OPTIONS: Final = {
+    "queue": "", "prefetch": PREFETCH, "consumer_timeout": 1800.0, "timeout": 5.0,
+}  # fmt: skip
 
 
 class Receipt(NamedTuple):
@@ -57,7 +62,7 @@ class RabbitSource(ConnectionSource):
         url: str,
         *,
         queue: str,
-        prefetch: int = 200,
+        prefetch: int = PREFETCH,
         consumer_timeout: float = 1800.0,
         timeout: float = 5.0,
     ) -> None:
@@ -79,6 +84,11 @@ class RabbitSource(ConnectionSource):
         theirs, options = driver_url(url, OPTIONS)
         named(options, "queue")
         return cls(theirs, **options)
+
+    def hold_many(self) -> None:
+        """For one who wants to see all messages: `MANY`, unless the URL says another number."""
+        if self.most_held == PREFETCH:
+            self.most_held = MANY
 
     # -- connection -------------------------------------------------------------------------------
 

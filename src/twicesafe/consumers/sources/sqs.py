@@ -21,7 +21,6 @@ A message of SNS without raw delivery is left as it is: its body is SNS's envelo
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -31,6 +30,16 @@ import msgspec
 
 from ..._core.consuming.message import Message, Received
 from ..._core.consuming.source import Found, Revoke, Terms
+from ..._core.sqs_wire import (
+    BODY,
+    ID,
+    KEY,
+    OURS,
+    TOPIC,
+    body_of,
+    deduplication_id,
+    headers_of,
+)
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ...outbox.publishers._sqs_client import (
@@ -43,7 +52,6 @@ from ...outbox.publishers._sqs_client import (
     place_of,
     server_of,
 )
-from ...outbox.publishers._sqs_wire import BODY, ID, KEY, OURS, TOPIC, body_of, headers_of
 from ._connection import with_query
 from ._sqs_settings import LONGEST_HIDING, check_queue
 
@@ -121,7 +129,7 @@ class SqsSource:
         body = body_of(got["Body"], headers.get(BODY))
         group = system.get("MessageGroupId") if is_fifo(self.name) else None
         return Message(
-            id=headers.get(ID) or _deduplication_id(system, body) or got["MessageId"],
+            id=headers.get(ID) or deduplication_id(system, got["Body"]) or got["MessageId"],
             topic=headers.get(TOPIC, self.name),
             body=body,
             key=headers.get(KEY, group),
@@ -242,12 +250,6 @@ class SqsSource:
         except (BotoCoreError, ClientError) as error:
             self._client.forget(self.name)
             raise _meaning(error, self.name) from error
-
-
-def _deduplication_id(system: dict[str, str], body: bytes) -> str | None:
-    """What the producer of a FIFO queue gave; None: SQS computed it from the body."""
-    found = system.get("MessageDeduplicationId")
-    return None if found == hashlib.sha256(body).hexdigest() else found
 
 
 def _meaning(error: Exception, queue: str) -> Exception:

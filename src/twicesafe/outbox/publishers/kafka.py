@@ -22,6 +22,7 @@ from ..._core.outbox_requests import Message
 from ..._core.publisher import NOT_TRIED, Answer, NotNow
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError, ConfigurationError
+from ._kafka_wire import record_of
 from ._urls import driver_url
 
 __all__ = ["TO_BLAME", "KafkaPublisher"]
@@ -96,10 +97,8 @@ class KafkaPublisher:
             try:
                 producer.produce(
                     self._prefix + message.topic,
-                    value=message.body,
-                    key=message.key,
-                    headers=[("id", message.id.encode()), *_headers(message)],
                     on_delivery=report_to(place),
+                    **record_of(message),
                 )
             except BufferError as error:
                 self._renew()
@@ -170,7 +169,3 @@ class KafkaPublisher:
 
 
 _UNREPORTED: Final = object()
-
-
-def _headers(message: Message) -> list[tuple[str, bytes]]:
-    return [(name, value.encode()) for name, value in message.headers.items()]

@@ -19,9 +19,9 @@ from typing import Any, Final, Self
 
 from ..._core.outbox_requests import Message
 from ..._core.publisher import NOT_TRIED, Answer, NotNow
+from ..._core.sqs_wire import entry_of, size_of
 from ...errors import BrokerUnavailableError
 from ._sqs_client import MISSING, PLACE, SqsClient, code_of, outage_of, place_of
-from ._sqs_wire import entry_of, size_of
 
 __all__ = ["SqsPublisher"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..._core.protocol import Browse, Survey
+from ..._core.protocol import Ack, Browse, Survey
 from ..._values.keys import Key
 from ..._values.records import Row, State
-from .asking import HOUR, STATES, A, forget, reach, won
+from .asking import HOUR, STATES, A, forget, reach, release, won
 from .bench import Advance, Script
 from .retention import expiring
 from .rules import Rules, rule
@@ -89,6 +89,20 @@ class BrowsingRules(Rules):
         third = yield Browse(2, after=second.after) if second.after else Browse(2)
         seen = {row.value for page in (first, second, third) for row in page.rows}
         assert seen >= {f"key-{number}" for number in range(4)}
+
+    @rule()
+    def test_a_row_that_ceases_to_match_meanwhile_hides_no_other(self) -> Script[None]:
+        """An operator releases what a page shows, and goes on to the next page."""
+        for number in range(4):
+            yield from reach(State.HELD, Key(f"key-{number}"))
+        seen = set()
+        after = ""
+        for _ in range(4):
+            page = yield Browse(1, states=(State.HELD,), after=after)
+            (row,), after = page.rows, page.after
+            seen.add(row.value)
+            assert (yield release(Key(row.value))) is Ack.OK
+        assert (seen, after) == ({f"key-{number}" for number in range(4)}, "")
 
     @rule()
     def test_browsed_rows_are_complete(self) -> Script[None]:

@@ -324,6 +324,22 @@ class StepRules(Rules):
         yield TidyRuns(100)
         assert (yield LoadRun(KEY.id)) is None
 
+    @rule(needs="steps")
+    def test_a_run_that_an_operator_changed_is_looked_at_before_it_is_due(self) -> Script[None]:
+        mine = yield from started(A)
+        yield step(mine)
+        yield suspend(mine, FOREVER)
+        assert (yield TidyRuns(1, only=KEY.id)) == (0, b"")
+        assert (yield FindDue(10, HOUR)).runs == []
+        yield release()
+        assert (yield TidyRuns(1, only=KEY.id)) == (0, b"")
+        assert [each.key.id for each in (yield FindDue(10, HOUR)).runs] == [KEY.id]
+        assert list((yield from steps_of())) == ["charge"]
+        yield forget()
+        assert (yield TidyRuns(1, only=KEY.id)) == (1, b"")
+        assert (yield LoadRun(KEY.id)) is None
+        assert (yield TidyRuns(1, only=KEY.id)) == (0, b"")
+
     @rule("P1", needs="steps")
     def test_steps_survive_a_restart_of_the_store(self) -> Script[None]:
         if not self.capabilities.durable:
@@ -423,9 +439,48 @@ class StepRules(Rules):
         assert (yield read()) is None
         mine = yield from started(A, lease=self.tick)
         assert [each.result for each in mine.answer.steps or ()] == [b"early"]
+        assert (yield from steps_of())["approval"].fence == mine.fence, "it belongs to this run"
         yield Advance(self.tick)
         other = yield from started(B)
         assert [each.result for each in other.answer.steps or ()] == [b"early"]
+
+    @rule("P8", needs="steps")
+    def test_a_signal_for_the_next_run_of_a_key_is_kept(self) -> Script[None]:
+        """The run before it is over, and its steps may be removed at any time."""
+        mine = yield from started(A, lease=self.tick)
+        yield step(mine)
+        yield mine.complete(retention=self.tick)
+        yield Advance(2 * self.tick)
+        assert (yield signal(value=b"early")) is True
+        yield Sweep(100)
+        yield TidyRuns(100)
+        again = yield from started(B)
+        assert [each.result for each in again.answer.steps or ()] == [b"early"]
+
+    @rule(needs="steps")
+    def test_an_old_signal_does_not_stop_one_for_the_next_run(self) -> Script[None]:
+        """The last run and its retention are over; its own signal and steps are still there."""
+        mine = yield from started(A, lease=self.tick)
+        yield step(mine)
+        assert (yield signal(value=b"old")) is True
+        yield mine.complete(retention=self.tick)
+        yield Advance(2 * self.tick)
+        assert (yield signal(value=b"new")) is True
+        assert (yield signal(value=b"newer")) is False
+        assert (yield FindDue(10, HOUR)).runs == []
+        assert (yield TidyRuns(100)) == (0, b"")
+        again = yield from started(B)
+        assert [(each.name, each.result) for each in again.answer.steps or ()] == [
+            ("approval", b"new")
+        ]
+
+    @rule(needs="steps")
+    def test_every_signal_before_its_run_has_its_own_retention(self) -> Script[None]:
+        yield replace(signal("first"), retention=self.tick)
+        yield signal("second")
+        yield Advance(2 * self.tick)
+        yield TidyRuns(100)
+        assert "second" in (yield from steps_of())
 
     @rule(needs="steps")
     def test_a_signal_makes_the_run_that_waits_for_it_due(self) -> Script[None]:
@@ -524,7 +579,7 @@ class StepRules(Rules):
         assert not found.more
         assert abandoned.answer.attempt == 1
 
-    @rule(needs="steps")
+    @rule(needs="steps", exact_time=True)
     def test_a_live_lease_is_looked_at_again_when_it_ends(self) -> Script[None]:
         mine = yield from started(A, lease=self.tick)
         yield mine.renew(4 * self.tick)

@@ -2,6 +2,7 @@
 -- → {1, fence, attempt, cause} won · {2} held · {3} parked · {0, now, record} no write: the caller decides
 local key, owner, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local value, scope, fingerprint = ARGV[5], ARGV[6], ARGV[7]
+if fingerprint == '' then fingerprint = nil end
 local hold, compact = ARGV[4] % 2 == 1, ARGV[4] + 0 > 1 and #ARGV[1] == 16
 
 -- The two common cases, fast: the first delivery, and the duplicate of completed work.
@@ -52,7 +53,7 @@ if mine and old.state == IN_PROGRESS then
 end
 local differs = old.fingerprint and fingerprint and old.fingerprint ~= fingerprint
 local lapsed = old.state == IN_PROGRESS and old.lease <= now
-local rested = old.state == RELEASED and old.lease <= now
+local rested = (old.state == RELEASED or old.state == SUSPENDED) and old.lease <= now
 if (differs and not mine) or not (lapsed or rested) then return {0, now, text} end
 
 -- A claim made before its handler could start is not counted.

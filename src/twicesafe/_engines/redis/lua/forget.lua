@@ -3,7 +3,7 @@ local row = load(KEYS[1])
 if not row or expired(row) then return MISSING end
 local before = row.state
 if before == FORGOTTEN then return OK end
-if before == IN_PROGRESS then return REFUSED end
+if before == IN_PROGRESS or before == SUSPENDED then return REFUSED end
 row.state, row.changed, row.fence, row.owner = FORGOTTEN, now, next_fence(row), ''
 row.value, row.scope, row.fingerprint, row.result, row.error = '', '', nil, nil, ''
 row.lease, row.expires = 0, math.max(row.expires, now + tonumber(ARGV[3]))

@@ -3,7 +3,7 @@
 --
 --   1  version * 16 + state            7  fence              6  created_at     6  changed_at
 --   1  cause + flags below             2  attempt
---   6  lease_until  (in progress, released)      6  expires_at  (completed, failed, released, forgotten)
+--   6  lease_until  (in progress, released, suspended)      6  expires_at  (completed, failed, released, forgotten)
 --   1+n owner   1+n value   2+n scope*   1+n fingerprint*   2+n error*   the rest: result*
 --
 -- * only if its flag is set. _core/lifecycle.py sets the fields that a state does not have to 0.
@@ -14,14 +14,14 @@
 --   1  version * 16 + state   1  cause + flags   1  attempt   7  fence   4  changed_at, after its creation
 --   5  lease_until or expires_at, after changed_at   16 owner   1+n value   and the rest as above
 
-local IN_PROGRESS, COMPLETED, FAILED, RELEASED, HELD, PARKED, FORGOTTEN = 0, 1, 2, 3, 4, 5, 6
-local BY_FAILURE, BY_LEASE, BY_RETENTION, BY_OPERATOR = 1, 2, 3, 4
+local IN_PROGRESS, COMPLETED, FAILED, RELEASED, HELD, PARKED, FORGOTTEN, SUSPENDED = 0, 1, 2, 3, 4, 5, 6, 7
+local BY_FAILURE, BY_LEASE, BY_RETENTION, BY_OPERATOR, BY_RESUMING = 1, 2, 3, 4, 6
 local HOLD, RESULT, FINGERPRINT, SCOPE, ERROR = 8, 16, 32, 64, 128
 local OK, LOST, MISSING, REFUSED = 0, 1, 2, 3
 
 local AUDIT_KEPT, AUDIT_MOST = 90 * 86400000, 100
 
-local function leased(state) return state == IN_PROGRESS or state == RELEASED end
+local function leased(state) return state == IN_PROGRESS or state == RELEASED or state == SUSPENDED end
 local function ends(state)
   return state == COMPLETED or state == FAILED or state == RELEASED or state == FORGOTTEN
 end
@@ -34,7 +34,7 @@ local function parse(text)
     state = head % 16, cause = flags % 8, hold = bit.band(flags, HOLD) ~= 0, lease = 0, expires = 0,
     error = '', scope = '', compact = version == 2,
   }
-  if row.state > (row.compact and FAILED or FORGOTTEN) then error({err = 'CORRUPT no such state'}) end
+  if row.state > (row.compact and FAILED or SUSPENDED) then error({err = 'CORRUPT no such state'}) end
   if row.compact then
     local after, span
     row.attempt, row.fence, after, span, row.owner, at = struct.unpack('<BI7I4I5c16', text, at)

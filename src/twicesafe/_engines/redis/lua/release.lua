@@ -9,4 +9,4 @@ row.cause, row.result = BY_OPERATOR, nil
 row.lease, row.expires = now, now + tonumber(ARGV[3])
 save(KEYS[1], row)
 announce(KEYS[1])
-return done(KEYS[2], 'release', ARGV[1], ARGV[2], before, tonumber(ARGV[3]))
+return done(KEYS[2], ARGV[6] or 'release', ARGV[1], ARGV[2], before, tonumber(ARGV[3]))

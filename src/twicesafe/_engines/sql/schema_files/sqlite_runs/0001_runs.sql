@@ -1,6 +1,6 @@
 -- Durable runs, beside their records: what the completer needs to run one, and when to look at it again.
 -- whole_id: all bytes of the key's identity, which older layouts of the records store; id: the first 16.
--- The table of records stays as it is. States and kinds of steps are listed in _engines/sql/run_programs.py.
+-- The table of records stays as it is. States and kinds of steps are listed in _engines/sql/step_rows.py.
 CREATE TABLE {t}_meta (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     schema INTEGER NOT NULL
@@ -11,7 +11,7 @@ CREATE TABLE {t} (
     whole_id BLOB NOT NULL,
     due_at INTEGER NOT NULL,
     completes INTEGER NOT NULL,
-    function BLOB NOT NULL,
+    function_name BLOB NOT NULL,
     arguments BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX {t}_due ON {t} (due_at);
@@ -24,7 +24,7 @@ CREATE TABLE {t}_steps (
     fence INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     position INTEGER NOT NULL,
-    undo INTEGER NOT NULL,
+    has_undo INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     changed_at INTEGER NOT NULL,
     due_at INTEGER NOT NULL,

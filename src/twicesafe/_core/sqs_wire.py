@@ -12,6 +12,7 @@ any other           a header
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import re
 import uuid
@@ -20,9 +21,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ..._core.outbox_requests import Message
+from .outbox_requests import Message
 
-__all__ = ["OURS", "body_of", "entry_of", "headers_of", "size_of"]
+__all__ = ["OURS", "body_of", "deduplication_id", "entry_of", "headers_of", "size_of"]
 
 MOST_ATTRIBUTES: Final = 10
 LONGEST_ID: Final = 128
@@ -115,13 +116,17 @@ def size_of(entry: Mapping[str, Any]) -> int:
 
 
 def headers_of(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """All attributes of a received message, as text with lower-case names."""
+    """All attributes of a received message, as text with lower-case names.
+
+    Reading never fails: a message that cannot be read would hide all that were fetched with it.
+    """
     found = {
         name.lower(): value["StringValue"] if "StringValue" in value else _hex(value)
         for name, value in attributes.items()
     }
-    if HEADERS in found:
-        packed = msgspec.json.decode(found.pop(HEADERS), type=dict[str, str])
+    with contextlib.suppress(ValueError):  # not written by us: it stays as it is
+        packed = msgspec.json.decode(found.get(HEADERS, "{}"), type=dict[str, str])
+        found.pop(HEADERS, None)
         found |= {name.lower(): value for name, value in packed.items()}
     return found
 
@@ -130,7 +135,14 @@ def _hex(value: Mapping[str, Any]) -> str:
     return f"0x{bytes(value.get('BinaryValue', b'')).hex()}"
 
 
+def deduplication_id(system: Mapping[str, str], text: str) -> str | None:
+    """What the producer of a FIFO queue gave; None: SQS computed it from the body."""
+    found = system.get("MessageDeduplicationId")
+    return None if found == hashlib.sha256(text.encode()).hexdigest() else found
+
+
 def body_of(text: str, encoding: str | None) -> bytes:
     if encoding == "base64":
-        return base64.b64decode(text)
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(text, validate=True)
     return b"" if encoding == "empty" else text.encode()

@@ -1,0 +1,166 @@
+"""Durable functions of the lab: they do what their script says, through the shipped `Steps`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twicesafe import Key
+from twicesafe._core.run_state import RunState, Unwind
+from twicesafe.receiver._steps import Steps
+
+from ..transactions.fibers import ask, judge
+from .invariants import broken
+from .plan import Op, Script
+from .policies import POLICIES, BoomError
+from .runtime import Runtime, gathered
+
+if TYPE_CHECKING:
+    from .world import World
+
+__all__ = ["Function"]
+
+CLEANUP = Op("run", "cleanup")
+
+
+class Function:
+    """One attempt of one run."""
+
+    def __init__(self, runtime: Runtime, key: Key, script: Script, state: RunState) -> None:
+        self._runtime, self._key, self._script = runtime, key, script
+        self._process = runtime.process
+        self._world: World = runtime.process.world
+        self._run = state.claim
+        self._state, self._steps = state, Steps(runtime, state)
+        self._holds = POLICIES[script.policy][1]
+
+    def __call__(self) -> Any:
+        try:
+            return self._play(self._script.ops)
+        finally:
+            try:
+                if self._script.cleanup:
+                    self._step(CLEANUP)
+            finally:
+                self._world.ledger.ended.add((self._key.id, self._run.fence))
+
+    def _play(self, ops: tuple[Op, ...]) -> list[Any]:
+        found = []
+        for op in ops:
+            try:
+                found.append(_ACTS[op.kind](self, op))
+            except Exception:
+                if not op.caught:
+                    raise
+                found.append("caught")
+        return found
+
+    # -- what a function does -------------------------------------------------------------------
+
+    def _step(self, op: Op) -> Any:
+        steps = self._steps
+        if op.tries > 1 or op.timeout or op.probe:
+            probe = self._probe if op.probe else None
+            steps = steps.options(attempts=op.tries, timeout=op.timeout, probe=probe)
+        version = self._run.attempt if op.fickle else 0
+        undo = partial(self._undo, op) if op.undo else None
+        try:
+            found = steps.run(op.name, partial(self._act, op), op.name, version, undo=undo)
+        except Unwind:
+            if op is not CLEANUP:
+                judge(self._world, self._refused, op.name)
+            raise
+        judge(self._world, self._world.ledger.told, self._key, self._run, op.name, version, found)
+        return found
+
+    def _refused(self, name: str) -> None:
+        state = self._state
+        if state.leaving and not (state.undoing or state.aborted or state.claim.lost):
+            broken("branches go on", f"{name} was not started, because another branch waits")
+
+    def _capture(self, op: Op) -> Any:
+        found = self._steps.capture(op.name, lambda: next(self._world.numbers))
+        return [op.name, found]
+
+    def _sleep(self, op: Op) -> None:
+        since = self._world.ledger.asleep(self._key, self._run, op.name)
+        self._steps.sleep(op.name, op.seconds)
+        judge(self._world, self._world.ledger.woken, op.name, since, op.seconds)
+
+    def _wait(self, op: Op) -> Any:
+        ledger = self._world.ledger
+        ledger.waiting.setdefault((self._key.id, self._run.fence), {})[op.name] = None
+        found = self._steps.wait(op.name, timeout=op.seconds or None)
+        judge(self._world, ledger.answered_wait, self._key, self._run, op.name, found)
+        return found
+
+    def _branches(self, op: Op) -> list[Any]:
+        works: list[Any] = [partial(self._play, part) for part in op.branches]
+        found = gathered(self._process, works, op.joins)
+        errors = [end[1] for end in found if end is not None and end[1] is not None]
+        if errors:
+            raise errors[0]
+        return [end[0] for end in found if end is not None]
+
+    def _fail(self, op: Op) -> None:
+        if self._run.attempt <= op.fails:
+            raise BoomError("the function failed")
+
+    def _abort(self, op: Op) -> None:
+        self._steps.abort("changed its mind")
+
+    # -- what steps do --------------------------------------------------------------------------
+
+    def _act(self, op: Op, name: str, version: int) -> list[Any]:
+        return [name, version, self._work(op, name, op.seconds, op.fails, op.dies)]
+
+    def _undo(self, op: Op, value: Any) -> None:
+        self._work(op, f"undo:{op.name}", 0.01, op.undo_fails, op.undo_dies)
+
+    def _work(self, op: Op, name: str, seconds: float, fails: int, dies: tuple[str, ...]) -> int:
+        world, process, key, run = self._world, self._process, self._key, self._run
+        ledger = world.ledger
+        found: list[Any] = []
+        judge(world, lambda: found.append(ledger.start(key, run, op, name, self._holds)))
+        [execution] = found
+        number: int = next(world.numbers)
+        if world.say:
+            world.say(f"▶  p{process.number} {name} starts ({number}), fence {run.fence}")
+        try:
+            end = dies[execution.number] if execution.number < len(dies) else ""
+            if end == "before":
+                self._die()
+            ask(lambda resume: process.after(seconds, resume))
+            execution.happened = True
+            if end == "after":
+                self._die()
+            world.seen["effect", "undo" if name.startswith("undo:") else "step"] += 1
+            if execution.number < fails:
+                execution.end = "raised"
+                raise BoomError(name)
+            return number
+        finally:
+            ledger.stop(key, run, name)
+
+    def _die(self) -> None:
+        world, process = self._world, self._process
+        if world.network.faulty:
+            world.seen["effect", "died beside it"] += 1
+            world.after(0.0, None, world.crash, process)
+            ask(lambda resume: None)
+
+    def _probe(self, name: str, version: int) -> tuple[Any] | None:
+        found = self._world.ledger.probed(self._key, self._run, name)
+        self._world.seen["probe", "happened" if found else "did not happen"] += 1
+        return None if found is None else ([name, version, -found.fence],)
+
+
+_ACTS = {
+    "run": Function._step,
+    "capture": Function._capture,
+    "sleep": Function._sleep,
+    "wait": Function._wait,
+    "branches": Function._branches,
+    "fail": Function._fail,
+    "abort": Function._abort,
+}

@@ -1,0 +1,53 @@
+"""SIGTERM and SIGINT: the consumers that run in the main thread stop in order, all of them.
+
+Several may run there, as tasks of one event loop. The first signal stops them all; a second one acts as
+it did before they ran. The old handlers are back when the last consumer has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+__all__ = ["heeding"]
+
+KNOWN: Final = (signal.SIGTERM, signal.SIGINT)
+
+_stops: dict[object, Callable[[], None]] = {}
+"""How to stop each consumer that runs in the main thread."""
+_before: dict[int, Any] = {}
+
+
+@contextlib.contextmanager
+def heeding(stop: Callable[[], None]) -> Iterator[None]:
+    """While this runs, the first SIGTERM or SIGINT calls `stop`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    me = object()
+    _stops[me] = stop
+    for number in KNOWN:
+        if signal.getsignal(number) is not _heed:
+            _before[number] = signal.signal(number, _heed)
+    try:
+        yield
+    finally:
+        del _stops[me]
+        if not _stops:
+            for number in KNOWN:
+                if signal.getsignal(number) is _heed:
+                    _restore(number)
+
+
+def _heed(number: int, frame: object) -> None:
+    _restore(number)
+    for stop in list(_stops.values()):
+        stop()
+
+
+def _restore(number: int) -> None:
+    old = _before.get(number)
+    signal.signal(number, signal.SIG_DFL if old is None else old)  # None: not set by Python

@@ -1,0 +1,226 @@
+"""Durable functions that are cancelled, interrupted or killed at every moment: they go on, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.durable import dying_saga
+from tests.durable.shop import POLICY, Boom
+from twicesafe import AsyncReceiver, Receiver, State, Steps
+from twicesafe.errors import CompensatedError, SuspendedError
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
+
+MANY = POLICY.replace(max_attempts=50)
+
+
+class Turns(AsyncMemoryStore):
+    """A store whose every answer takes a turn of the event loop."""
+
+    immediate = False
+
+    async def perform(self, request: Any) -> Any:
+        await asyncio.sleep(0)
+        answer = self._store.perform(request)
+        await asyncio.sleep(0)
+        return answer
+
+    def submit(self, request: Any) -> Any:
+        return asyncio.ensure_future(self.perform(request))
+
+
+@pytest.mark.parametrize("store", [AsyncMemoryStore, Turns])
+def test_a_task_that_is_cancelled_at_any_turn_of_its_loop_goes_on_later(store: Any) -> None:
+    """Whichever turn it is, no step that was recorded runs again, and the run does not hang."""
+
+    async def cancelled_at(turn: int) -> bool:
+        memory = MemoryStore()
+        receiver = AsyncReceiver(store(memory), policy=MANY)
+        ran: Counter[str] = Counter()
+
+        async def act(name: str) -> str:
+            await asyncio.sleep(0)
+            ran[name] += 1
+            await asyncio.sleep(0)
+            return name
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> Any:
+            first = await steps.run("first", act, "first")
+            both = await asyncio.gather(
+                steps.run("left", act, "left"), steps.run("right", act, "right")
+            )
+            await steps.sleep("nap", 0.001)
+            return [first, *both, await steps.wait("go", timeout=0.001)]
+
+        task = asyncio.ensure_future(checkout("o"))
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        ended = task.done()
+        task.cancel()
+        await asyncio.wait({task})
+        run = memory._runs.get(checkout.key("o").id)
+        recorded = {} if run is None else dict(memory._steps[checkout.key("o").id])
+        before = Counter(ran)
+        answer = await asyncio.wait_for(checkout("o"), 30)
+        assert answer == ["first", "left", "right", None]
+        for name in recorded:
+            if recorded[name].state == "done":
+                assert ran[name] == before[name], f"{name} ran again, cancelled at turn {turn}"
+        return ended
+
+    async def main() -> None:
+        turn = 0
+        while not await cancelled_at(turn):
+            turn += 1
+        assert turn > 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_inside_a_step_ends_the_attempt_and_the_step_runs_again(error: Any) -> None:
+    receiver = Receiver(MemoryStore(), policy=MANY)
+    ran: list[str] = []
+
+    def act(name: str) -> str:
+        ran.append(name)
+        if ran == ["a", "b"]:
+            raise error
+        return name
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> list[str]:
+        return [steps.run(name, act, name) for name in "abc"]
+
+    with pytest.raises(error):
+        checkout("o")
+    assert checkout("o") == ["a", "b", "c"]
+    assert ran == ["a", "b", "b", "c"]
+
+
+def test_an_interrupt_inside_an_undo_leaves_the_rest_to_the_next_worker() -> None:
+    receiver = Receiver(MemoryStore(), policy=MANY.replace(max_attempts=1))
+    undone: list[str] = []
+
+    def undo(name: str) -> None:
+        undone.append(name)
+        if undone == ["c", "b"]:
+            raise KeyboardInterrupt
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None:
+        for name in "abc":
+            steps.run(name, str, name, undo=undo)
+        raise Boom
+
+    with pytest.raises(KeyboardInterrupt):
+        checkout("o")
+    with pytest.raises(CompensatedError):
+        checkout("o")
+    assert undone == ["c", "b", "b", "a"]
+
+
+def test_a_real_interrupt_while_a_run_sleeps_in_place() -> None:
+    receiver = Receiver(MemoryStore(), policy=MANY.replace(wait=60))
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> str:
+        if steps.attempt == 1:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            steps.sleep("nap", 50)
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt):
+        checkout("o")
+    record = receiver.record(checkout.key("o"))
+    assert record is not None
+    assert record.state is State.RELEASED
+    assert checkout("o") == "done"
+
+
+@pytest.mark.parametrize("moment", range(1, 14))
+def test_a_saga_that_is_killed_at_any_moment_is_undone_in_reverse(
+    tmp_path: Path, moment: int
+) -> None:
+    """Killed before or after an effect, an undo, or a request to the store."""
+    url, log = f"sqlite:///{tmp_path}/keys.db", tmp_path / "log"
+    log.touch()
+    words = [sys.executable, dying_saga.__file__, url, str(log), str(moment)]
+    ended = subprocess.run(words, check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    with pytest.raises(CompensatedError):
+        dying_saga.main(url, str(log), -1)
+    told = log.read_text().split()
+    steps = [name for name in told if not name.startswith("undo:")]
+    undos = [name.removeprefix("undo:") for name in told if name.startswith("undo:")]
+    assert told.index("undo:c") > max(i for i, name in enumerate(told) if name in steps)
+    assert list(dict.fromkeys(undos)) == ["c", "b", "a"]
+    assert len(steps) <= 4, "one step at most ran twice"
+    assert len(undos) <= 4, "one undo at most ran twice"
+
+
+def test_two_completers_run_every_run_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/keys.db"
+    ran: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def act(name: str) -> None:
+        with lock:
+            ran[name] += 1
+
+    def decorated(receiver: Receiver) -> Any:
+        @receiver.durable(key="order", scope=("x",), name="checkout")
+        def checkout(steps: Steps, order: str) -> None:
+            steps.run("act", act, order)
+            steps.sleep("nap", 0.05)
+            steps.run("again", act, order)
+
+        return checkout
+
+    policy = POLICY.replace(wait=0)
+    with Receiver.open(url, policy=policy) as one, Receiver.open(url, policy=policy) as two:
+        checkout = decorated(one)
+        decorated(two)
+        keys = [checkout.submit(f"order-{number}") for number in range(20)]
+        with one.completer(every=0.01, concurrency=4), two.completer(every=0.01, concurrency=4):
+            patience = time.monotonic() + 60
+            while time.monotonic() < patience:
+                if all(one.record(key).state is State.COMPLETED for key in keys):  # type: ignore[union-attr]
+                    break
+                time.sleep(0.02)
+    assert ran == {f"order-{number}": 2 for number in range(20)}
+
+
+def test_a_branch_whose_wait_is_recorded_slowly_is_woken_by_its_signal() -> None:
+    """The other branch would have suspended the run without it."""
+
+    class Slow(AsyncMemoryStore):
+        async def perform(self, request: Any) -> Any:
+            if request.op == "record_step" and request.name == "b":
+                await asyncio.sleep(0.2)
+            return await super().perform(request)
+
+    async def main() -> None:
+        receiver = AsyncReceiver(Slow(), policy=POLICY)
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> Any:
+            return await asyncio.gather(steps.wait("a"), steps.wait("b"))
+
+        with pytest.raises(SuspendedError):
+            await checkout("o")
+        await receiver.signal(checkout.key("o"), "b", 2)
+        assert (await receiver.complete_abandoned()).suspended == 1
+
+    asyncio.run(main())

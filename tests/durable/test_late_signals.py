@@ -1,0 +1,160 @@
+"""Signals and operators at odd moments: a signal that was kept reaches its run, and no run is left lying."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.durable.shop import POLICY, Shop
+from twicesafe import State
+from twicesafe._core.run_requests import RecordStep
+from twicesafe._values.steps import StepState
+from twicesafe.errors import SuspendedError, UsageError
+
+HOUR = 3_600_000
+
+
+def waits(shop: Shop, **policy: Any) -> Any:
+    def checkout(steps: Any, order: str) -> Any:
+        found = yield steps.run("look", shop.effect("look", "secret"))
+        return [found, (yield steps.wait("go"))]
+
+    return shop.durable(checkout, policy=POLICY.replace(**policy))
+
+
+def test_a_signal_for_the_next_run_of_a_key_is_kept(shop: Shop) -> None:
+    """The last run is over, and its retention too; its own signal is still in the store."""
+    receiver, checkout = shop.receiver, waits(shop, retention=60)
+    shop.run(receiver.signal(checkout.key("a"), "go", 1))
+    assert shop.run(checkout("a")) == ["secret", 1]
+    shop.clock.advance(ms=61_000)
+    assert shop.run(receiver.signal(checkout.key("a"), "go", 2)) is True
+    assert shop.run(receiver.signal(checkout.key("a"), "go", 3)) is False
+    shop.run(receiver.sweep())
+    shop.run(receiver.complete_abandoned())
+    assert shop.run(checkout("a")) == ["secret", 2]
+    assert shop.done["look"] == 2
+
+
+def test_every_signal_that_comes_first_has_its_own_retention(shop: Shop) -> None:
+    receiver, checkout = shop.receiver, waits(shop)
+    shop.run(receiver.signal(checkout.key("a"), "other", 1))
+    shop.clock.advance(ms=23 * HOUR)
+    shop.run(receiver.signal(checkout.key("a"), "go", 2))
+    shop.clock.advance(ms=2 * HOUR)
+    shop.run(receiver.sweep())
+    shop.run(receiver.complete_abandoned())
+    assert shop.run(checkout("a")) == ["secret", 2]
+
+
+def test_a_signal_survives_a_clock_that_is_set_back(shop: Shop) -> None:
+    receiver, checkout = shop.receiver, waits(shop)
+    shop.clock.advance(ms=HOUR)
+    shop.run(checkout.submit("a"))
+    shop.clock._now -= HOUR
+    assert shop.run(receiver.signal(checkout.key("a"), "go", 2)) is True
+    shop.clock.advance(ms=2 * HOUR)
+    assert shop.run(checkout("a")) == ["secret", 2]
+
+
+def test_a_crash_does_not_make_a_wait_of_no_time_endless(shop: Shop) -> None:
+    """The wait began, and its worker died before it was over."""
+
+    def checkout(steps: Any, order: str) -> Any:
+        return [(yield steps.wait("go", timeout=0))]
+
+    perform, began = shop.store.perform, []
+
+    def dies(ask: Any) -> Any:
+        if isinstance(ask, RecordStep):
+            if ask.state is StepState.DONE:
+                raise KeyboardInterrupt
+            began.append(ask)
+        return perform(ask)
+
+    checkout = shop.durable(checkout)
+    shop.store.perform = dies  # type: ignore[method-assign]
+    with pytest.raises(BaseException):  # noqa: B017, PT011
+        shop.run(checkout("a"))
+    shop.store.perform = perform  # type: ignore[method-assign]
+    assert began
+    shop.clock.advance(ms=31_000)
+    assert shop.run(checkout("a")) == [None]
+
+
+# --- operators --------------------------------------------------------------------------------
+
+
+def test_a_released_run_that_waited_for_a_signal_is_due_at_once(shop: Shop) -> None:
+    receiver, checkout = shop.receiver, waits(shop)
+    with pytest.raises(SuspendedError):
+        shop.run(checkout("a"))
+    shop.run(receiver.release(checkout.key("a"), by="ann"))
+    assert shop.run(receiver.complete_abandoned()).suspended == 1
+
+
+def test_a_resolved_run_that_waited_for_a_signal_leaves_nothing(shop: Shop) -> None:
+    receiver, checkout = shop.receiver, waits(shop, retention=60)
+    with pytest.raises(SuspendedError):
+        shop.run(checkout("a"))
+    shop.run(receiver.resolve(checkout.key("a"), 5, by="ann"))
+    assert shop.run(checkout("a")) == 5
+    shop.clock.advance(ms=49 * HOUR)
+    shop.run(receiver.sweep())
+    assert (shop.store._runs, shop.store._steps) == ({}, {})
+
+
+def test_forgetting_a_run_erases_its_arguments_and_results_at_once(shop: Shop) -> None:
+    receiver, checkout = shop.receiver, waits(shop)
+    shop.run(receiver.signal(checkout.key("a"), "go", "secret"))
+    shop.run(checkout("a"))
+    shop.run(receiver.forget(checkout.key("a"), by="ann"))
+    assert (shop.store._runs, shop.store._steps) == ({}, {})
+
+
+OPERATIONS = ("release", "resolve", "forget", "restart")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("state", ["suspended", "submitted", "parked", "completed", "released"])
+def test_operators_may_do_anything_in_every_state(shop: Shop, state: str, operation: str) -> None:
+    """Whatever they do, the run comes to an end, or the operator is told why nothing changed."""
+    receiver, checkout = shop.receiver, waits(shop, max_attempts=1)
+    key = checkout.key("a")
+    if state == "completed":
+        shop.run(receiver.signal(key, "go", 1))
+        shop.run(checkout("a"))
+    elif state == "submitted":
+        shop.run(checkout.submit("a"))
+    elif state == "parked":
+        shop.failing["look"] = 1
+        with pytest.raises(Exception, match="look"):
+            shop.run(checkout("a"))
+    else:
+        with pytest.raises(SuspendedError):
+            shop.run(checkout("a"))
+        if state == "released":
+            shop.run(receiver.release(key, by="ann"))
+    refused = (operation, state) in {
+        ("release", "completed"),
+        ("restart", "completed"),
+        ("resolve", "completed"),
+        ("forget", "suspended"),
+        ("forget", "submitted"),
+    }
+    more: tuple[Any, ...] = ("by hand",) if operation == "resolve" else ()
+    act = getattr(receiver, operation)
+    if refused:
+        with pytest.raises(UsageError):
+            shop.run(act(key, *more, by="ann"))
+    else:
+        shop.run(act(key, *more, by="ann"))
+    ends = operation in ("resolve", "forget") and not refused
+    if state != "completed":
+        assert shop.run(receiver.signal(key, "go", 2)) is not ends
+    shop.run(receiver.complete_abandoned())
+    shop.clock.advance(ms=2 * 60_000)
+    shop.run(receiver.complete_abandoned())
+    expected = State.FORGOTTEN if operation == "forget" and ends else State.COMPLETED
+    assert shop.run(receiver.record(key)).state is expected

@@ -1,0 +1,275 @@
+"""Durable functions that are used wrongly, or that go wrong themselves: told clearly, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.durable.shop import POLICY, Boom, Shop
+from twicesafe import Receiver, State, Steps, current_claim
+from twicesafe.errors import (
+    CompensationFailedError,
+    HeldError,
+    LeaseLostError,
+    SuspendedError,
+    UsageError,
+)
+from twicesafe.stores.memory import MemoryStore
+
+
+def as_function(shop: Shop, act: Any) -> Any:
+    """A function for a step of this shop, which calls `act` and awaits what it returns."""
+    if shop.mode == "blocking":
+        return act
+
+    async def act_async(*args: Any) -> Any:
+        found = act(*args)
+        return await found if hasattr(found, "__await__") else found
+
+    return act_async
+
+
+@pytest.mark.parametrize("what", ["run", "sleep", "wait", "now"])
+def test_a_step_inside_a_step_is_refused(shop: Shop, what: str) -> None:
+    """On a resume the outer one is not run, so the inner one, and its undo, would be lost."""
+
+    def checkout(steps: Any, order: str) -> Any:
+        inner = {
+            "run": lambda: steps.run("inner", shop.effect("inner")),
+            "sleep": lambda: steps.sleep("inner", 3600),
+            "wait": lambda: steps.wait("inner"),
+            "now": lambda: steps.now("inner"),
+        }[what]
+        yield steps.run("outer", as_function(shop, inner))
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(UsageError, match="inside a step"):
+        shop.run(checkout("a"))
+    assert shop.done["inner"] == 0
+
+
+@pytest.mark.parametrize("what", ["run", "abort"])
+def test_an_undo_that_uses_the_steps_parks_the_run(shop: Shop, what: str) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        uses = {
+            "run": lambda _: steps.run("more", shop.effect("more")),
+            "abort": lambda _: steps.abort("again"),
+        }[what]
+        yield steps.run("a", shop.effect("a"), undo=as_function(shop, uses))
+        raise Boom
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(max_attempts=1))
+    with pytest.raises(CompensationFailedError, match="inside a step or an undo"):
+        shop.run(checkout("a"))
+    assert shop.run(shop.receiver.record(checkout.key("a"))).state is State.PARKED
+
+
+def test_arguments_of_a_step_that_cannot_be_compared(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("act", as_function(shop, lambda connection: None), object())
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(UsageError, match=r"the step 'act' cannot be compared.*closure") as told:
+        shop.run(checkout("a"))
+    assert "fingerprint=" not in str(told.value), "a step has no such setting"
+
+
+def test_a_fork_in_the_function_runs_no_step_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with Receiver.open(f"sqlite:///{tmp_path}/keys.db", policy=POLICY) as receiver:
+
+        def act() -> None:
+            with log.open("a") as file:
+                file.write("x")
+
+        @receiver.durable(key="order", scope=("x",))
+        def checkout(steps: Steps, order: str) -> int:
+            child = os.fork()
+            if child == 0:
+                try:
+                    steps.run("act", act)
+                except LeaseLostError:
+                    os._exit(7)
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            steps.run("act", act)
+            return os.waitstatus_to_exitcode(status)
+
+        assert checkout("o") == 7
+    assert log.read_text() == "x"
+
+
+# --- takeover="hold" --------------------------------------------------------------------------
+
+
+def test_under_hold_a_step_that_raised_is_tried_again(shop: Shop) -> None:
+    """Its own exception says that it failed. Only an interrupted step has an unknown outcome."""
+    shop.failing["charge"] = 1
+
+    def checkout(steps: Any, order: str) -> Any:
+        return (yield steps.run("charge", shop.effect("charge", 5)))
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(takeover="hold"))
+    with pytest.raises(Boom):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=10)
+    assert shop.run(checkout("a")) == 5
+
+
+def test_a_step_that_raised_is_not_probed(shop: Shop) -> None:
+    shop.failing["charge"] = 1
+
+    def checkout(steps: Any, order: str) -> Any:
+        probed = steps.options(probe=shop.effect("probe"))
+        return (yield probed.run("charge", shop.effect("charge", 5)))
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(Boom):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=10)
+    assert shop.run(checkout("a")) == 5
+    assert shop.done["probe"] == 0
+
+
+def test_under_hold_a_step_that_took_too_long_holds_the_run(shop: Shop) -> None:
+    def slow() -> None:
+        raise TimeoutError
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("charge", as_function(shop, slow))
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(takeover="hold"))
+    with pytest.raises(TimeoutError):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=10)
+    with pytest.raises(HeldError):
+        shop.run(checkout("a"))
+
+
+def test_under_hold_a_suspended_inner_run_does_not_hold_the_outer_one(shop: Shop) -> None:
+    def inner(steps: Any, order: str) -> Any:
+        return (yield steps.wait("approval", timeout=3600))
+
+    inner = shop.durable(inner, scope=("inner",))
+
+    def outer(steps: Any, order: str) -> Any:
+        return [(yield steps.run("inner", inner, order))]
+
+    outer = shop.durable(outer, scope=("outer",), policy=POLICY.replace(takeover="hold"))
+    with pytest.raises(SuspendedError):
+        shop.run(outer("a"))
+    shop.run(shop.receiver.signal(inner.key("a"), "approval", "yes"))
+    shop.clock.advance(ms=31_000)
+    assert shop.run(outer("a")) == ["yes"]
+
+
+def test_release_runs_a_held_step_again(shop: Shop) -> None:
+    """The operator found out that it did not happen. Otherwise only a restart would help."""
+    dies = True
+
+    def act() -> str:
+        shop.done["charge"] += 1
+        if dies:
+            claim = current_claim()
+            claim.of_run.pid = claim.pid = -1  # type: ignore[union-attr]
+        return "paid"
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("reserve", shop.effect("reserve"))
+        return (yield steps.run("charge", as_function(shop, act)))
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(wait=0, takeover="hold"))
+    with pytest.raises(LeaseLostError):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=31_000)
+    with pytest.raises(HeldError):
+        shop.run(checkout("a"))
+    dies = False
+    shop.run(shop.receiver.release(checkout.key("a"), by="ann"))
+    assert shop.run(checkout("a")) == "paid"
+    assert shop.done == {"reserve": 1, "charge": 2}
+
+
+def test_a_lost_claim_is_no_failure_of_an_undo(shop: Shop) -> None:
+    """The next worker undoes it: an operator would have nothing to repair."""
+    loses = True
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("a", shop.effect("a"), undo=shop.effect("undo a"))
+        if loses:
+            steps._state.claim.expires = 0.0
+        raise Boom
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(max_attempts=1))
+    with pytest.raises(LeaseLostError):
+        shop.run(checkout("a"))
+    loses = False
+    shop.clock.advance(ms=31_000)
+    shop.run(shop.receiver.complete_abandoned())
+    assert shop.run(shop.receiver.record(checkout.key("a"))).state is State.FAILED
+    assert shop.order == ["a", "undo a"]
+
+
+# --- the completer ----------------------------------------------------------------------------
+
+
+def test_a_run_that_needs_more_arguments_now_is_parked_and_others_run(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        return order
+        yield
+
+    old = shop.durable(checkout, name="checkout")
+    key = shop.run(old.submit("a"))
+    good = shop.run(shop.durable(checkout, name="good", scope=("good",)).submit("b"))
+
+    def changed(steps: Any, order: str, more: str) -> None: ...
+
+    async def changed_async(steps: Any, order: str, more: str) -> None: ...
+
+    function: Any = changed if shop.mode == "blocking" else changed_async
+    shop.receiver.durable(name="checkout", scope=("shop",))(function)
+    report = shop.run(shop.receiver.complete_abandoned())
+    assert (report.parked, report.completed) == (1, 1)
+    assert shop.run(shop.receiver.record(key)).state is State.PARKED
+    assert shop.run(shop.receiver.record(good)).state is State.COMPLETED
+
+
+def test_the_completer_compares_no_fingerprints(shop: Shop) -> None:
+    """A stored run has its own: a `fingerprint=` that raises today must not stop the completer."""
+
+    def checkout(steps: Any, order: Any) -> Any:
+        return order
+        yield
+
+    settings: dict[str, Any] = {"name": "checkout", "key": None}
+    old = shop.durable(checkout, fingerprint=lambda order: order["x"], **settings)
+    shop.run(old.submit({"x": 1}))
+    shop.durable(checkout, fingerprint=lambda order: order["y"], **settings)
+    assert shop.run(shop.receiver.complete_abandoned()).completed == 1
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Stop(), GeneratorExit()], ids=repr)
+def test_a_run_that_exits_does_not_stop_the_completer(error: BaseException) -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY.replace(max_attempts=1))
+    raised, completed = threading.Event(), threading.Event()
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None:
+        if order == "bad":
+            raised.set()
+            raise error
+        completed.set()
+
+    with receiver.completer(every=0.01):
+        checkout.submit("bad")
+        assert raised.wait(30)
+        checkout.submit("good")
+        assert completed.wait(30)
