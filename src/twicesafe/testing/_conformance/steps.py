@@ -445,7 +445,7 @@ class StepRules(Rules):
         assert [each.result for each in other.answer.steps or ()] == [b"early"]
 
     @rule("P8", needs="steps")
-    def test_a_signal_for_the_next_run_of_a_key_is_kept(self) -> Script[None]:
+    def test_a_signal_after_a_run_outlives_its_steps(self) -> Script[None]:
         """The run before it is over, and its steps may be removed at any time."""
         mine = yield from started(A, lease=self.tick)
         yield step(mine)
