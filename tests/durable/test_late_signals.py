@@ -120,7 +120,7 @@ OPERATIONS = ("release", "resolve", "forget", "restart")
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("state", ["suspended", "submitted", "parked", "completed", "released"])
 def test_operators_may_do_anything_in_every_state(shop: Shop, state: str, operation: str) -> None:
-    """Whatever they do, the run comes to an end, or the operator is told why nothing changed."""
+    """Whatever they do, the run comes to an end, or an error says why nothing changed."""
     receiver, checkout = shop.receiver, waits(shop, max_attempts=1)
     key = checkout.key("a")
     if state == "completed":
