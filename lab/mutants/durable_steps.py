@@ -329,7 +329,7 @@ def undo_beside_a_step(patch: Patch) -> None:
 
 @mutant("undoing starts before the failure is recorded", STUDY)
 def failure_not_recorded(patch: Patch) -> None:
-    record = step_records.record
+    record = steps.record
 
     def unless_failure(state: Any, ask: Any) -> Any:
         if ask.name != FAILURE:
@@ -340,7 +340,7 @@ def failure_not_recorded(patch: Patch) -> None:
 
 @mutant("an undo is not recorded", STUDY)
 def undo_not_recorded(patch: Patch) -> None:
-    record = step_records.record
+    record = steps.record
 
     def only_failure(state: Any, ask: Any) -> Any:
         if ask.name == FAILURE:
