@@ -1,4 +1,4 @@
-"""SQS from a wheel (`ministack`): an emulator of AWS in one process. It keeps nothing when it ends."""
+"""SQS and DynamoDB from a wheel (`ministack`): an emulator of AWS in one process. It keeps nothing when it ends."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Ministack(Server):
             raise NoServerError("the wheel ministack is not installed")
         super().__init__()
         self._numbers = itertools.count(1)
+        self._clients: dict[str, Any] = {}
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.url = f"sqs://?region=us-east-1&endpoint={self.endpoint}"
         # boto3 signs every request; the emulator accepts any signature.
@@ -34,7 +35,7 @@ class Ministack(Server):
             "BIND_HOST": "127.0.0.1",  # it would listen everywhere
             "GATEWAY_PORT": str(self.port),
             "LOG_LEVEL": "WARNING",
-            "SERVICES": "sqs",
+            "SERVICES": "sqs,dynamodb",
             "HOME": str(self.folder),
             "S3_DATA_DIR": str(self.folder / "s3"),
         }
@@ -45,12 +46,18 @@ class Ministack(Server):
         with urllib.request.urlopen(f"{self.endpoint}/_ministack/health", timeout=2) as answer:
             return bool(answer.status == 200)
 
-    def client(self) -> Any:
+    def client(self, service: str = "sqs") -> Any:
         import boto3
 
-        return boto3.session.Session().client(
-            "sqs", region_name="us-east-1", endpoint_url=self.endpoint
-        )
+        if service not in self._clients:
+            self._clients[service] = boto3.session.Session().client(
+                service, region_name="us-east-1", endpoint_url=self.endpoint
+            )
+        return self._clients[service]
+
+    def table_url(self, table: str) -> str:
+        """The URL of a store in this table."""
+        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint}"
 
     @contextmanager
     def fresh(self) -> Iterator[str]:

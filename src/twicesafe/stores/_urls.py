@@ -54,6 +54,7 @@ SCHEMES: Final[dict[str, str]] = {
     "rediss+cluster": "twicesafe._engines.redis:RedisStore",
     "valkey": "twicesafe._engines.redis:RedisStore",
     "valkeys": "twicesafe._engines.redis:RedisStore",
+    "dynamodb": "twicesafe._engines.dynamodb:DynamodbStore",
 }
 
 
