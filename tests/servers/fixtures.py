@@ -56,6 +56,12 @@ rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
 ministack, ministack_url = _server_fixture("ministack"), _url_fixture("ministack")
 
 
+@pytest.fixture
+def dynamodb_url(ministack: Any) -> Iterator[str]:
+    with ministack.fresh_table() as fresh:
+        yield fresh
+
+
 @pytest.fixture(scope="session")
 def kafka_broker() -> str:
     """Which Kafka it is; also in the id of every test that uses one: ``test_kafka[mock]``."""

@@ -9,7 +9,7 @@ import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tests.servers.process import NoServerError, Server
@@ -63,3 +63,12 @@ class Ministack(Server):
     def fresh(self) -> Iterator[str]:
         """A URL with a prefix of queues that no other test uses."""
         yield f"{self.url}&prefix=t{next(self._numbers)}_{uuid.uuid4().hex[:6]}-"
+
+    @contextmanager
+    def fresh_table(self) -> Iterator[str]:
+        """The URL of a store whose table does not exist yet; it is removed afterwards."""
+        table = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
+        yield self.table_url(table)
+        client = self.client("dynamodb")
+        with suppress(client.exceptions.ResourceNotFoundException):
+            client.delete_table(TableName=table)
