@@ -40,8 +40,8 @@ class Dynamodb(StoreUnderTest):
         return self._taken[place.name]
 
     def _settings(self, place: Place) -> Settings:
-        url = shared("ministack").table_url(self._table(place))
-        return Settings.of(f"{url}&skew={self.skew}&timeout=90")
+        url = shared("dynamodb").table_url(self._table(place))
+        return Settings.of(f"{url}&skew={self.skew}")
 
     def _clock(self, place: Place) -> GivenClock:
         return GivenClock(lambda: place.clock() + AHEAD)
@@ -71,7 +71,7 @@ class Dynamodb(StoreUnderTest):
             self._free.append(table)
 
     def _client(self) -> Any:
-        return shared("ministack").client("dynamodb")
+        return shared("dynamodb").client()
 
 
 def empty(client: Any, table: str) -> None:
@@ -83,12 +83,12 @@ def empty(client: Any, table: str) -> None:
                 client.delete_item(TableName=table, Key=key)
 
 
-@pytest.mark.usefixtures("ministack")
+@pytest.mark.usefixtures("dynamodb")
 class TestDynamodb(Dynamodb, StoreConformance):
     pass
 
 
-@pytest.mark.usefixtures("ministack")
+@pytest.mark.usefixtures("dynamodb")
 class TestWatchedOnly(Dynamodb, ClaimRules, LeaseRules, FailureRules):
     modes = ("blocking",)
     skew = "3600"

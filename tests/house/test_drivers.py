@@ -109,6 +109,18 @@ def test_a_missing_driver_is_one_error_that_names_the_extra(driver: str, stateme
     )
 
 
+@pytest.mark.parametrize(
+    "driver, statement",
+    [
+        ("boto3", "Receiver.open('dynamodb://keys?region=x')"),
+        ("boto3", "AsyncReceiver.open('dynamodb://keys?region=x')"),
+        ("aiobotocore", "AsyncReceiver.open('dynamodb://keys?region=x')"),
+    ],
+)
+def test_a_driver_of_several_extras_names_the_one_of_its_user(driver: str, statement: str):
+    assert without(driver, statement).endswith("pip install 'twicesafe[dynamodb]'")
+
+
 @pytest.mark.parametrize("driver", ["typer", "rich"])
 def test_the_command_line_says_the_same(driver: str):
     code = f"import sys; sys.modules[{driver!r}] = None; from twicesafe._cli import main; sys.exit(main(['version']))"

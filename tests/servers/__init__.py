@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import MariaDB
-from tests.servers.ministack import Ministack
+from tests.servers.ministack import Dynamodb, Ministack
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
 from tests.servers.process import NoServerError, Server, at_end, free_port
@@ -36,6 +36,7 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "rabbitmq": RabbitMQ,
     "kafka": kafka,
     "ministack": Ministack,
+    "dynamodb": Dynamodb,
 }
 
 _shared: dict[str, Any] = {}

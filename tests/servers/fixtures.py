@@ -54,12 +54,7 @@ mariadb, mariadb_url = _server_fixture("mariadb"), _url_fixture("mariadb")
 nats, nats_url = _server_fixture("nats"), _url_fixture("nats")
 rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
 ministack, ministack_url = _server_fixture("ministack"), _url_fixture("ministack")
-
-
-@pytest.fixture
-def dynamodb_url(ministack: Any) -> Iterator[str]:
-    with ministack.fresh_table() as fresh:
-        yield fresh
+dynamodb, dynamodb_url = _server_fixture("dynamodb"), _url_fixture("dynamodb")
 
 
 @pytest.fixture(scope="session")

@@ -16,14 +16,17 @@ from tests.servers.process import NoServerError, Server
 
 
 class Ministack(Server):
+    """SQS."""
+
     name = "ministack"
+    service = "sqs"
 
     def __init__(self) -> None:
         if importlib.util.find_spec("ministack") is None:
             raise NoServerError("the wheel ministack is not installed")
         super().__init__()
         self._numbers = itertools.count(1)
-        self._clients: dict[str, Any] = {}
+        self._client: Any = None
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.url = f"sqs://?region=us-east-1&endpoint={self.endpoint}"
         # boto3 signs every request; the emulator accepts any signature.
@@ -35,7 +38,7 @@ class Ministack(Server):
             "BIND_HOST": "127.0.0.1",  # it would listen everywhere
             "GATEWAY_PORT": str(self.port),
             "LOG_LEVEL": "WARNING",
-            "SERVICES": "sqs,dynamodb",
+            "SERVICES": self.service,
             "HOME": str(self.folder),
             "S3_DATA_DIR": str(self.folder / "s3"),
         }
@@ -46,29 +49,37 @@ class Ministack(Server):
         with urllib.request.urlopen(f"{self.endpoint}/_ministack/health", timeout=2) as answer:
             return bool(answer.status == 200)
 
-    def client(self, service: str = "sqs") -> Any:
+    def client(self) -> Any:
         import boto3
 
-        if service not in self._clients:
-            self._clients[service] = boto3.session.Session().client(
-                service, region_name="us-east-1", endpoint_url=self.endpoint
+        if self._client is None:
+            self._client = boto3.session.Session().client(
+                self.service, region_name="us-east-1", endpoint_url=self.endpoint
             )
-        return self._clients[service]
-
-    def table_url(self, table: str) -> str:
-        """The URL of a store in this table."""
-        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint}"
+        return self._client
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
         """A URL with a prefix of queues that no other test uses."""
         yield f"{self.url}&prefix=t{next(self._numbers)}_{uuid.uuid4().hex[:6]}-"
 
+
+class Dynamodb(Ministack):
+    name = "dynamodb"
+    service = "dynamodb"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = self.table_url("twicesafe")
+
+    def table_url(self, table: str) -> str:
+        """The URL of a store in this table."""
+        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint}&timeout=20"
+
     @contextmanager
-    def fresh_table(self) -> Iterator[str]:
+    def fresh(self) -> Iterator[str]:
         """The URL of a store whose table does not exist yet; it is removed afterwards."""
         table = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
         yield self.table_url(table)
-        client = self.client("dynamodb")
-        with suppress(client.exceptions.ResourceNotFoundException):
-            client.delete_table(TableName=table)
+        with suppress(self.client().exceptions.ResourceNotFoundException):
+            self.client().delete_table(TableName=table)

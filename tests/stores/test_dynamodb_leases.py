@@ -44,7 +44,7 @@ class Workers:
         self.opened: list[DynamodbStore] = []
 
     def worker(self, off: int = 0, skew: str = "5") -> DynamodbStore:
-        settings = Settings.of(f"{self.url}&skew={skew}&timeout=60")
+        settings = Settings.of(f"{self.url}&skew={skew}")
         self.opened.append(DynamodbStore(settings, WrongClock(self.clock, off)))
         return self.opened[-1]
 
@@ -137,7 +137,7 @@ def test_a_clock_wrong_by_more_than_the_margin_costs_a_run_and_never_a_second_re
 def test_workers_whose_clocks_are_wrong_agree_by_the_dates_of_replies(dynamodb_url: str, off: int):
     """On the real path: opening reads the Date, and the first claim already uses it."""
     wrong = ServiceClock(wall=lambda: wall_clock() + off)
-    store = DynamodbStore(Settings.of(f"{dynamodb_url}&timeout=60"), wrong)
+    store = DynamodbStore(Settings.of(f"{dynamodb_url}"), wrong)
     before = wall_clock()
     won = store.perform(ClaimRequest(KEY, A, HOUR))
     row = store.perform(Read(KEY.id))

@@ -89,7 +89,7 @@ def test_no_credentials(kind: str):
         open_and_use(kind, f"dynamodb://keys?region=eu-central-1&{ENDPOINT}")
 
 
-@pytest.mark.usefixtures("ministack")
+@pytest.mark.usefixtures("dynamodb")
 @pytest.mark.parametrize("kind", ["blocking", "async"])
 def test_no_server(kind: str):
     url = f"dynamodb://keys?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}&timeout=1"

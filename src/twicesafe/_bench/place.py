@@ -49,6 +49,13 @@ def own_place(url: str) -> Iterator[str]:
             yield own
         finally:
             _unlink(own, name)
+    elif engine == "dynamodb":
+        head, mark, query = url.partition("?")
+        own = f"{head}_bench_{token}{mark}{query}"
+        try:
+            yield own
+        finally:
+            _delete_table(own)
     elif engine in _TABLES:
         name, own = _renamed(url, "table", "twicesafe", token)
         try:
@@ -119,5 +126,15 @@ def _unlink(url: str, name: str) -> None:
                 if cursor == b"0":
                     break
             node += 1
+    finally:
+        store.close()
+
+
+def _delete_table(url: str) -> None:
+    from .._engines.dynamodb.items import Call
+
+    store: Any = open_store(url)
+    try:
+        store._execute(Call("delete_table", {}))
     finally:
         store.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.driving import drive_async
@@ -11,7 +11,7 @@ from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
 from ...stores._batching import PerLoop
-from .client import arguments, config, place, received, refused, settings_refused, with_models
+from .client import arguments, config, date_of, place, refused, settings_refused, with_models
 from .items import Call
 from .lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .programs import DynamodbPrograms
@@ -34,7 +34,9 @@ class AsyncDynamodbStore(AsyncStore):
         self.url = settings.url
         self.leases = LeaseWatch(clock or ServiceClock(), settings.skew)
         self.programs = DynamodbPrograms(self.leases)
-        self._loops = PerLoop(lambda: LoopClient(settings, self.leases.clock))
+        self._loops = PerLoop(lambda: LoopClient(self))
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every call."""
         self._blocking: DynamodbStore | None = None
         self._is_checked = False
 
@@ -88,14 +90,13 @@ class AsyncDynamodbStore(AsyncStore):
 
 
 class LoopClient:
-    """The client of one event loop, and how it runs programs."""
+    """The clients of one event loop, and how they run programs."""
 
-    def __init__(self, settings: Settings, clock: ServiceClock | GivenClock) -> None:
-        self._settings = settings
-        self._clock = clock
+    def __init__(self, store: AsyncDynamodbStore) -> None:
+        self._store = store
         self.checking = asyncio.Lock()
         self._connecting = asyncio.Lock()
-        self._client: Any = None
+        self._clients: dict[bool, Any] = {}
 
     async def run(self, program: Program[T]) -> T:
         return await drive_async(program, self._execute)
@@ -111,37 +112,42 @@ class LoopClient:
         return await asyncio.gather(*(self._call(call) for call in calls))
 
     async def _call(self, call: Call) -> Any:
-        client, clock = self._client or await self.connected(), self._clock
+        client = self._clients.get(call.once) or await self.connected(call.once)
+        settings, clock, tap = self._store.settings, self._store.leases.clock, self._store._tap
+        if tap is not None:
+            tap("before", call)
         sent = clock.steady()
         try:
-            reply = await getattr(client, call.operation)(**arguments(self._settings, call))
+            reply = await getattr(client, call.operation)(**arguments(settings, call))
         except Exception as error:
-            return refused(error, self._settings, clock, sent)
-        return received(reply, clock, sent)
+            reply = refused(error, settings, clock, sent)
+        else:
+            clock.heard(date_of(reply), sent)
+        if tap is not None:
+            tap("after", call)
+        return reply
 
-    async def connected(self) -> Any:
+    async def connected(self, once: bool = False) -> Any:
         async with self._connecting:
-            if self._client is None:
-                self._client = await self._connect()
-            return self._client
+            if once not in self._clients:
+                self._clients[once] = await self._connect(once)
+            return self._clients[once]
 
-    async def _connect(self) -> Any:
+    async def _connect(self, once: bool) -> Any:
         from aiobotocore.config import AioConfig
         from aiobotocore.session import get_session
         from botocore.exceptions import BotoCoreError
 
+        settings = self._store.settings
         try:
-            return await (
-                with_models(get_session())
-                .create_client(
-                    "dynamodb", **place(self._settings), config=AioConfig(**config(self._settings))
-                )
-                .__aenter__()
+            made = with_models(get_session()).create_client(
+                "dynamodb", **place(settings), config=AioConfig(**config(settings, once))
             )
+            return await made.__aenter__()
         except (BotoCoreError, ValueError) as error:
-            raise settings_refused(error, self._settings) from error
+            raise settings_refused(error, settings) from error
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
             await client.close()

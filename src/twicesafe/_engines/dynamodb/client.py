@@ -1,4 +1,4 @@
-"""boto3's client for this store, and how a reply of any client becomes the reply to a `Call`."""
+"""boto3's client for this store, and what it and its async sister have in common."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = [
     "arguments",
     "config",
     "connect",
+    "date_of",
     "place",
-    "received",
     "refused",
     "settings_refused",
     "with_models",
@@ -30,13 +30,13 @@ def arguments(settings: Settings, call: Call) -> dict[str, Any]:
     return {"TableName": settings.table, **call.arguments}
 
 
-def config(settings: Settings) -> dict[str, Any]:
-    """The arguments of botocore's Config, blocking or async."""
-    share = settings.timeout / ATTEMPTS
+def config(settings: Settings, once: bool) -> dict[str, Any]:
+    """The arguments of botocore's Config, blocking or async. ``once``: it repeats no call."""
+    attempts = 1 if once else ATTEMPTS
     return {
-        "connect_timeout": share,
-        "read_timeout": share,
-        "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
+        "connect_timeout": settings.timeout / attempts,
+        "read_timeout": settings.timeout / attempts,
+        "retries": {"mode": "standard", "total_max_attempts": attempts},
         "max_pool_connections": settings.pool,
         "parameter_validation": False,  # we build them, and the service checks them too
         "user_agent_extra": "twicesafe",
@@ -50,7 +50,7 @@ def place(settings: Settings) -> dict[str, Any]:
     }
 
 
-def connect(settings: Settings) -> Any:
+def connect(settings: Settings, once: bool) -> Any:
     """A client, for all threads of this process. It does not connect yet."""
     import boto3
     from botocore.config import Config
@@ -59,7 +59,9 @@ def connect(settings: Settings) -> Any:
 
     try:
         session = boto3.session.Session(botocore_session=with_models(get_session()))
-        return session.client("dynamodb", **place(settings), config=Config(**config(settings)))
+        return session.client(
+            "dynamodb", **place(settings), config=Config(**config(settings, once))
+        )
     except (BotoCoreError, ValueError) as error:
         raise settings_refused(error, settings) from error
 
@@ -83,22 +85,18 @@ def settings_refused(error: Exception, settings: Settings) -> Exception:
     return explain(error, settings.url)
 
 
-def received(reply: dict[str, Any], clock: ServiceClock | GivenClock, sent: int) -> Any:
-    clock.heard(_date(reply), sent)
-    return reply
-
-
 def refused(
     error: Exception, settings: Settings, clock: ServiceClock | GivenClock, sent: int
 ) -> Refused:
     """The reply of a write whose condition did not hold; raises our error for any other error."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
-    clock.heard(_date(response), sent)
+    clock.heard(date_of(response), sent)
     if code_of(error) == REFUSED:
         return Refused(response.get("Item"))
     raise explain(error, settings.url) from error
 
 
-def _date(response: dict[str, Any]) -> str | None:
+def date_of(response: dict[str, Any]) -> str | None:
+    """When the service sent this, by its own clock."""
     found: str | None = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return found

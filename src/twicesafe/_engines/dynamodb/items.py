@@ -53,6 +53,8 @@ class Call(NamedTuple):
 
     operation: str
     arguments: Attributes
+    once: bool = False
+    """Never repeat it by itself: if its reply is lost, its outcome is unknown."""
 
 
 class Refused(NamedTuple):
@@ -186,7 +188,7 @@ def get(id_: bytes) -> Call:
     return Call("get_item", {"Key": {"id": _binary(id_)}, "ConsistentRead": True})
 
 
-def put(item: Item, before: Item | None) -> Call:
+def put(item: Item, before: Item | None, once: bool = False) -> Call:
     """Write this item if the present one is still `before`; None: if there is none."""
     if before is None:
         based: Attributes = {
@@ -195,7 +197,7 @@ def put(item: Item, before: Item | None) -> Call:
         }
     else:
         based = _based_on(before)
-    return Call("put_item", {"Item": attributes_of(item), **based, **RETURN_OLD})
+    return Call("put_item", {"Item": attributes_of(item), **based, **RETURN_OLD}, once)
 
 
 def delete(before: Item) -> Call:

@@ -9,7 +9,9 @@ whose condition did not hold is a `Refused` with the item that is there.
               If it is not, the item that came back decides, as for a claim.
     others    read, decide, put, if the item is still that version.
 
-Every call may be repeated: a write that had succeeded is refused, and the item tells that it is ours.
+The driver may repeat a worker's call whose reply was lost: if the write had succeeded, it is refused, and
+the item tells that it is ours. An operator's act is not repeated: after a lost reply others may have
+acted on the record, and it would be a second act.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ class DynamodbPrograms(TableScans):
             answer, after = self._decide(ask, found)
             if after is None:
                 return answer
-            reply = yield put(after, found)
+            reply = yield put(after, found, once=isinstance(ask, Release | Resolve | Forget))
             if isinstance(reply, Refused):
                 found = None if reply.found is None else item_of(reply.found)
                 if found != after:

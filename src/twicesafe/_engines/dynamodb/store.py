@@ -16,7 +16,7 @@ from ..._core.protocol import Request
 from ..._forking import RenewedLock, in_child
 from ..._values.drivers import require
 from ...stores._base import Capabilities, Finding, Progress, Store
-from .client import arguments, connect, received, refused
+from .client import arguments, connect, date_of, refused
 from .items import Call
 from .lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .programs import SCANS, DynamodbPrograms
@@ -48,7 +48,10 @@ class DynamodbStore(Store):
         self.leases = leases or LeaseWatch(clock or ServiceClock(), settings.skew)
         self.programs = DynamodbPrograms(self.leases)
         self._lock = RenewedLock()
-        self._client: Any = None
+        self._clients: dict[bool, Any] = {}
+        """One that repeats calls, and one that does not: by `Call.once`."""
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every call."""
         self._threads: ThreadPoolExecutor | None = None
         in_child(self._forget_connections)
         if leases is None:
@@ -87,11 +90,11 @@ class DynamodbStore(Store):
 
     def close(self) -> None:
         with self._lock.now:
-            client, self._client = self._client, None
+            clients, self._clients = self._clients, {}
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown()
-        if client is not None:
+        for client in clients.values():
             client.close()
 
     # -- commands ---------------------------------------------------------------------------------
@@ -104,19 +107,26 @@ class DynamodbStore(Store):
         return self._at_once(self._call, command)
 
     def _call(self, call: Call) -> Any:
-        client, clock = self._client or self._connected(), self.leases.clock
+        client = self._clients.get(call.once) or self._connected(call.once)
+        clock, tap = self.leases.clock, self._tap
+        if tap is not None:
+            tap("before", call)
         sent = clock.steady()
         try:
             reply = getattr(client, call.operation)(**arguments(self.settings, call))
         except Exception as error:
-            return refused(error, self.settings, clock, sent)
-        return received(reply, clock, sent)
+            reply = refused(error, self.settings, clock, sent)
+        else:
+            clock.heard(date_of(reply), sent)
+        if tap is not None:
+            tap("after", call)
+        return reply
 
-    def _connected(self) -> Any:
+    def _connected(self, once: bool = False) -> Any:
         with self._lock.now:
-            if self._client is None:
-                self._client = connect(self.settings)
-            return self._client
+            if once not in self._clients:
+                self._clients[once] = connect(self.settings, once)
+            return self._clients[once]
 
     def _at_once(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """All of these in threads, as many at a time as there are connections; never nested."""
@@ -130,4 +140,4 @@ class DynamodbStore(Store):
 
     def _forget_connections(self) -> None:
         """After a fork: sockets and threads are the parent's."""
-        self._client = self._threads = None
+        self._clients, self._threads = {}, None
