@@ -27,7 +27,7 @@ from twicesafe import AsyncReceiver, Policy, Receiver, StillInProgressError, Sto
 from .cuts import bench_for
 from .drivers import DRIVERS
 from .proxy import Fault
-from .trial import SERVERS, Trial, trial
+from .trial import EMULATED, SERVERS, Trial, trial
 
 __all__ = ["LEASE", "Worker", "blocked_loops", "fresh_url", "late_answers", "zombies"]
 
@@ -85,7 +85,7 @@ class Worker:
         self._process.communicate()
 
 
-@trial("zombies", "C7", "awakenings", ("sqlite", *SERVERS))
+@trial("zombies", "C7", "awakenings", ("sqlite", *SERVERS, *EMULATED))
 def zombies(t: Trial) -> None:
     """Workers are stopped past their lease and resumed. Is anything that they write accepted? Do they soon
     notice that they lost the claim?"""
@@ -124,7 +124,7 @@ def _awaken(t: Trial, receiver: Receiver, worker: Worker, key: str) -> None:
         t.expect(late <= 1.0, f"{key}: told {late:.2f} s after waking")
 
 
-@trial("blocked event loops", "C7", "blocks", ("sqlite", *SERVERS))
+@trial("blocked event loops", "C7", "blocks", ("sqlite", *SERVERS, *EMULATED))
 def blocked_loops(t: Trial) -> None:
     """A handler blocks its event loop for longer than the lease: the keeper's thread keeps its claim."""
     lease = 1.0

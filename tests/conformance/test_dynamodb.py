@@ -7,7 +7,6 @@ is over only for a store object that has watched it, to the millisecond.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, ClassVar
 
 import pytest
@@ -23,34 +22,42 @@ from twicesafe.testing._conformance import (
     LeaseRules,
 )
 
-AHEAD = 50 * 365 * 24 * 3_600_000
-"""The clock of the tests is ahead by so much: the emulator deletes items whose time to live is over."""
-
 
 class Dynamodb(StoreUnderTest):
-    """Tables are used again and again, emptied in between: that takes fewer calls than making them."""
+    """Tables are used again and again, emptied in between: that takes fewer calls than making them.
+
+    They have no time to live: the clock of the tests is in the past, and the emulator deletes by its own.
+    """
 
     skew: ClassVar[str] = "0"
     _free: ClassVar[list[str]] = []
     _taken: ClassVar[dict[str, str]] = {}
 
     def _table(self, place: Place) -> str:
-        if place.name not in self._taken:
-            self._taken[place.name] = self._free.pop() if self._free else place.name
-        return self._taken[place.name]
+        table = self._taken.get(place.name)
+        if table is None:
+            table = self._free.pop() if self._free else self._made(place.name)
+            self._taken[place.name] = table
+        return table
+
+    def _made(self, table: str) -> str:
+        self._client().create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "B"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        return table
 
     def _settings(self, place: Place) -> Settings:
         url = shared("dynamodb").table_url(self._table(place))
         return Settings.of(f"{url}&skew={self.skew}")
 
-    def _clock(self, place: Place) -> GivenClock:
-        return GivenClock(lambda: place.clock() + AHEAD)
-
     def open_store(self, place: Place) -> DynamodbStore:
-        return DynamodbStore(self._settings(place), self._clock(place))
+        return DynamodbStore(self._settings(place), GivenClock(place.clock))
 
     def open_async_store(self, place: Place) -> AsyncDynamodbStore:
-        return AsyncDynamodbStore(self._settings(place), self._clock(place))
+        return AsyncDynamodbStore(self._settings(place), GivenClock(place.clock))
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
         self._client().update_item(
@@ -75,12 +82,9 @@ class Dynamodb(StoreUnderTest):
 
 
 def empty(client: Any, table: str) -> None:
-    with contextlib.suppress(client.exceptions.ResourceNotFoundException):
-        for page in client.get_paginator("scan").paginate(
-            TableName=table, ProjectionExpression="id"
-        ):
-            for key in page["Items"]:
-                client.delete_item(TableName=table, Key=key)
+    for page in client.get_paginator("scan").paginate(TableName=table, ProjectionExpression="id"):
+        for key in page["Items"]:
+            client.delete_item(TableName=table, Key=key)
 
 
 @pytest.mark.usefixtures("dynamodb")

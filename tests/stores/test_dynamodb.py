@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lab.field.proxy import Fault, Proxy
+from tests.stores.drivers import AnyReceiver
 from twicesafe import (
     AsyncReceiver,
     ConfigurationError,
@@ -24,6 +26,7 @@ from twicesafe._core.protocol import (
     ClaimRequest,
     Complete,
     History,
+    Read,
     Release,
     Renew,
     Sweep,
@@ -408,3 +411,29 @@ def test_a_forked_child_has_its_own_connections(store: DynamodbStore):
     child.join()
     assert store._clients[False] is mine
     assert store.perform(ClaimRequest(KEY, B, HOUR)).verdict is Verdict.BUSY
+
+
+# --- a reply that ends within its headers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_a_reply_that_ends_within_its_headers_is_an_outage(
+    dynamodb_url: str, dynamodb: Any, kind: str
+):
+    """boto3 alone takes it for a reply without content: a read would find no record."""
+    with Proxy(dynamodb.port) as proxy:
+        url = dynamodb_url.replace(str(dynamodb.port), str(proxy.port))
+        with AnyReceiver(url, is_async=kind == "async") as receiver:
+            assert receiver.process("tx-1", str, "paid").value == "paid"
+            outages = 0
+            for after in range(20, 420, 25):
+                proxy.arm(Fault("reply", after, "close"))
+                try:
+                    row = receiver._end(receiver.receiver.store.perform(Read(Key("tx-1").id)))
+                except StoreUnavailableError:
+                    outages += 1
+                else:
+                    assert row is not None, f"cut after {after} bytes"
+                proxy.disarm()
+    # aiohttp notices it, and the driver repeats the call; boto3 does not, before it has the checksum.
+    assert outages == 0 if kind == "async" else outages > 0

@@ -11,7 +11,7 @@ from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
 from ...stores._batching import PerLoop
-from .client import arguments, config, date_of, place, refused, settings_refused, with_models
+from .client import arguments, config, place, received, refused, settings_refused, with_models
 from .items import Call
 from .lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .programs import DynamodbPrograms
@@ -122,7 +122,7 @@ class LoopClient:
         except Exception as error:
             reply = refused(error, settings, clock, sent)
         else:
-            clock.heard(date_of(reply), sent)
+            reply = received(reply, settings, clock, sent)
         if tap is not None:
             tap("after", call)
         return reply

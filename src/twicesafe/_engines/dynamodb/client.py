@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, StoreUnavailableError
 from .error_messages import REFUSED, code_of, explain
 from .items import Call, Refused
 from .lease_watch import GivenClock, ServiceClock
@@ -15,12 +15,14 @@ __all__ = [
     "arguments",
     "config",
     "connect",
-    "date_of",
     "place",
+    "received",
     "refused",
     "settings_refused",
     "with_models",
 ]
+
+Clock: TypeAlias = ServiceClock | GivenClock
 
 ATTEMPTS: Final = 3
 """Of one call: repeating is safe, and most throttling is over by then."""
@@ -85,18 +87,32 @@ def settings_refused(error: Exception, settings: Settings) -> Exception:
     return explain(error, settings.url)
 
 
-def refused(
-    error: Exception, settings: Settings, clock: ServiceClock | GivenClock, sent: int
-) -> Refused:
+def received(reply: Any, settings: Settings, clock: Clock, sent: int) -> Any:
+    """The reply, if it is whole."""
+    _hear(reply, settings, clock, sent)
+    return reply
+
+
+def refused(error: Exception, settings: Settings, clock: Clock, sent: int) -> Refused:
     """The reply of a write whose condition did not hold; raises our error for any other error."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
-    clock.heard(date_of(response), sent)
+    if response:
+        _hear(response, settings, clock, sent)
     if code_of(error) == REFUSED:
         return Refused(response.get("Item"))
     raise explain(error, settings.url) from error
 
 
-def date_of(response: dict[str, Any]) -> str | None:
-    """When the service sent this, by its own clock."""
-    found: str | None = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    return found
+def _hear(response: dict[str, Any], settings: Settings, clock: Clock, sent: int) -> None:
+    """Read the service's time from a reply; raise if the reply ended before its time.
+
+    If a connection ends within the headers, `http.client` takes that for their end, and boto3 for a
+    reply without content: a read would find no record, a refused write no item. The body is safe: its
+    length is checked below us, if the headers tell it.
+    """
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if not headers.get("content-length", "").isdigit() and "transfer-encoding" not in headers:
+        raise StoreUnavailableError(
+            f"{settings.url} ended the connection in the middle of a reply; the outcome is unknown"
+        )
+    clock.heard(headers.get("date"), sent)

@@ -16,7 +16,7 @@ from ..._core.protocol import Request
 from ..._forking import RenewedLock, in_child
 from ..._values.drivers import require
 from ...stores._base import Capabilities, Finding, Progress, Store
-from .client import arguments, connect, date_of, refused
+from .client import arguments, connect, received, refused
 from .items import Call
 from .lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .programs import SCANS, DynamodbPrograms
@@ -108,16 +108,16 @@ class DynamodbStore(Store):
 
     def _call(self, call: Call) -> Any:
         client = self._clients.get(call.once) or self._connected(call.once)
-        clock, tap = self.leases.clock, self._tap
+        settings, clock, tap = self.settings, self.leases.clock, self._tap
         if tap is not None:
             tap("before", call)
         sent = clock.steady()
         try:
-            reply = getattr(client, call.operation)(**arguments(self.settings, call))
+            reply = getattr(client, call.operation)(**arguments(settings, call))
         except Exception as error:
-            reply = refused(error, self.settings, clock, sent)
+            reply = refused(error, settings, clock, sent)
         else:
-            clock.heard(date_of(reply), sent)
+            reply = received(reply, settings, clock, sent)
         if tap is not None:
             tap("after", call)
         return reply
