@@ -260,7 +260,7 @@ def cut_requests(t: Trial) -> None:
     _sweep(t, "request", t.size(3, 100))
 
 
-@trial("rough network", "C5", "faults", (*SERVERS, *EMULATED))
+@trial("rough network", "C5", "faults")
 def rough_network(t: Trial) -> None:
     """Connections are reset, half closed, delayed beyond the time-out, throttled and silently dropped.
     There must be one run and one result, and no caller may wait for a lease."""

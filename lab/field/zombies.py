@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -128,8 +129,10 @@ def _awaken(t: Trial, receiver: Receiver, worker: Worker, key: str) -> None:
 def blocked_loops(t: Trial) -> None:
     """A handler blocks its event loop for longer than the lease: the keeper's thread keeps its claim."""
     lease = 1.0
+    running = threading.Event()
 
     async def stubborn() -> str:
+        running.set()
         time.sleep(2.2 * lease)  # noqa: ASYNC251 - that is what is tried
         return "kept"
 
@@ -141,7 +144,8 @@ def blocked_loops(t: Trial) -> None:
     with fresh_url(t.engine) as url, Receiver.open(url, policy=policy) as other:
         for number in range(t.size(1, 10)):
             key = f"block-{number}"
-            with _meanwhile(t, other, key):
+            running.clear()
+            with _meanwhile(t, other, key, running):
                 outcome = asyncio.run(block(url, key))
             t.tried += 1
             t.expect(outcome.attempt == 1, f"{key}: it took {outcome.attempt} attempts")
@@ -150,14 +154,12 @@ def blocked_loops(t: Trial) -> None:
 
 
 @contextmanager
-def _meanwhile(t: Trial, other: Receiver, key: str) -> Iterator[None]:
-    """Others ask for the key all the time, and are refused as long as it is kept."""
-    import threading
-
+def _meanwhile(t: Trial, other: Receiver, key: str, running: threading.Event) -> Iterator[None]:
+    """Others ask for the key all the time once its handler runs, and are refused as long as it is kept."""
     done = threading.Event()
 
     def ask() -> None:
-        done.wait(0.5)  # the first claim is the blocked one's
+        running.wait(60)
         while not done.wait(0.05):
             try:
                 if not other.process(key, str, "stolen").replayed:
