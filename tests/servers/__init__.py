@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.servers.etcd import Etcd, EtcdCluster
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import MariaDB
 from tests.servers.ministack import Dynamodb, Ministack
@@ -32,6 +33,8 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "valkey_sentinel": ValkeySentinel,
     "redis7": Redis7,
     "mariadb": MariaDB,
+    "etcd": Etcd,
+    "etcd_cluster": EtcdCluster,
     "nats": Nats,
     "rabbitmq": RabbitMQ,
     "kafka": kafka,

@@ -35,6 +35,7 @@ EXTRAS: Final = {
     "dramatiq": "dramatiq",
     "fastmcp": "mcp",
     "faststream": "faststream",
+    "google": "etcd",
     "grpc": "grpc",
     "h11": "proxy",
     "hiredis": "redis",
