@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.driving import drive_async
 from ..._core.protocol import Request
+from ..._forking import RenewedLock
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program
 from ...stores._batching import PerLoop, uncancellable
@@ -32,6 +33,7 @@ class AsyncEtcdStore(AsyncStore):
         self.url = parts.settings.url
         self._loops = PerLoop(lambda: _Channels(parts.settings))
         self._blocking: EtcdStore | None = None
+        self._opening = RenewedLock()
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -39,9 +41,10 @@ class AsyncEtcdStore(AsyncStore):
         return cls(Parts(Settings.of(url)))
 
     def blocking_store(self) -> EtcdStore:
-        if self._blocking is None:
-            self._blocking = EtcdStore(self.parts)
-        return self._blocking
+        with self._opening.now:
+            if self._blocking is None:
+                self._blocking = EtcdStore(self.parts)
+            return self._blocking
 
     async def ready(self) -> None:
         channels = self._loops.here()

@@ -64,10 +64,6 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
         ConfigurationError,
         "the certificate of {where} is not trusted ({text}); give its authority with ca_certs=",
     ),
-    "wrong_version_number": (
-        ConfigurationError,
-        "{where} does not speak TLS: write etcd:// instead of etcds://",
-    ),
     "no leader": (
         StoreUnavailableError,
         "{where} has no leader: most members are down or cannot be reached; nothing was written",
@@ -75,7 +71,7 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
 }
 _OUTAGE: Final = (
     "{where} did not answer ({name}: {text}); check that most members are up, their addresses, and "
-    "whether they need TLS (etcds://)"
+    "whether they speak TLS (etcds://) or not (etcd://)"
 )
 
 _NOT_SENT: Final = ("failed to connect", "no leader", "too many requests", "name resolution")

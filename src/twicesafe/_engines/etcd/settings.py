@@ -84,6 +84,9 @@ class Settings:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 1000),
             ("grpc.max_reconnect_backoff_ms", 1000),
+            # A member that hangs is noticed by waiters, too. etcd allows a ping every 5 s.
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
             ("grpc.enable_retries", 0),  # we repeat a request ourselves, at another member
         ]
         if not self.tls:
