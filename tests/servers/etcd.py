@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.servers.process import Server, find_program, free_port
+from tests.servers.process import NoServerError, Server, find_program, free_port
 from tests.servers.valkey import _Several, _until
 
 
@@ -31,7 +31,11 @@ def wheel_program() -> str:
 
 
 def apt_program() -> str:
-    return find_program("etcd", remedy="apt install etcd-server")
+    """Not the wheel's, which is also called etcd and comes first on PATH."""
+    program = Path("/usr/bin/etcd")
+    if not program.exists():
+        raise NoServerError("no /usr/bin/etcd on this machine; apt install etcd-server")
+    return str(program)
 
 
 class Etcd(Server):
