@@ -11,8 +11,8 @@ from ..._core.protocol import Request
 from ..._forking import RenewedLock
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program
-from ...stores._batching import PerLoop, uncancellable
-from .routing import Attempt, Pause
+from ...stores._batching import PerLoop, error_for_each, uncancellable
+from .routing import Attempt, Grant, Pause
 from .settings import Settings
 from .store import BATCH, CAPABILITIES, EtcdStore, Parts, stubs
 from .wakeups import Waiter
@@ -31,7 +31,7 @@ class AsyncEtcdStore(AsyncStore):
         self.parts = parts
         self.settings, self.router, self.programs = parts.settings, parts.router, parts.programs
         self.url = parts.settings.url
-        self._loops = PerLoop(lambda: _Channels(parts.settings))
+        self._loops = PerLoop(lambda: _Channels(parts))
         self._blocking: EtcdStore | None = None
         self._opening = RenewedLock()
 
@@ -109,22 +109,39 @@ class AsyncEtcdStore(AsyncStore):
 class _Channels:
     """The channels of one event loop, one per member."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._grants: dict[int, asyncio.Task[None]] = {}
         self._channels: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.greeted = False
 
-    async def attempt(self, step: Attempt | Pause) -> Any:
+    async def attempt(self, step: Attempt | Grant | Pause) -> Any:
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
+        if isinstance(step, Grant):
+            return await self._grant(step)
         _, calls = self._channels.get(step.member) or self._connect(step.member)
         stub = calls[step.call.name]
         return await stub(step.call.request, timeout=step.seconds, metadata=step.metadata)
 
+    async def _grant(self, step: Grant) -> None:
+        """One task asks, all wait for it."""
+        task = self._grants.get(step.seconds)
+        if task is None:
+            steps = self._parts.router.route(self._parts.programs.grant(step))
+            task = asyncio.ensure_future(drive_async(steps, self.attempt))
+            self._grants[step.seconds] = task
+            task.add_done_callback(lambda _: self._grants.pop(step.seconds, None))
+        try:
+            await asyncio.shield(task)
+        except Exception as error:
+            raise error_for_each(error, 1)[0] from error
+
     def _connect(self, member: int) -> tuple[Any, dict[str, Any]]:
         import grpc.aio
 
-        channel = self._settings.channel(grpc.aio, self._settings.members[member])
+        settings = self._parts.settings
+        channel = settings.channel(grpc.aio, settings.members[member])
         found = self._channels[member] = channel, stubs(channel)
         return found
 

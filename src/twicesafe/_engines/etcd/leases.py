@@ -39,6 +39,8 @@ class Leases:
         self._ends: list[tuple[float, int]] = []
         """When they end at the earliest, in milliseconds of our clock, and their ids; sorted."""
         self._uses: dict[int, int] = {}
+        self._shortest = 0
+        """etcd grants no shorter ones, in milliseconds; 0: not known."""
 
     def now(self) -> float:
         """Milliseconds. Take it before a lease is asked for."""
@@ -50,17 +52,20 @@ class Leases:
             raise UsageError(f"a duration of {ms} ms is not valid")
         return min(LONGEST, -(-(ms + self._slack_of(ms)) // 1000))
 
-    def find(self, ms: int) -> int:
-        """A lease that lasts so long, and not much longer; 0: ask for one."""
+    def find(self, ms: int, since: float) -> int:
+        """A lease that lasts so long after this time, and not much longer; 0: ask for one.
+
+        `since`: when the request began, so that a lease that was asked for later is always good enough.
+        """
         with self._lock.now:
             now = self.now()
             while self._ends and self._ends[0][0] <= now:
                 self._forget(0)
-            at = bisect_left(self._ends, (now + ms, 0))
+            at = bisect_left(self._ends, (since + ms, 0))
             if at == len(self._ends):
                 return 0
             end, lease = self._ends[at]
-            if end > now + ms + self._slack_of(ms) + 1000:
+            if end > now + max(ms + self._slack_of(ms), self._shortest) + 1000:
                 return 0
             self._uses[lease] += 1
             if self._uses[lease] >= MOST:
@@ -68,16 +73,15 @@ class Leases:
             return lease
 
     def add(self, lease: int, asked: float, ms: int, seconds: int) -> None:
-        """A lease that was asked for at `asked`, for so many ms, and granted for so many seconds.
-
-        Its first use is counted.
-        """
-        self._keep(lease, asked + max(ms, seconds * 1000))
+        """A lease that was asked for at `asked`, for so many ms, and granted for so many seconds."""
+        if seconds > self.seconds(ms):
+            self._shortest = seconds * 1000
+        self._keep(lease, asked + seconds * 1000)
 
     def _keep(self, lease: int, end: float) -> None:
         with self._lock.now:
             insort(self._ends, (end, lease))
-            self._uses[lease] = 1
+            self._uses[lease] = 0
 
     def drop(self, lease: int) -> None:
         """etcd does not know it any more."""

@@ -27,7 +27,7 @@ from .leases import FOREVER, Leases
 from .messages import CREATE, EQUAL, MOD, message
 from .record_layout import INLINE, Keys, Seen, act_bytes, effective, record_bytes, row_of
 from .record_search import RecordSearch
-from .routing import Call
+from .routing import Call, Grant
 
 __all__ = ["EtcdPrograms"]
 
@@ -148,14 +148,16 @@ class EtcdPrograms(RecordSearch):
                 seen.alive = 0
 
     def _lease(self, ms: int) -> Program[int]:
-        lease = self.leases.find(ms)
-        if not lease:
-            asked = self.leases.now()
-            request = message("LeaseGrantRequest")(TTL=self.leases.seconds(ms))
-            reply = yield Call("LeaseGrant", request)
-            lease = reply.ID
-            self.leases.add(lease, asked, ms, reply.TTL)
+        since = self.leases.now()
+        while not (lease := self.leases.find(ms, since)):
+            yield Grant(ms, self.leases.seconds(ms))
         return lease
+
+    def grant(self, ask: Grant) -> Program[None]:
+        """Ask for a lease, and keep it for all that need one. Run once for many requests that wait."""
+        asked = self.leases.now()
+        reply = yield Call("LeaseGrant", message("LeaseGrantRequest")(TTL=ask.seconds))
+        self.leases.add(reply.ID, asked, ask.ms, reply.TTL)
 
     def _transact(
         self, ask: Any, seen: Seen, row: Row, now: int, alive: int, lease: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.driving import drive
@@ -13,10 +14,11 @@ from ..._forking import in_child
 from ..._values.clocks import since_boot, wall_clock
 from ..._values.drivers import require
 from ...stores._base import Capabilities, Finding, Program, Store
+from ...stores._batching import error_for_each
 from .leases import Leases
 from .messages import CALLS, STREAMS, message
 from .programs import EtcdPrograms
-from .routing import Attempt, Pause, Router
+from .routing import Attempt, Grant, Pause, Router
 from .settings import Settings
 from .wakeups import Waiter, WakeupListener
 
@@ -70,6 +72,7 @@ class EtcdStore(Store):
         self._lock = threading.Lock()
         self._channels: dict[int, tuple[Any, dict[str, Any]]] = {}
         self._abandoned: list[Any] = []
+        self._grants: dict[int, Future[None]] = {}
         self.wakeups = WakeupListener(self._open_watch)
         in_child(self._renew)
         self._run(self.programs.greet())
@@ -83,7 +86,7 @@ class EtcdStore(Store):
         """After a fork: the channels are the parent's. They stay referenced: to close them here would hang."""
         self._lock = threading.Lock()
         self._abandoned.append(self._channels)
-        self._channels = {}
+        self._channels, self._grants = {}, {}
 
     def perform(self, request: Request) -> Any:
         return self._run(self.programs.perform(request))
@@ -126,10 +129,34 @@ class EtcdStore(Store):
     def _run(self, program: Program[T]) -> T:
         return drive(self.router.route(program), self._attempt)
 
-    def _attempt(self, step: Attempt | Pause) -> Any:
+    def _attempt(self, step: Attempt | Grant | Pause) -> Any:
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
+        if isinstance(step, Grant):
+            return self._grant(step)
         return self._stub(step)(step.call.request, timeout=step.seconds, metadata=step.metadata)
+
+    def _grant(self, step: Grant) -> None:
+        """One thread asks, the others wait for it."""
+        with self._lock:
+            flight = self._grants.get(step.seconds)
+            leads = flight is None
+            if flight is None:
+                flight = self._grants[step.seconds] = Future()
+        if not leads:
+            error = flight.exception()
+            if isinstance(error, Exception):
+                raise error_for_each(error, 1)[0]
+            return
+        try:
+            self._run(self.programs.grant(step))
+        except BaseException as error:
+            flight.set_exception(error)
+            raise
+        else:
+            flight.set_result(None)
+        finally:
+            self._grants.pop(step.seconds, None)
 
     def _stub(self, step: Attempt) -> Any:
         found = self._channels.get(step.member)
@@ -162,17 +189,17 @@ class EtcdStore(Store):
                     answers[index] = end.value
                 except Exception as error:
                     answers[index] = error
-            waiting = [(index, steps, finish()) for index, steps, finish in sent]
+            waiting = [(index, steps, _reply(finish)) for index, steps, finish in sent]
         return answers
 
-    def _begin(self, step: Attempt | Pause) -> Callable[[], Any]:
+    def _begin(self, step: Attempt | Grant | Pause) -> Callable[[], Any]:
         """Send it; returns how to get the reply or its error."""
-        if isinstance(step, Pause):
-            return lambda: time.sleep(step.seconds)
+        if not isinstance(step, Attempt):
+            return lambda: self._attempt(step)
         future = self._stub(step).future(
             step.call.request, timeout=step.seconds, metadata=step.metadata
         )
-        return lambda: future.exception() or future.result()
+        return future.result  # type: ignore[no-any-return]
 
     def _open_watch(self, requests: Any) -> Any:
         """The stream of all watches, at the present member."""
@@ -182,3 +209,11 @@ class EtcdStore(Store):
             path, message(asked).SerializeToString, message(told).FromString
         )
         return stream(requests, metadata=self.router.metadata())
+
+
+def _reply(finish: Callable[[], Any]) -> Any:
+    """The reply, or its error."""
+    try:
+        return finish()
+    except Exception as error:
+        return error
