@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .case import Case
+from .durable import durable
 from .embedded import embedded
 from .encrypting import encrypting
 from .http_layer import http_layer
@@ -28,4 +29,5 @@ def all_cases() -> list[Case | WebCase]:
         *http_layer(),
         *web(),
         *inbox_cases(),
+        *durable(),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import engines, peers
+from .floors_etcd import AsyncEtcdFloor, EtcdFloor
 from .floors_mariadb import AsyncmyFloor, PyMySqlFloor
 from .floors_postgresql import AsyncpgFloor, AsyncPsycopgFloor, PsycopgFloor
 from .floors_redis import AsyncRedisFloor, RedisFloor
@@ -120,4 +121,6 @@ DRIVERS = (
     Driver("valkey/async", "Valkey: redis-py, asyncio", "async", AsyncRedisFloor, _on_valkey),
     Driver("mariadb/blocking", "MariaDB: PyMySQL", "blocking", PyMySqlFloor, _no_peers),
     Driver("mariadb/async", "MariaDB: asyncio (floor: asyncmy)", "async", AsyncmyFloor, _no_peers),
+    Driver("etcd/blocking", "etcd: grpcio", "blocking", EtcdFloor, _no_peers),
+    Driver("etcd/async", "etcd: grpcio, asyncio", "async", AsyncEtcdFloor, _no_peers),
 )

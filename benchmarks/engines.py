@@ -2,7 +2,7 @@
 
 They are the tests' own servers (`tests.servers`), set up to keep what they acknowledge as an operator
 would: PostgreSQL with fsync, Valkey with an append-only file synced every second, MariaDB with a flush
-per commit. Their data lies beside the code where that is possible, on the same disk as SQLite's.
+per commit, etcd with fsync (one member). Their data lies beside the code where that is possible, on the same disk as SQLite's.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ def _mariadb_version(server: Any) -> str:
         return str(connection.get_server_info()).partition("-Maria")[0].removeprefix("5.5.5-")
 
 
+def _etcd_version(server: Any) -> str:
+    import json
+    import urllib.request
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/version", timeout=10) as reply:
+        return str(json.load(reply)["etcdserver"])
+
+
 ENGINES = {
     "postgresql": Engine(
         "PostgreSQL",
@@ -76,6 +84,13 @@ ENGINES = {
         "mariadb",
         {"innodb_flush_log_at_trx_commit": "1", "innodb_buffer_pool_size": "512M"},
         _mariadb_version,
+    ),
+    "etcd": Engine(
+        "etcd",
+        "etcd",
+        {"unsafe_no_fsync": "false", "auto_compaction_retention": "5m"}
+        | {"quota_backend_bytes": str(8 * 1024**3)},
+        _etcd_version,
     ),
 }
 
@@ -112,6 +127,8 @@ def database(name: str, number: int) -> str:
     running = server(name)
     if name == "valkey":
         return f"{running.url.rpartition('/')[0]}/{3 + number}"
+    if name == "etcd":
+        return f"{running.url}/version_{number}"
     running.execute(f"CREATE DATABASE version_{number}")
     return str(running.url_of(f"version_{number}"))
 

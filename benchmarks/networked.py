@@ -1,4 +1,4 @@
-"""The cases of stores behind a network: PostgreSQL by three drivers, Valkey and MariaDB.
+"""The cases of stores behind a network: PostgreSQL by three drivers, Valkey, MariaDB and etcd.
 
 Alone and in a crowd, the floor goes call by call on the raw driver: one round trip per phase, as many
 connections as it likes. So a crowd's ratio says what joining calls brings, and a lone caller's what
@@ -39,8 +39,13 @@ TARGETS = {
     ("valkey", "async", "duplicate", 50): Target(0.35),
     ("valkey", "async", "first", 500): Target(0.25),
     ("valkey", "async", "duplicate", 500): Target(0.25),
+    ("etcd", "blocking", "first", 1): Target(1.15),
+    ("etcd", "blocking", "duplicate", 1): Target(1.15),
+    ("etcd", "async", "first", 1): Target(1.15),
+    ("etcd", "async", "duplicate", 1): Target(1.15),
 }
 BATCH_TARGETS = {"postgresql/asyncpg": 25.0, "postgresql": 14.0, "valkey": 7.0, "mariadb": 15.0}
+BATCH_TARGETS |= {"etcd": 2.0}  # each message is a transaction of its own, also in a batch
 HERD_TARGET = Target(0.230, "seconds")
 
 

@@ -59,7 +59,7 @@ def _columns(rows: list[Row]) -> list[str]:
 
 
 def machine() -> dict[str, str]:
-    drivers = ("psycopg", "asyncpg", "redis", "hiredis", "PyMySQL", "asyncmy")
+    drivers = ("psycopg", "asyncpg", "redis", "hiredis", "PyMySQL", "asyncmy", "grpcio")
     versions = {name: _version(name) for name in (*drivers, OURS, *PACKAGES)}
     return {
         "python": platform.python_version(),

@@ -20,6 +20,7 @@ AIMS: dict[str, tuple[float | None, float | None]] = {
     "postgresql": (460, 3e-6),
     "valkey": (380, None),
     "mariadb": (None, None),
+    "etcd": (None, None),
 }
 """Bytes per key and seconds per swept key that are aimed at."""
 
@@ -67,6 +68,28 @@ def valkey(count: int, url: str) -> dict[str, float]:
     return {"bytes_per_key": (after["used_memory"] - before["used_memory"]) / count}
 
 
+def etcd(count: int, url: str) -> dict[str, float]:
+    """Of fewer keys: each is two synced transactions. Compacted and defragmented, as an operator does."""
+    from tests.stores.etcd_clients import RawEtcd, etcdctl
+
+    count = min(count, 20_000)
+    port = int(url.rpartition(":")[2].partition("/")[0])
+
+    def size() -> int:
+        revision = raw("Range", key=b"\0").header.revision
+        etcdctl(port, "compact", "--physical", str(revision))
+        etcdctl(port, "defrag")
+        return int(raw("Status").dbSize)
+
+    raw = RawEtcd(port)
+    raw.put(b"size", b"")
+    before = size()
+    _filled(f"{url}/size", count, 0)
+    grown = size() - before
+    raw.close()
+    return {"bytes_per_key": grown / count}
+
+
 def _filled(url: str, count: int, due: int) -> None:
     from twicesafe.stores._urls import open_store
 
@@ -83,7 +106,7 @@ def _swept(url: str, due: int) -> dict[str, float]:
     return {"sweep_seconds": took.wall, "sweep_processor_seconds": took.processor}
 
 
-SERVERS = {"postgresql": postgresql, "valkey": valkey, "mariadb": mariadb}
+SERVERS = {"postgresql": postgresql, "valkey": valkey, "mariadb": mariadb, "etcd": etcd}
 
 
 def measured(name: str, count: int, url: str) -> dict[str, float]:

@@ -969,7 +969,7 @@ Each store declares its `Capabilities` in the code, and the conformance suite te
 
 {table("capability", "meaning", *titles.values(), rows=can)}
 For what a store cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and the pages of the
-stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md).
+stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md), [DynamoDB](../how-to/dynamodb.md), [etcd](../how-to/etcd.md).
 
 {chr(10).join(sections)}"""
 
@@ -1103,6 +1103,9 @@ _OPTIONS = {
     "certfile": "File with the client's certificate.",
     "keyfile": "File with the client's private key.",
     "verify": "`false` accepts any certificate of the server.",
+    "region": "Such as `eu-central-1`; default: the one that boto3 finds.",
+    "endpoint": "The URL of an emulator or of a VPC endpoint; default: AWS.",
+    "skew": "Seconds by which two workers may disagree about the time: [leases](../how-to/dynamodb.md#leases).",
 }
 """What the options of the stores mean, by name."""
 

@@ -26,7 +26,7 @@ from twicesafe.errors import StoreUnavailableError
 
 from .drivers import DRIVERS, DriverReceiver, through
 from .proxy import ACTS, Fault, Proxy
-from .trial import Trial, trial
+from .trial import EMULATED, SERVERS, Trial, trial
 
 __all__ = [
     "bench_for",
@@ -247,14 +247,14 @@ def _sweep(t: Trial, way: str, per_scene: int | None) -> None:
     t.notes.append(f"through {', '.join(DRIVERS[t.engine])}")
 
 
-@trial("cut replies", "C5", "cuts")
+@trial("cut replies", "C5", "cuts", (*SERVERS, *EMULATED))
 def cut_replies(t: Trial) -> None:
     """Every reply to claim, complete, fail, renew, replay and batch is cut after every number of bytes.
     There must be one run and one result, and no caller may wait for a lease."""
     _sweep(t, "reply", None if t.full else 6)
 
 
-@trial("cut requests", "C5", "cuts")
+@trial("cut requests", "C5", "cuts", (*SERVERS, *EMULATED))
 def cut_requests(t: Trial) -> None:
     """Every request is cut after some number of bytes. One run, one result, and no caller waits for a lease."""
     _sweep(t, "request", t.size(3, 100))

@@ -22,9 +22,12 @@ from msgspec.structs import replace
 
 from tests.servers import NoServerError
 
-__all__ = ["SERVERS", "TRIALS", "Absent", "Trial", "run_trial", "trial"]
+__all__ = ["EMULATED", "SERVERS", "TRIALS", "Absent", "Trial", "run_trial", "trial"]
 
 SERVERS: Final = ("postgres", "valkey", "mariadb")
+
+EMULATED: Final = ("dynamodb",)
+"""An emulator, which keeps nothing when it ends: it is cut off, not killed."""
 
 LIMIT: Final = 3600
 """Seconds after which a trial that hangs shows where, and ends."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import floors
+from benchmarks.floors_etcd import AsyncEtcdFloor, EtcdFloor
 from benchmarks.floors_mariadb import AsyncmyFloor, PyMySqlFloor
 from benchmarks.floors_postgresql import AsyncpgFloor, AsyncPsycopgFloor, PsycopgFloor
 from benchmarks.floors_redis import AsyncRedisFloor, RedisFloor
@@ -81,6 +82,21 @@ def test_on_mariadb(mariadb: Any, mariadb_url: str, kind: Any):
         mariadb.execute(f"UPDATE {database}.floor SET til = 1 WHERE id = '{key}'")
 
     keeps_the_protocol(kind(mariadb_url), "k", expire)
+
+
+@pytest.mark.parametrize("kind", [EtcdFloor, AsyncEtcdFloor])
+def test_on_etcd(etcd: Any, kind: Any):
+    import contextlib
+
+    from tests.stores.etcd_clients import RawEtcd
+
+    name = f"k-{kind.__name__}"
+
+    def expire(key: str) -> None:
+        with contextlib.closing(RawEtcd(etcd.port)) as raw:
+            raw("DeleteRange", key=f"floor/r/{key}".encode())
+
+    keeps_the_protocol(kind(etcd.url), name, expire)
 
 
 def test_a_neighbour_that_fails_is_reported_and_the_others_go_on():

@@ -36,6 +36,10 @@ class Clock:
     def advance(self, ms: int) -> None:
         self._kind.advance(self._place, ms)
 
+    def set_back(self, ms: int) -> None:
+        self._place.clock._now -= ms
+        self._kind.advance(self._place, 0)  # a server is told
+
 
 class Shop:
     """A receiver on a store with a clock that can be set, and counted effects."""

@@ -46,6 +46,10 @@ CASES = [
     ("redis", "AsyncReceiver.open('redis://127.0.0.1:1/0')"),
     ("redis", "Receiver.open('redis+cluster://127.0.0.1:1')"),
     ("hiredis", "AsyncReceiver.open('redis+sentinel://127.0.0.1:1/main')"),
+    ("google", "Receiver.open('etcd://127.0.0.1:1/x')"),
+    ("google", "AsyncReceiver.open('etcd://127.0.0.1:1/x')"),
+    ("grpc", "Receiver.open('etcd://127.0.0.1:1/x')"),
+    ("grpc", "AsyncReceiver.open('etcd://127.0.0.1:1/x')"),
     ("psycopg", "Receiver.open('postgresql://127.0.0.1:1/x')"),
     ("psycopg", "AsyncReceiver.open('postgresql://127.0.0.1:1/x')"),
     ("psycopg", "Inbox.open('postgresql://127.0.0.1:1/x')"),
@@ -107,6 +111,18 @@ def test_a_missing_driver_is_one_error_that_names_the_extra(driver: str, stateme
         f"ConfigurationError False the driver {driver} cannot be imported "
         f"(No module named {driver!r}); install it: pip install 'twicesafe[{EXTRAS[driver]}]'"
     )
+
+
+@pytest.mark.parametrize(
+    "driver, statement",
+    [
+        ("boto3", "Receiver.open('dynamodb://keys?region=x')"),
+        ("boto3", "AsyncReceiver.open('dynamodb://keys?region=x')"),
+        ("aiobotocore", "AsyncReceiver.open('dynamodb://keys?region=x')"),
+    ],
+)
+def test_a_driver_of_several_extras_names_the_one_of_its_user(driver: str, statement: str):
+    assert without(driver, statement).endswith("pip install 'twicesafe[dynamodb]'")
 
 
 @pytest.mark.parametrize("driver", ["typer", "rich"])

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.servers.etcd import Etcd, EtcdCluster
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import MariaDB
-from tests.servers.ministack import Ministack
+from tests.servers.ministack import Dynamodb, Ministack
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
 from tests.servers.process import NoServerError, Server, at_end, free_port
@@ -32,10 +33,13 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "valkey_sentinel": ValkeySentinel,
     "redis7": Redis7,
     "mariadb": MariaDB,
+    "etcd": Etcd,
+    "etcd_cluster": EtcdCluster,
     "nats": Nats,
     "rabbitmq": RabbitMQ,
     "kafka": kafka,
     "ministack": Ministack,
+    "dynamodb": Dynamodb,
 }
 
 _shared: dict[str, Any] = {}

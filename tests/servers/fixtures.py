@@ -51,9 +51,12 @@ valkey_sentinel = _server_fixture("valkey_sentinel")
 valkey_sentinel_url = _url_fixture("valkey_sentinel")
 redis7, redis7_url = _server_fixture("redis7"), _url_fixture("redis7")
 mariadb, mariadb_url = _server_fixture("mariadb"), _url_fixture("mariadb")
+etcd, etcd_url = _server_fixture("etcd"), _url_fixture("etcd")
+etcd_cluster, etcd_cluster_url = _server_fixture("etcd_cluster"), _url_fixture("etcd_cluster")
 nats, nats_url = _server_fixture("nats"), _url_fixture("nats")
 rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
 ministack, ministack_url = _server_fixture("ministack"), _url_fixture("ministack")
+dynamodb, dynamodb_url = _server_fixture("dynamodb"), _url_fixture("dynamodb")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""SQS from a wheel (`ministack`): an emulator of AWS in one process. It keeps nothing when it ends."""
+"""SQS and DynamoDB from a wheel (`ministack`): an emulator of AWS in one process. It keeps nothing when it ends."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tests.servers.process import NoServerError, Server
 
 
 class Ministack(Server):
+    """SQS."""
+
     name = "ministack"
+    service = "sqs"
 
     def __init__(self) -> None:
         if importlib.util.find_spec("ministack") is None:
             raise NoServerError("the wheel ministack is not installed")
         super().__init__()
         self._numbers = itertools.count(1)
+        self._client: Any = None
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.url = f"sqs://?region=us-east-1&endpoint={self.endpoint}"
         # boto3 signs every request; the emulator accepts any signature.
@@ -34,7 +38,7 @@ class Ministack(Server):
             "BIND_HOST": "127.0.0.1",  # it would listen everywhere
             "GATEWAY_PORT": str(self.port),
             "LOG_LEVEL": "WARNING",
-            "SERVICES": "sqs",
+            "SERVICES": self.service,
             "HOME": str(self.folder),
             "S3_DATA_DIR": str(self.folder / "s3"),
         }
@@ -48,11 +52,34 @@ class Ministack(Server):
     def client(self) -> Any:
         import boto3
 
-        return boto3.session.Session().client(
-            "sqs", region_name="us-east-1", endpoint_url=self.endpoint
-        )
+        if self._client is None:
+            self._client = boto3.session.Session().client(
+                self.service, region_name="us-east-1", endpoint_url=self.endpoint
+            )
+        return self._client
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
         """A URL with a prefix of queues that no other test uses."""
         yield f"{self.url}&prefix=t{next(self._numbers)}_{uuid.uuid4().hex[:6]}-"
+
+
+class Dynamodb(Ministack):
+    name = "dynamodb"
+    service = "dynamodb"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = self.table_url("twicesafe")
+
+    def table_url(self, table: str) -> str:
+        """The URL of a store in this table."""
+        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint}&timeout=20"
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """The URL of a store whose table does not exist yet; it is removed afterwards."""
+        table = f"t{next(self._numbers)}_{uuid.uuid4().hex[:6]}"
+        yield self.table_url(table)
+        with suppress(self.client().exceptions.ResourceNotFoundException):
+            self.client().delete_table(TableName=table)

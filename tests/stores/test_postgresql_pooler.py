@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from tests.servers import NoServerError
 from tests.servers.pgbouncer import PgBouncer
 from tests.stores.drivers import KINDS, DriverReceiver
-from twicesafe import ConfigurationError, Receiver
+from twicesafe import ConfigurationError, Key, Receiver
+from twicesafe._core.protocol import Ack
+from twicesafe._core.run_requests import FindDue, RecordStep, StartRun
 
 TOLD = "prepare=false&wake=false"
 CALLERS = 6
@@ -68,6 +71,34 @@ def test_everything_works_when_the_pooler_is_declared(
     assert len(set(values)) == CALLERS * 10 / 2  # both callers of a key got the same value
     with Receiver.open(postgres_url) as receiver:
         assert receiver.stats().total == CALLERS * 10 / 2 + CALLERS * 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_durable_runs_work_too(kind: str, pooled_url: str):
+    key, mine, other = Key("order-7"), b"a" * 16, b"b" * 16
+    with DriverReceiver(kind, f"{pooled_url}?{TOLD}") as client:
+
+        def perform(ask: Any) -> Any:
+            return client._end(client.store.perform(ask))
+
+        first = perform(StartRun(key, mine, 1, function="f", arguments=b"j[]"))
+        assert first.steps == []
+        for name in ("charge", "ship"):
+            ask = RecordStep(key.id, mine, first.fence, name, "run", result=name.encode())
+            assert perform(ask) is Ack.OK
+        found: list[Any] = []
+
+        def is_due() -> bool:
+            found[:] = perform(FindDue(10, 60_000)).runs
+            return bool(found)
+
+        until(is_due)
+        assert [run.key for run in found] == [key]
+        taken = perform(StartRun(key, other, 60_000, function="f", arguments=b"j[]"))
+        assert {step.name: step.result for step in taken.steps} == {
+            "charge": b"charge",
+            "ship": b"ship",
+        }
 
 
 @pytest.mark.parametrize("kind", KINDS)

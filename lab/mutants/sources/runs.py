@@ -145,7 +145,7 @@ break_source(
     file="_engines/postgresql/run_programs.py",
     old="if any(not s.fence or (is_first",
     new="if any((is_first",
-    tests=[f"{PG}::test_a_signal_before_its_run_is_kept"],
+    tests=[f"{PG}::test_a_signal_after_a_failed_run_belongs_to_the_next"],
 )
 break_source(
     "postgresql runs: the lone start keeps old steps",

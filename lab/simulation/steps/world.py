@@ -32,7 +32,9 @@ EPOCH = 1_700_000_000_000
 PATIENCE = 60.0
 """Virtual seconds after which a run has no excuse: it would have been due, and taken over, long ago."""
 
-_branch = run_state.branch
+_STATE: Any = run_state
+"""Where the core looks up in which branch of a function it is: here, in which fibre."""
+_branch = _STATE.branch
 
 
 class World(VirtualWorld):
@@ -54,7 +56,7 @@ class World(VirtualWorld):
         self.ledger = Ledger(self)
         self.network = Network(self)
         self.processes = [Process(self, number) for number in range(len(plan.rates))]
-        run_state.branch = lambda: (id(getcurrent()), 0)
+        _STATE.branch = lambda: (0, id(getcurrent()), 0)
 
     def store_now(self) -> int:
         return int(self.now * 1000) + EPOCH
@@ -72,7 +74,7 @@ class World(VirtualWorld):
         broken("every run ends", how)
 
     def close(self) -> None:
-        run_state.branch = _branch
+        _STATE.branch = _branch
         for process in self.processes:
             for fiber in process.fibers:
                 fiber.kill()

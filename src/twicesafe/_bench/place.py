@@ -29,6 +29,7 @@ _TABLES = {
 _ENGINES = {
     "postgres": "postgresql",
     "mariadb": "mysql",
+    "etcds": "etcd",
     "rediss": "redis",
     "valkey": "redis",
     "valkeys": "redis",
@@ -49,6 +50,19 @@ def own_place(url: str) -> Iterator[str]:
             yield own
         finally:
             _unlink(own, name)
+    elif engine == "dynamodb":
+        head, mark, query = url.partition("?")
+        own = f"{head}_bench_{token}{mark}{query}"
+        try:
+            yield own
+        finally:
+            _delete_table(own)
+    elif engine == "etcd":
+        name, own = _under_prefix(url, token)
+        try:
+            yield own
+        finally:
+            _delete_range(own, name)
     elif engine in _TABLES:
         name, own = _renamed(url, "table", "twicesafe", token)
         try:
@@ -64,6 +78,14 @@ def _renamed(url: str, option: str, default: str, token: str) -> tuple[str, str]
     options = dict(parse_qsl(query, keep_blank_values=True))
     name = f"{options.get(option, default)[:24]}_bench_{token}"
     return name, f"{head}?{urlencode(options | {option: name})}"
+
+
+def _under_prefix(url: str, token: str) -> tuple[str, str]:
+    head, mark, query = url.partition("?")
+    scheme, _, rest = head.partition("://")
+    place, _, prefix = rest.partition("/")
+    name = f"{prefix.strip('/') or 'twicesafe'}/_bench_{token}"
+    return name, f"{scheme}://{place}/{name}{mark}{query}"
 
 
 def _file(url: str, token: str) -> Iterator[str]:
@@ -119,5 +141,30 @@ def _unlink(url: str, name: str) -> None:
                 if cursor == b"0":
                     break
             node += 1
+    finally:
+        store.close()
+
+
+def _delete_table(url: str) -> None:
+    from .._engines.dynamodb.items import Call
+
+    store: Any = open_store(url)
+    try:
+        store._execute(Call("delete_table", {}))
+    finally:
+        store.close()
+
+
+def _delete_range(url: str, name: str) -> None:
+    from .._engines.etcd.messages import message
+    from .._engines.etcd.routing import Call
+
+    def remove() -> Program[None]:
+        ends = {"key": f"{name}/".encode(), "range_end": f"{name}0".encode()}
+        yield Call("DeleteRange", message("DeleteRangeRequest")(**ends))
+
+    store: Any = open_store(url)
+    try:
+        store._run(remove())
     finally:
         store.close()

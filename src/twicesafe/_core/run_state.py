@@ -6,16 +6,13 @@ they rely on.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from .. import events as ev
+from .._values.branches import branch
 from .._values.clocks import WorkerClock
 from .._values.context import ActiveClaim, active
 from .._values.keys import Key
@@ -52,15 +49,6 @@ class Unwind(BaseException):
 
     Not an `Exception`, so that a function's own ``except Exception`` does not catch it.
     """
-
-
-def branch() -> tuple[int, int]:
-    """The thread and the task that this code runs in."""
-    asyncio, task = sys.modules.get("asyncio"), None
-    if asyncio is not None:
-        with contextlib.suppress(RuntimeError):  # no loop runs in this thread
-            task = asyncio.current_task()
-    return threading.get_ident(), id(task)
 
 
 def parts_of(error: BaseException) -> Iterator[BaseException]:
@@ -149,7 +137,6 @@ class RunState:
         self._home = branch()
         self.ended = False
         """The function has ended: no further step starts."""
-        self._pid = os.getpid()
         self.position = max((step.position for step in self.recorded.values()), default=0)
         self.undos: dict[str, Undo] = {}
         self.undoing = FAILURE in self.recorded
@@ -184,7 +171,7 @@ class RunState:
             )
         if self.undoing or self.leaving or self.aborted is not None:
             raise Unwind
-        if os.getpid() != self._pid:
+        if branch()[0] != self._home[0]:
             raise LeaseLostError(
                 "this process was forked in the run; only the parent runs its steps",
                 key=self.claim.key,

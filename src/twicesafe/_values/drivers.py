@@ -22,6 +22,7 @@ __all__ = ["EXTRAS", "driver", "missing", "require"]
 
 EXTRAS: Final = {
     "agents": "openai-agents",
+    "aiobotocore": "dynamodb",
     "aio_pika": "rabbitmq",
     "aiohttp": "aiohttp",
     "anyio": "httpx",
@@ -34,6 +35,7 @@ EXTRAS: Final = {
     "dramatiq": "dramatiq",
     "fastmcp": "mcp",
     "faststream": "faststream",
+    "google": "etcd",
     "grpc": "grpc",
     "h11": "proxy",
     "hiredis": "redis",
@@ -64,25 +66,28 @@ EXTRAS: Final = {
 """The extra that installs each package."""
 
 
-def require(*modules: str) -> None:
-    """Import these driver modules now; `ConfigurationError` if one cannot be imported."""
+def require(*modules: str, extra: str = "") -> None:
+    """Import these driver modules now; `ConfigurationError` if one cannot be imported.
+
+    ``extra``: if several extras install the package, the one that its user needs.
+    """
     for module in modules:
-        with driver(module.partition(".")[0]):
+        with driver(module.partition(".")[0], extra):
             importlib.import_module(module)
 
 
 @contextmanager
-def driver(package: str) -> Iterator[None]:
+def driver(package: str, extra: str = "") -> Iterator[None]:
     """Wrap the import of a driver: an `ImportError` becomes the error of `missing`."""
     try:
         yield
     except ImportError as error:
-        raise missing(package, error) from error
+        raise missing(package, error, extra) from error
 
 
-def missing(package: str, error: ImportError) -> ConfigurationError:
+def missing(package: str, error: ImportError, extra: str = "") -> ConfigurationError:
     """The error for a driver that is not installed or cannot be loaded."""
-    extra = EXTRAS[package]
+    extra = extra or EXTRAS[package]
     return ConfigurationError(
         f"the driver {package} cannot be imported ({' '.join(str(error).split())[:200]}); "
         f"install it: pip install 'twicesafe[{extra}]'"

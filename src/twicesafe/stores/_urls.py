@@ -52,8 +52,11 @@ SCHEMES: Final[dict[str, str]] = {
     "rediss+sentinel": "twicesafe._engines.redis:RedisStore",
     "redis+cluster": "twicesafe._engines.redis:RedisStore",
     "rediss+cluster": "twicesafe._engines.redis:RedisStore",
+    "etcd": "twicesafe._engines.etcd:EtcdStore",
+    "etcds": "twicesafe._engines.etcd:EtcdStore",
     "valkey": "twicesafe._engines.redis:RedisStore",
     "valkeys": "twicesafe._engines.redis:RedisStore",
+    "dynamodb": "twicesafe._engines.dynamodb:DynamodbStore",
 }
 
 

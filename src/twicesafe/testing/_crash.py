@@ -113,11 +113,13 @@ class Life:
 
 
 def _named(command: Any) -> str:
-    """A statement by its first words, a script by its name, a batch by all its commands."""
+    """A statement by its first words, a call or a script by its name, a batch by all its commands."""
     if isinstance(command, list):
         return ", ".join(map(_named, command))
     if hasattr(command, "sql"):
         return " ".join(command.sql.split()[:3])
+    if hasattr(command, "operation"):
+        return str(command.operation)
     script = getattr(command, "script", None)
     return str(script.name if script is not None else command.args[0].decode())
 

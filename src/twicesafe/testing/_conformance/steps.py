@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ..._core.protocol import Ack, Claimed, History, Sweep, Verdict
+from ..._core.protocol import Ack, Browse, Claimed, Count, History, Survey, Sweep, Verdict
 from ..._core.run_requests import (
     FOREVER,
     Due,
@@ -368,6 +368,20 @@ class StepRules(Rules):
         yield Sweep(100)
         assert (yield read()) == row
 
+    @rule(needs="steps")
+    def test_a_suspended_run_is_counted_and_found(self) -> Script[None]:
+        mine = yield from started(A)
+        yield suspend(mine)
+        yield from started(A, OTHER)
+        stats = yield Survey()
+        assert stats.by_state == {State.SUSPENDED: 1, State.IN_PROGRESS: 1}
+        assert stats.stuck == 0
+        page = yield Browse(10, states=(State.SUSPENDED,))
+        assert [(row.value, row.state) for row in page.rows] == [(KEY.value, State.SUSPENDED)]
+        assert page.rows[0] == (yield read())
+        assert (yield Count(10, states=(State.SUSPENDED,))) == 1
+        assert (yield Count(10, cause=Cause.RESUMED)) == 1
+
     @rule("P12", needs="steps")
     def test_a_suspended_run_is_claimed_when_it_is_due(self) -> Script[None]:
         mine = yield from started(A)
@@ -445,7 +459,7 @@ class StepRules(Rules):
         assert [each.result for each in other.answer.steps or ()] == [b"early"]
 
     @rule("P8", needs="steps")
-    def test_a_signal_for_the_next_run_of_a_key_is_kept(self) -> Script[None]:
+    def test_a_signal_after_a_run_outlives_its_steps(self) -> Script[None]:
         """The run before it is over, and its steps may be removed at any time."""
         mine = yield from started(A, lease=self.tick)
         yield step(mine)
@@ -457,8 +471,19 @@ class StepRules(Rules):
         again = yield from started(B)
         assert [each.result for each in again.answer.steps or ()] == [b"early"]
 
+    @rule("P8", needs="steps")
+    def test_a_signal_after_a_failed_run_belongs_to_the_next(self) -> Script[None]:
+        """That run has a cause, unlike other first runs of a record."""
+        mine = yield from started(A)
+        yield replace(failed(mine), retention=self.tick)
+        yield Advance(self.tick)
+        assert (yield signal(value=b"early")) is True
+        again = yield from started(B)
+        assert (again.answer.attempt, again.answer.cause) == (1, Cause.FAILED)
+        assert (yield from steps_of())["approval"].fence == again.fence
+
     @rule(needs="steps")
-    def test_an_old_signal_does_not_stop_one_for_the_next_run(self) -> Script[None]:
+    def test_a_signal_for_the_next_run_of_a_key_is_kept(self) -> Script[None]:
         """The last run and its retention are over; its own signal and steps are still there."""
         mine = yield from started(A, lease=self.tick)
         yield step(mine)

@@ -1,0 +1,118 @@
+"""boto3's client for this store, and what it and its async sister have in common."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, TypeAlias
+
+from ...errors import ConfigurationError, StoreUnavailableError
+from .error_messages import REFUSED, code_of, explain
+from .items import Call, Refused
+from .lease_watch import GivenClock, ServiceClock
+from .settings import Settings
+
+__all__ = [
+    "arguments",
+    "config",
+    "connect",
+    "place",
+    "received",
+    "refused",
+    "settings_refused",
+    "with_models",
+]
+
+Clock: TypeAlias = ServiceClock | GivenClock
+
+ATTEMPTS: Final = 3
+"""Of one call: repeating is safe, and most throttling is over by then."""
+
+
+def arguments(settings: Settings, call: Call) -> dict[str, Any]:
+    return {"TableName": settings.table, **call.arguments}
+
+
+def config(settings: Settings, once: bool) -> dict[str, Any]:
+    """The arguments of botocore's Config, blocking or async. ``once``: it repeats no call."""
+    attempts = 1 if once else ATTEMPTS
+    return {
+        "connect_timeout": settings.timeout / attempts,
+        "read_timeout": settings.timeout / attempts,
+        "retries": {"mode": "standard", "total_max_attempts": attempts},
+        "max_pool_connections": settings.pool,
+        "parameter_validation": False,  # we build them, and the service checks them too
+        "user_agent_extra": "twicesafe",
+    }
+
+
+def place(settings: Settings) -> dict[str, Any]:
+    return {
+        "region_name": settings.region or None,
+        "endpoint_url": settings.endpoint or None,
+    }
+
+
+def connect(settings: Settings, once: bool) -> Any:
+    """A client, for all threads of this process. It does not connect yet."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+    from botocore.session import get_session
+
+    try:
+        session = boto3.session.Session(botocore_session=with_models(get_session()))
+        return session.client(
+            "dynamodb", **place(settings), config=Config(**config(settings, once))
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise settings_refused(error, settings) from error
+
+
+def with_models(session: Any) -> Any:
+    """All sessions of a process share what they read from botocore's files: it takes 60 ms to parse."""
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    return session
+
+
+@functools.cache
+def _loader(folders: str | None) -> Any:
+    from botocore.loaders import create_loader
+
+    return create_loader(folders)
+
+
+def settings_refused(error: Exception, settings: Settings) -> Exception:
+    if code_of(error) == "ValueError":
+        return ConfigurationError(f"{settings.url}: boto3 refuses a setting: {error}")
+    return explain(error, settings.url)
+
+
+def received(reply: Any, settings: Settings, clock: Clock, sent: int) -> Any:
+    """The reply, if it is whole."""
+    _hear(reply, settings, clock, sent)
+    return reply
+
+
+def refused(error: Exception, settings: Settings, clock: Clock, sent: int) -> Refused:
+    """The reply of a write whose condition did not hold; raises our error for any other error."""
+    response: dict[str, Any] = getattr(error, "response", None) or {}
+    if response:
+        _hear(response, settings, clock, sent)
+    if code_of(error) == REFUSED:
+        return Refused(response.get("Item"))
+    raise explain(error, settings.url) from error
+
+
+def _hear(response: dict[str, Any], settings: Settings, clock: Clock, sent: int) -> None:
+    """Read the service's time from a reply; raise if the reply ended before its time.
+
+    If a connection ends within the headers, `http.client` takes that for their end, and boto3 for a
+    reply without content: a read would find no record, a refused write no item. The body is safe: its
+    length is checked below us, if the headers tell it.
+    """
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if not headers.get("content-length", "").isdigit() and "transfer-encoding" not in headers:
+        raise StoreUnavailableError(
+            f"{settings.url} ended the connection in the middle of a reply; the outcome is unknown"
+        )
+    clock.heard(headers.get("date"), sent)

@@ -1,0 +1,120 @@
+"""When a lease is over, although DynamoDB compares no times.
+
+A lease ends when *one* of these is certain:
+
+    watched     this process has seen the same version of the record for the whole lease, on its own
+                steady clock. The owner counts from before it sent that version, so its time is over
+                too, whatever any wall clock says.
+    first sight the time of the service is past the lease's end by the margin ``skew``. Without this,
+                a process that lives shorter than a lease could never take over.
+
+The time of the service is read from the Date of its replies (`ServiceClock`), so the clock of a worker
+may be wrong by hours. Dates have whole seconds, and the servers behind one address differ a little:
+the margin covers both. docs/decisions/0027-dynamodb.md has the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from ..._forking import RenewedLock
+from ..._values.clocks import since_boot, wall_clock
+from ..._values.records import Row, State
+from .items import Item
+
+__all__ = ["GivenClock", "LeaseWatch", "ServiceClock"]
+
+MOST: Final = 10_000
+"""Records in progress that are watched. A forgotten one is watched from the start."""
+
+
+def _steady() -> int:
+    return int(since_boot() * 1000)
+
+
+class ServiceClock:
+    """The time of DynamoDB, to about a second: a steady clock, corrected by the Date of every reply.
+
+    Until the first reply it is the wall clock of the worker; opening a store asks for the table, so no
+    request is decided before that. Setting the wall clock later changes nothing.
+    """
+
+    def __init__(
+        self, wall: Callable[[], int] = wall_clock, steady: Callable[[], int] = _steady
+    ) -> None:
+        self.steady = steady
+        self._offset = wall() - steady()
+        self._last = ("", 0)
+
+    def now(self) -> int:
+        return self.steady() + self._offset
+
+    def heard(self, date: str | None, sent: int) -> None:
+        """A reply came with this Date: between `sent` and now, the service's time was in that second."""
+        if not date:
+            return
+        text, second = self._last
+        if text != date:
+            try:
+                second = int(parsedate_to_datetime(date).timestamp()) * 1000
+            except ValueError:
+                return
+            self._last = (date, second)
+        earliest, latest = second - self.steady(), second + 1000 - sent
+        self._offset = min(max(self._offset, earliest), latest)
+
+
+class GivenClock:
+    """A clock that a test sets; it is the time of the service and the steady clock in one."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.now = self.steady = now
+
+    def heard(self, date: str | None, sent: int) -> None:
+        """Its time is the test's."""
+
+
+class _Sight(NamedTuple):
+    version: tuple[int, int]
+    since: int
+
+
+class LeaseWatch:
+    """Which versions this process has seen, and since when. Shared by all threads and loops."""
+
+    def __init__(self, clock: ServiceClock | GivenClock, skew: float) -> None:
+        self.clock = clock
+        self.skew = round(skew * 1000)
+        self._sights: dict[bytes, _Sight] = {}
+        self._lock = RenewedLock()
+
+    def judged(self, item: Item, now: int) -> Row:
+        """The row, with the end of its lease as this process may conclude it."""
+        row = item.row
+        if row.state is not State.IN_PROGRESS:
+            return row
+        watched = self.saw(item) + item.lease - self.clock.steady()
+        first_sight = row.lease_until + self.skew - now
+        return replace(row, lease_until=now + min(watched, first_sight))
+
+    def saw(self, item: Item) -> int:
+        """Note that this version is there; returns since when that is known."""
+        id_, version = item.row.id, item.version
+        with self._lock.now:
+            known = self._sights.get(id_)
+            if known is not None and known.version == version:
+                return known.since
+            if known is None and len(self._sights) >= MOST:
+                del self._sights[next(iter(self._sights))]
+            since = self.clock.steady()
+            self._sights[id_] = _Sight(version, since)
+            return since
+
+    def forget(self, id_: bytes) -> None:
+        """The record is no longer in progress."""
+        with self._lock.now:
+            self._sights.pop(id_, None)

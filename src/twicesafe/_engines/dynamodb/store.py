@@ -1,0 +1,143 @@
+"""The blocking DynamoDB store: one client of boto3 for all threads.
+
+A batch is many calls at once, one per request. DynamoDB's own batches would not be cheaper, and none
+of them is right here: BatchWriteItem has no conditions, and one bad item of a transaction fails all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Self, TypeVar
+
+from ..._core.driving import drive
+from ..._core.protocol import Request
+from ..._forking import RenewedLock, in_child
+from ..._values.drivers import require
+from ...stores._base import Capabilities, Finding, Progress, Store
+from .client import arguments, connect, received, refused
+from .items import Call
+from .lease_watch import GivenClock, LeaseWatch, ServiceClock
+from .programs import SCANS, DynamodbPrograms
+from .settings import Settings
+from .table import Pause, examine, migrate, prepare
+
+__all__ = ["CAPABILITIES", "DynamodbStore"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CAPABILITIES = Capabilities(server_clock=False, batch=False, native_expiry=True)
+
+
+class DynamodbStore(Store):
+    """The blocking store, for threads."""
+
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: ServiceClock | GivenClock | None = None,
+        leases: LeaseWatch | None = None,
+    ) -> None:
+        """``leases``: those of an async store, which has checked the table already."""
+        self.settings = settings
+        self.url = settings.url
+        self.leases = leases or LeaseWatch(clock or ServiceClock(), settings.skew)
+        self.programs = DynamodbPrograms(self.leases)
+        self._lock = RenewedLock()
+        self._clients: dict[bool, Any] = {}
+        """One that repeats calls, and one that does not: by `Call.once`."""
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every call."""
+        self._threads: ThreadPoolExecutor | None = None
+        in_child(self._forget_connections)
+        if leases is None:
+            self.migrated = drive(prepare(settings), self._execute)
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("boto3", extra="dynamodb")
+        return cls(Settings.of(url))
+
+    def perform(self, request: Request) -> Any:
+        return drive(self.programs.perform(request), self._execute)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = [None] * len(requests)
+        single = [place for place, ask in enumerate(requests) if ask.op not in SCANS]
+        found = self._at_once(lambda place: self._attempt(requests[place]), single)
+        for place, answer in zip(single, found, strict=True):
+            answers[place] = answer
+        for place, ask in enumerate(requests):
+            if ask.op in SCANS:
+                answers[place] = self._attempt(ask)
+        return answers
+
+    def _attempt(self, request: Request) -> Any:
+        try:
+            return self.perform(request)
+        except Exception as error:
+            return error
+
+    def doctor(self) -> list[Finding]:
+        return drive(examine(self.settings), self._execute)
+
+    def migrate(self, tell: Progress = None) -> list[str]:
+        return drive(migrate(self.settings), self._execute)
+
+    def close(self) -> None:
+        with self._lock.now:
+            clients, self._clients = self._clients, {}
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
+        for client in clients.values():
+            client.close()
+
+    # -- commands ---------------------------------------------------------------------------------
+
+    def _execute(self, command: Any) -> Any:
+        if isinstance(command, Call):
+            return self._call(command)
+        if isinstance(command, Pause):
+            return time.sleep(command.seconds)
+        return self._at_once(self._call, command)
+
+    def _call(self, call: Call) -> Any:
+        client = self._clients.get(call.once) or self._connected(call.once)
+        settings, clock, tap = self.settings, self.leases.clock, self._tap
+        if tap is not None:
+            tap("before", call)
+        sent = clock.steady()
+        try:
+            reply = getattr(client, call.operation)(**arguments(settings, call))
+        except Exception as error:
+            reply = refused(error, settings, clock, sent)
+        else:
+            reply = received(reply, settings, clock, sent)
+        if tap is not None:
+            tap("after", call)
+        return reply
+
+    def _connected(self, once: bool = False) -> Any:
+        with self._lock.now:
+            if once not in self._clients:
+                self._clients[once] = connect(self.settings, once)
+            return self._clients[once]
+
+    def _at_once(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """All of these in threads, as many at a time as there are connections; never nested."""
+        if len(items) < 2:
+            return [do(item) for item in items]
+        with self._lock.now:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.settings.pool, "twicesafe-dynamodb")
+            threads = self._threads
+        return list(threads.map(do, items))
+
+    def _forget_connections(self) -> None:
+        """After a fork: sockets and threads are the parent's."""
+        self._clients, self._threads = {}, None

@@ -1,0 +1,239 @@
+"""The programs of etcd: a guess, one transaction that checks it, and `_core.lifecycle` for every decision.
+
+A request is decided on what is believed about its record: a claim believes that there is none, and the owner of a
+claim believes what it wrote. One transaction compares the record's revision and writes; if the belief was wrong, it
+returns the record instead, and the decision is made again on that. So a first delivery is two round trips and
+a duplicate one, no request needs a lock, and no rule is written twice.
+
+Whether a claim is over is for etcd's lease on its `l` key to decide, never a clock of ours (P5): a takeover compares that
+the key is absent, in the same transaction. Every change of a claim writes its record, so an owner that lost it
+finds another revision. Programs that read all records are in `record_search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ..._core import lifecycle
+from ..._core.protocol import Claimed, Read, Renew, Request
+from ..._values.records import Row, State
+from ...errors import CorruptRecordError
+from ...stores._base import Program
+from .error_messages import LeaseGoneError
+from .leases import FOREVER, Leases
+from .messages import CREATE, EQUAL, MOD, message
+from .record_layout import INLINE, Keys, Seen, act_bytes, effective, record_bytes, row_of
+from .record_search import RecordSearch
+from .routing import Call, Grant
+
+__all__ = ["EtcdPrograms"]
+
+BELIEVED: Final = 10_000
+"""Claims of this process that are remembered, so that their completion is one round trip."""
+OPERATORS: Final = frozenset({"release", "resolve", "forget"})
+OWNERS: Final = frozenset({"renew", "complete", "fail", "abandon"})
+RESTING: Final = (State.IN_PROGRESS, State.RELEASED, State.SUSPENDED)
+"""States with an `l` key, while their `lease_until` lasts."""
+
+
+class EtcdPrograms(RecordSearch):
+    def __init__(self, prefix: str, leases: Leases, clock: Callable[[], int]) -> None:
+        super().__init__(Keys(prefix), clock)
+        self.leases = leases
+        self._claims: dict[bytes, Seen] = {}
+
+    def perform(self, ask: Request) -> Program[Any]:
+        if ask.op == "claim":
+            return (yield from self._decide(ask, Seen()))
+        if ask.op in OWNERS:
+            return (yield from self._decide(ask, self._claims.pop(ask.id, None)))  # type: ignore[union-attr]
+        if ask.op in OPERATORS or ask.op == "rewrite":
+            return (yield from self._decide(ask, None))
+        return (yield from getattr(self, ask.op)(ask))
+
+    def read(self, ask: Read) -> Program[Row | None]:
+        seen = yield from self.look(ask.id)
+        return seen.row
+
+    def prepare(self, asks: Sequence[Any]) -> Program[None]:
+        """Have the leases that the requests of a batch need, so that they do not ask one by one."""
+        durations = {getattr(ask, name, 0) for ask in asks for name in ("lease", "retention")}
+        for ms in durations:
+            if isinstance(ms, int) and 0 < ms < FOREVER:
+                yield from self._lease(ms)
+
+    def greet(self) -> Program[None]:
+        """Whether the cluster can be reached, has a leader, and lets us read under the prefix."""
+        request = message("RangeRequest")(key=self.keys.records, count_only=True)
+        yield Call("Range", request)
+
+    # -- deciding -------------------------------------------------------------------------------
+
+    def _decide(self, ask: Any, seen: Seen | None) -> Program[Any]:
+        decision = getattr(lifecycle, ask.op)
+        if seen is None:
+            seen = yield from self.look(ask.id)
+        while True:
+            now = self.clock()
+            if seen.row is not None:
+                now = max(now, seen.row.changed_at)  # its writer's clock may be ahead
+            before = yield from self._with_remaining(ask, seen, effective(seen, now), now)
+            answer, row = decision(before, ask, now)
+            if row is None:
+                if seen.certain:
+                    return answer
+                seen = yield from self.look(ask.id)
+                continue
+            after = yield from self._write(ask, seen, before, row, now)
+            if after.row is row:
+                if type(answer) is Claimed and answer.fence:
+                    answer.fence = after.row.fence
+                self._believe(ask, after)
+                return answer
+            seen = after
+
+    def _with_remaining(
+        self, ask: Any, seen: Seen, row: Row | None, now: int
+    ) -> Program[Row | None]:
+        """The row, with what is left on etcd's clock where the decision is which of two ends is later."""
+        if row is None:
+            return None
+        if ask.op in ("resolve", "forget") and seen.lease:
+            return replace(row, expires_at=now + (yield from self.remaining(seen.lease)))
+        if type(ask) is Renew and seen.alive and row.lease_until > now + ask.lease:
+            return replace(row, lease_until=now + (yield from self.remaining(seen.alive)))
+        return row
+
+    def remaining(self, lease: int) -> Program[int]:
+        """Milliseconds that are left of an etcd lease."""
+        request = message("LeaseTimeToLiveRequest")(ID=lease)
+        reply = yield Call("LeaseTimeToLive", request)
+        left: int = reply.TTL * 1000
+        return max(0, left)
+
+    def _believe(self, ask: Any, seen: Seen) -> None:
+        if ask.op in ("claim", "renew") and seen.row is not None:
+            while len(self._claims) >= BELIEVED:
+                self._claims.pop(next(iter(self._claims)), None)
+            self._claims[ask.id] = seen
+
+    # -- one transaction ------------------------------------------------------------------------
+
+    def _write(self, ask: Any, seen: Seen, before: Row | None, row: Row, now: int) -> Program[Seen]:
+        """Write the row if the record is as it was seen; otherwise returns what is there."""
+        rest = row.lease_until - now if row.state in RESTING else 0
+        kept = row.expires_at - now
+        if before is not None and seen.row is not None:
+            # What does not change keeps its lease, and the time that was written with it.
+            if seen.lease and row.expires_at == before.expires_at:
+                row.expires_at, kept = seen.row.expires_at, 0
+            if seen.alive and row.lease_until == before.lease_until:
+                row.lease_until = seen.row.lease_until
+        while True:
+            alive = lease = 0
+            if rest > 0:
+                same = seen.row is not None and row.lease_until == seen.row.lease_until
+                alive = seen.alive if same and seen.alive else (yield from self._lease(rest))
+            if row.expires_at:
+                lease = (yield from self._lease(kept)) if kept > 0 else seen.lease
+            try:
+                return (yield from self._transact(ask, seen, row, now, alive, lease))
+            except LeaseGoneError:
+                # The worker was suspended meanwhile, or another client revoked the lease.
+                for gone in (alive, lease):
+                    self.leases.drop(gone)
+                seen.alive = 0
+
+    def _lease(self, ms: int) -> Program[int]:
+        since = self.leases.now()
+        while not (lease := self.leases.find(ms, since)):
+            yield Grant(ms, self.leases.seconds(ms))
+        return lease
+
+    def grant(self, ask: Grant) -> Program[None]:
+        """Ask for a lease, and keep it for all that need one. Run once for many requests that wait."""
+        asked = self.leases.now()
+        reply = yield Call("LeaseGrant", message("LeaseGrantRequest")(TTL=ask.seconds))
+        self.leases.add(reply.ID, asked, ask.ms, reply.TTL)
+
+    def _transact(
+        self, ask: Any, seen: Seen, row: Row, now: int, alive: int, lease: int
+    ) -> Program[Seen]:
+        record, claim, value = self.keys.of(ask.id)
+        raised = seen.row is None or row.fence != seen.row.fence
+        gone = bool(row.expires_at) and not lease  # kept for no time at all
+        apart = row.result is not None and len(row.result) > INLINE and not gone
+        data = record_bytes(row, 0 if raised else row.fence, apart)
+        writes = [_delete(record) if gone else _put(record, data, lease)]
+        if apart:
+            writes.append(_put(value, row.result or b"", lease))
+        elif seen.apart:
+            writes.append(_delete(value))
+        if alive:
+            writes.append(_put(claim, b"", alive))
+        elif seen.row is not None:
+            writes.append(_delete(claim))
+        compare = [_at(record, MOD, seen.revision) if seen.row else _at(record, CREATE, 0)]
+        if ask.op == "claim" and seen.row is not None and not seen.alive:
+            compare.append(_at(claim, CREATE, 0))
+        if ask.op in OPERATORS:
+            assert seen.row is not None
+            name = self.keys.trail(ask.id) + b"%016x" % seen.revision
+            writes.append(_put(name, act_bytes(ask, seen.row.state, now)))
+        request = message("TxnRequest")(
+            compare=compare, success=writes, failure=_reads(record, claim, value)
+        )
+        reply = yield Call("Txn", request, once=ask.op in OPERATORS)
+        if not reply.succeeded:
+            return self._seen(ask.id, reply.responses)
+        if raised:
+            row.fence = reply.header.revision
+        return Seen(row, reply.header.revision, lease, alive, apart)
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def look(self, id: bytes) -> Program[Seen]:  # noqa: A002
+        """The record as it is now: a linearizable read."""
+        reply = yield Call("Txn", message("TxnRequest")(success=_reads(*self.keys.of(id))))
+        return self._seen(id, reply.responses)
+
+    def awaits(self, id: bytes) -> Program[int]:  # noqa: A002
+        """The revision from which to watch the `l` key; 0: it is gone, there is nothing to wait for."""
+        _, claim, _ = self.keys.of(id)
+        reply = yield Call("Range", message("RangeRequest")(key=claim, keys_only=True))
+        return reply.header.revision + 1 if reply.kvs else 0
+
+    def _seen(self, id_: bytes, responses: Any) -> Seen:
+        records, claims, values = (one.response_range.kvs for one in responses)
+        if not records:
+            return Seen(certain=True)
+        [kv] = records
+        row, apart = row_of(id_, kv)
+        if apart:
+            if not values:
+                raise CorruptRecordError(
+                    f"the result of the record {id_[:4].hex()} is missing; the handler does not run"
+                )
+            row.result = values[0].value
+        alive = claims[0].lease if claims else 0
+        return Seen(row, kv.mod_revision, kv.lease, alive, apart, certain=True)
+
+
+def _at(key: bytes, target: int, revision: int) -> dict[str, Any]:
+    name = "create_revision" if target == CREATE else "mod_revision"
+    return {"result": EQUAL, "target": target, "key": key, name: revision}
+
+
+def _put(key: bytes, value: bytes, lease: int = 0) -> dict[str, Any]:
+    return {"request_put": {"key": key, "value": value, "lease": lease}}
+
+
+def _delete(key: bytes) -> dict[str, Any]:
+    return {"request_delete_range": {"key": key}}
+
+
+def _reads(*keys: bytes) -> list[dict[str, Any]]:
+    return [{"request_range": {"key": key}} for key in keys]

@@ -1,0 +1,13 @@
+"""etcd keeps every rule, blocking and async."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.etcd_time import Etcd
+from twicesafe.testing import StoreConformance
+
+
+@pytest.mark.usefixtures("etcd")
+class TestEtcd(Etcd, StoreConformance):
+    pass
