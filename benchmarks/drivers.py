@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import engines, peers
+from .floors_dynamodb import AsyncDynamodbFloor, DynamodbFloor
 from .floors_etcd import AsyncEtcdFloor, EtcdFloor
 from .floors_mariadb import AsyncmyFloor, PyMySqlFloor
 from .floors_postgresql import AsyncpgFloor, AsyncPsycopgFloor, PsycopgFloor
@@ -96,6 +97,12 @@ def _on_valkey(work: Handler, url: str, folder: Path, waits: bool) -> list[Conte
     return [*found, peers.powertools(work, url)]
 
 
+def _on_dynamodb(work: Handler, url: str, folder: Path, waits: bool) -> list[Contestant | Absent]:
+    if work in (async_handler, slow_async_handler):
+        return [Absent(peers.POWERTOOLS, "has no async form")]
+    return [peers.powertools_on_dynamodb(work, url)]
+
+
 def _no_peers(work: Handler, url: str, folder: Path, waits: bool) -> list[Contestant | Absent]:
     return []
 
@@ -124,3 +131,17 @@ DRIVERS = (
     Driver("etcd/blocking", "etcd: grpcio", "blocking", EtcdFloor, _no_peers),
     Driver("etcd/async", "etcd: grpcio, asyncio", "async", AsyncEtcdFloor, _no_peers),
 )
+
+EMULATED = (
+    Driver(
+        "dynamodb/blocking", "DynamoDB (emulator): boto3", "blocking", DynamodbFloor, _on_dynamodb
+    ),
+    Driver(
+        "dynamodb/async",
+        "DynamoDB (emulator): aiobotocore",
+        "async",
+        AsyncDynamodbFloor,
+        _on_dynamodb,
+    ),
+)
+"""Alone only: an emulator is one process in Python, and a crowd would measure that."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,6 +20,7 @@ from .delay import Delay
 from .size import place
 
 __all__ = [
+    "EMULATED",
     "ENGINES",
     "ROUND_TRIP",
     "Engine",
@@ -94,6 +96,11 @@ ENGINES = {
     ),
 }
 
+EMULATED = {
+    "dynamodb": Engine("DynamoDB", "dynamodb", {}, lambda _: f"ministack {version('ministack')}")
+}
+"""Emulators: they tell what the library adds to a call, not how fast the service is, nor how large."""
+
 ROUND_TRIP = 0.0005
 """Seconds that a network adds to each round trip, in the cases that have one."""
 
@@ -108,7 +115,7 @@ def server(name: str) -> Any:
         folder = place()
         if folder is not None:
             os.environ.setdefault("TWICESAFE_TEST_DATA", str(folder))
-        engine = ENGINES[name]
+        engine = (ENGINES | EMULATED)[name]
         started = launch(engine.server, **engine.settings)
         if name == "mariadb":
             started.execute("CREATE DATABASE bench")
@@ -151,7 +158,7 @@ def delayed_url(name: str) -> str:
 def about() -> dict[str, str]:
     """The versions of the servers that were used."""
     return {
-        name: ENGINES[name].version(running)
+        name: (ENGINES | EMULATED)[name].version(running)
         for name, running in _running.items()
         if running.running
     }

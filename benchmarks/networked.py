@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import engines, floors, ours, peers
 from .case import BATCHED, FLOOR, Case, Entrants, Target, no_others
-from .drivers import DRIVERS, Driver
+from .drivers import DRIVERS, EMULATED, Driver
 from .workload import Contestant
 
 CROWDS = {"blocking": (1, 50), "async": (1, 50, 500)}
@@ -39,6 +39,10 @@ TARGETS = {
     ("valkey", "async", "duplicate", 50): Target(0.35),
     ("valkey", "async", "first", 500): Target(0.25),
     ("valkey", "async", "duplicate", 500): Target(0.25),
+    ("dynamodb", "blocking", "first", 1): Target(1.15),
+    ("dynamodb", "blocking", "duplicate", 1): Target(1.15),
+    ("dynamodb", "async", "first", 1): Target(1.15),
+    ("dynamodb", "async", "duplicate", 1): Target(1.15),
     ("etcd", "blocking", "first", 1): Target(1.15),
     ("etcd", "blocking", "duplicate", 1): Target(1.15),
     ("etcd", "async", "first", 1): Target(1.15),
@@ -50,6 +54,8 @@ HERD_TARGET = Target(0.230, "seconds")
 
 
 def networked() -> Iterator[Case]:
+    for driver in EMULATED:
+        yield from (case for case in _receiving(driver) if case.callers == 1)
     for driver in DRIVERS:
         yield from _receiving(driver)
         yield from _batching(driver)

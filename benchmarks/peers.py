@@ -166,6 +166,37 @@ def powertools(handler: Callable[[str], Any], url: str) -> Contestant | Absent:
     return _guest(POWERTOOLS, call, client.close)
 
 
+def powertools_on_dynamodb(handler: Callable[[str], Any], url: str) -> Contestant | Absent:
+    """On DynamoDB, which it is made for: its own items, and a client with the settings of the floor."""
+    if (missing := _missing(POWERTOOLS)) is not None:
+        return missing
+    import boto3
+    from aws_lambda_powertools.utilities.idempotency import (
+        DynamoDBPersistenceLayer,
+        IdempotencyConfig,
+        idempotent_function,
+    )
+    from botocore.config import Config
+
+    from .floors_dynamodb import TABLE, make_table, place_of
+
+    make_table(url)
+    config = Config(max_pool_connections=50, parameter_validation=False)
+    client = boto3.session.Session().client("dynamodb", **place_of(url), config=config)
+    layer = DynamoDBPersistenceLayer(table_name=TABLE, boto3_client=client)
+    guarded = idempotent_function(
+        handler,
+        data_keyword_argument="key",
+        persistence_store=layer,
+        config=IdempotencyConfig(expires_after_seconds=86_400),
+    )
+
+    def call(key: str) -> Any:
+        return guarded(key=key)
+
+    return _guest(POWERTOOLS, call, client.close)
+
+
 def justonce(handler: Callable[[str], Any], url: str, waits: bool = False) -> Contestant | Absent:
     """On PostgreSQL, with a new connection for every operation; awaited, in threads."""
     if (missing := _missing(JUSTONCE)) is not None:

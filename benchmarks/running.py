@@ -109,7 +109,7 @@ def _server_size(name: str, run: Run) -> list[Row]:
 
 
 def _server_of(name: str) -> str:
-    return next((engine for engine in engines.ENGINES if engine in name), name)
+    return next((engine for engine in engines.ENGINES | engines.EMULATED if engine in name), name)
 
 
 def _say(text: str) -> None:

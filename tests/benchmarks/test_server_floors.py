@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import floors
+from benchmarks.floors_dynamodb import TABLE, AsyncDynamodbFloor, DynamodbFloor
 from benchmarks.floors_etcd import AsyncEtcdFloor, EtcdFloor
 from benchmarks.floors_mariadb import AsyncmyFloor, PyMySqlFloor
 from benchmarks.floors_postgresql import AsyncpgFloor, AsyncPsycopgFloor, PsycopgFloor
@@ -73,6 +74,20 @@ def test_on_valkey(valkey: Any, kind: Any):
             client.set(f"floor:{key}", ended)
 
     keeps_the_protocol(kind(valkey.url), f"k-{kind.__name__}", expire)
+
+
+@pytest.mark.parametrize("kind", [DynamodbFloor, AsyncDynamodbFloor])
+def test_on_dynamodb(dynamodb: Any, kind: Any):
+    def expire(key: str) -> None:
+        dynamodb.client().update_item(
+            TableName=TABLE,
+            Key={"id": {"S": key}},
+            UpdateExpression="SET #until = :past",
+            ExpressionAttributeNames={"#until": "until"},
+            ExpressionAttributeValues={":past": {"N": "1"}},
+        )
+
+    keeps_the_protocol(kind(dynamodb.url), f"k-{kind.__name__}", expire)
 
 
 @pytest.mark.parametrize("kind", [PyMySqlFloor, AsyncmyFloor])
