@@ -204,7 +204,7 @@ def throttled(store: DynamodbStore, times: int, code: str, once: bool = False) -
             b'{"__type":"com.amazonaws.dynamodb.v20120810#%s","message":"slow down"}'
             % code.encode()
         )
-        answer = AWSResponse(request.url, 400, {"x-amzn-errortype": code}, None)
+        answer = AWSResponse(request.url, 400, {"content-length": str(len(body))}, None)
         answer._content = body
         return answer
 
@@ -347,7 +347,7 @@ def test_a_record_of_a_newer_version_is_refused(store: DynamodbStore, dynamodb: 
         UpdateExpression="SET layout = :new",
         ExpressionAttributeValues={":new": {"N": "2"}},
     )
-    with pytest.raises(SchemaVersionError, match="update twicesafe"):
+    with pytest.raises(SchemaVersionError, match="update this one"):
         store.perform(ClaimRequest(KEY, B, HOUR))
 
 

@@ -4,11 +4,13 @@ An item has one attribute per field of `Row`, under the field's name; a field th
 false has none. Four more belong to the store:
 
     revision   counts the writes; with the fence it is the *version* that a write is based on
-    lease      the milliseconds that the owner was granted: how long others must watch one version
+    lease      the milliseconds that the owner was granted: how long others must watch one version;
+               only after a renewal, before it the times of the claim tell it
     audit      what operators did, oldest first, written with the act itself
     ttl        when DynamoDB may delete the item (seconds); only records that expire have it
 
-The numbers of `layout` are never reused: a record of a newer version is refused, never misread.
+A version that changes this layout will write its number in ``layout``: a record that has one is refused,
+never misread.
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ __all__ = [
     "time_to_live",
 ]
 
-LAYOUT: Final = 1
 SPARE: Final = 3660
 """Seconds between the end of retention and the time when DynamoDB may delete the item: the largest
 ``skew`` and a minute. A worker that is late by ``skew`` still gives a new item a higher fence (P3)."""
@@ -142,31 +143,30 @@ def attributes_of(item: Item) -> Attributes:
     row = item.row
     found = {name: attribute(name, getattr(row, name)) for name in _FIELDS}
     found["revision"] = _number(item.revision)
-    found["lease"] = _number(item.lease) if item.lease else None
+    renewed = item.lease != _claimed(row)
+    found["lease"] = _number(item.lease) if item.lease and renewed else None
     found["audit"] = {"L": item.audit} if item.audit else None
     found["ttl"] = time_to_live(row.expires_at)
-    found["layout"] = _number(LAYOUT)
     return {name: value for name, value in found.items() if value is not None}
 
 
 def item_of(found: Attributes) -> Item:
     """What an item says. One that cannot be read is an error, never an empty record."""
     try:
-        layout = int(found["layout"]["N"])
-        if layout != LAYOUT:
+        if "layout" in found:
             raise SchemaVersionError(
-                f"the record {_short(found)} has layout {layout}, this twicesafe knows {LAYOUT}; "
-                "the handler does not run; update twicesafe"
+                f"a newer twicesafe wrote the record {_short(found)} (layout {found['layout']}); the "
+                "handler does not run; update this one"
             )
         fields = {
             name: _EMPTY[name] if name in _EMPTY and name not in found else decode(found[name])
             for name, (_, decode) in _FIELDS.items()
         }
-        lease = found.get("lease")
+        row, lease = Row(**fields), found.get("lease")
         return Item(
-            Row(**fields),
+            row,
             int(found["revision"]["N"]),
-            0 if lease is None else int(lease["N"]),
+            _claimed(row) if lease is None else int(lease["N"]),
             found.get("audit", {"L": []})["L"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -174,6 +174,11 @@ def item_of(found: Attributes) -> Item:
             f"the record {_short(found)} cannot be read ({type(error).__name__}: {error}); the handler "
             "does not run; look at its item in the table"
         ) from error
+
+
+def _claimed(row: Row) -> int:
+    """The lease that a claim was granted; 0 if the record is not in progress."""
+    return row.lease_until - row.changed_at if row.state is State.IN_PROGRESS else 0
 
 
 def _short(found: Attributes) -> str:
