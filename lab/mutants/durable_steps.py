@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import durable_run, run_lifecycle, steps, undoing
+from twicesafe._core import durable_run, run_lifecycle, step_records, steps, undoing
 from twicesafe._core.lifecycle import is_expired
 from twicesafe._core.protocol import Ack
 from twicesafe._core.run_requests import FOREVER, FailRun
@@ -329,7 +329,7 @@ def undo_beside_a_step(patch: Patch) -> None:
 
 @mutant("undoing starts before the failure is recorded", STUDY)
 def failure_not_recorded(patch: Patch) -> None:
-    record = steps.record
+    record = step_records.record
 
     def unless_failure(state: Any, ask: Any) -> Any:
         if ask.name != FAILURE:
@@ -340,7 +340,7 @@ def failure_not_recorded(patch: Patch) -> None:
 
 @mutant("an undo is not recorded", STUDY)
 def undo_not_recorded(patch: Patch) -> None:
-    record = steps.record
+    record = step_records.record
 
     def only_failure(state: Any, ask: Any) -> Any:
         if ask.name == FAILURE:

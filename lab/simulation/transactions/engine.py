@@ -15,7 +15,7 @@ from twicesafe._core.inbox_flow import Enter, Entered, Leave
 from twicesafe._core.protocol import Claimed, Verdict
 from twicesafe._engines.sql.in_transaction import InTransaction, look
 from twicesafe._runtime.transaction import AsyncTransactionRuntime, TransactionRuntime
-from twicesafe._transactions.base import AsyncTransaction, Dialect, Style, Transaction
+from twicesafe._transactions.base import AsyncTransaction, Dialect, Ends, Style, Transaction
 from twicesafe._transactions.state import State
 from twicesafe.errors import StillInProgressError
 from twicesafe.stores._base import Capabilities, Program
@@ -113,6 +113,10 @@ class VirtualTransaction(Transaction):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        raise NotImplementedError("the caller of an inbox begins and ends its transaction itself")
+
     def driver(self) -> Connection:
         return self._connection
 
@@ -130,6 +134,10 @@ class AsyncVirtualTransaction(AsyncTransaction):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    @staticmethod
+    def ends(connection: Any) -> Ends:
+        raise NotImplementedError("the caller of an inbox begins and ends its transaction itself")
 
     def driver(self) -> Connection:
         return self._connection
