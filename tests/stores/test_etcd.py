@@ -161,6 +161,8 @@ def test_an_operator_whose_clock_is_ahead_does_not_shorten_the_retention(
         assert other.perform(Forget(KEY.id, "cat", "erasure", MINUTE)) is Ack.OK
     [lease] = raw.leases_of(prefix_of(etcd_url))
     assert raw("LeaseTimeToLive", ID=lease).TTL > 23 * 3600
+    row = client.perform(Read(KEY.id))
+    assert row.expires_at >= row.changed_at + MINUTE
 
 
 def test_an_operator_can_lengthen_the_retention(client: Any, raw: RawEtcd, etcd_url: str) -> None:

@@ -65,7 +65,8 @@ class Leases:
             if at == len(self._ends):
                 return 0
             end, lease = self._ends[at]
-            if end > now + max(ms + self._slack_of(ms), self._shortest) + 1000:
+            most = max(ms + self._slack_of(ms), self._shortest)
+            if end > now + most + (1000 if self._slack else 0):  # it was rounded up to a second
                 return 0
             self._uses[lease] += 1
             if self._uses[lease] >= MOST:

@@ -129,7 +129,8 @@ class EtcdPrograms(RecordSearch):
         if before is not None and seen.row is not None:
             # What does not change keeps its lease, and the time that was written with it.
             if seen.lease and row.expires_at == before.expires_at:
-                row.expires_at, kept = seen.row.expires_at, 0
+                least = now + ask.retention if ask.op in OPERATORS else 0
+                row.expires_at, kept = max(seen.row.expires_at, least), 0
             if seen.alive and row.lease_until == before.lease_until:
                 row.lease_until = seen.row.lease_until
         while True:
