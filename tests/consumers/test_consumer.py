@@ -744,7 +744,7 @@ async def test_a_handler_that_awaits_something_cancelled_has_failed() -> None:
     assert "was cancelled" in dead[0]
 
 
-def test_a_dead_letter_that_cannot_be_published_is_told_each_time() -> None:
+def test_each_failure_to_publish_a_dead_letter_is_an_event() -> None:
     """Too large with its headers, or no such queue: an operator must hear of it, and why."""
     told: list[str] = []
     tries: list[str | None] = []
