@@ -73,6 +73,7 @@ def test_show(line: Line, monkeypatch: pytest.MonkeyPatch):
         "http",
         "relay",
         "sweep",
+        "complete",
         "dashboard",
     }
     Path("twicesafe.yaml").write_text("http: {profile: 'webhook:github'}\n")

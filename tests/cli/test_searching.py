@@ -164,7 +164,7 @@ def test_an_answer_to_an_old_question_changes_nothing(
         receiver.release(key, by="ben")
         running.__enter__()
 
-    monkeypatch.setattr("twicesafe._cli.acts._ask", meanwhile)
+    monkeypatch.setattr("twicesafe._cli.acts.ask", meanwhile)
     ran = line("keys", "release", "tx-1", *ACT)
     assert ran.status == 1
     assert "the record has changed since it was read" in ran.err

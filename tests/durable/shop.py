@@ -38,7 +38,7 @@ class Clock:
 
     def set_back(self, ms: int) -> None:
         self._place.clock._now -= ms
-        self._kind.advance(self._place, 0)  # a server is told
+        self._kind.advance(self._place, 0)  # so that a server knows too
 
 
 class Shop:

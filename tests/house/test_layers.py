@@ -53,22 +53,19 @@ ALLOWED = {
     ("_cli", "_proxy"): "`twicesafe proxy` is a command",
     ("_cli", "dashboard"): "`twicesafe dashboard` is a command",
     ("_proxy", "asgi"): "the proxy is the middleware in front of an upstream",
-    (
-        "_bench.place",
-        "_engines.redis.routing",
-    ): "a benchmark removes what it wrote by the engine's own means",
-    (
-        "_bench.place",
-        "_engines.etcd.messages",
-    ): "a benchmark removes what it wrote by the engine's own means",
-    (
-        "_bench.place",
-        "_engines.etcd.routing",
-    ): "a benchmark removes what it wrote by the engine's own means",
-    (
-        "_bench.place",
-        "_engines.sql.commands",
-    ): "a benchmark removes what it wrote by the engine's own means",
+    **{
+        (
+            "_bench.place",
+            f"_engines.{room}",
+        ): "a benchmark removes what it wrote by the engine's own means"
+        for room in (
+            "dynamodb.items",
+            "etcd.messages",
+            "etcd.routing",
+            "redis.routing",
+            "sql.commands",
+        )
+    },
     (
         "integrations.alembic",
         "_engines.sql.migrations",

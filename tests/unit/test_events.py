@@ -43,6 +43,10 @@ QUIET = [
     ev.UpstreamFailed("UpstreamLost"),  # the proxy says so itself, with the request
     ev.Swept(1, 2),
     ev.Relayed(3),
+    ev.StepRecorded(KEY, "charge", "run", 1, 0.1),
+    ev.StepReplayed(KEY, "charge"),
+    ev.RunSuspended(KEY, 3600.0),
+    ev.Compensated(KEY, 2),
 ]
 
 
