@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ import pytest
 from tests.durable import dying_saga
 from tests.durable.shop import POLICY, Boom
 from twicesafe import AsyncReceiver, Receiver, State, Steps
-from twicesafe.errors import CompensatedError, SuspendedError
+from twicesafe._core.protocol import Ack
+from twicesafe._core.run_requests import FOREVER, FailRun, RecordStep, StartRun
+from twicesafe._values.steps import StepState
+from twicesafe.errors import (
+    CompensatedError,
+    LeaseLostError,
+    StoreUnavailableError,
+    SuspendedError,
+)
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 MANY = POLICY.replace(max_attempts=50)
@@ -224,3 +233,57 @@ def test_a_branch_whose_wait_is_recorded_slowly_is_woken_by_its_signal() -> None
         assert (await receiver.complete_abandoned()).suspended == 1
 
     asyncio.run(main())
+
+
+def test_a_claim_that_was_answered_late_does_not_make_a_sleep_short() -> None:
+    """The store's time is of the answer, and the claim was first sent long before it."""
+    store = MemoryStore()
+    receiver = Receiver(store, policy=POLICY.replace(wait=30))
+
+    @receiver.durable(key="order", scope=("x",), fingerprint=False)
+    def checkout(steps: Steps, order: str) -> float:
+        steps.sleep("nap", 1.5)
+        return time.monotonic()
+
+    key, owner = checkout.key("o"), b"other".ljust(16)
+    won = store.perform(StartRun(key, owner, 30_000))
+    began = time.monotonic()
+    asleep = RecordStep(key.id, owner, won.fence, "nap", "sleep", StepState.WAITING, delay=1500)
+    assert store.perform(asleep) is Ack.OK
+    store.perform(FailRun(key.id, owner, won.fence, 0, 5, FOREVER, "Boom"))
+    perform, tries = store.perform, iter(range(100))
+
+    def late(request: Any) -> Any:
+        if request.op == "start_run" and next(tries) < 1:
+            time.sleep(0.8)
+            raise StoreUnavailableError("late")
+        return perform(request)
+
+    receiver._runtime.store.perform = late
+    assert checkout("o") - began >= 1.49
+
+
+def test_a_run_whose_claim_is_lost_is_not_suspended() -> None:
+    """Another branch may have had more to do, so the run must not sleep for this one."""
+    receiver = Receiver(MemoryStore(), policy=MANY.replace(max_attempts=1))
+    lost, started = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        started.set()
+        assert lost.wait(30)
+        time.sleep(0.1)
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> Any:
+        with ThreadPoolExecutor(2) as pool:
+            branches = [pool.submit(steps.run, "slow", slow), pool.submit(steps.wait, "go")]
+            assert started.wait(30)
+            steps._state.claim.expires = 0.0
+            lost.set()
+            return [each.result() for each in branches]
+
+    with pytest.raises(LeaseLostError):
+        checkout("o")
+    record = receiver.record(checkout.key("o"))
+    assert record is not None
+    assert record.state is not State.SUSPENDED

@@ -128,7 +128,7 @@ class RunState:
         self.observed = observed
         self._trace: Callable[..., Any] | None = getattr(tracer, "trace_step", None)
         self.recorded = {step.name: step for step in recorded}
-        self._now = now
+        self._now, self._since = now, claim.clock()
         self._used: dict[str, object] = {}
         self.running: dict[str, None] = {}
         """Steps that a thread or a task works on now."""
@@ -157,8 +157,9 @@ class RunState:
         return self.claim.clock
 
     def store_now(self) -> int:
-        """The store's clock, by our own since the claim was sent."""
-        return self._now + round((self.claim.clock() - self.claim.started) * 1000)
+        """The store's clock, by our own since the claim was answered: behind it, so that no sleep is short.
+        (A claim that was asked twice is answered much later than it was first sent.)"""
+        return self._now + round((self.claim.clock() - self._since) * 1000)
 
     def check_open(self) -> None:
         """Called before anything new starts. A step that starts is in `running` before it asks: then

@@ -293,8 +293,9 @@ def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
         used = state.used if state.has_branches else None
         while used is not None and not state.leaving:
             yield Sleep(BRANCH_POLL)
+            state.claim.check()  # others may have more to do, so the run must not sleep
             quiet = used == state.used and not state.running and not state.resting
-            used = None if quiet or state.claim.lost else state.used
+            used = None if quiet else state.used
         state.leaving = True
     finally:
         if not state.leaving:  # the function itself gave up, for example by `asyncio.timeout`
