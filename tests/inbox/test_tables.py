@@ -107,6 +107,7 @@ def test_every_version_of_the_schema_has_its_migration():
     for engine in URLS:
         assert len(files_of(engine)) == alembic.NEWEST
         assert len(files_of(f"{engine}_outbox")) == alembic.NEWEST_OUTBOX
+        assert len(files_of(f"{engine}_runs")) == alembic.NEWEST_RUNS
         assert first_steps(engine, "t", alembic.NEWEST)[-1].endswith(f"= {alembic.NEWEST}")
 
 

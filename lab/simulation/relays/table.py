@@ -15,6 +15,7 @@ from typing import Any
 from twicesafe._core.driving import drive
 from twicesafe._core.outbox_requests import Added, OutboxRequest, Prepare, Reply
 from twicesafe._engines.sql.commands import Query
+from twicesafe._engines.sql.migrations import first_steps
 from twicesafe._engines.sql.outbox_dialect import COLUMNS, inlined, values_of
 from twicesafe._engines.sqlite.outbox_programs import SqliteOutbox
 from twicesafe._engines.sqlite.programs import SqliteSchema
@@ -47,6 +48,10 @@ class _Engine:
         self._readings = 0
         self.connection.create_function("lab_now", 0, self._moving_time)
         self.outbox = _Outbox(SqliteSchema("sqlite_outbox", "lab_outbox"), self._time)
+        for statement in first_steps(
+            "sqlite", "lab", 3
+        ):  # the audit of operators is beside the records
+            self.connection.execute(statement)
         self.perform(Prepare())
 
     def _time(self) -> int:
@@ -68,7 +73,7 @@ class _Engine:
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
         t = self.outbox.t
-        for table in (t, f"{t}_relays", f"{t}_troubles", f"{t}_parked"):
+        for table in (t, f"{t}_relays", f"{t}_troubles", f"{t}_parked", self.outbox.audit):
             self.connection.execute(f"DELETE FROM {table}")
         self.connection.execute(f"UPDATE {t}_slots SET owner = x'', fence = 0, lease_until = 0")
 

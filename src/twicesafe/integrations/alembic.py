@@ -36,12 +36,14 @@ __all__ = [
 
 NEWEST = 3
 """The schema version that these functions create. A newer one needs another revision."""
-NEWEST_OUTBOX = 1
+NEWEST_OUTBOX = NEWEST_RUNS = 1
 
 
 def create_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
-    """Create the tables of records; `op` is Alembic's. Existing tables are kept."""
-    _create(op, _engine(op), _name(table, schema), NEWEST)
+    """Create the tables of records and of durable runs; `op` is Alembic's. Existing tables are kept."""
+    engine, name = _engine(op), _name(table, schema)
+    _create(op, engine, name, NEWEST)
+    _create(op, f"{engine}_runs", f"{name}_runs", NEWEST_RUNS)
 
 
 def update_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
@@ -61,7 +63,9 @@ def drop_tables(op: Any, *, table: str = "twicesafe", schema: str = "") -> None:
     """Drop the tables and all records in them: repeats of old messages will run again."""
     engine, name = _engine(op), _name(table, schema)
     older = ("records", "wide")
-    for part in ("keys", *older, "audit", "meta", *(("results",) if engine == "sqlite" else ())):
+    runs = ("runs_steps", "runs", "runs_meta")
+    results = ("results",) if engine == "sqlite" else ()
+    for part in ("keys", *older, "audit", "meta", *results, *runs):
         op.execute(f"DROP TABLE IF EXISTS {name}_{part}")
 
 
