@@ -48,6 +48,15 @@ def fails():
     raise ConnectionError("no database here")
 
 shelf = 7
+
+from twicesafe import Policy, Receiver
+
+receiver = Receiver.open("memory://", policy=Policy(max_attempts=10))
+
+@receiver.durable(key="order")
+def checkout(steps, order):
+    steps.run("put", put, order)
+    return steps.run("charge", charge, order)
 """
 
 
@@ -74,6 +83,14 @@ def test_a_handler_that_doubles_is_status_1_and_says_where(verify: Callable[...,
     assert "WRONG  2 starts  before cornershop.py:13 in charge: return order" in ran.out
     assert "first bad interleaving" in ran.out
     assert "charge is not safe to repeat" in ran.out
+
+
+def test_a_durable_function_is_killed_at_every_step(verify: Callable[..., Ran]):
+    ran = verify("cornershop:checkout", *ORDER, "--interleavings", "0", "--points")
+    assert ran.status == 1, ran.err
+    wrong = [row for row in ran.out.splitlines() if "WRONG" in row]
+    assert len(wrong) == 1, ran.out
+    assert "before record_step 'charge'" in wrong[0]
 
 
 def test_a_handler_that_is_right_is_status_0(verify: Callable[..., Ran]):

@@ -16,7 +16,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -133,6 +142,7 @@ class _DurableBase(Generic[P]):
             raise ConfigurationError(
                 'outage="run" cannot be used with durable functions: without the store no step is known'
             )
+        self._given_policy: Policy = policy
         self._holds = policy.takeover == "hold"
         # The run itself is taken over; a step that was interrupted is held.
         self._owner = owner.options(
@@ -165,6 +175,14 @@ class _DurableBase(Generic[P]):
     @property
     def _policy(self) -> ResolvedPolicy:
         return self._owner._resolved  # type: ignore[no-any-return]
+
+    def _on(self, receiver: Any, key: Key, function: Callable[..., Any]) -> Self:
+        """The same on another receiver, for every call under one key: for trials."""
+        given = self._given
+        changed = _Given(
+            lambda *_, **__: key, given.name, (), given.fingerprint, None, given.complete
+        )
+        return type(self)(receiver, function, changed)
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> Key:
         """The key of the run with these arguments, for `signal`, `record` and operators."""

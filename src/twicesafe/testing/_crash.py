@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from .._core.protocol import Request
+from .._core.run_requests import RecordStep
 from ..stores._base import AsyncStore, Store
 
 __all__ = ["Died", "Life", "crash_point", "crash_points"]
@@ -164,23 +165,31 @@ def crash_points(
 # --- other stores: a point before and after each request -------- -----------------------------
 
 
+def _asked(request: Request) -> str:
+    """What is asked, and of which step of a durable run."""
+    return f"{request.op} {request.name!r}" if isinstance(request, RecordStep) else request.op
+
+
 class _Mortal(Store):
     """Performs batches one by one, so that the process can die between two items."""
 
     def __init__(self, life: Life, store: Store, counted: bool = True) -> None:
         self._life, self._store = life, store
         self._reach = life.reach if counted else _only(life.check)
-        self.url = store.url
+        self.url, self.dialect = store.url, store.dialect
         self.capabilities = store.capabilities  # type: ignore[misc]
 
     @classmethod
     def open(cls, url: str) -> Self:
         raise NotImplementedError("made by Life.mortal")
 
+    def in_transaction(self, style: str = "%s") -> Any:
+        return self._store.in_transaction(style)
+
     def perform(self, request: Request) -> Any:
-        self._reach(f"before {request.op}")
+        self._reach(f"before {_asked(request)}")
         answer = self._store.perform(request)
-        self._reach(f"after {request.op}")
+        self._reach(f"after {_asked(request)}")
         return answer
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
@@ -209,9 +218,9 @@ class _AsyncMortal(AsyncStore):
         raise NotImplementedError("made by Life.mortal")
 
     async def perform(self, request: Request) -> Any:
-        self._reach(f"before {request.op}")
+        self._reach(f"before {_asked(request)}")
         answer = await self._store.perform(request)
-        self._reach(f"after {request.op}")
+        self._reach(f"after {_asked(request)}")
         return answer
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:

@@ -5,7 +5,8 @@ with a new key, or nothing if the handler has its own receiver or inbox (``bare`
 the calling thread, under a `Life` that passes these points:
 
     before and after every request to the store, except renewals, whose time is not fixed
-    when the handler starts, and when it has ended and nothing is recorded yet
+    when the handler starts, and when it has ended and nothing is recorded yet; of a durable function,
+    the record of each step is a request with its name
     at every `crash_point`, before every line that awaits and whenever it waits, and before every
     line, if ``lines`` is set
 """
@@ -28,6 +29,7 @@ from .._values.settings import seconds
 from ..errors import StillInProgressError, StoreUnavailableError, UsageError
 from ..events import Event
 from ..receiver import AsyncReceiver, Receiver
+from ..receiver._durable import AsyncDurable, Durable
 from ..stores._base import AsyncStore, Store
 from ..stores.memory import MemoryStore
 from ._clock import FakeClock
@@ -73,6 +75,12 @@ class Case:
     @property
     def name(self) -> str:
         return getattr(_inner(self.handler), "__qualname__", repr(self.handler))
+
+    @property
+    def durable(self) -> Durable[..., Any] | AsyncDurable[..., Any] | None:
+        """The handler, if it is a durable function: its steps go to the store of the trial."""
+        inner = _inner(self.handler)
+        return inner if isinstance(inner, (Durable, AsyncDurable)) else None
 
     def state(self) -> tuple[Any, str]:
         """The snapshot, or the error of reading it, which is a fault too: it is half written."""
@@ -123,8 +131,10 @@ class Stage:
     def __post_init__(self) -> None:
         case = self.case
         called(case.setup)
-        own = case.receiver
+        own, durable = case.receiver, case.durable
         policy = case.policy or (Policy() if own is None else own.policy)
+        if durable is not None and case.policy is None:
+            policy = durable._given_policy
         # Without a time-out, which would run the handler, and its points, in another thread.
         self.policy = policy.replace(timeout=None)
         if own is None:
@@ -177,6 +187,10 @@ class Stage:
                 return asyncio.run(self._await(life))
             if self.case.bare:
                 return self._started()
+            if self.case.durable is not None:
+                with Receiver(_Store(life, self.store), policy=self._policy_of(life)) as receiver:
+                    bound, call = self._durable_call(receiver, self._step_by_step)
+                    return bound._answer(call)
             handler = self._dressed(functools.partial(self._started))
             with Receiver(_Store(life, self.store), policy=self._policy_of(life)) as receiver:
                 self._prepare(receiver)
@@ -194,8 +208,40 @@ class Stage:
             return await handler()
         inline = _Inline(_Store(life, self.store))
         async with AsyncReceiver(inline, policy=self._policy_of(life)) as receiver:
+            if self.case.durable is not None:
+                bound, call = self._durable_call(receiver, self._step_by_step_async)
+                return await bound._answer(call)
             self._prepare(receiver)
             return await receiver.process(self.key, self._dressed(handler))
+
+    def _durable_call(self, receiver: Any, dress: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """The durable function on this receiver, and one call of it."""
+        self._prepare(receiver)
+        durable: Any = self.case.durable
+        bound = durable._on(receiver, self.key, dress(durable.__wrapped__))
+        return bound, bound._call(*plain_copy((self.case.args, self.case.kwargs)))
+
+    def _step_by_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(steps: Any, *args: Any, **kwargs: Any) -> Any:
+            self.starts.append(START)
+            crash_point(START)
+            value = function(steps, *args, **kwargs)
+            crash_point(END)
+            return value
+
+        return run
+
+    def _step_by_step_async(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def run(steps: Any, *args: Any, **kwargs: Any) -> Any:
+            self.starts.append(START)
+            crash_point(START)
+            value = await Awaits(function(steps, *args, **kwargs))
+            crash_point(END)
+            return value
+
+        return run
 
     def _started(self) -> Any:
         self.starts.append(START)
