@@ -29,10 +29,10 @@ STEPS = 20
 SECTION = f"Durable functions: a run of {STEPS} steps, of the same by hand"
 
 TARGETS = {
-    "sqlite-full": Target(1.3),
-    "sqlite-normal": Target(4),
-    "postgresql": Target(1.5),
-    "valkey": Target(2),
+    "sqlite-full": Target(1.15),
+    "sqlite-normal": Target(1.15),
+    "postgresql": Target(1.15),
+    "valkey": Target(1.15),
 }
 
 
