@@ -744,9 +744,9 @@ def evidence() -> str:
     )
     found = sum(mutant["schedule"] is not None for mutant in proof["mutants"])
     return (
-        f"{schedules:,} simulated schedules and {len(tried)} trials on real servers (killed, cut off, "
-        f"frozen, with wrong clocks) broke {broken or 'no'} promise{'s' if broken > 1 else ''}. The "
-        f"simulation found {found} of {len(proof['mutants'])} bugs that we planted in the protocol."
+                f"{broken or 'No'} promise{'s were' if broken > 1 else ' was'} broken in {schedules:,} simulated "
+        f"schedules and in {len(tried)} trials on real servers (killed, cut off, frozen, with wrong clocks). "
+        f"The simulation found {found} of {len(proof['mutants'])} bugs that we planted in the protocol."
     )
 
 
