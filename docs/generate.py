@@ -1023,7 +1023,7 @@ With `--json`, a command prints one document to standard output (`sweep --every`
 ## JSON
 
 {table("command", "fields", rows=_JSON)}
-A record has {", ".join(map(code, _RECORD))}. Times are ISO 8601, in UTC; `id` has all 64 digits.
+A record has {", ".join(map(code, _RECORD))}. Times are ISO 8601, in UTC; `id` has 64 digits, or 32 once the key is forgotten.
 """
 
 
