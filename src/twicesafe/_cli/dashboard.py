@@ -54,9 +54,7 @@ def dashboard(
             show_default=False,
         ),
     ] = None,
-    read_only: Annotated[
-        bool, flag("--read-only", help="No visitor can change anything.")
-    ] = False,
+    read_only: Annotated[bool, flag("--read-only", help="No visitor can change anything.")] = False,
     show_keys: Annotated[
         bool, flag("--show-keys", help="Show keys and scopes, and the bodies of dead letters.")
     ] = False,

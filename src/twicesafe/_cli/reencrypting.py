@@ -28,7 +28,12 @@ def reencrypt_keys(
     ] = None,
     after: Annotated[
         str,
-        typer.Option("--after", metavar="MARK", help="Continue here: the mark that the last run printed.", show_default=False),
+        typer.Option(
+            "--after",
+            metavar="MARK",
+            help="Continue here: the mark that the last run printed.",
+            show_default=False,
+        ),
     ] = "",
     store: StoreOption = None,
     config: ConfigOption = None,
