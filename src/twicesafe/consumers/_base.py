@@ -19,7 +19,8 @@ from .._core.consuming.message import Message, body_of, key_of, lane_of
 from .._core.consuming.recovery import DeadLetter, Recover, decide, default_recovery
 from .._core.consuming.source import Found, Source, Terms
 from .._core.consuming.state import ConsumerState, Report
-from .._core.handler_profile import HandlerProfile, profile_of, refuse_async, refuse_generator
+from .._core.handler_kind import refuse_async, refuse_generator
+from .._core.handler_profile import HandlerProfile, profile_of
 from .._core.outbox_requests import Message as Outgoing
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.keys import Key, KeyLike, as_key

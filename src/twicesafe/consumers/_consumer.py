@@ -22,7 +22,7 @@ from .._core.consuming.message import Message
 from .._core.consuming.recovery import DeadLetter, Recover
 from .._core.consuming.source import Found, Source
 from .._core.consuming.state import Report
-from .._core.handler_profile import expect_done
+from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
 from .._values.keys import KeyLike

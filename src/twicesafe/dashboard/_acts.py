@@ -21,7 +21,7 @@ from .._core.acting import Fate
 from .._core.commands import Flow
 from .._core.http.message import StoredResponse
 from .._core.http.stored import RESPONSE_CODEC
-from .._core.lifecycle import TRANSITIONS, RecordEvent
+from .._core.transitions import TRANSITIONS, RecordEvent
 from .._edges.readable import counted, state_words, visible
 from .._values.records import Record, State
 from ..errors import NotStorableError, StoreUnavailableError, TwicesafeError

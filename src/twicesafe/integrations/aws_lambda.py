@@ -30,7 +30,9 @@ import msgspec
 
 from .._core.consuming.message import Message, body_of, key_of
 from .._core.consuming.recovery import Recover, default_recovery
-from .._core.handler_profile import FingerprintSetting, expect_done, scope_of_function
+from .._core.handler_kind import expect_done
+from .._core.handler_profile import FingerprintSetting
+from .._core.handler_scope import scope_of_function
 from .._core.sqs_wire import BODY, ID, OURS, deduplication_id, headers_of
 from .._core.sqs_wire import body_of as body_of_text
 from .._values.keys import KeyLike

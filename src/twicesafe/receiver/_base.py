@@ -17,15 +17,15 @@ from .._core.commands import Flow, Raised
 from .._core.consuming.recovery import Recover, decide
 from .._core.duplicates import outcome_of
 from .._core.encrypting import encrypted, encrypted_step
+from .._core.handler_kind import refuse_generator
 from .._core.handler_profile import (
     FingerprintSetting,
     HandlerProfile,
     check_setting,
     claimed_content,
     profile_of,
-    refuse_generator,
-    scope_of_function,
 )
+from .._core.handler_scope import scope_of_function
 from .._core.protocol import Forget, Release, Resolve, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._core.run_requests import FOREVER, Restart

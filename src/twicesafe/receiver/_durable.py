@@ -35,14 +35,9 @@ from .._core.duplicates import refuse_mismatch
 from .._core.durable_run import RunCall, run_of
 from .._core.encrypting import encrypted_arguments, readable_arguments
 from .._core.handler_call import name_of
-from .._core.handler_profile import (
-    FingerprintSetting,
-    HandlerProfile,
-    profile_of,
-    refuse_async,
-    refuse_generator,
-    scope_of_function,
-)
+from .._core.handler_kind import refuse_async, refuse_generator
+from .._core.handler_profile import FingerprintSetting, HandlerProfile, profile_of
+from .._core.handler_scope import scope_of_function
 from .._core.protocol import Claimed, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._core.run_requests import DueRun, Submit

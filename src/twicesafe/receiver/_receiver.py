@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from .. import events
 from .._core.batch import exchange_many
-from .._core.handler_profile import (
-    FingerprintSetting,
-    profile_of,
-    refuse_async,
-    refuse_generator,
-)
+from .._core.handler_kind import refuse_async, refuse_generator
+from .._core.handler_profile import FingerprintSetting, profile_of
 from .._values.breaker import Breaker
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
