@@ -43,7 +43,8 @@ from twicesafe.health import Thresholds
 from twicesafe.observers import _log as log_observer
 from twicesafe.observers._alerts import ALERTS, RULES_FILE, metrics_of, rules
 from twicesafe.observers._grafana import DASHBOARD_FILE, dashboard
-from twicesafe.observers._table import METRICS, OUTCOMES, Metric
+from twicesafe.observers._metric import Metric
+from twicesafe.observers._table import METRICS, OUTCOMES
 from twicesafe.planning._charts import as_percent, spoken_duration
 from twicesafe.planning._published import KEY_BYTES, RESULT_BYTES
 from twicesafe.receiver import _claim as claims

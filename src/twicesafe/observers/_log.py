@@ -70,7 +70,7 @@ class LogObserver:
     """
 
     logs_warnings = True
-    """It logs what `events.log_warnings` would."""
+    """It logs what `events._notifying.log_warnings` would."""
 
     def __init__(self, logger: logging.Logger | str | None = None, *, json: bool = False) -> None:
         named = logger if isinstance(logger, str) else "twicesafe.events"

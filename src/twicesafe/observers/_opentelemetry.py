@@ -26,7 +26,8 @@ from .._values.context import active
 from .._values.drivers import driver
 from .._values.keys import Key
 from .._version import __version__
-from ._table import OF_RECEIVERS, Metric, Source, compiled, together
+from ._metric import Metric, Source, compiled, together
+from ._table import OF_RECEIVERS
 from ._tally import Tally
 
 with driver("opentelemetry"):
