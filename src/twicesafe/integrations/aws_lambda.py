@@ -40,7 +40,8 @@ from .._values.policy import Policy
 from .._values.settings import seconds
 from ..errors import UsageError
 from ..receiver import Receiver
-from ..receiver._base import check_receiver, whole
+from ..receiver._base import check_receiver
+from ..receiver._batches import whole
 from ..receiver._delivering import policy_for_redelivery, verdicts_on
 
 __all__ = ["BatchAnswer", "LambdaContext", "batch_handler", "event_handler"]

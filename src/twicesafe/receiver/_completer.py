@@ -30,7 +30,8 @@ from ..errors import (
     SuspendedError,
     TwicesafeError,
 )
-from ._base import ReceiverBase, whole
+from ._base import ReceiverBase
+from ._batches import whole
 
 if TYPE_CHECKING:
     import asyncio

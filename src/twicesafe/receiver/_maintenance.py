@@ -31,7 +31,8 @@ from .._values.policy import Backoff, Policy
 from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, StillInProgressError, TwicesafeError
 from ..events import StoreSampled
-from ._base import ReceiverBase, sampled
+from ._base import ReceiverBase
+from ._operator_flows import sampled
 
 if TYPE_CHECKING:
     from .._values.outcomes import Outcome
