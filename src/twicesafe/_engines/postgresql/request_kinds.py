@@ -14,12 +14,13 @@ import msgspec
 
 from ..._core import lifecycle
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Renew, Verdict
-from ..._core.run_requests import StartRun, Submit
+from ..._core.run_requests import RecordStep, StartRun, Submit
 from ...errors import StoreError
 from ..sql.commands import CAUSES, NUMBER_OF_STATE, Query, present_from
-from .run_programs import run_values, step_values
+from ..sql.step_rows import ID_BYTES, NUMBER_OF_KIND
+from ..sql.step_rows import NUMBER_OF_STATE as NUMBER_OF_STEP_STATE
 
-__all__ = ["AGAIN", "KINDS", "Kind", "answered", "claim_values", "query"]
+__all__ = ["AGAIN", "KINDS", "Kind", "answered", "claim_values", "query", "run_values"]
 
 
 Identity: TypeAlias = Callable[[bytes], Any]
@@ -73,6 +74,36 @@ def _renew_values(ask: Renew, identity: Identity) -> tuple[Any, ...]:
     return identity(ask.id), ask.owner, ask.fence, ask.lease
 
 
+def run_values(ask: StartRun, identity: Identity) -> tuple[Any, ...]:
+    key = ask.key
+    return (
+        *claim_values(ask, identity),
+        key.id[:ID_BYTES],
+        key.id,
+        int(ask.completes),
+        ask.function.encode(),
+        ask.arguments,
+    )
+
+
+def _step_values(ask: RecordStep, identity: Identity) -> tuple[Any, ...]:
+    return (
+        identity(ask.id),
+        ask.owner,
+        ask.fence,
+        ask.id[:ID_BYTES],
+        ask.name.encode(),
+        NUMBER_OF_KIND[ask.kind],
+        NUMBER_OF_STEP_STATE[ask.state],
+        ask.attempt,
+        ask.position,
+        int(ask.undo),
+        ask.delay,
+        ask.fingerprint,
+        ask.result,
+    )
+
+
 def _started(ask: StartRun, row: Any) -> Any:
     """As `answered`. A new run has no steps; those of another are read next."""
     answer = answered(ask, row[:-1])
@@ -108,7 +139,7 @@ KINDS: Final = {
     "renew": Kind(_renew_values, _acknowledged),
     "start_run": Kind(run_values, _started, AGAIN),
     "submit_run": Kind(run_values, _submitted, AGAIN),
-    "record_step": Kind(step_values, _acknowledged),
+    "record_step": Kind(_step_values, _acknowledged),
 }
 
 
