@@ -305,7 +305,7 @@ async def test_a_forgotten_key_stays_as_it_is(visit: Enter, receiver: Receiver):
 async def test_a_large_act_says_what_is_left(
     visit: Enter, receiver: Receiver, held: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("twicesafe.dashboard._acts.AT_ONCE", 2)
+    monkeypatch.setattr("twicesafe.dashboard._acts_on_all.AT_ONCE", 2)
     for n in range(5):
         held(f"tx-{n}")
     visitor = visit()

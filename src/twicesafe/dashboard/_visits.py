@@ -22,9 +22,9 @@ from .. import __version__
 from .._edges.readable import visible
 from ..errors import StoreError, TwicesafeError, UsageError
 from ._access import FORBIDDEN, Access, ResolveAccess, checked
-from ._acts import BadFormError
 from ._asking import Asking
 from ._filters import Filters
+from ._forms import BadFormError
 from ._login import Login
 from ._shield import FORM_COOKIE, new_token, refusal
 from ._templates import render
