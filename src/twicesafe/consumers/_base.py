@@ -43,7 +43,7 @@ _SHARED: Final = (
 )  # fmt: skip
 """Settings of a consumer's policy that an inbox has too."""
 FOREVER: Final = 1_000_000_000
-"""Attempts of a dead letter: it is published, whatever that takes."""
+"""Attempts of a dead letter: it is tried until it is published."""
 
 LANES: Final = "parked lanes"
 DEAD: Final = "dead letters"

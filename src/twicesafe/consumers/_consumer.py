@@ -220,8 +220,8 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
 
 
 def _contained(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A cancellation that no one asked of the handler is its failure, not the consumer's end: it has
-    awaited something that was cancelled."""
+    """Turn a cancellation that comes from inside the handler into its failure: it awaited something that
+    was cancelled. The consumer goes on."""
 
     @functools.wraps(handler)
     async def handle(*given: Any) -> Any:

@@ -131,7 +131,7 @@ async def on_one(
         return Result(
             changed=False, title="Nothing was changed", details=(forgotten,), record=record
         )
-    # A form of ours has the fence that its page showed; a page may stay open for hours.
+    # Our form has the fence that its page showed; a page may stay open for hours.
     seen = number(form["fence"]) if "fence" in form else record.fence
     try:
         request = request_of(asking, act, replace(record, fence=seen), who, given, form)

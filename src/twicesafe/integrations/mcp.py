@@ -1,4 +1,4 @@
-"""MCP: a middleware of FastMCP that lets a server's tools happen once, whatever the client sends again.
+"""MCP: a middleware of FastMCP that lets a tool call happen once, even if the client sends it again.
 
     server = FastMCP("shop")
     server.add_middleware(IdempotentTools(receiver, {                        # an AsyncReceiver
@@ -129,7 +129,7 @@ class IdempotentTools(Middleware):
 
 
 class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
-    """FastMCP refused the arguments, so the tool was not called: whatever led to that error."""
+    """FastMCP refused the arguments, so the tool was not called."""
 
     def __init__(self, error: ValidationError) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: function tools that happen once, whatever the model tries again.
+"""OpenAI Agents SDK: function tools whose calls happen once, even if the model repeats them.
 
     agent = Agent(name="shop", tools=idempotent_tools(receiver, {             # an AsyncReceiver
         "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),

@@ -66,7 +66,7 @@ class LogObserver:
     """Logs to ``logger`` (by default ``twicesafe.events``).
 
     The message is ``replayed key=1f2e3d4c age=12.5 cached=false``; with ``json`` it is one JSON
-    object. The same fields are in ``record.twicesafe``, for a formatter of yours.
+    object. The same fields are in ``record.twicesafe``, for your own formatter.
     """
 
     logs_warnings = True

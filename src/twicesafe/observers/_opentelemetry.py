@@ -77,7 +77,7 @@ class OpenTelemetryObserver:
         return run if self._spans is None else partial(self._run_in_span, key, run)
 
     def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
-        """A step of a durable run: a span of its own, current while the step runs."""
+        """A step of a durable run: it has its own span, which is current while the step runs."""
         if self._spans is None:
             return run
         return partial(self._run_in_span, key, run, "twicesafe step", {"twicesafe.step": name})

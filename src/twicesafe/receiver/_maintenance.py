@@ -69,7 +69,7 @@ class RoundTimer:
         return int(time.time() / self.every)
 
     def key(self) -> Key:
-        # Absolute: all nodes of this store share a round, whatever the scopes of their receivers.
+        # Absolute: all nodes of this store share a round, even if their receivers have different scopes.
         return Key(f"{self.number()}", ("twicesafe", "maintenance"), absolute=True)
 
     def park_after(self) -> float | None:

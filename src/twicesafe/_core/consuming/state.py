@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Fetch(msgspec.Struct, gc=False):
-    """Start fetching at most so many messages; do not wait for them."""
+    """Start fetching at most this many messages; do not wait for them."""
 
     most: int
 
@@ -172,7 +172,7 @@ class ConsumerState:
         self.clock = clock
         self.notify = notify
         self.idle = idle
-        """End when nothing came for so many seconds and nothing is held; None: run until stopped."""
+        """End when nothing came for this many seconds and nothing is held; None: run until stopped."""
         self.stopping = False
         self.owner = new_owner()
         self.report = Report()

@@ -64,8 +64,8 @@ TRIES: Final = 30
 
 _BYTES: Final = bytes(bytearray(b"not known"))
 _TEXT: Final = str(_BYTES, "ascii")
-"""In place of fields that an owner does not know. Objects of their own: no request has the same ones,
-so a field of a decision that is not this very object is one that the decision sets."""
+"""In place of fields that an owner does not know. No request contains these two objects, so a field of a
+decision that is another object was set by the decision."""
 
 _MAY_DIFFER: Final = (
     "state", "attempt", "lease_until", "changed_at", "expires_at", "cause", "fingerprint", "result",
