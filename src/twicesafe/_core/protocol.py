@@ -285,7 +285,7 @@ class Survey(msgspec.Struct, gc=False):
 
 
 class Filter(msgspec.Struct, gc=False):
-    """Which records a search is about: those that meet every condition. `matching.matches` decides it."""
+    """Which records to search for: those that meet every condition. `matching.matches` decides it."""
 
     limit: int
     """At most this many."""

@@ -283,8 +283,8 @@ def _rest(state: RunState, name: str, seconds: float) -> Flow[None]:
 
 
 def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
-    """Suspend the run: end the function here. What its other branches can do is done first: their next
-    steps would have to wait for this one, and a `TaskGroup` would cancel those that run."""
+    """Suspend the run: end the function here. Its other branches first go as far as they can, because a
+    `TaskGroup` would cancel them."""
     state.suspends[name] = due
     state.running.pop(name, None)
     try:

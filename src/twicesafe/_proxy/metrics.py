@@ -36,7 +36,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Request:
-    """A request that is being served: what its key is, and what became of it."""
+    """A request in progress: its key, and its outcome so far."""
 
     __slots__ = ("began", "key", "method", "outcome", "route")
 

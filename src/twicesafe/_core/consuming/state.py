@@ -74,7 +74,7 @@ class Extend(msgspec.Struct, gc=False):
 
 
 class ReleasePartitions(msgspec.Struct, gc=False):
-    """None of the messages of these revoked partitions runs any more."""
+    """The last message of these revoked partitions has ended."""
 
     partitions: frozenset[str]
 

@@ -85,7 +85,7 @@ class Leases:
             self._uses[lease] = 0
 
     def drop(self, lease: int) -> None:
-        """etcd does not know it any more."""
+        """etcd no longer knows it."""
         with self._lock.now:
             for at, (_, known) in enumerate(self._ends):
                 if known == lease:
