@@ -20,7 +20,16 @@ from ..sql.commands import CAUSES, NUMBER_OF_STATE, Query, present_from
 from ..sql.step_rows import ID_BYTES, NUMBER_OF_KIND
 from ..sql.step_rows import NUMBER_OF_STATE as NUMBER_OF_STEP_STATE
 
-__all__ = ["AGAIN", "KINDS", "Kind", "answered", "claim_values", "query", "run_values"]
+__all__ = [
+    "AGAIN",
+    "KINDS",
+    "Kind",
+    "answered",
+    "claim_values",
+    "query",
+    "run_values",
+    "step_values",
+]
 
 
 Identity: TypeAlias = Callable[[bytes], Any]
@@ -86,7 +95,7 @@ def run_values(ask: StartRun, identity: Identity) -> tuple[Any, ...]:
     )
 
 
-def _step_values(ask: RecordStep, identity: Identity) -> tuple[Any, ...]:
+def step_values(ask: RecordStep, identity: Identity) -> tuple[Any, ...]:
     return (
         identity(ask.id),
         ask.owner,
@@ -139,7 +148,7 @@ KINDS: Final = {
     "renew": Kind(_renew_values, _acknowledged),
     "start_run": Kind(run_values, _started, AGAIN),
     "submit_run": Kind(run_values, _submitted, AGAIN),
-    "record_step": Kind(_step_values, _acknowledged),
+    "record_step": Kind(step_values, _acknowledged),
 }
 
 
