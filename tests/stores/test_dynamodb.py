@@ -33,7 +33,10 @@ from twicesafe._core.protocol import (
     Verdict,
 )
 from twicesafe._engines.dynamodb import DynamodbStore
+from twicesafe._engines.dynamodb.lease_watch import GivenClock
 from twicesafe._engines.dynamodb.settings import Settings
+from twicesafe._values.clocks import wall_clock
+from twicesafe.testing import FakeClock
 
 KEY = Key("order-7", scope=("shop", "charge"))
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -309,6 +312,29 @@ def test_an_item_that_dynamodb_deleted_comes_back_with_a_higher_fence(
     assert store.perform(Complete(KEY.id, A, won.fence, HOUR, b"zombie")) is Ack.LOST
 
 
+def test_a_claim_that_arrives_late_sets_no_fence_back(dynamodb_url: str):
+    """A request that the driver gave up and repeated may arrive when two later records are gone."""
+    clock = FakeClock(wall_clock())
+    store = DynamodbStore(Settings.of(f"{dynamodb_url}&skew=0"), GivenClock(clock))
+    client, late = store._connected(), []
+    send = client.put_item
+    client.put_item = lambda **arguments: late.append(arguments) or send(**arguments)
+    fences = []
+    for owner in (A, B):
+        won = store.perform(ClaimRequest(KEY, owner, 1000))
+        fences.append(won.fence)
+        assert store.perform(Complete(KEY.id, owner, won.fence, 1000, b"x")) is Ack.OK
+        clock.advance(ms=2000)
+        assert store.perform(Sweep(10))[0].removed == 1
+    send(**late[0])
+    taken = store.perform(ClaimRequest(KEY, C, 1000))
+    assert (taken.verdict, taken.attempt) == (Verdict.WON, 2)
+    assert taken.fence > max(fences)
+    assert store.perform(ClaimRequest(KEY, C, 1000)).fence == taken.fence
+    assert store.perform(Complete(KEY.id, C, taken.fence, HOUR, b"x")) is Ack.OK
+    store.close()
+
+
 @pytest.mark.parametrize("state", ["in progress", "completed and claimed again"])
 def test_work_in_progress_has_no_time_to_live(store: DynamodbStore, dynamodb: Any, state: str):
     won = store.perform(ClaimRequest(KEY, A, HOUR))
@@ -357,6 +383,20 @@ def test_an_audit_trail_keeps_the_newest_entries(store: DynamodbStore):
         store.perform(Release(KEY.id, "ann", f"reason {number}", HOUR))
     trail = store.perform(History(KEY.id))
     assert [entry.why for entry in trail] == [f"reason {number}" for number in range(5, 105)]
+
+
+def test_an_audit_trail_leaves_room_for_the_result(store: DynamodbStore):
+    """Long reasons filled the item: first results were lost, then the key could not be released."""
+    store.perform(ClaimRequest(KEY, A, HOUR))
+    for number in range(30):
+        why = f"{number} " + "\N{GRINNING FACE}" * 4000
+        assert store.perform(Release(KEY.id, "ann", why, HOUR)) is Ack.OK
+    trail = store.perform(History(KEY.id))
+    assert [entry.why[:2] for entry in trail][-1] == "29"
+    assert 2 <= len(trail) < 30
+    won = store.perform(ClaimRequest(KEY, B, HOUR))
+    assert store.perform(Complete(KEY.id, B, won.fence, HOUR, b"r" * 262_144)) is Ack.OK
+    assert len(store.perform(Read(KEY.id)).result) == 262_144
 
 
 def test_a_result_that_no_item_can_hold_is_done_without_it(dynamodb_url: str):
