@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from ...errors import ConfigurationError, StoreError, StoreUnavailableError
 
-__all__ = ["LeaseGoneError", "NoSpaceError", "explain", "may_have_acted", "wants_login"]
+__all__ = [
+    "LeaseGoneError",
+    "NoSpaceError",
+    "explain",
+    "may_have_acted",
+    "timed_out",
+    "wants_login",
+]
 
 
 class LeaseGoneError(StoreUnavailableError):
@@ -94,6 +101,11 @@ def may_have_acted(error: BaseException) -> bool:
     """Whether the request may have reached the cluster, so that its outcome is unknown."""
     text = _text(error).lower()
     return not any(part in text for part in _NOT_SENT)
+
+
+def timed_out(error: BaseException) -> bool:
+    """There was no reply in time: the member is slow, or its connection is dead and nobody noticed."""
+    return _code(error) == "DEADLINE_EXCEEDED"
 
 
 def wants_login(error: BaseException) -> bool:
