@@ -327,6 +327,24 @@ def test_no_server_is_an_outage_that_says_what_to_check(kind: str) -> None:
         KINDS[kind](f"etcd://127.0.0.1:{free_port()}/x?timeout=0.5").perform(Read(KEY.id))
 
 
+def test_a_batch_pauses_once_for_all_of_its_requests(
+    own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, their pauses took longer than an election, and all of them failed."""
+    server = own_server("etcd")
+    client = KINDS["blocking"](server.url + "?timeout=0.5")
+    with contextlib.closing(client):
+        client.perform(claim(Key("warm")))
+        server.stop()
+        pauses: list[float] = []
+        sleep = time.sleep
+        monkeypatch.setattr(time, "sleep", lambda seconds: (pauses.append(seconds), sleep(seconds)))
+        answers = client.perform_many([Read(Key(f"key-{number}").id) for number in range(100)])
+        monkeypatch.undo()
+    assert all(isinstance(answer, StoreUnavailableError) for answer in answers)
+    assert 1 <= len(pauses) < 100
+
+
 def test_a_restarted_server_is_used_again(kind: str, own_server: Callable[..., Any]) -> None:
     server = own_server("etcd")
     client = KINDS[kind](f"{server.url}?timeout=30")

@@ -192,22 +192,28 @@ class EtcdStore(Store):
             (index, self.router.route(program), None) for index, program in enumerate(programs)
         ]
         while waiting:
-            sent = []
+            sent, pause = [], 0.0
             for index, steps, reply in waiting:
                 try:
                     failed = isinstance(reply, Exception)
                     step = steps.throw(reply) if failed else steps.send(reply)
+                    if isinstance(step, Pause):
+                        pause = max(pause, step.seconds)
                     sent.append((index, steps, self._begin(step)))
                 except StopIteration as end:
                     answers[index] = end.value
                 except Exception as error:
                     answers[index] = error
             waiting = [(index, steps, _reply(finish)) for index, steps, finish in sent]
+            if pause:
+                time.sleep(pause)  # one pause for all
         return answers
 
     def _begin(self, step: Attempt | Grant | Pause) -> Callable[[], Any]:
-        """Send it; returns how to get the reply or its error."""
-        if not isinstance(step, Attempt):
+        """Send it; returns how to get the reply or its error. A pause is the caller's to make."""
+        if isinstance(step, Pause):
+            return lambda: None
+        if isinstance(step, Grant):
             return lambda: self._attempt(step)
         channel, calls = self._connect(step.member)
         future = calls[step.call.name].future(
