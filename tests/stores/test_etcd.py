@@ -327,6 +327,28 @@ def test_no_server_is_an_outage_that_says_what_to_check(kind: str) -> None:
         KINDS[kind](f"etcd://127.0.0.1:{free_port()}/x?timeout=0.5").perform(Read(KEY.id))
 
 
+def test_a_member_of_another_cluster_is_never_believed(
+    kind: str, own_server: Callable[..., Any]
+) -> None:
+    """A wrong URL, or a member that lost its disk and was started as a cluster of its own."""
+    ours, other = own_server("etcd"), own_server("etcd")
+    hosts = f"127.0.0.1:{ours.port},127.0.0.1:{other.port}"
+    client = KINDS[kind](f"etcd://{hosts}/orders?timeout=4")
+    with contextlib.closing(client):
+        client.perform(claim(KEY))
+        found = [one for one in client.doctor() if one.level == "refuse"]
+        assert [one.what.partition(":")[2].partition(":")[0] for one in found] == [
+            f"{other.port} belongs to another cluster"
+        ]
+        client.store.router.member = 1
+        assert client.perform(claim(KEY, B)).verdict is Verdict.BUSY
+        ours.stop()
+        with pytest.raises(StoreUnavailableError):
+            client.perform(claim(KEY, B))
+        assert ours.start() is None
+        assert insist(client.perform, claim(KEY, B)).verdict is Verdict.BUSY
+
+
 def test_a_batch_pauses_once_for_all_of_its_requests(
     own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,13 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
         ConfigurationError,
         "the certificate of {where} is not trusted ({text}); give its authority with ca_certs=",
     ),
+    "belongs to another cluster": (
+        StoreUnavailableError,
+        (
+            "{where}: {text}; its reply was not used; name the members of one cluster in the URL; if the cluster "
+            "was restored from a backup, restart this process"
+        ),
+    ),
     "no leader": (
         StoreUnavailableError,
         "{where} has no leader: most members are down or cannot be reached; nothing was written",
