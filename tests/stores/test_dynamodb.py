@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from lab.field.drivers import through
 from lab.field.proxy import Fault, Proxy
 from tests.stores.drivers import AnyReceiver
 from twicesafe import (
@@ -188,6 +191,38 @@ def test_a_lost_reply_is_an_outage_and_the_same_owner_gets_its_claim(store: Dyna
     assert store.perform(ClaimRequest(KEY, B, HOUR)).verdict is Verdict.BUSY
     won = store.perform(ClaimRequest(KEY, A, HOUR))
     assert (won.verdict, won.attempt) == (Verdict.WON, 1)
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """The login page of a network, a health page, another service: it says 200 to everything."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stranger_who_says_yes_is_not_believed(dynamodb: Any, dynamodb_url: str, is_async: bool):
+    stranger = ThreadingHTTPServer(("127.0.0.1", 0), Stranger)
+    threading.Thread(target=stranger.serve_forever, daemon=True).start()
+    runs: list[str] = []
+    with Proxy(dynamodb.port) as proxy:
+        url = through(dynamodb_url, proxy.port)
+        with AnyReceiver(url, is_async=is_async, policy=Policy(lease=30)) as receiver:
+            receiver.process("first", str)
+            proxy.behind = stranger.server_port
+            proxy.cut()
+            with pytest.raises(StoreUnavailableError, match="is not DynamoDB"):
+                receiver.process("second", runs.append, "run")
+        with pytest.raises(StoreUnavailableError, match="is not DynamoDB"):
+            DynamodbStore.open(url)
+    stranger.shutdown()
+    stranger.server_close()
+    assert runs == []
 
 
 # --- throttling ------------------------------------------------------------------------------

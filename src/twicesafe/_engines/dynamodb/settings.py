@@ -34,7 +34,7 @@ class Settings:
     endpoint: str
     """Empty: AWS."""
     timeout: float
-    """Seconds until a call counts as an outage, all its attempts included."""
+    """Seconds that all attempts of a call may take, without the pauses between them."""
     pool: int
     """Connections; so many requests of a batch are under way at once."""
     skew: float
