@@ -104,8 +104,7 @@ class Router:
                     self._token = yield from self._login(member, until)
                 seconds = max(0.001, min(settings.share, until - clock()))
                 reply = yield Attempt(member, call, seconds, self.metadata())
-                self._check_cluster(member, reply.header.cluster_id)
-                return reply
+                return self._of_our_cluster(member, reply)
             except StoreUnavailableError:
                 raise
             except Exception as error:
@@ -124,14 +123,16 @@ class Router:
             if failures >= len(settings.members):
                 yield Pause(min(PAUSE * failures, 0.25, max(0.0, until - clock())))
 
-    def _check_cluster(self, member: int, cluster: int) -> None:
+    def _of_our_cluster(self, member: int, reply: Any) -> Any:
         """One process asks one cluster: in another one its claims would be unknown, and its keys new."""
-        if not self._cluster:
+        cluster = reply.header.cluster_id
+        if cluster != self._cluster:
+            if self._cluster:
+                address = self.settings.members[member]
+                ids = f"{cluster:x}, not {self._cluster:x}"
+                raise ConnectionError(f"{address} belongs to another cluster: {ids}")
             self._cluster = cluster
-        elif cluster != self._cluster:
-            raise ConnectionError(
-                f"{self.settings.members[member]} belongs to another cluster: {cluster:x}, not {self._cluster:x}"
-            )
+        return reply
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """A member without a leader answers at once, instead of letting us wait for one."""
