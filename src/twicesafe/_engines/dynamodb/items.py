@@ -45,6 +45,8 @@ SPARE: Final = 3660
 ``skew`` and a minute. A worker that is late by ``skew`` still gives a new item a higher fence (P3)."""
 ENTRIES: Final = 100
 """Audit entries that are kept of one key: the newest."""
+TRAIL: Final = 65_536
+"""Bytes of all of them together: an item may have 400 KB, and the result needs most of it."""
 
 Attributes = dict[str, Any]
 
@@ -234,7 +236,21 @@ def audited(item: Item, ask: Any, at: int) -> list[Any]:
         "why": _text(ask.why[:4000]),
         "before": _text(item.row.state.value),
     }
-    return [*item.audit[1 - ENTRIES :], {"M": entry}]
+    return _newest([*item.audit[1 - ENTRIES :], {"M": entry}])
+
+
+def _newest(audit: list[Any]) -> list[Any]:
+    """The last of these entries that have room; the very last one always has."""
+    room, kept = TRAIL, len(audit) - 1
+    while kept and (room := room - _size(audit[kept])) >= _size(audit[kept - 1]):
+        kept -= 1
+    return audit[kept:]
+
+
+def _size(entry: Any) -> int:
+    """Bytes of an entry, about as DynamoDB counts them."""
+    values = (value for attribute in entry["M"].values() for value in attribute.values())
+    return 60 + sum(len(value.encode()) for value in values)
 
 
 def entries_of(id_: bytes, audit: list[Any]) -> list[AuditEntry]:
