@@ -13,8 +13,8 @@ import pytest
 
 from tests.servers import shared
 from twicesafe._engines.dynamodb import AsyncDynamodbStore, DynamodbStore
-from twicesafe._engines.dynamodb.lease_watch import GivenClock
 from twicesafe._engines.dynamodb.settings import Settings
+from twicesafe._engines.versioned.lease_watch import GivenClock
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
 from twicesafe.testing._conformance import (
     ClaimRules,
