@@ -1,7 +1,7 @@
 """The programs of DynamoDB: each request as conditional writes.
 
-A program yields a `Call` (or a list of calls, which may go at once) and receives the reply; a write
-whose condition did not hold is a `ConditionFailed` with the item that is there. A claim is a put, an owner's
+A program yields a `Call`, or a list of calls that may run at once, and receives the reply. If the condition
+of a write does not hold, the reply is a `ConditionFailed` with the present item. A claim is a put, an owner's
 request an update; `versioned.deciding` says when.
 """
 

@@ -52,7 +52,7 @@ def _indexes() -> Program[list[dict[str, Any]]]:
 
 
 def _ttl_index(indexes: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The index on ``ttl``, whatever its settings are."""
+    """The index on ``ttl``, with any settings."""
     return next((each for each in indexes if list(each["key"]) == ["ttl"]), None)
 
 

@@ -45,7 +45,7 @@ Document = dict[str, Any]
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 DUPLICATE: Final = "another client inserted this document at the same moment"
-"""The reply to an upsert that lost such a race: nothing was written."""
+"""The reply to an upsert that lost this race: nothing was written."""
 
 LARGEST: Final = 16_000_000
 """Bytes of a result. With the other fields it fits into a document of 16 MiB; in a bulk the driver does not check."""

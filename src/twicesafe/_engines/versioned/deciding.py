@@ -6,8 +6,8 @@
               If it is not, the record that is there decides, as for a claim.
     others    read, decide, write, if the record is still that version.
 
-The driver may repeat a worker's write whose reply was lost: if it had succeeded, the repeat is refused, and
-the record tells that it is ours.
+The driver may repeat a worker's write after a lost reply. If the first write had succeeded, the second is
+refused, and the record shows that it is ours.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ TRIES: Final = 30
 
 _BYTES: Final = bytes(bytearray(b"not known"))
 _TEXT: Final = str(_BYTES, "ascii")
-"""In place of fields that an owner does not know. Objects of their own: no request has the same ones,
-so a field of a decision that is not this very object is one that the decision sets."""
+"""In place of fields that an owner does not know. No request contains these two objects, so a field of a
+decision that is another object was set by the decision."""
 
 _MAY_DIFFER: Final = (
     "state", "attempt", "lease_until", "changed_at", "expires_at", "cause", "fingerprint", "result",
