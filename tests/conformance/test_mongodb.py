@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.conformance.selections import Watched
 from tests.servers import shared
 from twicesafe._engines.mongodb import AsyncMongodbStore, MongodbStore
 from twicesafe._engines.mongodb.settings import Settings
 from twicesafe._engines.versioned.lease_watch import GivenClock
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
-from twicesafe.testing._conformance import ClaimRules, FailureRules, LeaseRules
 
 
 class Mongodb(StoreUnderTest):
@@ -49,6 +49,6 @@ class TestMongodb(Mongodb, StoreConformance):
 
 
 @pytest.mark.usefixtures("mongodb")
-class TestWatchedOnly(Mongodb, ClaimRules, LeaseRules, FailureRules):
+class TestWatchedOnly(Mongodb, Watched):
     modes = ("blocking",)
     skew = "3600"

@@ -28,11 +28,13 @@ from twicesafe._core.protocol import (
     Ack,
     ClaimRequest,
     Complete,
+    Count,
     Fail,
     History,
     Read,
     Release,
     Renew,
+    Survey,
     Sweep,
     Verdict,
 )
@@ -463,6 +465,23 @@ def test_a_field_of_a_wrong_type_is_never_a_new_start(
     mongodb.collection(mongodb_url).update_one({}, {"$set": {field: value}})
     with pytest.raises(StoreError, match="the handler does not run"):
         store.perform(claim(B))
+
+
+def test_a_collection_with_other_documents_is_not_counted(
+    store: MongodbStore, mongodb: Any, mongodb_url: str
+):
+    store.perform(claim(A))
+    mongodb.collection(mongodb_url).insert_one({"_id": "x", "name": "a customer"})
+    with pytest.raises(StoreError, match="its own collection"):
+        store.perform(Survey())
+
+
+@pytest.mark.parametrize("start", ["Timeout (", "a\nb.", "a\0b", "^$*[x]"])
+def test_a_search_for_an_error_takes_its_text_as_it_is(store: MongodbStore, start: str):
+    won = store.perform(claim(A))
+    store.perform(Fail(KEY.id, A, won.fence, 0, 5, HOUR, error=f"{start}rest"))
+    assert store.perform(Count(10, error=start)) == 1
+    assert store.perform(Count(10, error=f"{start}x")) == 0
 
 
 def test_an_audit_trail_keeps_the_newest_entries(store: MongodbStore):

@@ -17,6 +17,7 @@ from ..._core import lifecycle
 from ..._core.matching import matches
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
+from ...errors import CorruptRecordError
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
@@ -68,7 +69,7 @@ class Searches(VersionedPrograms):
             {"state": running}, projection={"changed_at": 1}, sort=[("changed_at", 1)], limit=1
         )
         return Stats(
-            by_state={State(each["_id"]): each["count"] for each in groups},
+            by_state={_state_of(each): each["count"] for each in groups},
             stuck=(yield Call("count_documents", (stuck,))),
             expired=0,
             oldest_in_progress=moment(oldest[0]["changed_at"]) if oldest else None,
@@ -124,6 +125,16 @@ class Searches(VersionedPrograms):
             after = found[-1]["_id"]
 
 
+def _state_of(group: Document) -> State:
+    try:
+        return State(group["_id"])
+    except ValueError as error:
+        raise CorruptRecordError(
+            f"{group['count']} documents have the state {str(group['_id'])[:40]!r}, which no record has; give "
+            "the store its own collection"
+        ) from error
+
+
 def _acts(record: Versioned, first: Any) -> list[AuditEntry]:
     row = record.row
     return [
@@ -149,7 +160,8 @@ def _conditions(ask: Filter, now: int) -> Iterator[Document]:
     if ask.value:
         yield {"value": ask.value}
     if ask.error:
-        yield {"error": {"$regex": f"^{re.escape(ask.error[:200])}"}}
+        start = ask.error[:200].partition("\0")[0]  # which no regex may contain
+        yield {"error": {"$regex": f"^{re.escape(start)}"}}
     if ask.changed_after is not None:
         yield {"changed_at": {"$gte": ask.changed_after}}
     if ask.changed_before is not None:
