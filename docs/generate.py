@@ -937,7 +937,7 @@ def stores_page() -> str:
         (
             code(field.name),
             notes.get(field.name, ""),
-            *("yes" if getattr(cls.capabilities, field.name) else "–" for cls in stores),
+            *(_declared(cls, field.name) for cls in stores),
         )
         for field in fields(Capabilities)
     ]
@@ -948,7 +948,7 @@ def stores_page() -> str:
         known = table("option", "default", "meaning", rows=rows) if options else "No options.\n"
         sections.append(
             f"## {titles[cls]}\n\nURL: {', '.join(code(s + ':') for s in schemes)}\n\n"
-            f"{_for_users(homes[cls])}\n\n{known}"
+            f"{_for_users(homes[cls])}\n\n{_untried(cls)}{known}"
         )
     return f"""# Stores
 
@@ -964,13 +964,30 @@ Other packages can add schemes through the entry-point group `twicesafe.stores`:
 
 ## What each can do
 
-Each store declares its `Capabilities` in the code, and the conformance suite tests what it declares.
+Each store declares its `Capabilities` in the code, and the conformance suite tests what it declares. *Untried*: the code is
+there, but no server of the tests has what it needs; the store's section says what that is.
 
 {table("capability", "meaning", *titles.values(), rows=can)}
 For what a store cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and the pages of the
-stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md), [DynamoDB](../how-to/dynamodb.md), [etcd](../how-to/etcd.md).
+stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md), [DynamoDB](../how-to/dynamodb.md), [etcd](../how-to/etcd.md), [MongoDB](../how-to/mongodb.md).
 
 {chr(10).join(sections)}"""
+
+
+def _declared(store: Any, capability: str) -> str:
+    if not getattr(store.capabilities, capability):
+        return "–"
+    return "yes, *untried*" if capability in store.untried else "yes"
+
+
+def _untried(store: Any) -> str:
+    if not store.untried:
+        return ""
+    rows = [
+        (code(name) if hasattr(store.capabilities, name) else name, why)
+        for name, why in store.untried.items()
+    ]
+    return f"{table('*untried*', 'why', rows=rows)}\n"
 
 
 def cli_page() -> str:
@@ -1105,6 +1122,7 @@ _OPTIONS = {
     "region": "Such as `eu-central-1`; default: the one that boto3 finds.",
     "endpoint": "The URL of an emulator or of a VPC endpoint; default: AWS.",
     "skew": "Seconds by which two workers may disagree about the time: [leases](../how-to/dynamodb.md#leases).",
+    "collection": "The name of the collection.",
 }
 """What the options of the stores mean, by name."""
 
