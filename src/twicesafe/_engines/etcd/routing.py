@@ -126,7 +126,7 @@ class Router:
     def _of_our_cluster(self, member: int, reply: Any) -> Any:
         """One process asks one cluster: in another one its claims would be unknown, and its keys new."""
         cluster = reply.header.cluster_id
-        if cluster != self._cluster:
+        if cluster and cluster != self._cluster:  # etcd 3.4 lists its alarms without one
             if self._cluster:
                 address = self.settings.members[member]
                 ids = f"{cluster:x}, not {self._cluster:x}"
