@@ -252,6 +252,16 @@ METRICS: Final[tuple[Metric, ...]] = (
         _SHARES,
     ),
     Metric(
+        "Deliveries",
+        "near_duplicate_ratio",
+        "histogram",
+        "How similar a request was to an earlier one under another key, if `twicesafe.similar` found one.",
+        {},
+        (_of(ev.NearDuplicate, "score"),),
+        "ratio",
+        _SHARES,
+    ),
+    Metric(
         "Time",
         "handler_seconds",
         "histogram",
