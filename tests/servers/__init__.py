@@ -16,7 +16,7 @@ from typing import Any
 from tests.servers.etcd import Etcd, EtcdCluster
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import MariaDB
-from tests.servers.ministack import Dynamodb, Ministack
+from tests.servers.ministack import S3, Dynamodb, Ministack
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
 from tests.servers.process import NoServerError, Server, at_end, free_port
@@ -40,6 +40,7 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "kafka": kafka,
     "ministack": Ministack,
     "dynamodb": Dynamodb,
+    "s3": S3,
 }
 
 _shared: dict[str, Any] = {}

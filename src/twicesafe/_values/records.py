@@ -19,6 +19,7 @@ from .steps import StepRecord, moment
 __all__ = [
     "RETRY",
     "SKIP",
+    "ArchiveReport",
     "AuditEntry",
     "Cause",
     "Record",
@@ -221,6 +222,17 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """Records that were read."""
     more: bool
     """True: call `sweep` again."""
+
+
+class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one `archive` did."""
+
+    archived: int
+    """Answers that are in the archive, and no longer in the store."""
+    changed: int
+    """Answers that changed or expired meanwhile: they were written to the archive, and left alone in the store."""
+    after: str
+    """Where to continue; empty: every answer of that age was archived."""
 
 
 class ReencryptReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from .._values.keys import Key, KeyLike, as_key
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
 from .._values.records import Record, State, Stats
-from .._values.settings import Duration, seconds
+from .._values.settings import Duration, expect, seconds
 from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
 from ..stores._base import AsyncStore, Finding, Store
@@ -281,6 +281,12 @@ class ReceiverBase:
     def _before(self, older_than: Duration) -> int:
         # The unit is hours, so the node's clock is good enough; wrongly parked work can complete.
         return wall_clock() - round(seconds(older_than, "older_than") * 1000)
+
+    def _recorded_before(self, older_than: Duration) -> int | None:
+        """None: all that are recorded, also those of this very millisecond."""
+        age = seconds(older_than, "older_than")
+        expect(age >= 0, "older_than", older_than, "use 0 or more seconds")
+        return self._before(age) if age else None
 
     def _asked(self, given: Conditions) -> dict[str, Any]:
         return conditions(given, wall_clock())

@@ -191,7 +191,7 @@ class RedisPrograms(RedisRuns):
         return self._act(ask, fence_of(ask), *result)
 
     def _forget(self, ask: Forget) -> ScriptCall:
-        return self._act(ask)
+        return self._act(ask, fence_of(ask))
 
     def _act(self, ask: Release | Resolve | Forget, *more: bytes) -> ScriptCall:
         return ScriptCall(
