@@ -241,11 +241,11 @@ class ReencryptReport(msgspec.Struct, frozen=True, kw_only=True):
     examined: int
     """Records that were read."""
     rewritten: int
-    """Answers that are now encrypted with the first key of the ring."""
+    """Answers, and payloads of durable runs, that are now encrypted with the first key of the ring."""
     changed: int
-    """Answers that changed or expired meanwhile: they were left alone."""
+    """Those that changed or expired meanwhile, or whose run is in progress: they were left alone."""
     unreadable: tuple[str, ...]
-    """Keys (in short form) whose answers do not decrypt: their key is not in the ring, or they were changed."""
+    """Keys (in short form) of what does not decrypt: their key is not in the ring, or they were changed."""
     after: str
     """Where to continue; empty: every record was examined."""
 

@@ -112,12 +112,13 @@ class Operators(ReceiverBase):
         return report
 
     def reencrypt(self, *, limit: int | None = None, after: str = "") -> ReencryptReport:
-        """Encrypt recorded answers with the first key of the policy's key ring, newest first.
+        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
+        steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
         to continue. It may run beside deliveries: an answer that changes meanwhile is left alone.
         """
-        flow = operations.reencrypt(self.policy.encryption, limit, after)
+        flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
         return self._runtime.run(flow)
 
     def archive(
@@ -296,12 +297,13 @@ class AsyncOperators(ReceiverBase):
         return report
 
     async def reencrypt(self, *, limit: int | None = None, after: str = "") -> ReencryptReport:
-        """Encrypt recorded answers with the first key of the policy's key ring, newest first.
+        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
+        steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
         to continue. It may run beside deliveries: an answer that changes meanwhile is left alone.
         """
-        flow = operations.reencrypt(self.policy.encryption, limit, after)
+        flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
         return await self._runtime.run(flow)
 
     async def archive(

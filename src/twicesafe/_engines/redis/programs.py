@@ -228,6 +228,7 @@ _ASKS: Final[dict[str, Any]] = {
     "forget": RedisPrograms._forget,
     "rewrite": RedisPrograms._rewrite,
     "record_step": RedisRuns._record_step,
+    "rewrite_run": RedisRuns._rewrite_run,
 }
 SIMPLE: Final = frozenset(_ASKS)
 """Requests that are one call."""

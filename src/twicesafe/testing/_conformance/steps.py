@@ -15,6 +15,7 @@ from ..._core.run_requests import (
     LoadRun,
     RecordStep,
     Restart,
+    RewriteRun,
     Run,
     Signal,
     StartRun,
@@ -85,6 +86,45 @@ RESULTS: Final[dict[str, bytes | None]] = {
 
 
 class StepRules(Rules):
+    # -- rewriting ----------------------------------------------------------------------------
+
+    @rule(needs="steps", cases=NAMES)
+    def test_a_payload_of_a_run_is_rewritten_and_nothing_else(self, case: str) -> Script[None]:
+        mine = yield from started(A)
+        yield step(mine, case, b"old", undo=True)
+        yield suspend(mine)
+        row, known = (yield read()), (yield from steps_of())[case]
+        assert (yield RewriteRun(KEY.id, case, b"old", b"new")) is Ack.OK
+        assert (yield RewriteRun(KEY.id, case, b"old", b"new")) is Ack.OK, "a network retry"
+        assert (yield RewriteRun(KEY.id, case, b"old", b"newer")) is Ack.LOST
+        assert (yield RewriteRun(KEY.id, "", b"j[1]", b"j[2]")) is Ack.OK
+        assert (yield RewriteRun(KEY.id, "", b"j[1]", b"j[3]")) is Ack.LOST
+        assert (yield read()) == row
+        run: Run = yield LoadRun(KEY.id)
+        assert (run.function, run.arguments) == ("shop.checkout", b"j[2]")
+        assert run.steps == [replace(known, result=b"new")]
+
+    @rule(needs="steps")
+    def test_a_run_in_progress_is_not_rewritten(self) -> Script[None]:
+        """Its worker may repeat a step whose answer was lost, and must find the bytes that it sent."""
+        mine = yield from started(A)
+        yield step(mine, "charge", b"old")
+        assert (yield RewriteRun(KEY.id, "charge", b"old", b"new")) is Ack.REFUSED
+        assert (yield RewriteRun(KEY.id, "", b"j[1]", b"new")) is Ack.REFUSED
+        assert (yield step(mine, "charge", b"old")) is Ack.OK
+        assert (yield mine.complete(b"x")) is Ack.OK
+        assert (yield RewriteRun(KEY.id, "charge", b"old", b"new")) is Ack.OK
+
+    @rule(needs="steps")
+    def test_what_is_not_there_is_not_rewritten(self) -> Script[None]:
+        assert (yield RewriteRun(KEY.id, "charge", b"old", b"new")) is Ack.MISSING
+        mine = yield from started(A)
+        yield step(mine, "empty", None)
+        yield suspend(mine)
+        for name in ("charge", "empty"):
+            assert (yield RewriteRun(KEY.id, name, b"old", b"new")) is Ack.MISSING
+        assert (yield RewriteRun(OTHER.id, "", b"j[1]", b"new")) is Ack.MISSING
+
     # -- starting -----------------------------------------------------------------------------
 
     @rule("P1", needs="steps")
