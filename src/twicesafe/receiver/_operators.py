@@ -30,9 +30,9 @@ from .._values.records import (
 )
 from .._values.settings import Duration
 from ..stores._base import Finding
-from ._base import ReceiverBase, unswept
 from ._health import take_signs, take_signs_async
 from ._maintenance import AsyncMaintenance, Maintenance
+from ._operator_flows import OperatorFlows, unswept
 
 if TYPE_CHECKING:
     from .._runtime.blocking import BlockingRuntime
@@ -53,7 +53,7 @@ def opened_archive(to: Archive | str) -> Archive:
     return Archive.open(to) if isinstance(to, str) else to
 
 
-class Operators(ReceiverBase):
+class Operators(OperatorFlows):
     """The operators' methods of `Receiver`."""
 
     _runtime: BlockingRuntime
@@ -238,7 +238,7 @@ class Operators(ReceiverBase):
         ]
 
 
-class AsyncOperators(ReceiverBase):
+class AsyncOperators(OperatorFlows):
     """The operators' methods of `AsyncReceiver`."""
 
     _runtime: EventLoopRuntime
