@@ -216,7 +216,7 @@ def _parsed(source: KeySource) -> dict[str, bytes]:
     for number, id_, key in source.entries("the key ring"):
         if _ID.fullmatch(id_) is None:
             raise ConfigurationError(
-                f"entry {number} of the key ring in {source.place} must be id:key, with an id of its own"
+                f"entry {number} of the key ring in {source.place} must be id:key, with a unique id"
             )
         try:
             keys[id_] = _checked_key(id_, base64.b64decode(key, validate=True))

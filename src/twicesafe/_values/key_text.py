@@ -53,7 +53,7 @@ class KeySource(NamedTuple):
             id_, colon, key = line.partition(":")
             if not colon or not id_ or id_ in found:
                 raise ConfigurationError(
-                    f"entry {number} of {what} in {self.place} must be id:key, with an id of its own"
+                    f"entry {number} of {what} in {self.place} must be id:key, with a unique id"
                 )
             found[id_] = number, id_, key
         if not found:
