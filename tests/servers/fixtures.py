@@ -59,6 +59,7 @@ rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
 ministack, ministack_url = _server_fixture("ministack"), _url_fixture("ministack")
 dynamodb, dynamodb_url = _server_fixture("dynamodb"), _url_fixture("dynamodb")
 mongodb, mongodb_url = _server_fixture("mongodb"), _url_fixture("mongodb")
+s3, s3_url = _server_fixture("s3"), _url_fixture("s3")
 
 
 @pytest.fixture(scope="session")

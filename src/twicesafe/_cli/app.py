@@ -16,6 +16,7 @@ import typer.core
 from .. import __version__
 from . import (
     acts,
+    archiving,
     bench,
     complete,
     configuring,
@@ -165,6 +166,7 @@ key_commands.command("signal")(runs.signal_run)
 key_commands.command("skip")(runs.skip_step)
 key_commands.command("restart")(runs.restart_run)
 key_commands.command("reencrypt")(reencrypting.reencrypt_keys)
+key_commands.command("archive")(archiving.archive_keys)
 app.add_typer(key_commands, name="keys")
 outbox_commands.command("status")(outbox.status)
 outbox_commands.command("parked")(outbox.parked)

@@ -347,7 +347,7 @@ def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
     )
 
 
-def _moved_on(row: Row, ask: Release | Resolve) -> bool:
+def _moved_on(row: Row, ask: Release | Resolve | Forget) -> bool:
     """The decision is about an earlier run: another one has started, or was decided on, since."""
     return ask.fence is not None and row.fence != ask.fence
 
@@ -357,6 +357,8 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
         return Ack.MISSING, None
     if row.state is State.FORGOTTEN:
         return Ack.OK, None
+    if _moved_on(row, ask):
+        return Ack.LOST, None
     if (row.state, RecordEvent.FORGET) not in TRANSITIONS:
         return Ack.REFUSED, None
     return Ack.OK, move(

@@ -242,6 +242,8 @@ class Forget(msgspec.Struct, gc=False):
     by: str
     why: str
     retention: int
+    fence: int | None = None
+    """As in `Release`."""
 
 
 class History(msgspec.Struct, gc=False):

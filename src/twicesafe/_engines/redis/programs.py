@@ -191,7 +191,7 @@ class RedisPrograms(RedisRuns):
         return self._act(ask, fence_of(ask), *result)
 
     def _forget(self, ask: Forget) -> ScriptCall:
-        return self._act(ask)
+        return self._act(ask, fence_of(ask))
 
     def _act(self, ask: Release | Resolve | Forget, *more: bytes) -> ScriptCall:
         return ScriptCall(
@@ -228,6 +228,7 @@ _ASKS: Final[dict[str, Any]] = {
     "forget": RedisPrograms._forget,
     "rewrite": RedisPrograms._rewrite,
     "record_step": RedisRuns._record_step,
+    "rewrite_run": RedisRuns._rewrite_run,
 }
 SIMPLE: Final = frozenset(_ASKS)
 """Requests that are one call."""

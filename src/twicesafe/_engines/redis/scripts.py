@@ -35,6 +35,7 @@ SCRIPTS: Final = {
     "start_run": "",
     "submit_run": "",
     "record_step": "allow-oom",
+    "rewrite_run": "allow-oom",
     "suspend": "allow-oom",
     "fail_run": "allow-oom",
     "restart": "allow-oom",
@@ -96,6 +97,7 @@ class Scripts:
     start_run: Script
     submit_run: Script
     record_step: Script
+    rewrite_run: Script
     suspend: Script
     fail_run: Script
     restart: Script
