@@ -90,7 +90,15 @@ def settings_refused(error: Exception, settings: Settings) -> Exception:
 
 
 def received(reply: Any, settings: Settings, clock: Clock, sent: int) -> Any:
-    """The reply, if it is whole."""
+    """The reply, if it is whole and DynamoDB's.
+
+    boto3 takes any page with status 200 for a success without content: a claim would be won without a record.
+    """
+    if not reply["ResponseMetadata"].get("RequestId"):
+        raise StoreUnavailableError(
+            f"what answers for {settings.url} is not DynamoDB: its reply has no request id; the outcome is "
+            "unknown; check the endpoint, and any proxy on the way"
+        )
     _hear(reply, settings, clock, sent)
     return reply
 

@@ -116,9 +116,12 @@ class VersionedPrograms(ABC):
         lease = 0
         if isinstance(ask, ClaimRequest):
             judged = None if found is None else self._leases.judged(found, now)
-            # P3: the fence of a new record is the time, so it is above those of any deleted one.
-            answer, after = lifecycle.claim(judged, ask, now, floor=now * 1000 - 1)
+            answer, after = lifecycle.claim(judged, ask, now)
             lease = ask.lease
+            if after is not None and answer.fence:
+                # P3: a fence is the time, so it is above those of any deleted record. Also that of a takeover:
+                # the record may be one that the network delivered late, after its successor was deleted.
+                answer.fence = after.fence = max(after.fence, now * 1000)
         else:
             answer, after = getattr(lifecycle, ask.op)(row, ask, now)
             if isinstance(ask, Renew) and after is not None:

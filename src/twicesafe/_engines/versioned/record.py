@@ -25,6 +25,8 @@ SPARE: Final = 3660
 ``skew`` and a minute. A worker that is late by ``skew`` still gives a new record a higher fence (P3)."""
 ENTRIES: Final = 100
 """Audit entries that are kept of one key: the newest."""
+TRAIL: Final = 65_536
+"""Bytes of all of them together: a record has a limit (400 KB on DynamoDB), and the result needs most of it."""
 
 EMPTY: Final[dict[str, Any]] = {
     "scope": (), "value": "", "owner": b"", "attempt": 0, "lease_until": 0, "expires_at": 0,
@@ -94,7 +96,20 @@ def audited(found: Versioned, ask: Any, at: int) -> list[dict[str, Any]]:
         "why": ask.why[:4000],
         "before": found.row.state.value,
     }
-    return [*found.audit[1 - ENTRIES :], entry]
+    return _newest([*found.audit[1 - ENTRIES :], entry])
+
+
+def _newest(audit: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last of these entries that have room; the very last one always has."""
+    room, kept = TRAIL, len(audit) - 1
+    while kept and (room := room - _size(audit[kept])) >= _size(audit[kept - 1]):
+        kept -= 1
+    return audit[kept:]
+
+
+def _size(entry: dict[str, Any]) -> int:
+    """Bytes of an entry, about as servers count them."""
+    return 60 + sum(len(str(value).encode()) for value in entry.values())
 
 
 def entries_of(found: Versioned) -> list[AuditEntry]:
