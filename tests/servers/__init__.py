@@ -16,7 +16,7 @@ from typing import Any
 from tests.servers.etcd import Etcd, EtcdCluster
 from tests.servers.ferretdb import FerretDB
 from tests.servers.kafka import kafka
-from tests.servers.mariadb import MariaDB
+from tests.servers.mariadb import MariaDB, MariaDB11
 from tests.servers.ministack import S3, Dynamodb, Ministack
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
@@ -34,6 +34,7 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "valkey_sentinel": ValkeySentinel,
     "redis7": Redis7,
     "mariadb": MariaDB,
+    "mariadb11": MariaDB11,
     "etcd": Etcd,
     "etcd_cluster": EtcdCluster,
     "nats": Nats,
