@@ -18,6 +18,7 @@ from .._values.records import Cause, Row, State
 from .protocol import (
     Abandon,
     Ack,
+    Adopt,
     Claimed,
     ClaimRequest,
     Complete,
@@ -35,6 +36,7 @@ __all__ = [
     "TRANSITIONS",
     "RecordEvent",
     "abandon",
+    "adopt",
     "claim",
     "complete",
     "fail",
@@ -466,6 +468,35 @@ def rewrite(row: Row | None, ask: Rewrite, now: int) -> tuple[Ack, Row | None]:
     if row.state is not ask.state or row.result != ask.before:
         return Ack.LOST, None
     return Ack.OK, replace(row, result=ask.after)
+
+
+ORDER: Final = {
+    _S.IN_PROGRESS: 0,
+    _S.RELEASED: 1,
+    _S.SUSPENDED: 1,
+    _S.HELD: 2,
+    _S.PARKED: 2,
+    _S.COMPLETED: 3,
+    _S.FAILED: 3,
+    _S.FORGOTTEN: 4,
+}
+"""Which state of a record comes later, at the same fence. All other changes take the next fence."""
+
+
+def adopt(row: Row | None, ask: Adopt, now: int) -> tuple[Ack, Row | None]:
+    """The copy of another store's record. What it replaces is older, whatever the order of arrival."""
+    copy = ask.row
+    if ask.over is not None and (row is None or row.fence != ask.over):
+        return Ack.LOST, None
+    if row is None:
+        return Ack.OK, None if is_expired(copy, now) else copy
+    here, there = (row.fence, ORDER[row.state]), (copy.fence, ORDER[copy.state])
+    if there < here:
+        return Ack.LOST, None
+    renewed = copy.state is _IN_PROGRESS and copy.lease_until > row.lease_until
+    if there == here and not renewed:
+        return Ack.OK, None
+    return Ack.OK, copy if ask.over is None else replace(copy, changed_at=now)
 
 
 def move(row: Row, event: RecordEvent, now: int, **changes: object) -> Row:

@@ -21,12 +21,14 @@ from typing import Any, Final
 from ..._core import lifecycle
 from ..._core.protocol import (
     Ack,
+    Adopt,
     Claimed,
     ClaimRequest,
     Complete,
     Fail,
     Forget,
     History,
+    RaiseFences,
     Read,
     Release,
     Renew,
@@ -120,6 +122,8 @@ class DynamodbPrograms(TableScans):
             answer, after = getattr(lifecycle, ask.op)(row, ask, now)
             if isinstance(ask, Renew) and after is not None:
                 lease = max(ask.lease, after.lease_until - now)
+            elif isinstance(ask, Adopt) and after is not None:
+                lease = max(1, after.lease_until - now)
         if after is None:
             return answer, None
         trail = [] if found is None else found.audit
@@ -178,7 +182,12 @@ class DynamodbPrograms(TableScans):
         found = yield from self._load(ask.id)
         return (yield from self._settle(ask, found))  # type: ignore[no-any-return]
 
-    abandon = release = resolve = forget = rewrite = _read_and_settle
+    abandon = release = resolve = forget = rewrite = adopt = _read_and_settle
+
+    def raise_fences(self, ask: RaiseFences) -> Program[Ack]:
+        """The fence of a new item is the time."""
+        yield from ()
+        return Ack.OK if self.clock.now() * 1000 > ask.above else Ack.REFUSED
 
     def read(self, ask: Read) -> Program[Row | None]:
         found = yield from self._load(ask.id)

@@ -28,7 +28,7 @@ __all__ = ["CAPABILITIES", "DynamodbStore"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-CAPABILITIES = Capabilities(server_clock=False, batch=False, native_expiry=True)
+CAPABILITIES = Capabilities(server_clock=False, batch=False, native_expiry=True, copies=True)
 
 
 class DynamodbStore(Store):

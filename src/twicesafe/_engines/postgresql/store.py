@@ -38,7 +38,7 @@ __all__ = ["CAPABILITIES", "PostgresStore", "findings"]
 
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True, steps=True)
+CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True, steps=True, copies=True)
 
 BATCH = 1000
 """The most requests in one statement."""

@@ -26,6 +26,7 @@ SCRIPTS: Final = {
     "resolve": "allow-oom",
     "forget": "allow-oom",
     "rewrite": "allow-oom",
+    "adopt": "",
     "audit": "allow-oom",
     "read": "allow-oom",
     "peek": "allow-oom",
@@ -87,6 +88,7 @@ class Scripts:
     resolve: Script
     forget: Script
     rewrite: Script
+    adopt: Script
     audit: Script
     read: Script
     peek: Script
