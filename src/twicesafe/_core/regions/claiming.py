@@ -48,9 +48,6 @@ Unknown: TypeAlias = Literal["hold", "run"] | Callable[[Key], Any]
 _DECIDED: Final = {"hold": None, "run": False}
 """What a prober would have said."""
 
-ELSEWHERE: Final = 1.0
-"""Seconds for which a region believes that another one is the home."""
-
 RETENTION: Final = 86_400_000
 
 
@@ -88,8 +85,7 @@ class Region:
         """`sent`: when the register was asked; the answer is not older. So it holds for a lease from then,
         whatever order answers come in."""
         mine = epoch is not None and epoch.region == self.name and not epoch.closed
-        until = sent + (self.lease if mine else min(ELSEWHERE, self.lease))
-        self._known[home] = epoch, until
+        self._known[home] = (epoch, sent + self.lease) if mine else (None, 0.0)
 
 
 def _confirmed(region: Region, key: Key) -> RegionFlow[Epoch]:

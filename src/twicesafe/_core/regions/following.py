@@ -203,7 +203,7 @@ def _settle(seen: _Pass, row: Row) -> RegionFlow[None]:
         seen.newer += 1
         return
     if here.state in (*ANSWERED, State.FORGOTTEN) and here.error != PROBED:
-        if here.result == row.result and here.state is row.state:
+        if (here.owner, here.state, here.result) == (row.owner, row.state, row.result):
             seen.newer += 1  # settled before
         else:
             seen.twice.append(row.id[:4].hex())
