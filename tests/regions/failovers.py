@@ -32,7 +32,9 @@ POLICY = Policy(lease=30, wait=5)
 class Storm:
     """`unknown`: the setting under test. Effects are counted by key and by region."""
 
-    def __init__(self, places: Places, kinds: tuple[str, str], unknown: Any, keys: int = 12) -> None:
+    def __init__(
+        self, places: Places, kinds: tuple[str, str], unknown: Any, keys: int = 12
+    ) -> None:
         urls = dict(zip(("eu", "us"), map(places.url, kinds), strict=True))
         self.regions = Regions.open(
             urls, register=places.url("memory"), unknown=unknown, lease=LEASE, skew=SKEW, overlap=5
@@ -94,7 +96,9 @@ class Storm:
     def check(self) -> dict[str, Any]:
         """Every key that was worked on in two epochs is counted; the figures."""
         twice = {key: runs for key, runs in self.effects.items() if sum(runs.values()) > 1}
-        doubts = [each for name in ("eu", "us") for each in self.regions.in_doubt(name, limit=100_000)]
+        doubts = [
+            each for name in ("eu", "us") for each in self.regions.in_doubt(name, limit=100_000)
+        ]
         counted = {each.value for each in doubts} | {
             key for key in twice if Key(key).id[:4].hex() in self.named
         }

@@ -7,7 +7,12 @@ import pytest
 from tests.regions.failovers import Storm
 from tests.regions.worlds import Places
 
-PAIRS = (("sqlite", "sqlite"), ("postgres", "postgres"), ("valkey", "valkey"), ("postgres", "dynamodb"))
+PAIRS = (
+    ("sqlite", "sqlite"),
+    ("postgres", "postgres"),
+    ("valkey", "valkey"),
+    ("postgres", "dynamodb"),
+)
 
 
 @pytest.mark.parametrize("unknown", ["hold", "run"])

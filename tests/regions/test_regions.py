@@ -35,7 +35,9 @@ def failed_over(world: World) -> None:
 
 def test_only_the_home_region_starts_work(world: World):
     assert world.deliver("eu", "a").value == "done a"
-    with pytest.raises(NotHomeError, match="region 'eu' serves the keys of 'eu', and this is 'us'") as e:
+    with pytest.raises(
+        NotHomeError, match="region 'eu' serves the keys of 'eu', and this is 'us'"
+    ) as e:
         world.deliver("us", "a")
     assert e.value.retryable
     assert world.effects == {"a": 1}
@@ -184,7 +186,9 @@ def test_an_operator_decides_about_a_held_key(world: World):
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
-def test_settling_learns_the_answers_of_the_old_region_and_ends_the_doubt(places: Places, kinds: Any):
+def test_settling_learns_the_answers_of_the_old_region_and_ends_the_doubt(
+    places: Places, kinds: Any
+):
     world = World(places, kinds)
     world.regions.follower("eu", "us").once()
     world.deliver("eu", "held there, done here")
@@ -288,7 +292,10 @@ def test_each_home_moves_by_itself(places: Places):
     world.regions.switch("eu", to="us")
     assert world.deliver("us", "eu-1").replayed
     assert world.deliver("us", "us-1").replayed
-    assert [(s.home, s.epoch.region) for s in world.regions.status()] == [("eu", "us"), ("us", "us")]
+    assert [(s.home, s.epoch.region) for s in world.regions.status()] == [
+        ("eu", "us"),
+        ("us", "us"),
+    ]
     with pytest.raises(ConfigurationError, match="there is no region 'xx'"):
         world.deliver("us", "xx-1")
 
@@ -322,12 +329,11 @@ def test_wrong_settings_are_refused(places: Places):
 def test_transactions_and_durable_runs_are_not_offered(world: World):
     receiver = world.regions.receiver("eu")
     assert not receiver.store.capabilities.transactions
+
+    def run(steps: Any, order: str) -> None: ...
+
     with pytest.raises(UnsupportedByStoreError):
-
-        @receiver.durable(key=lambda: "k")
-        def run(steps: Any) -> None: ...
-
-        run()
+        receiver.durable(key="order")(run)
 
 
 def test_the_time_of_a_uuid7_is_the_time_of_its_message():

@@ -24,6 +24,7 @@ from . import (
     dashboard,
     dead_letters,
     demo,
+    follow,
     health,
     keys,
     outbox,
@@ -63,6 +64,7 @@ class _InOrder(typer.core.TyperGroup):
             "alerts",
             "grafana",
             "migrate",
+            "follow",
             "plan",
             "config",
             "bench",
@@ -194,6 +196,7 @@ app.command("health")(health.health)
 app.command("alerts")(health.alerts)
 app.command("grafana")(health.grafana)
 app.command("migrate")(upkeep.migrate)
+app.command("follow")(follow.follow)
 app.command("plan")(plan.plan)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)

@@ -484,7 +484,11 @@ ORDER: Final = {
 
 
 def adopt(row: Row | None, ask: Adopt, now: int) -> tuple[Ack, Row | None]:
-    """The copy of another store's record. What it replaces is older, whatever the order of arrival."""
+    """The copy of another store's record. What it replaces is older, whatever the order of arrival.
+
+    An answer stays until it has expired or an operator has released it: a region that does not know the
+    answer may have begun, or held, the same work.
+    """
     copy = ask.row
     if ask.over is not None and (row is None or row.fence != ask.over):
         return Ack.LOST, None
@@ -492,6 +496,9 @@ def adopt(row: Row | None, ask: Adopt, now: int) -> tuple[Ack, Row | None]:
         return Ack.OK, None if is_expired(copy, now) else copy
     here, there = (row.fence, ORDER[row.state]), (copy.fence, ORDER[copy.state])
     if there < here:
+        return Ack.LOST, None
+    answered = ORDER[row.state] == ORDER[_COMPLETED] and not is_expired(row, now)
+    if answered and ORDER[copy.state] < ORDER[_COMPLETED] and copy.cause is not Cause.OPERATOR:
         return Ack.LOST, None
     renewed = copy.state is _IN_PROGRESS and copy.lease_until > row.lease_until
     if there == here and not renewed:

@@ -287,7 +287,7 @@ class Adopt(msgspec.Struct, gc=False):
     """Put the copy of another store's record here, as it is, unless the record here is newer.
 
     A record is newer if its fence is higher, or if the fence is equal and its state comes later
-    (`lifecycle.adopt`). OK: it is here now, or was before. LOST: the record here is newer, and stays.
+    (`lifecycle.adopt`). An answer is not replaced by a record without one, unless an operator released it. OK: it is here now, or was before. LOST: the record here is newer, and stays.
     Only with the capability ``copies``.
     """
 

@@ -19,7 +19,7 @@ from ..._values.records import Row, State
 from ...errors import CorruptRecordError, StoreUnavailableError
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
 from ..run_requests import LoadRun
-from .claiming import PROBED, is_marked
+from .claiming import PROBED
 from .epochs import OWN_SCOPES, On, RegionFlow, put_document
 
 __all__ = ["SOURCE", "TARGET", "Copied", "Progress", "follow", "progress_key", "progress_of"]
@@ -55,7 +55,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     copied: int = 0
     """Records that the target has now, or had already."""
     newer: int = 0
-    """Records of which the target has a newer one."""
+    """Records of which the target has a newer one, or the answer."""
     learned: int = 0
     """When settling: answers of the old region to keys that were held or unfinished here."""
     twice: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     twice_count: int = 0
     """When settling: how many."""
     skipped: int = 0
-    """Unfinished durable runs, forgotten keys that the target never knew, and keys in doubt whose answer it has."""
+    """Unfinished durable runs, and forgotten keys that the target never knew."""
     failed: tuple[str, ...] = ()
     """Keys (in short form) that the target refused. At most 20 are named."""
     failed_count: int = 0
@@ -171,10 +171,6 @@ def _copyable(row: Row, steps: bool) -> RegionFlow[Row | None]:
         # Its text is erased, and with it half of its id; the target may have the whole one.
         known: Page = yield On(TARGET, Browse(1, digits=row.id.hex()))
         return msgspec.structs.replace(row, id=known.rows[0].id) if known.rows else None
-    if row.state is State.HELD and is_marked(row):
-        here: Row | None = yield On(TARGET, Read(row.id))
-        if here is not None and here.state in ANSWERED:
-            return None  # the answer that is missing there
     if steps and row.state in UNFINISHED and (yield On(SOURCE, LoadRun(row.id))) is not None:
         return None
     return row

@@ -21,6 +21,7 @@ from .rules import Rules, rule
 __all__ = ["CopyingRules"]
 
 KEPT: Final = tuple(state for state in STATES if state is not State.FORGOTTEN)
+UNANSWERED: Final = tuple(state for state in KEPT if state not in (State.COMPLETED, State.FAILED))
 LARGE: Final = b"\xc1\0" * 5000
 
 
@@ -53,7 +54,7 @@ class CopyingRules(Rules):
     def test_a_copy_is_the_record_as_it_was(self) -> Script[None]:
         row = yield from self._template()
         for fence, state in enumerate(KEPT, 70):
-            copy = copy_of(row, state, fence=fence)
+            copy = copy_of(row, state, fence=fence, cause=Cause.OPERATOR)
             assert (yield Adopt(copy)) is Ack.OK
             assert (yield read()) == copy
 
@@ -64,7 +65,7 @@ class CopyingRules(Rules):
         answer = yield claim(B, fingerprint=b"f" * 32)
         assert (answer.verdict, answer.result, answer.fence) == (Verdict.REPLAY, LARGE, 70)
         assert (yield claim(B, fingerprint=b"g" * 32)).verdict is Verdict.MISMATCH
-        released = copy_of(copy, State.RELEASED, fence=71)
+        released = copy_of(copy, State.RELEASED, fence=71, cause=Cause.OPERATOR)
         assert (yield Adopt(replace(released, lease_until=1))) is Ack.OK
         mine = yield from won(B)
         assert mine.fence > 71
@@ -96,6 +97,33 @@ class CopyingRules(Rules):
             late = ORDER[other] < ORDER[state]
             assert (yield Adopt(second)) is (Ack.LOST if late else Ack.OK)
             assert (yield read()) == (second if ORDER[other] > ORDER[state] else first)
+
+    @rule(needs="copies")
+    def test_an_answer_stays_unless_an_operator_released_it(self) -> Script[None]:
+        """The other store does not know the answer, and has begun or held the same work."""
+        copy = yield from self._template()
+        for answer in (State.COMPLETED, State.FAILED):
+            copy = replace(copy, fence=copy.fence + 10)
+            kept = copy_of(copy, answer)
+            yield Adopt(kept)
+            for fence, state in enumerate(UNANSWERED, copy.fence + 1):
+                assert (yield Adopt(copy_of(copy, state, fence=fence))) is Ack.LOST
+                assert (yield read()) == kept
+        other = copy_of(copy, State.COMPLETED, fence=copy.fence + 5)
+        assert (yield Adopt(other)) is Ack.OK
+        released = copy_of(copy, State.RELEASED, fence=copy.fence + 6, cause=Cause.OPERATOR)
+        assert (yield Adopt(released)) is Ack.OK
+        assert (yield read()) == released
+
+    @rule("P8", needs="copies")
+    def test_an_answer_that_has_expired_is_replaced(self) -> Script[None]:
+        copy = yield from self._template()
+        ended = copy_of(copy, State.COMPLETED)
+        yield Adopt(replace(ended, expires_at=copy.changed_at + self.tick))
+        yield Advance(2 * self.tick)
+        again = copy_of(copy, State.IN_PROGRESS, fence=copy.fence + 1)
+        assert (yield Adopt(again)) is Ack.OK
+        assert (yield read()) == again
 
     @rule(needs="copies")
     def test_a_repeat_changes_nothing_and_a_renewal_is_copied(self) -> Script[None]:

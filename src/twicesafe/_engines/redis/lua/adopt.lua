@@ -17,6 +17,8 @@ if old then
   local later = copy.fence - old.fence
   if later == 0 then later = ORDER[copy.state] - ORDER[old.state] end
   if later < 0 then return LOST end
+  local answered = (old.state == COMPLETED or old.state == FAILED) and not expired(old)
+  if answered and ORDER[copy.state] < ORDER[COMPLETED] and copy.cause ~= BY_OPERATOR then return LOST end
   local renewed = copy.state == IN_PROGRESS and copy.lease > old.lease
   if later == 0 and not renewed then return OK end
 end
