@@ -119,6 +119,8 @@ class Claimed(msgspec.Struct, gc=False):
     """REPLAY: milliseconds of retention left."""
     closes: bool = False
     """HELD, PARKED: this claim closed the key; later claims find it closed."""
+    reason: str = ""
+    """HELD: why, if it is not that a worker stopped."""
     locked: bool = False
     """BUSY: an open inbox transaction holds the key. Its end is not announced, so poll."""
     steps: list[Step] | None = None

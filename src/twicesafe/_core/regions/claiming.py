@@ -210,7 +210,8 @@ def _doubted(
         yield On(HERE, Complete(id_, ask.owner, fence, RETENTION, None, error=PROBED))
     else:
         yield On(HERE, Fail(id_, ask.owner, fence, 0, 1, RETENTION, HELD, hold=True))
-        return Claimed(Verdict.HELD, closes=True)
+        reason = f"region {epoch.source!r} may have done it before the failover to {region.name!r}"
+        return Claimed(Verdict.HELD, closes=True, reason=reason)
     # Its answer is what any later delivery gets.
     return (yield On(HERE, ask))  # type: ignore[no-any-return]
 
