@@ -75,7 +75,11 @@ def test_after_a_failover_known_keys_replay_new_ones_run_and_the_rest_is_held(
     [status] = world.regions.status()
     assert status.in_doubt == 1
     [record] = world.regions.in_doubt("us")
-    assert (record.value, record.state, record.error) == ("in the gap", "held", "RegionDoubt: held")
+    assert (record.value, record.state, record.error) == (
+        "in the gap",
+        "held",
+        "RegionDoubt 2: held",
+    )
     assert record.fence > epoch.base
 
 
@@ -136,7 +140,7 @@ def test_run_counts_what_it_runs_in_doubt(places: Places, kinds: Any):
     assert outcome.fence > epoch.base
     assert world.deliver("us", "gap").replayed
     [record] = world.regions.in_doubt("us")
-    assert (record.value, record.state, record.error) == ("gap", "completed", "RegionDoubt: ran")
+    assert (record.value, record.state, record.error) == ("gap", "completed", "RegionDoubt 2: ran")
     report = world.regions.settle("eu")
     assert (report.twice, report.twice_count, report.learned) == ((Key("gap").id[:4].hex(),), 1, 0)
 
@@ -148,11 +152,11 @@ def test_a_failed_attempt_in_doubt_stays_marked(places: Places):
     with pytest.raises(ZeroDivisionError):
         receiver.process("gap", lambda: 1 / 0)
     [record] = world.regions.in_doubt("us")
-    assert record.error == "RegionDoubt: ran, ZeroDivisionError"
+    assert record.error == "RegionDoubt 2: ran, ZeroDivisionError"
     receiver.release("gap", by="ann", why="now")
     receiver.process("gap", world.handle, "gap")
     [record] = world.regions.in_doubt("us")
-    assert (record.state, record.error) == ("completed", "RegionDoubt: ran")
+    assert (record.state, record.error) == ("completed", "RegionDoubt 2: ran")
 
 
 def test_a_prober_says_what_happened(places: Places):

@@ -191,7 +191,7 @@ class World(VirtualWorld):
         def flow() -> Any:
             return (yield On(claiming.HERE, request))
 
-        answered = partial(self._completed, worker, key, request, turn)
+        answered = partial(self._completed, worker, key, end, turn)
         FlowRun(self, worker, worker.name, worker.stores, flow(), answered)
 
     def _completed(
@@ -295,7 +295,11 @@ class World(VirtualWorld):
             self.after(1.5, None, self._last_deliveries, 1)
 
     def _last_deliveries(self, turn: int) -> None:
-        name = self._serving().region
+        epoch = self._serving()
+        if epoch.closed or epoch.doubt:  # by an operator's request that came late
+            self._last_moves()
+            return
+        name = epoch.region
         rows = self.stores[name]._rows
         left = [n for n, key in enumerate(ALL_KEYS) if not _is_over(rows.get(key.id))]
         if not left:

@@ -39,14 +39,18 @@ HERE: Final = "here"
 """The place of the region's own store."""
 
 DOUBT: Final = "RegionDoubt"
-"""How the recorded error of every record begins that was in doubt."""
+"""How the recorded error of every record begins that was in doubt. The number of the epoch that decided
+about it follows: a later epoch decides anew."""
 
-HELD, RAN, PROBED = f"{DOUBT}: held", f"{DOUBT}: ran", f"{DOUBT}: done elsewhere"
+HELD, RAN, PROBED = "held", "ran", "done elsewhere"
 
 Unknown: TypeAlias = Literal["hold", "run"] | Callable[[Key], Any]
 
-_DECIDED: Final = {"hold": None, "run": False}
+_SAID: Final = {"hold": None, "run": False}
 """What a prober would have said."""
+
+MOST: Final = 10_000
+"""Claims in doubt that a process remembers."""
 
 RETENTION: Final = 86_400_000
 
@@ -74,12 +78,18 @@ class Region:
         self.name, self.register = name, register
         self.home, self.sent_at, self.unknown = home, sent_at, unknown
         self.lease, self.clock = lease, clock
-        self.ran: set[bytes] = set()
-        """Owners of claims in doubt that run nevertheless."""
+        self.ran: dict[bytes, str] = {}
+        """Owners of claims in doubt that run nevertheless, and the marks of their records."""
         self._known: dict[str, tuple[Epoch | None, float]] = {}
 
     def known(self, home: str) -> tuple[Epoch | None, float]:
         return self._known.get(home, (None, 0.0))
+
+    def remember(self, owner: bytes, marked: str) -> None:
+        """Not forgotten when it ends: the request that ends it may be sent again."""
+        self.ran[owner] = marked
+        if len(self.ran) > MOST:
+            self.ran.pop(next(iter(self.ran)), None)
 
     def learn(self, home: str, epoch: Epoch | None, sent: float) -> None:
         """`sent`: when the register was asked; the answer is not older. So it holds for a lease from then,
@@ -136,14 +146,14 @@ def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
     if epoch.cut and _is_old(region, epoch, ask.key):
         row: Row | None = yield On(HERE, Read(ask.key.id))
         doubtful = _in_doubt(epoch, row)
-        if row is not None and is_marked(row):
-            region.ran.add(ask.owner)  # another attempt of one that was in doubt
+        if row is not None and _is_decided(epoch, row):
+            region.remember(ask.owner, mark(epoch, RAN))  # another attempt of one that was in doubt
     sent = replace(ask, hold=True) if doubtful and region.unknown != "run" else ask
     answer: Claimed = yield On(HERE, sent)
     if answer.verdict is not Verdict.WON:
-        region.ran.discard(ask.owner)
+        region.ran.pop(ask.owner, None)
         if doubtful and answer.closes:
-            yield from _mark(ask.key)
+            yield from _mark(epoch, ask.key)
         return answer
     try:
         later = yield from _confirmed(region, ask.key)
@@ -154,13 +164,13 @@ def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
                 key=ask.key,
             )
     except NotHomeError:
-        region.ran.discard(ask.owner)
+        region.ran.pop(ask.owner, None)
         yield On(HERE, Abandon(ask.key.id, ask.owner, RETENTION))
         raise
     if doubtful:
         return (yield from _doubted(region, epoch, ask, answer))
     if answer.fence <= epoch.base:
-        return (yield from _raised(region, epoch, ask, answer, None))
+        return (yield from _raised(region, epoch, ask, answer))
     return answer
 
 
@@ -171,10 +181,10 @@ def _is_old(region: Region, epoch: Epoch, key: Key) -> bool:
 
 
 def _in_doubt(epoch: Epoch, row: Row | None) -> bool:
-    """Whether the old region may have done more than this record says. A mark: that was decided."""
+    """Whether the old region may have done more than this record says, and this epoch has not decided."""
     if row is None:
         return epoch.doubt
-    if is_marked(row):
+    if _is_decided(epoch, row):
         return False
     if row.state is State.IN_PROGRESS:
         # A claim of this epoch that was not decided about is in doubt as before: its worker died.
@@ -182,42 +192,43 @@ def _in_doubt(epoch: Epoch, row: Row | None) -> bool:
     return row.state is State.RELEASED and epoch.doubt
 
 
-def is_marked(row: Row) -> bool:
-    return row.error.startswith(DOUBT)
+def mark(epoch: Epoch, what: str) -> str:
+    return f"{DOUBT} {epoch.number}: {what}"
 
 
-def _mark(key: Key) -> RegionFlow[None]:
+def _is_decided(epoch: Epoch, row: Row) -> bool:
+    """Only what was decided to run, or released by an operator, has such a mark and is claimed again."""
+    return row.error.startswith(mark(epoch, ""))
+
+
+def _mark(epoch: Epoch, key: Key) -> RegionFlow[None]:
     """A worker died before it could say why it holds this key."""
     row: Row | None = yield On(HERE, Read(key.id))
-    if row is not None and row.state is State.HELD and not is_marked(row):
-        yield On(HERE, Adopt(replace(row, fence=row.fence + 1, error=HELD), over=row.fence))
+    if row is not None and row.state is State.HELD and not _is_decided(epoch, row):
+        marked = replace(row, fence=row.fence + 1, error=mark(epoch, HELD))
+        yield On(HERE, Adopt(marked, over=row.fence))
 
 
 def _doubted(
     region: Region, epoch: Epoch, ask: ClaimRequest, answer: Claimed
 ) -> RegionFlow[Claimed]:
-    found = _DECIDED[region.unknown] if isinstance(region.unknown, str) else (yield Probe(ask.key))
+    """Each way ends with one write that says what was decided. Before it, the key is in doubt as before."""
+    found = _SAID[region.unknown] if isinstance(region.unknown, str) else (yield Probe(ask.key))
     if found is False:
-        return (yield from _raised(region, epoch, ask, answer, RAN))
+        return (yield from _raised(region, epoch, ask, answer, mark(epoch, RAN)))
     id_, fence = ask.key.id, answer.fence
-    if answer.fence <= epoch.base:
-        raised = yield from _raised(region, epoch, ask, answer, HELD)
-        if raised.verdict is not Verdict.WON:
-            return raised
-        fence = raised.fence
-    region.ran.discard(ask.owner)
     if found is True:
-        yield On(HERE, Complete(id_, ask.owner, fence, RETENTION, None, error=PROBED))
-    else:
-        yield On(HERE, Fail(id_, ask.owner, fence, 0, 1, RETENTION, HELD, hold=True))
-        reason = f"region {epoch.source!r} may have done it before the failover to {region.name!r}"
-        return Claimed(Verdict.HELD, closes=True, reason=reason)
-    # Its answer is what any later delivery gets.
-    return (yield On(HERE, ask))  # type: ignore[no-any-return]
+        done = mark(epoch, PROBED)
+        yield On(HERE, Complete(id_, ask.owner, fence, RETENTION, None, error=done))
+        return (yield On(HERE, ask))  # type: ignore[no-any-return]  # what later deliveries get
+    held = mark(epoch, HELD)
+    yield On(HERE, Fail(id_, ask.owner, fence, 0, 1, RETENTION, held, hold=True))
+    reason = f"region {epoch.source!r} may have done it before the failover to {region.name!r}"
+    return Claimed(Verdict.HELD, closes=True, reason=reason)
 
 
 def _raised(
-    region: Region, epoch: Epoch, ask: ClaimRequest, answer: Claimed, error: str | None
+    region: Region, epoch: Epoch, ask: ClaimRequest, answer: Claimed, error: str | None = None
 ) -> RegionFlow[Claimed]:
     """Give the claim a fence of this epoch: that of a copied record continues the old region's."""
     row: Row | None = yield On(HERE, Read(ask.key.id))
@@ -226,20 +237,15 @@ def _raised(
         raised = replace(row, fence=fence, error=row.error if error is None else error)
         if (yield On(HERE, Adopt(raised, over=row.fence))) is Ack.OK:
             if error is not None:
-                region.ran.add(ask.owner)
+                region.remember(ask.owner, error)
             return replace(answer, fence=fence)
-    region.ran.discard(ask.owner)
+    region.ran.pop(ask.owner, None)
     return Claimed(Verdict.BUSY, wait=100)
 
 
 def finishing(region: Region, ask: Any) -> Any:
     """The request of an owner that ends its claim: a result that was in doubt says so."""
-    if type(ask) is Complete and ask.owner in region.ran:
-        region.ran.discard(ask.owner)
-        return ask if ask.error else replace(ask, error=RAN)
-    if type(ask) is Fail and ask.owner in region.ran:
-        region.ran.discard(ask.owner)
-        return replace(ask, error=f"{RAN}, {ask.error}")
-    if type(ask) is Abandon:
-        region.ran.discard(ask.owner)
-    return ask
+    marked = region.ran.get(ask.owner) if type(ask) in (Complete, Fail) else None
+    if marked is None:
+        return ask
+    return replace(ask, error=f"{marked}, {ask.error}" if ask.error else marked)

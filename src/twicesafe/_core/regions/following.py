@@ -198,7 +198,7 @@ def _settle(seen: _Pass, row: Row) -> RegionFlow[None]:
     if here is None or here.fence <= row.fence:
         seen.newer += 1
         return
-    if here.state in (*ANSWERED, State.FORGOTTEN) and here.error != PROBED:
+    if here.state in (*ANSWERED, State.FORGOTTEN) and not here.error.endswith(PROBED):
         if (here.owner, here.state, here.result) == (row.owner, row.state, row.result):
             seen.newer += 1  # settled before
         else:
