@@ -32,7 +32,6 @@ __all__ = [
     "Unknown",
     "claim",
     "finishing",
-    "is_marked",
 ]
 
 HERE: Final = "here"
