@@ -12,7 +12,6 @@ from twicesafe._core.regions import claiming, epochs, following, moving
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.records import State
-from twicesafe.stores.memory import MemoryStore
 
 from .registry import Patch, mutant
 
@@ -141,11 +140,6 @@ def the_cut_is_too_early(patch: Patch) -> None:
 @mutant("work that runs in doubt is not marked", STUDY)
 def doubts_are_not_marked(patch: Patch) -> None:
     patch(claiming, "finishing", lambda region, ask: ask)
-
-
-@mutant("new keys of a later epoch get the fences of the old one", STUDY)
-def fences_are_not_raised(patch: Patch) -> None:
-    patch(MemoryStore, "raise_fences", lambda self, ask: Ack.OK)
 
 
 # --- moving --------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class CopyingRules(Rules):
         copy = yield from self._template()
         for state, other in itertools.product(KEPT, KEPT):
             copy = replace(copy, fence=copy.fence + 1)
-            first, second = copy_of(copy, state), copy_of(copy, other)
+            first, second = (copy_of(copy, each, cause=Cause.OPERATOR) for each in (state, other))
             yield Adopt(first)
             late = ORDER[other] < ORDER[state]
             assert (yield Adopt(second)) is (Ack.LOST if late else Ack.OK)
