@@ -231,7 +231,7 @@ class RunState:
         return self.position
 
     def traced(self, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
-        """The function of a step, in a span of its own if there is a tracer for steps."""
+        """The function of a step, in its own span if there is a tracer for steps."""
         return run if self._trace is None else self._trace(self.claim.key, name, run)
 
     def recorded_step(self, name: str, kind: str, attempt: int, began: float) -> None:
@@ -281,7 +281,7 @@ def checked_name(name: object, key: Key) -> str:
         size = LONGEST_NAME + 1
     if size > LONGEST_NAME or name.startswith((UNDO, "twicesafe:")):
         raise UsageError(
-            f"{name[:60]!r} is no name for a step: use valid Unicode of at most {LONGEST_NAME} bytes "
+            f"{name[:60]!r} is not a valid name for a step: use valid Unicode of at most {LONGEST_NAME} bytes "
             f"that does not begin with {UNDO!r} or 'twicesafe:'",
             key=key,
         )

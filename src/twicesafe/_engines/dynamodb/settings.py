@@ -34,9 +34,9 @@ class Settings:
     endpoint: str
     """Empty: AWS."""
     timeout: float
-    """Seconds until a call counts as an outage, all its attempts included."""
+    """Seconds that all attempts of a call may take, without the pauses between them."""
     pool: int
-    """Connections; so many requests of a batch are under way at once."""
+    """Connections: as many requests of a batch run at once."""
     skew: float
     """Seconds by which two workers may disagree about the time (`lease_watch`)."""
     migrate: bool

@@ -5,8 +5,8 @@ claim believes what it wrote. One transaction compares the record's revision and
 returns the record instead, and the decision is made again on that. So a first delivery is two round trips and
 a duplicate one, no request needs a lock, and no rule is written twice.
 
-Whether a claim is over is for etcd's lease on its `l` key to decide, never a clock of ours (P5): a takeover compares that
-the key is absent, in the same transaction. Every change of a claim writes its record, so an owner that lost it
+etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5): a takeover checks in the
+same transaction that the key is absent. Every change of a claim writes its record, so an owner that lost it
 finds another revision. Programs that read all records are in `record_search`.
 """
 
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from ..._core import lifecycle
 from ..._core.protocol import Claimed, Read, Renew, Request
+from ..._forking import RenewedLock
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError
 from ...stores._base import Program
@@ -44,12 +45,15 @@ class EtcdPrograms(RecordSearch):
         super().__init__(Keys(prefix), clock)
         self.leases = leases
         self._claims: dict[bytes, Seen] = {}
+        self._believing = RenewedLock()
 
     def perform(self, ask: Request) -> Program[Any]:
         if ask.op == "claim":
             return (yield from self._decide(ask, Seen()))
         if ask.op in OWNERS:
-            return (yield from self._decide(ask, self._claims.pop(ask.id, None)))  # type: ignore[union-attr]
+            with self._believing.now:
+                believed = self._claims.pop(ask.id, None)  # type: ignore[union-attr]
+            return (yield from self._decide(ask, believed))
         if ask.op in OPERATORS or ask.op == "rewrite":
             return (yield from self._decide(ask, None))
         return (yield from getattr(self, ask.op)(ask))
@@ -116,9 +120,10 @@ class EtcdPrograms(RecordSearch):
 
     def _believe(self, ask: Any, seen: Seen) -> None:
         if ask.op in ("claim", "renew") and seen.row is not None:
-            while len(self._claims) >= BELIEVED:
-                self._claims.pop(next(iter(self._claims)), None)
-            self._claims[ask.id] = seen
+            with self._believing.now:  # other threads add theirs
+                while len(self._claims) >= BELIEVED:
+                    del self._claims[next(iter(self._claims))]
+                self._claims[ask.id] = seen
 
     # -- one transaction ------------------------------------------------------------------------
 
