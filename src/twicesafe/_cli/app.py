@@ -25,6 +25,7 @@ from . import (
     dashboard,
     dead_letters,
     demo,
+    follow,
     health,
     keys,
     outbox,
@@ -64,6 +65,7 @@ class _InOrder(typer.core.TyperGroup):
             "alerts",
             "grafana",
             "migrate",
+            "follow",
             "plan",
             "config",
             "bench",
@@ -196,6 +198,7 @@ app.command("health")(health.health)
 app.command("alerts")(health.alerts)
 app.command("grafana")(health.grafana)
 app.command("migrate")(upkeep.migrate)
+app.command("follow")(follow.follow)
 app.command("plan")(plan.plan)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)

@@ -26,6 +26,7 @@ SCRIPTS: Final = {
     "resolve": "allow-oom",
     "forget": "allow-oom",
     "rewrite": "allow-oom",
+    "adopt": "",
     "audit": "allow-oom",
     "read": "allow-oom",
     "peek": "allow-oom",
@@ -88,6 +89,7 @@ class Scripts:
     resolve: Script
     forget: Script
     rewrite: Script
+    adopt: Script
     audit: Script
     read: Script
     peek: Script
