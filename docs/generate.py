@@ -29,6 +29,7 @@ import twicesafe
 from twicesafe import client, consumers, errors, events, planning
 from twicesafe._core import protocol
 from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
+from twicesafe._proxy.mcp_settings import MCP_SECTION, ToolSettings
 from twicesafe._proxy.settings import HTTP_SECTION, PROXY_SECTION
 from twicesafe._values import context, policy, records
 from twicesafe._values.records import Cause, State
@@ -37,6 +38,7 @@ from twicesafe.client import _budget as budget
 from twicesafe.client import _final_answers as judging
 from twicesafe.client._policy import TRY_AGAIN
 from twicesafe.configuration import SECTIONS
+from twicesafe.configuration._fields import fields_of
 from twicesafe.configuration._model import REQUIRED, Section, notes_of
 from twicesafe.configuration._sections import section_named
 from twicesafe.health import Thresholds
@@ -301,6 +303,16 @@ How to use them: [Call an API that supports Idempotency-Key](../how-to/call-an-a
 def proxy_page() -> str:
     proxy = settings_table(PROXY_SECTION)
     http = ", ".join(code(name) for name in HTTP_SECTION.names if name != "profile")
+    notes = notes_of(ToolSettings)
+    tools = table(
+        "setting",
+        "default",
+        "meaning",
+        rows=[
+            (code(each.name), code(repr(each.default)), notes[each.name])
+            for each in fields_of(ToolSettings)
+        ],
+    )
     return f"""# Proxy
 
 How to use it: [Protect a service in any language](../how-to/proxy.md). The command: [twicesafe proxy](cli.md).
@@ -321,6 +333,14 @@ Set them in the section `[http]`, or in variables that begin with `TWICESAFE_HTT
 
 In the proxy, `unknown_status` is 502 by default, and `key_from` is a list of `header:NAME`, `query:NAME`, `json:PATH` and `body`.
 
+## MCP tools
+
+Set them in the section `[mcp]`: [An MCP server behind the proxy](../how-to/mcp-proxy.md).
+
+{settings_table(MCP_SECTION)}
+Each protected tool has a section of its own, `[mcp.tools.NAME]`:
+
+{tools}
 ## Signals and exit
 
 | signal | what happens |

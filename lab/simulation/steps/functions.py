@@ -133,6 +133,7 @@ class Function:
             ask(lambda resume: process.after(seconds, resume))
             execution.happened = True
             if end == "after":
+                execution.died = world.network.faulty
                 self._die()
             world.seen["effect", "undo" if name.startswith("undo:") else "step"] += 1
             if execution.number < fails:

@@ -30,11 +30,12 @@ from ..errors import (
     SuspendedError,
     TwicesafeError,
     UsageError,
+    text_of,
 )
 from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
 from .encrypting import readable_step
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
-from .run_state import RunState, StepCall, Unwind
+from .run_state import FAILURE, UNDO, RunState, StepCall, Unwind
 from .step_records import ask_of, encoded, record
 from .transacting import in_transaction
 
@@ -76,6 +77,8 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
 def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
     state.running[call.name] = None
     try:
+        if state.undoing and call.undo is not None and call.transaction is None:
+            yield from _find_out(state, call, known)
         state.check_open()
         return (yield from _run(state, call, known))
     finally:
@@ -114,6 +117,7 @@ def _decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
 
 
 def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
+    state.answered.add(call.name)  # how it ends is seen in this attempt
     marks = call.transaction is None and (state.holds or call.probe is not None)
     if call.transaction is not None:
         pass  # all of it is recorded, or none
@@ -145,12 +149,41 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
         yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
 
 
+def _find_out(state: RunState, call: StepCall, known: Step | None) -> Flow[None]:
+    """The run is undone, and this step has no result: did a worker die in it, after its effect?
+
+    A prober answers that; without one the step stays in doubt, and the run is parked (`undoing`). A step
+    with a prober, or under ``hold``, that has no mark was not started. After the failure is recorded, the
+    same is true of every step: those in doubt were marked before.
+    """
+    name = call.name
+    marks = state.holds or call.probe is not None or FAILURE in state.recorded
+    if state.ended or UNDO + name in state.recorded:
+        return
+    if marks if known is None else known.result == RAISED:
+        return
+    state.in_doubt[name] = call, "the worker stopped in this step"
+    if call.probe is None:
+        return
+    state.claim.check()
+    reply: Reply = yield Invoke(state.step_claim(name), call.probe)
+    if isinstance(reply, Raised):
+        text = f"{type(reply.error).__qualname__}: {text_of(reply.error)}"
+        state.in_doubt[name] = call, f"its prober failed ({text})"
+        return
+    if reply.value is not None:
+        (value,) = reply.value
+        yield from _keep(state, call, value, 1, state.clock())
+    del state.in_doubt[name]
+    state.answered.add(name)
+
+
 def _note_raised(state: RunState, call: StepCall, error: Exception) -> Flow[None]:
     """The step's own exception means that it failed, so the next attempt may run it. A time-out does not."""
     if isinstance(error, (TimeoutError, LeaseLostError)):
         return
     try:
-        yield replace(ask_of(state, call, StepState.STARTED), result=RAISED)
+        yield replace(ask_of(state, call, StepState.STARTED), result=RAISED, undo=False)
     except StoreError:
         return  # its outcome stays unknown
 
@@ -186,7 +219,7 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
 def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: float) -> Flow[Reply]:
     """Record the result. One that cannot be kept is an error, and the step is done all the same."""
     ask = ask_of(state, call)
-    ask.attempt, ask.position, ask.undo = attempt, state.next_position(), call.undo is not None
+    ask.attempt, ask.position = attempt, state.next_position()
     problem: ResultError | None = None
     try:
         ask.result = encoded(state, call, value)

@@ -28,7 +28,7 @@ from .protocol import Ack, Complete
 from .recording import Recording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
-from .step_records import record
+from .step_records import ask_of, record
 
 __all__ = ["undo_all"]
 
@@ -39,7 +39,13 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
     """Undo what was done, and remember that. The reply is the error for the caller."""
     if call.observed:
         state.claim.ended = call.clock()
+    for doubtful, _ in state.in_doubt.values():
+        if doubtful.name not in state.recorded:  # marked before the failure: see `steps`
+            yield from record(state, ask_of(state, doubtful, StepState.STARTED))
     reason, cause = yield from _recorded_failure(call, state, reply)
+    for step, why in state.doubtful().items():
+        text = f"{why}: whether it happened is unknown; find out, then skip it, or give it a prober"
+        return (yield from _park(call, state, step, text, reason, cause))
     missing = state.unregistered()
     if missing:
         text = f"the code has no undo for the recorded step {missing[0]!r}"
