@@ -1076,7 +1076,7 @@ _JSON = [
     ("`verify`", ("`handler`, `ok`, `verdict`, `notes`, `trials`: a list of `kind`, `name`, `starts`, "
      "`fault`, `note`, and of a bad interleaving its `story`")),
     ("`demo`", ("`seed`, `payments`, `planned_deliveries`, `workers`, `kill_every`, `held`, "
-     "`broken`, `runs`: per mode its counts")),
+     "`broken`, `runs`: per mode its counts, `saga`: what came of the checkouts")),
     ("`version`", "`version`, `python`"),
 ]  # fmt: skip
 
