@@ -1,7 +1,7 @@
 """An act of an operator on a record that was listed before: done, or why not.
 
-A list is old by the time that it is acted on, so each record is read again right before the act, and the
-store compares the fence in the same atomic request: a run that started meanwhile keeps its claim, and
+A list may be old when the operator acts on it. So each record is read again right before the act, and the
+store compares the fence in the same atomic request. A run that started meanwhile keeps its claim, and
 an answer that was recorded meanwhile stays. Work that a worker is running is not touched.
 
 The command line and the dashboard both act on all that match with `act_on_listed`.
