@@ -71,6 +71,7 @@ def pages() -> dict[str, str]:
         "reference/api.md": NOTE + api_page(),
         "reference/policy.md": NOTE + policy_page(),
         "reference/client.md": NOTE + client_page(),
+        "explanation/flows.md": NOTE + flows_page(),
         "reference/proxy.md": NOTE + proxy_page(),
         "reference/errors.md": NOTE + errors_page(),
         "reference/states.md": NOTE + states_page(),
@@ -354,6 +355,51 @@ If the settings are invalid at the start, the proxy exits with status 2 before i
 ## Metrics
 
 `/metrics` of the admin listener shows [the metrics of a receiver and those of the proxy](metrics.md), added up over all workers.
+"""
+
+
+def flows_page() -> str:
+    """The last published run of ``python -m benchmarks.flows``."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "flows.json").read_text("utf-8"))
+    rows = [
+        (
+            row["name"],
+            row["version"],
+            row["needs"],
+            f"{row['milliseconds']:.1f}",
+            f"{row['finished']:.1f}",
+            ", ".join(map(str, row["effects"])),
+            f"{row['server_mb']} MB" if row["server_mb"] else "–",
+            row["settings"],
+        )
+        for row in found["rows"]
+    ]
+    made = table(
+        "engine",
+        "version",
+        "needs besides the worker",
+        "ms per flow",
+        "s to finish after the kill",
+        "effects of steps 1 to 5",
+        "memory of its server",
+        "settings",
+        rows=rows,
+    )
+    left = "".join(f"- Not measured: {name} ({why}).\n" for name, why in found["missing"].items())
+    return f"""# The same flow on other engines
+
+Five steps, each with one effect (a line in a file, on disk). {found["flows"]} flows one after the other, the engines in turns; the median is shown. Then the worker is killed with
+SIGKILL in step 3, after its effect and before its record, and a new worker is started at once: how long until the effect of step 5, and how often did each step have its effect?
+Measured on {found["at"]} with `python -m benchmarks.flows --publish`.
+
+{made}
+{left}
+- Each engine repeats the one step that its worker died in, and no other: the effect was not recorded. `steps.transact` of twicesafe and the transactions of DBOS avoid even that for effects in your own
+  database.
+- The time to finish is mostly the time until somebody notices that the worker is gone. twicesafe waits for its lease, Temporal for the time-out of the activity; both are settings, here 2 seconds. DBOS
+  recovers when a process with the same executor id starts, and needs its control plane to notice otherwise. Restate notices the broken connection.
+- The load of the machine was {found["load"]} on {found["machine"]["processors"]} cores meanwhile: the times compare the engines with each other, and are no benchmark of any of them alone.
+- Temporal and Restate are servers that workers of any language share, with histories and a user interface. This table shows one flow in one worker, which is where they are weakest.
 """
 
 

@@ -37,7 +37,7 @@ class Row:
     milliseconds: float
     """Median of one flow, one after the other."""
     finished: float
-    """Seconds from the start of a new worker to the end of the flow whose worker was killed."""
+    """Seconds from the kill to the effect of the last step; the next worker is started at once."""
     effects: list[int]
     """How often each step of that flow had its effect."""
     server_mb: int
@@ -76,17 +76,18 @@ class Trial:
         status, _ = self.worker(0)
         if status != -signal.SIGKILL:
             raise MissingError(f"its worker was not killed: status {status}")
-        status, finished = self.worker(-1)
-        if status or not finished:
-            raise MissingError(f"the killed flow did not go on: status {status}")
+        status, _ = self.worker(-1)
         found, about = effects_of(self.folder, "dying"), self.contestant
+        if status or not found[STEPS]:
+            raise MissingError(f"the killed flow did not go on: status {status}")
+        killed, ended = ((self.folder / name).stat().st_mtime for name in ("killed", "effects"))
         return Row(
             about.name,
             about.version,
             about.needs,
             about.settings,
             round(statistics.median(self.took) * 1000, 2),
-            round(finished[0], 2),
+            round(ended - killed, 2),
             [found[step] for step in range(1, STEPS + 1)],
             _memory(self.pid),
         )

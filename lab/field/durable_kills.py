@@ -50,7 +50,8 @@ def _storm(t: Trial, receiver: Receiver, transfer: Any, url: str, ledger: Path) 
     """Submit, kill and replace; then let them finish. Returns the keys by order."""
     forked = multiprocessing.get_context("forkserver")
     forked.set_forkserver_preload(["lab.field.durable_worker"])
-    rng, orders, kills = t.rng, {}, t.size(60, 1000)
+    orders: dict[str, Any] = {}
+    rng, kills = t.rng, t.size(60, 1000)
 
     def started() -> Any:
         worker = forked.Process(target=work, args=(t.engine, url, str(ledger)), daemon=True)
@@ -59,7 +60,7 @@ def _storm(t: Trial, receiver: Receiver, transfer: Any, url: str, ledger: Path) 
 
     workers = [started() for _ in range(WORKERS)]
     try:
-        for number in range(kills):
+        for _ in range(kills):
             for _ in range(PER_KILL):
                 order = f"order-{len(orders)}"
                 orders[order] = transfer.submit(order)

@@ -41,9 +41,7 @@ def durable_on(receiver: Receiver, door: Any, ledger: str) -> Any:
             if door is None:
                 found.append(steps.run(f"move-{cents}", outside, order, f"move-{cents}"))
             else:
-                found.append(
-                    steps.transact(f"move-{cents}", door.connection, move, order, cents)
-                )
+                found.append(steps.transact(f"move-{cents}", door.connection, move, order, cents))
         return [*found, steps.run("last", outside, order, "last")]
 
     return transfer

@@ -93,9 +93,7 @@ def test_a_store_of_one_process_is_refused(line: Line):
     assert "processes" in ran.fault["message"]
 
 
-def test_checkouts_that_are_half_done_break_the_demo(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-):
+def test_checkouts_that_are_half_done_break_the_demo(line: Line, monkeypatch: pytest.MonkeyPatch):
     """Books that lost an entry: an order was charged, and neither shipped nor refunded."""
     entries = saga._Books.entries
     monkeypatch.setattr(

@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from dbos import DBOS, SetWorkflowID  # noqa: E402
-from effects import STEPS, effect  # type: ignore[import-not-found]  # noqa: E402
+from dbos import DBOS, SetWorkflowID
+from effects import STEPS, effect  # type: ignore[import-not-found]
 
 folder, place, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-began = time.monotonic()
 DBOS(
     config={
         "name": "flows",
@@ -37,13 +36,13 @@ def five_steps(flow: str) -> str:
 DBOS.launch()
 if count < 0:
     DBOS.retrieve_workflow("dying").get_result()
-    print(json.dumps([time.monotonic() - began]))
+    print(json.dumps([]))
 elif count == 0:
     with SetWorkflowID("dying"):
         five_steps("dying")
 else:
     took = []
-    for number in range(count + 5):
+    for _ in range(count + 5):
         name = f"flow-{time.time_ns()}"
         start = time.perf_counter()
         with SetWorkflowID(name):

@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import hypercorn.asyncio  # noqa: E402
-import hypercorn.config  # noqa: E402
-import restate  # noqa: E402
-from effects import STEPS, effect  # type: ignore[import-not-found]  # noqa: E402
+import hypercorn.asyncio
+import hypercorn.config
+import restate
+from effects import STEPS, effect  # type: ignore[import-not-found]
 
 folder, place, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 ingress, admin, port = place.split(",")
-began = time.monotonic()
 flows = restate.Service("flows")
 
 
@@ -34,9 +33,7 @@ def serve() -> None:
     config.bind = [f"127.0.0.1:{port}"]
     config.loglevel = "critical"
     app = restate.app(services=[flows])
-    asyncio.run(
-        hypercorn.asyncio.serve(app, config, shutdown_trigger=asyncio.Event().wait)  # type: ignore[arg-type]
-    )
+    asyncio.run(hypercorn.asyncio.serve(app, config, shutdown_trigger=asyncio.Event().wait))
 
 
 def ask(url: str, body: object, key: str = "") -> object:
@@ -65,7 +62,7 @@ if count >= 0:
     register()
 if count <= 0:  # the same key: the answer of the one that began
     ask(call, "dying", "dying")
-    print(json.dumps([time.monotonic() - began]))
+    print(json.dumps([]))
 else:
     took = []
     for _ in range(count + 5):

@@ -9,10 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from effects import STEPS, effect  # type: ignore[import-not-found]  # noqa: E402
-from temporalio import activity, workflow  # noqa: E402
-from temporalio.client import Client  # noqa: E402
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker  # noqa: E402
+from effects import STEPS, effect  # type: ignore[import-not-found]
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 TIMEOUT = 2.0
 
@@ -36,7 +36,6 @@ class FiveSteps:
 
 
 async def main(folder: str, place: str, count: int) -> None:
-    began = time.monotonic()
     client = await Client.connect(place)
     async with Worker(
         client,
@@ -54,7 +53,7 @@ async def main(folder: str, place: str, count: int) -> None:
 
         if count < 0:
             await client.get_workflow_handle("dying").result()
-            print(json.dumps([time.monotonic() - began]))
+            print(json.dumps([]))
         elif count == 0:
             await flow("dying")
         else:

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from effects import STEPS, effect  # type: ignore[import-not-found]  # noqa: E402
+from effects import STEPS, effect  # type: ignore[import-not-found]
 
-from twicesafe import Policy, Receiver, Steps  # noqa: E402
+from twicesafe import Policy, Receiver, Steps
 
 folder, place, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 LEASE = 2.0
-began = time.monotonic()
 receiver = Receiver.open(place, policy=Policy(lease=LEASE))
 
 
@@ -26,12 +25,12 @@ def five_steps(steps: Steps, flow: str) -> str:
 if count < 0:
     while receiver.complete_abandoned().completed == 0:
         time.sleep(0.02)
-    print(json.dumps([time.monotonic() - began]))
+    print(json.dumps([]))
 elif count == 0:
     five_steps("dying")
 else:
     took = []
-    for number in range(count + 5):
+    for _ in range(count + 5):
         start = time.perf_counter()
         five_steps(f"flow-{time.time_ns()}")
         took.append(time.perf_counter() - start)
