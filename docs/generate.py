@@ -385,6 +385,13 @@ def flows_page() -> str:
         "settings",
         rows=rows,
     )
+    once = all(row["effects"] == [1, 1, 2, 1, 1] for row in found["rows"])
+    repeats = (
+        "- Each engine repeats the one step that its worker died in, and no other: its effect was not recorded. With "
+        "[`steps.transact`](../how-to/durable-functions.md)\n  effect and record are one transaction, and nothing repeats."
+        if once
+        else "- The engines differ in what they repeat: see the column of the effects."
+    )
     left = "".join(f"- Not measured: {name} ({why}).\n" for name, why in found["missing"].items())
     return f"""# The same flow on other engines
 
@@ -394,12 +401,12 @@ Measured on {found["at"]} with `python -m benchmarks.flows --publish`.
 
 {made}
 {left}
-- Each engine repeats the one step that its worker died in, and no other: the effect was not recorded. `steps.transact` of twicesafe and the transactions of DBOS avoid even that for effects in your own
-  database.
+{repeats}
 - The time to finish is mostly the time until somebody notices that the worker is gone. twicesafe waits for its lease, Temporal for the time-out of the activity; both are settings, here 2 seconds. DBOS
   recovers when a process with the same executor id starts, and needs its control plane to notice otherwise. Restate notices the broken connection.
 - The load of the machine was {found["load"]} on {found["machine"]["processors"]} cores meanwhile: the times compare the engines with each other, and are no benchmark of any of them alone.
-- Temporal and Restate are servers that workers of any language share, with histories and a user interface. This table shows one flow in one worker, which is where they are weakest.
+- Temporal and Restate are servers that workers of any language share, with histories and a user interface. One worker with one flow at a time shows nothing of that, and nothing of how they
+  behave with many workers.
 """
 
 

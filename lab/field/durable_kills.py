@@ -54,9 +54,11 @@ def _storm(t: Trial, receiver: Receiver, transfer: Any, url: str, ledger: Path) 
     rng, kills = t.rng, t.size(60, 1000)
 
     def started() -> Any:
-        worker = forked.Process(target=work, args=(t.engine, url, str(ledger)), daemon=True)
+        ready = forked.Event()
+        about = t.engine, url, str(ledger), ready
+        worker = forked.Process(target=work, args=about, daemon=True)
         worker.start()
-        return worker
+        return worker, ready
 
     workers = [started() for _ in range(WORKERS)]
     try:
@@ -64,10 +66,12 @@ def _storm(t: Trial, receiver: Receiver, transfer: Any, url: str, ledger: Path) 
             for _ in range(PER_KILL):
                 order = f"order-{len(orders)}"
                 orders[order] = transfer.submit(order)
-            time.sleep(rng.uniform(0.005, 0.12))
             place = rng.randrange(WORKERS)
-            workers[place].kill()
-            workers[place].join()
+            worker, ready = workers[place]
+            ready.wait(PATIENCE)
+            time.sleep(rng.uniform(0, 0.1))
+            worker.kill()
+            worker.join()
             t.tried += 1
             workers[place] = started()
         until = time.monotonic() + PATIENCE
@@ -76,7 +80,7 @@ def _storm(t: Trial, receiver: Receiver, transfer: Any, url: str, ledger: Path) 
             left = [key for key in left if not _is_done(receiver, key)]
             time.sleep(0.05)
     finally:
-        for worker in workers:
+        for worker, _ in workers:
             worker.kill()
             worker.join()
     return orders

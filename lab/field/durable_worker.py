@@ -28,6 +28,7 @@ def durable_on(receiver: Receiver, door: Any, ledger: str) -> Any:
         file = os.open(ledger, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
         os.write(file, f"{order} {name}\n".encode())
         os.close(file)
+        time.sleep(0.002)  # a call on a network
         return name
 
     def move(connection: Any, order: str, cents: int) -> int:
@@ -47,12 +48,13 @@ def durable_on(receiver: Receiver, door: Any, ledger: str) -> Any:
     return transfer
 
 
-def work(engine: str, url: str, ledger: str) -> None:
-    """Complete what is due, until SIGKILL."""
+def work(engine: str, url: str, ledger: str, ready: Any) -> None:
+    """Complete what is due, until SIGKILL. `ready` is set when it begins."""
     logging.getLogger("twicesafe").setLevel(logging.CRITICAL)  # what fails here fails on purpose
     door = open_door(DOORS[engine], url.partition("?")[0]) if engine in DOORS else None
     receiver = Receiver.open(url, policy=POLICY)
     durable_on(receiver, door, ledger)
+    ready.set()
     while True:
         if not receiver.complete_abandoned(limit=2).found:
             time.sleep(0.005)
