@@ -77,8 +77,9 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
 def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
     state.running[call.name] = None
     try:
-        if state.undoing and call.undo is not None and call.transaction is None:
+        if state.undoing:
             yield from _find_out(state, call, known)
+            yield from _others_first(state, call.name)
         state.check_open()
         return (yield from _run(state, call, known))
     finally:
@@ -156,6 +157,8 @@ def _find_out(state: RunState, call: StepCall, known: Step | None) -> Flow[None]
     """
     name = call.name
     marks = state.holds or call.probe is not None or FAILURE in state.recorded
+    if call.undo is None or call.transaction is not None:
+        return
     if state.ended or UNDO + name in state.recorded:
         return
     if marks if known is None else known.result == RAISED:
@@ -251,14 +254,14 @@ def sleep(state: RunState, name: str, seconds: float) -> Flow[Reply]:
 def _sleep(state: RunState, name: str, seconds: float, known: Step | None) -> Flow[Reply]:
     due = state.store_now() + round(seconds * 1000)
     if known is None:
-        state.check_open()
+        yield from _open_or_last(state, name)
         yield from record(state, _waiting(state, name, "sleep", seconds))
     else:
         due = known.due_at
     left = (due - state.store_now()) / 1000
     if left <= 0:
         return Returned(None)
-    state.check_open()
+    yield from _open_or_last(state, name)
     if left > state.policy.wait:
         yield from _leave(state, name, due)
     yield from _rest(state, name, left)
@@ -283,13 +286,13 @@ def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Fl
 
 def _wait(state: RunState, name: str, timeout: float | None, known: Step | None) -> Flow[Step]:
     if known is None:
-        state.check_open()
+        yield from _open_or_last(state, name)
         ask = _waiting(state, name, "wait", 0 if timeout is None else max(timeout, 0.001))
         known = (yield from _waited(state, ask)) or _as_step(ask, state, timeout)
     pause = SIGNAL_POLL / 10
     while known.state is not StepState.DONE:
         left = None if not known.due_at else (known.due_at - state.store_now()) / 1000
-        state.check_open()
+        yield from _open_or_last(state, name)
         if left is not None and left <= 0:
             over = replace(_waiting(state, name, "wait", 0), state=StepState.DONE, result=TIMED_OUT)
             return (yield from _waited(state, over)) or replace(
@@ -316,23 +319,35 @@ def _rest(state: RunState, name: str, seconds: float) -> Flow[None]:
 
 
 def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
-    """Suspend the run: end the function here. Its other branches first go as far as they can, because a
-    `TaskGroup` would cancel them."""
+    """Suspend the run: end the function here, after its other branches."""
     state.suspends[name] = due
-    state.running.pop(name, None)
     try:
-        used = state.used if state.has_branches else None
-        while used is not None and not state.leaving:
-            yield Sleep(BRANCH_POLL)
-            state.claim.check()  # others may have more to do, so the run must not sleep
-            quiet = used == state.used and not state.running and not state.resting
-            used = None if quiet else state.used
+        yield from _others_first(state, name)
         state.leaving = True
     finally:
         if not state.leaving:  # the function itself gave up, for example by `asyncio.timeout`
             state.suspends.pop(name, None)
             state.waits.pop(name, None)
     raise Unwind
+
+
+def _open_or_last(state: RunState, name: str) -> Flow[None]:
+    """`check_open`; but if the run is undone, other branches first come to what they have to undo."""
+    if state.undoing:
+        yield from _others_first(state, name)
+    state.check_open()
+
+
+def _others_first(state: RunState, name: str) -> Flow[None]:
+    """What other branches of the function can do is done before this one ends it: their next steps would
+    have to wait, and a `TaskGroup` would cancel those that run."""
+    state.running.pop(name, None)
+    used = state.used if state.has_branches else None
+    while used is not None and not state.leaving:
+        yield Sleep(BRANCH_POLL)
+        state.claim.check()  # others may have more to do, so the run must not sleep
+        quiet = used == state.used and not state.running and not state.resting
+        used = None if quiet else state.used
 
 
 def _waiting(state: RunState, name: str, kind: str, seconds: float) -> RecordStep:
