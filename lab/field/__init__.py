@@ -19,6 +19,8 @@ mixed         receivers and inboxes on the same keys, while others sweep (C9)
 durable_kills
               workers of durable runs, killed by the hundred (C3); durable_worker: such a worker
 histories     concurrent clients, recorded (C10); linearity: the judge
+killed_leaders
+              a cluster that loses its leader, again and again (C6, C10)
 process_deaths
               deaths before and after every statement (C4)
 models        the shipped model at full size (C11)
@@ -38,6 +40,7 @@ from . import (  # noqa: F401
     cuts,
     durable_kills,
     histories,
+    killed_leaders,
     lane_order,
     mixed,
     models,

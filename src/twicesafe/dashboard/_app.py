@@ -220,7 +220,7 @@ class Dashboard(Visits):
             kept = (
                 "The refused message is kept with your name and reason, and is never published."
                 if act == "skip"
-                else "A retry is not kept in the store; it is in the log of this process."
+                else "Your name and reason are in the audit."
             )
             result = Result(
                 changed=True,
