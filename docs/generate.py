@@ -29,6 +29,7 @@ import twicesafe
 from twicesafe import client, consumers, errors, events, planning
 from twicesafe._core import protocol
 from twicesafe._core.transitions import TRANSITIONS, RecordEvent
+from twicesafe._proxy.mcp_settings import MCP_SECTION, ToolSettings
 from twicesafe._proxy.settings import HTTP_SECTION, PROXY_SECTION
 from twicesafe._values import context, policy, records
 from twicesafe._values.records import Cause, State
@@ -37,6 +38,7 @@ from twicesafe.client import _budget as budget
 from twicesafe.client import _final_answers as judging
 from twicesafe.client._policy import TRY_AGAIN
 from twicesafe.configuration import SECTIONS
+from twicesafe.configuration._fields import fields_of
 from twicesafe.configuration._model import REQUIRED, Section, notes_of
 from twicesafe.configuration._sections import section_named
 from twicesafe.health import Thresholds
@@ -69,6 +71,7 @@ def pages() -> dict[str, str]:
         "reference/api.md": NOTE + api_page(),
         "reference/policy.md": NOTE + policy_page(),
         "reference/client.md": NOTE + client_page(),
+        "explanation/flows.md": NOTE + flows_page(),
         "reference/proxy.md": NOTE + proxy_page(),
         "reference/errors.md": NOTE + errors_page(),
         "reference/states.md": NOTE + states_page(),
@@ -302,6 +305,16 @@ How to use them: [Call an API that supports Idempotency-Key](../how-to/call-an-a
 def proxy_page() -> str:
     proxy = settings_table(PROXY_SECTION)
     http = ", ".join(code(name) for name in HTTP_SECTION.names if name != "profile")
+    notes = notes_of(ToolSettings)
+    tools = table(
+        "setting",
+        "default",
+        "meaning",
+        rows=[
+            (code(each.name), code(repr(each.default)), notes[each.name])
+            for each in fields_of(ToolSettings)
+        ],
+    )
     return f"""# Proxy
 
 How to use it: [Protect a service in any language](../how-to/proxy.md). The command: [twicesafe proxy](cli.md).
@@ -322,6 +335,14 @@ Set them in the section `[http]`, or in variables that begin with `TWICESAFE_HTT
 
 In the proxy, `unknown_status` is 502 by default, and `key_from` is a list of `header:NAME`, `query:NAME`, `json:PATH` and `body`.
 
+## MCP tools
+
+Set them in the section `[mcp]`: [An MCP server behind the proxy](../how-to/mcp-proxy.md).
+
+{settings_table(MCP_SECTION)}
+Each protected tool has a section of its own, `[mcp.tools.NAME]`:
+
+{tools}
 ## Signals and exit
 
 | signal | what happens |
@@ -334,6 +355,58 @@ If the settings are invalid at the start, the proxy exits with status 2 before i
 ## Metrics
 
 `/metrics` of the admin listener shows [the metrics of a receiver and those of the proxy](metrics.md), added up over all workers.
+"""
+
+
+def flows_page() -> str:
+    """The last published run of ``python -m benchmarks.flows``."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "flows.json").read_text("utf-8"))
+    rows = [
+        (
+            row["name"],
+            row["version"],
+            row["needs"],
+            f"{row['milliseconds']:.1f}",
+            f"{row['finished']:.1f}",
+            ", ".join(map(str, row["effects"])),
+            f"{row['server_mb']} MB" if row["server_mb"] else "–",
+            row["settings"],
+        )
+        for row in found["rows"]
+    ]
+    made = table(
+        "engine",
+        "version",
+        "needs besides the worker",
+        "ms per flow",
+        "s to finish after the kill",
+        "effects of steps 1 to 5",
+        "memory of its server",
+        "settings",
+        rows=rows,
+    )
+    once = all(row["effects"] == [1, 1, 2, 1, 1] for row in found["rows"])
+    repeats = (
+        "- Each engine repeats the one step that its worker died in, and no other: its effect was not recorded. With "
+        "[`steps.transact`](../how-to/durable-functions.md)\n  effect and record are one transaction, and nothing repeats."
+        if once
+        else "- The engines differ in what they repeat: see the column of the effects."
+    )
+    left = "".join(f"- Not measured: {name} ({why}).\n" for name, why in found["missing"].items())
+    return f"""# The same flow on other engines
+
+Five steps, each with one effect (a line in a file, on disk). {found["flows"]} flows one after the other, the engines in turns; the median is shown. Then the worker is killed with
+SIGKILL in step 3, after its effect and before its record, and a new worker is started at once: how long until the effect of step 5, and how often did each step have its effect?
+Measured on {found["at"]} with `python -m benchmarks.flows --publish`.
+
+{made}
+{left}
+{repeats}
+- The time to finish is mostly the time until somebody notices that the worker is gone. twicesafe waits for its lease, Temporal for the time-out of the activity; both are settings, here 2 seconds. DBOS
+  recovers when a process with the same executor id starts, and needs its control plane to notice otherwise. Restate notices the broken connection.
+- The load of the machine was {found["load"]} on {found["machine"]["processors"]} cores meanwhile: the times compare the engines with each other, and are no benchmark of any of them alone.
+- Temporal and Restate are servers that workers of any language share, with histories and a user interface. One worker with one flow at a time shows nothing of that, and nothing of how they
+  behave with many workers.
 """
 
 
@@ -1072,7 +1145,7 @@ _JSON = [
     ("`verify`", ("`handler`, `ok`, `verdict`, `notes`, `trials`: a list of `kind`, `name`, `starts`, "
      "`fault`, `note`, and `story` for a bad interleaving")),
     ("`demo`", ("`seed`, `payments`, `planned_deliveries`, `workers`, `kill_every`, `held`, "
-     "`broken`, `runs`: the counts of each mode")),
+     "`broken`, `runs`: the counts of each mode, `saga`: the counts of the checkouts")),
     ("`version`", "`version`, `python`"),
 ]  # fmt: skip
 

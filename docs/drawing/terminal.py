@@ -17,6 +17,7 @@ from rich.text import Text
 
 from twicesafe._demo import report, show
 from twicesafe._demo.plan import Plan
+from twicesafe._demo.saga import Saga
 from twicesafe._demo.tally import Tally
 
 __all__ = ["demo", "screen"]
@@ -57,4 +58,4 @@ def _show(data: dict[str, object]) -> show.Show:
         )
         for run in data["runs"]
     ]
-    return show.Show(plan, data["workers"], runs)
+    return show.Show(plan, data["workers"], runs, Saga(**data["saga"]))

@@ -16,6 +16,8 @@ concurrent_processes
 commits       workers killed in a transaction (C3), relays killed (C13)
 lane_order    the order of an outbox's keys under refusals, operators and a backlog (C13)
 mixed         receivers and inboxes on the same keys, while others sweep (C9)
+durable_kills
+              workers of durable runs, killed by the hundred (C3); durable_worker: such a worker
 histories     concurrent clients, recorded (C10); linearity: the judge
 killed_leaders
               a cluster that loses its leader, again and again (C6, C10)
@@ -36,6 +38,7 @@ from . import (  # noqa: F401
     concurrent_processes,
     consumers,
     cuts,
+    durable_kills,
     histories,
     killed_leaders,
     lane_order,

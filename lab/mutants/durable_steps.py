@@ -112,6 +112,15 @@ def held_step_runs(patch: Patch) -> None:
     patch(steps, "_probed", none)
 
 
+@mutant("a step whose worker died after the last attempt's effect is left as it is", STUDY)
+def in_flight_step_left(patch: Patch) -> None:
+    def none(state: Any, call: Any, known: Any) -> Any:
+        return
+        yield
+
+    patch(steps, "_find_out", none)
+
+
 @mutant("a step starts after its function has ended", STUDY)
 def late_branches_start(patch: Patch) -> None:
     check_open = RunState.check_open

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.line import Line
 from twicesafe import Receiver
-from twicesafe._demo import show
+from twicesafe._demo import saga, show
 from twicesafe._demo.bank import Charge, FencingBank, OpenBank, StaleFenceError
 from twicesafe._demo.plan import MOST_REPEATS, Plan
 from twicesafe._demo.storm import Storm, StormError, Traffic
@@ -53,6 +53,12 @@ def test_the_promises_hold_and_the_difference_shows(line: Line):
     assert without["doubled"] > 20
     assert without["different_answers"] > 20
     assert without["overcharged_cents"] > 0
+    saga = data["saga"]
+    assert (saga["orders"], saga["kills"], saga["unfinished"], saga["wrong"]) == (24, 8, 0, 0)
+    assert saga["shipped"] + saga["undone"] == 24
+    assert saga["undone"] > 0
+    assert saga["entries"] == 3 * saga["shipped"] + 4 * saga["undone"]
+    assert saga["repeats"] == saga["kills"]
 
 
 def test_the_table_is_readable_and_says_how_to_run_it_again(line: Line):
@@ -70,7 +76,7 @@ def test_records_stay_in_the_store_that_was_named(line: Line):
     for _ in range(2):  # a second storm meets none of the first one's keys
         assert line(*arguments).data["held"]
     with Receiver.open(line.url) as receiver:
-        assert receiver.stats().total == 5 * 2 * 2
+        assert receiver.stats().total == 5 * 2 * 2 + 5 * 2
 
 
 def test_a_storm_never_goes_to_a_store_it_was_not_sent_to(
@@ -85,6 +91,18 @@ def test_a_store_of_one_process_is_refused(line: Line):
     ran = line("demo", "--store", "memory://", "--json", store=False)
     assert ran.status == 2
     assert "processes" in ran.fault["message"]
+
+
+def test_checkouts_that_are_half_done_break_the_demo(line: Line, monkeypatch: pytest.MonkeyPatch):
+    """Books that lost an entry: an order was charged, and neither shipped nor refunded."""
+    entries = saga._Books.entries
+    monkeypatch.setattr(
+        saga._Books,
+        "entries",
+        lambda self: [each for each in entries(self) if each[1] not in ("ship", "refund")],
+    )
+    ran = line(*SMALL[:-1], "11", "--payments", "4", "--kill-every", "0", "--json", store=False)
+    assert (ran.status, ran.data["broken"]) == (1, ["saga: 4 checkouts half done"])
 
 
 TWICE = [("r1", 1, ""), ("r2", 2, "lease_expired")]

@@ -17,6 +17,8 @@ from twicesafe import (
     Steps,
     SuspendedError,
 )
+from twicesafe._core.tool_calls.rule import ToolRule
+from twicesafe._edges.tool_guard import Invocation, ToolGuard
 from twicesafe.dashboard import Access
 
 
@@ -64,6 +66,19 @@ async def test_approve_or_refuse(visit: Enter, receiver: Receiver, waiting: Any,
     assert (entry.action, entry.by, entry.state_before) == ("signal", "ana", State.SUSPENDED)
     late = await act(visitor, key, "signal", step="approval", answer="true")
     assert (late.status_code, "Nothing was changed" in words(late)) == (409, True)
+
+
+async def test_a_tool_call_is_approved(visit: Enter, receiver: Receiver):
+    """The page says what the model asks for, and its button lets the tool run."""
+    rule = ToolRule(identity=("order_id",), approval=True)
+    guard = ToolGuard(receiver, {"refund": rule}, keep=lambda result: result)
+    call = Invocation(tool="refund", arguments={"order_id": "o-1", "cents": 5}, schema={})
+    asked = guard.call(lambda: "refunded", call)
+    assert asked.key is not None
+    text = words(await visit().get(f"/keys/{asked.key.id.hex()}"))
+    assert 'approve refund {"order_id":"o-1","cents":5}' in text
+    await act(visit(), asked.key, "signal", step="approval", answer="true")
+    assert guard.call(lambda: "refunded", call).result == "refunded"
 
 
 async def test_a_form_without_its_step_changes_nothing(

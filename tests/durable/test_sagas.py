@@ -16,6 +16,9 @@ from twicesafe import (
     State,
     StepMismatchError,
 )
+from twicesafe._core.protocol import Ack
+from twicesafe._core.run_requests import RecordStep
+from twicesafe._values.steps import StepState
 
 ONCE = POLICY.replace(max_attempts=1)
 
@@ -180,6 +183,80 @@ def test_attempts_that_crashes_used_up_are_undone(shop: Shop) -> None:
     with pytest.raises(CompensatedError, match="used up"):
         shop.run(run("x"))
     assert (shop.done["act"], shop.done["back"], shop.done["later"]) == (1, 1, ran)
+
+
+def dies_in_flight(shop: Shop, policy: Any = ONCE, **options: Any) -> Any:
+    """A saga a, b, c whose worker dies in its only attempt: after the effect of b, before its record."""
+    body, undone = saga(shop, "abc", "")
+
+    def run(steps: Any, order: str) -> Any:
+        return body(steps.options(**options) if options else steps, order)
+
+    run = shop.durable(run, policy=policy.replace(wait=0))
+    perform = shop.store.perform
+
+    def dying(request: Any) -> Any:
+        is_record = isinstance(request, RecordStep) and request.state is StepState.DONE
+        return Ack.LOST if is_record and request.name == "b" else perform(request)
+
+    shop.store.perform = dying  # type: ignore[method-assign]
+    with pytest.raises(LeaseLostError):
+        shop.run(run("x"))
+    shop.store.perform = perform  # type: ignore[method-assign]
+    shop.clock.advance(ms=31_000)
+    return run, undone
+
+
+def steps_of(shop: Shop, run: Any) -> dict[str, StepState]:
+    record = shop.run(shop.receiver.record(run.key("x")))
+    return {step.name: step.state for step in record.steps}
+
+
+@pytest.mark.parametrize("policy", [ONCE, ONCE.replace(takeover="hold")])
+def test_a_step_in_flight_at_the_last_attempt_parks_the_run(memory_shop: Shop, policy: Any) -> None:
+    """Nobody knows whether it happened, so the run must not be remembered as undone."""
+    shop = memory_shop
+    run, undone = dies_in_flight(shop, policy)
+    for _ in range(2):
+        with pytest.raises(CompensationFailedError, match="whether it happened is unknown") as told:
+            shop.run(run("x"))
+        assert told.value.step == "b"
+        assert steps_of(shop, run)["b"] is StepState.STARTED
+        assert (undone, shop.done["b"], shop.done["c"]) == ([], 1, 0)
+        shop.run(shop.receiver.release(run.key("x"), by="ann", why="try again"))
+    with pytest.raises(CompensationFailedError):
+        shop.run(run("x"))
+    shop.run(shop.receiver.skip(run.key("x"), "b", by="ann", why="undone by hand"))
+    with pytest.raises(CompensatedError, match="used up"):
+        shop.run(run("x"))
+    assert (undone, shop.done["b"], shop.done["c"]) == (["a-result"], 1, 0)
+
+
+@pytest.mark.parametrize("happened", [("b-seen",), None, Boom("the bank does not answer")])
+def test_a_prober_says_whether_a_step_in_flight_is_to_be_undone(
+    memory_shop: Shop, happened: Any
+) -> None:
+    shop = memory_shop
+
+    def probe(*_: Any) -> Any:
+        if isinstance(happened, Boom) and not asked:
+            asked.append(1)
+            raise happened
+        return None if isinstance(happened, Boom) else happened
+
+    async def probe_async(*_: Any) -> Any:
+        return probe()
+
+    asked: list[int] = []
+    run, undone = dies_in_flight(shop, probe=probe if shop.mode == "blocking" else probe_async)
+    if isinstance(happened, Boom):
+        with pytest.raises(CompensationFailedError, match="its prober failed"):
+            shop.run(run("x"))
+        shop.run(shop.receiver.release(run.key("x"), by="ann", why="the bank is back"))
+    with pytest.raises(CompensatedError, match="used up"):
+        shop.run(run("x"))
+    assert undone == (["b-seen", "a-result"] if happened == ("b-seen",) else ["a-result"])
+    assert (shop.done["b"], shop.done["c"]) == (1, 0)
 
 
 def test_an_undo_that_the_code_lost_parks_the_run(shop: Shop) -> None:

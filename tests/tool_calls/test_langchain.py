@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, ToolException, tool
 from langgraph.types import Command
 
-from twicesafe import AsyncReceiver, Policy, Receiver
+from twicesafe import AsyncReceiver, Policy, Receiver, State
 from twicesafe.errors import ConfigurationError
 from twicesafe.integrations.langchain import Done, IdempotentTools, ToolRule
 
@@ -191,3 +191,16 @@ class Request:
     def __init__(self, tool_call: dict[str, Any]) -> None:
         self.tool_call, self.tool, self.runtime = tool_call, Bank().tool(), self
         self.config: dict[str, Any] = {}
+
+
+def test_a_tool_waits_until_a_person_says_yes(receiver: Receiver) -> None:
+    bank = Bank()
+    layer = IdempotentTools(receiver, {"charge": ToolRule(identity=("order_id",), approval=True)})
+    (waiting,) = ran(bank, layer, ORDER)
+    assert (waiting.status, bank.charged) == ("error", [])
+    assert "a person must approve it first" in waiting.content
+    (asked,) = receiver.records(state=State.SUSPENDED)
+    assert asked.key is not None
+    assert receiver.signal(asked.key, "approval", by="ana", why="talked to them")
+    (done,) = ran(bank, layer, ORDER)
+    assert (done.content, bank.charged) == ("charged 500", ["o-1"])

@@ -297,3 +297,15 @@ async def test_over_http_the_token_tells_principals_apart(receiver: AsyncReceive
             await serving
     assert replayed == [False, True, False, False]
     assert len(shop.charged) == 3
+
+
+async def test_a_tool_waits_until_a_person_says_yes(receiver: AsyncReceiver) -> None:
+    shop = Shop(receiver, ToolRule(identity=("order_id",), approval=True))
+    waiting = await charged(shop)
+    assert (waiting.is_error, waiting.meta["dev.twicesafe/state"]) == (True, "waiting")
+    assert "a person must approve it first" in said(waiting)
+    (asked,) = [record async for record in receiver.records(state=State.SUSPENDED)]
+    assert asked.key is not None
+    assert await receiver.signal(asked.key, "approval", by="ana", why="talked to them")
+    assert (await charged(shop)).data == {"id": "ch-1", "cents": 500}
+    assert shop.charged == ["o-1"]

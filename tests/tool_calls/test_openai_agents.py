@@ -26,7 +26,7 @@ from openai.types.responses import (
     ResponseOutputText,
 )
 
-from twicesafe import AsyncReceiver, Policy
+from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
 from twicesafe.integrations.openai_agents import Done, NotDone, ToolRule, idempotent_tools
 
@@ -211,3 +211,15 @@ async def test_only_tools_with_a_rule_are_changed(receiver: AsyncReceiver) -> No
         idempotent_tools(receiver, {"charge": ToolRule(identity=("order",))}, given)
     with pytest.raises(ConfigurationError, match="needs an AsyncReceiver"):
         idempotent_tools("memory://", {}, [])  # type: ignore[arg-type]
+
+
+async def test_a_tool_waits_until_a_person_says_yes(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    tools = guarded(bank, receiver, ToolRule(identity=("order_id",), approval=True))
+    (waiting,) = await ran(tools, ORDER)
+    assert "a person must approve it first" in waiting
+    (asked,) = [record async for record in receiver.records(state=State.SUSPENDED)]
+    assert asked.key is not None
+    assert await receiver.signal(asked.key, "approval", by="ana", why="talked to them")
+    assert await ran(tools, ORDER) == ["charged 500"]
+    assert bank.charged == ["o-1"]

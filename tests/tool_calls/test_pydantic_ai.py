@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 
-from twicesafe import AsyncReceiver, Policy
+from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
 from twicesafe.integrations.pydantic_ai import Done, IdempotentTools, ToolRule
 
@@ -170,3 +170,16 @@ async def test_tools_without_a_rule_are_not_touched(receiver: AsyncReceiver) -> 
     assert len(bank.charged) == 2
     with pytest.raises(ConfigurationError, match="needs an AsyncReceiver"):
         IdempotentTools(FunctionToolset([bank.charge]), "memory://", {})  # type: ignore[arg-type]
+
+
+async def test_a_tool_waits_until_a_person_says_yes(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    tools = guarded(bank, receiver, ToolRule(identity=("order_id",), approval=True))
+    (waiting,) = await ran(tools, ORDER)
+    assert "a person must approve it first" in waiting.content
+    (asked,) = [record async for record in receiver.records(state=State.SUSPENDED)]
+    assert asked.key is not None
+    assert await receiver.signal(asked.key, "approval", "too much", by="ana", why="limit")
+    (refused,) = await ran(tools, ORDER)
+    assert "a person refused it (too much)" in refused.content
+    assert bank.charged == []

@@ -13,13 +13,15 @@ from twicesafe import AsyncReceiver, Policy, Receiver, State, current_key
 from twicesafe._core.tool_calls.answers import Answer
 from twicesafe._core.tool_calls.identity import approval_key, normalised
 from twicesafe._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from twicesafe._edges.tool_guard import Invocation, ToolGuard
 from twicesafe.errors import (
     ConfigurationError,
     InvalidKeyError,
     StoreError,
     StoreUnavailableError,
+    UnsupportedByStoreError,
 )
-from twicesafe.integrations._tool_calls import Invocation, ToolGuard
+from twicesafe.stores import Capabilities
 from twicesafe.stores.memory import MemoryStore
 from twicesafe.testing import FakeClock
 
@@ -43,7 +45,7 @@ class Bank:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: Policy | None = None) -> None:
         self.clock = FakeClock()
-        monkeypatch.setattr("twicesafe.integrations._tool_calls.wall_clock", self.clock)
+        monkeypatch.setattr("twicesafe._edges.tool_guard.wall_clock", self.clock)
         self.receiver = Receiver(
             MemoryStore(now=self.clock), policy=policy or Policy(wait=0), scope=("shop",)
         )
@@ -335,7 +337,7 @@ def test_a_store_that_fails_after_the_effect_leaves_the_outcome_unknown(
         monkeypatch.setattr(bank.receiver.store, name, refuse)
     assert bank.charge(RULE).state == "unknown"
     monkeypatch.undo()
-    monkeypatch.setattr("twicesafe.integrations._tool_calls.wall_clock", bank.clock)
+    monkeypatch.setattr("twicesafe._edges.tool_guard.wall_clock", bank.clock)
     bank.clock.advance(60)
     assert bank.charge(RULE).state == "unknown"
     assert bank.charged == ["o-1"]
@@ -443,14 +445,22 @@ def test_an_operator_answers_in_the_probes_place(bank: Bank) -> None:
 ASKING = ToolRule(identity=("order_id",), prose=("note",), approval=True)
 
 
+def approve(bank: Bank, waiting: Answer, value: Any = True) -> bool:
+    assert waiting.key is not None
+    return bank.receiver.signal(waiting.key, "approval", value, by="ann", why="looks good")
+
+
 def test_nothing_runs_until_a_person_says_yes(bank: Bank) -> None:
     waiting = bank.charge(ASKING, note="a gift")
     assert (waiting.state, bank.charged) == ("waiting", [])
     assert bank.charge(ASKING, note="a gift").state == "waiting"
     record = bank.receiver.record(waiting.key)  # type: ignore[arg-type]
     assert record is not None
-    assert record.error.startswith('approve charge {"currency":"EUR","order_id":"o-1","cents":500')
-    bank.receiver.resolve(waiting.key, True, by="ann")  # type: ignore[arg-type]
+    assert record.state is State.SUSPENDED
+    asks = 'approve charge {"currency":"EUR","order_id":"o-1","cents":500,"note":"a gift"}'
+    assert [step.name for step in record.steps] == [asks, "approval"]
+    assert approve(bank, waiting)
+    assert not approve(bank, waiting, False)  # the first word stays
     assert bank.charge(ASKING, note="a gift").state == "done"
     assert bank.charge(ASKING, note="in other words").state == "replayed"
     assert bank.charged == ["o-1"]
@@ -461,7 +471,7 @@ def test_nothing_runs_until_a_person_says_yes(bank: Bank) -> None:
 )
 def test_a_person_may_say_no(bank: Bank, value: Any, reason: str) -> None:
     waiting = bank.charge(ASKING)
-    bank.receiver.resolve(waiting.key, value, by="ann")  # type: ignore[arg-type]
+    approve(bank, waiting, value)
     refused = bank.charge(ASKING)
     assert (refused.state, refused.reason, bank.charged) == ("refused", reason, [])
 
@@ -469,7 +479,7 @@ def test_a_person_may_say_no(bank: Bank, value: Any, reason: str) -> None:
 @pytest.mark.parametrize("changes", [{"cents": 5000}, {"note": "send it to my other account"}])
 def test_a_yes_is_for_exactly_these_arguments(bank: Bank, changes: dict[str, Any]) -> None:
     waiting = bank.charge(ASKING)
-    bank.receiver.resolve(waiting.key, True, by="ann")  # type: ignore[arg-type]
+    approve(bank, waiting, True)
     assert bank.charge(ASKING, **changes).state == "mismatch"
     assert bank.charged == []
 
@@ -477,11 +487,40 @@ def test_a_yes_is_for_exactly_these_arguments(bank: Bank, changes: dict[str, Any
 def test_a_yes_is_for_one_run(bank: Bank) -> None:
     waiting = bank.charge(ASKING)
     bank.clock.advance(3600)
-    bank.receiver.resolve(waiting.key, True, by="ann")  # type: ignore[arg-type]
+    approve(bank, waiting, True)
     assert bank.charge(ASKING).state == "done"
     bank.clock.advance(12 * 3600 + 1)
     assert bank.charge(ASKING).state == "waiting"
     assert bank.charged == ["o-1"]
+
+
+def test_a_yes_that_nothing_was_called_for_expires(bank: Bank) -> None:
+    assert approve(bank, bank.charge(ASKING))
+    bank.clock.advance(12 * 3600 + 1)
+    assert bank.charge(ASKING).state == "waiting"
+    assert bank.charged == []
+
+
+def test_a_long_question_is_cut_to_the_name_of_a_step(bank: Bank) -> None:
+    waiting = bank.charge(ASKING, note="ä" * 500)
+    record = bank.receiver.record(waiting.key)  # type: ignore[arg-type]
+    assert record is not None
+    assert 190 < len(record.steps[0].name.encode()) <= 200
+    assert approve(bank, waiting)
+    assert bank.charge(ASKING, note="ä" * 500).state == "done"
+
+
+def test_an_operator_may_resolve_an_approval(bank: Bank) -> None:
+    waiting = bank.charge(ASKING)
+    bank.receiver.resolve(waiting.key, True, by="ann", why="talked to them")  # type: ignore[arg-type]
+    assert bank.charge(ASKING).state == "done"
+
+
+def test_approvals_need_a_store_that_keeps_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = Bank(monkeypatch)
+    monkeypatch.setattr(bank.receiver.store, "capabilities", Capabilities())
+    with pytest.raises(UnsupportedByStoreError, match="cannot keep steps"):
+        bank.guard(ASKING)
 
 
 def test_released_by_mistake_an_approval_is_asked_for_again(bank: Bank) -> None:
@@ -492,7 +531,7 @@ def test_released_by_mistake_an_approval_is_asked_for_again(bank: Bank) -> None:
 
 def test_after_nothing_was_done_other_arguments_need_another_yes(bank: Bank) -> None:
     waiting = bank.charge(ASKING)
-    bank.receiver.resolve(waiting.key, True, by="ann")  # type: ignore[arg-type]
+    approve(bank, waiting, True)
     bank.before = NotDone("over the limit")
     assert bank.charge(ASKING).state == "not_done"
     assert bank.charge(ASKING, cents=1).state == "mismatch"

@@ -33,6 +33,7 @@ class Function:
         self._run = state.claim
         self._state, self._steps = state, Steps(runtime, state)
         self._holds = POLICIES[script.policy][1]
+        self._catches = _catches(script.ops)
 
     def __call__(self) -> Any:
         try:
@@ -133,6 +134,7 @@ class Function:
             ask(lambda resume: process.after(seconds, resume))
             execution.happened = True
             if end == "after":
+                execution.died = world.network.faulty and not self._catches
                 self._die()
             world.seen["effect", "undo" if name.startswith("undo:") else "step"] += 1
             if execution.number < fails:
@@ -153,6 +155,11 @@ class Function:
         found = self._world.ledger.probed(self._key, self._run, name)
         self._world.seen["probe", "happened" if found else "did not happen"] += 1
         return None if found is None else ([name, version, -found.fence],)
+
+
+def _catches(ops: tuple[Op, ...]) -> bool:
+    """It goes on after a step that failed: a replay ends at that step, and sees nothing behind it."""
+    return any(op.caught or any(map(_catches, op.branches)) for op in ops)
 
 
 _ACTS = {

@@ -26,10 +26,14 @@ __all__ = ["Execution", "Ledger"]
 class Execution:
     """One start of one step, or of one undo."""
 
-    __slots__ = ("end", "fence", "happened", "number", "tick")
+    __slots__ = ("died", "end", "fence", "happened", "number", "tick", "undo")
 
-    def __init__(self, fence: int, number: int, tick: int) -> None:
+    def __init__(self, fence: int, number: int, tick: int, undo: bool) -> None:
         self.fence = fence
+        self.undo = undo
+        """There is an undo for it."""
+        self.died = False
+        """Its process died after the effect, and before the record."""
         self.tick = tick
         self.number = number
         """How often this step was started before, in this run."""
@@ -59,8 +63,9 @@ class Ledger:
         steps, row = store._steps.get(id_, {}), store._rows.get(id_)
         same = monitor.generation.get(id_) == generation
         executions = self._executions.setdefault((id_, generation, name), [])
-        execution = Execution(run.fence, len(executions), next(world.ticks))
         undoes = name.startswith(UNDO)
+        undo = op.undo and not undoes
+        execution = Execution(run.fence, len(executions), next(world.ticks), undo)
         known = steps.get(name)
         if (id_, run.fence) in self.ended and not undoes:
             broken("nothing starts after the end", f"{name} starts")
@@ -123,6 +128,15 @@ class Ledger:
         generation = self._world.monitor.generation_of(key.id, run.fence)
         found = self._executions.get((key.id, generation, name), [])
         return next((one for one in found if one.happened and one.end == "interrupted"), None)
+
+    def compensated(self, id_: bytes, generation: int) -> None:
+        """The run's attempts were used up by crashes, and it is recorded as undone."""
+        steps = self._world.store._steps.get(id_, {})
+        for (of, when, name), executions in self._executions.items():
+            last = executions[-1]
+            left = last.undo and last.died and not is_done(steps.get(name))
+            if (of, when) == (id_, generation) and left and UNDO + name not in steps:
+                broken("nothing is left in doubt", f"the worker died in {name}")
 
     # -- replies --------------------------------------------------------------------------------
 

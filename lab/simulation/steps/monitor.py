@@ -14,6 +14,7 @@ from twicesafe._core.lifecycle import is_expired
 from twicesafe._core.protocol import Ack, Verdict
 from twicesafe._core.run_requests import FOREVER, Restart, StartRun
 from twicesafe._core.run_state import FAILURE, UNDO
+from twicesafe._core.undoing import EXHAUSTED
 from twicesafe._values.records import Row, State
 from twicesafe._values.steps import Step, StepState
 from twicesafe.stores.memory import MemoryStore
@@ -201,6 +202,9 @@ class Monitor:
                     broken("undone means undone", f"{name} was not undone")
             if not failed:
                 broken("undone means undone", "its failure was not recorded")
+            elif found[FAILURE].result == EXHAUSTED.encode():
+                self.seen["undone", "after crashes"] += 1
+                self._world.ledger.compensated(ask.id, self.generation.get(ask.id, 0))
 
     def _signalled(
         self, ask: Any, row: Any, steps: Steps, answer: Any, after: Any, found: Steps, now: int

@@ -148,6 +148,10 @@ class RunState:
         """Those of them that wait for a signal."""
         self.leaving = False
         """One of them has ended the function, or its branch of it."""
+        self.in_doubt: dict[str, tuple[StepCall, str]] = {}
+        """Steps to undo that may have happened: their worker died before they were recorded; and why."""
+        self.answered: set[str] = set()
+        """Marked steps of which this attempt knows, or finds out, how they ended."""
         self.aborted: str | None = None
         self.held = False
         """The outcome of a step is unknown, and the policy is at most once."""
@@ -270,6 +274,16 @@ class RunState:
             for name, step in self.recorded.items()
             if step.undo and step.state is StepState.DONE and name not in self.undos
         ]
+
+    def doubtful(self) -> dict[str, str]:
+        """Steps to undo of which nobody knows whether they happened, and why."""
+        left = {
+            name: "the worker stopped in this step, and the code did not come to it again"
+            for name, step in self.recorded.items()
+            if step.undo and step.state is StepState.STARTED and UNDO + name not in self.recorded
+        }
+        left.update((name, why) for name, (_, why) in self.in_doubt.items())
+        return {name: why for name, why in left.items() if name not in self.answered}
 
 
 def checked_name(name: object, key: Key) -> str:

@@ -30,9 +30,11 @@ __all__ = ["ask_of", "encoded", "gone", "record"]
 def ask_of(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
     """The request that records this step."""
     claim = state.claim
-    return RecordStep(
+    ask = RecordStep(
         claim.key.id, claim.owner, claim.fence, call.name, call.kind, as_, call.fingerprint
     )
+    ask.undo = call.undo is not None
+    return ask
 
 
 def encoded(state: RunState, call: StepCall, value: Any) -> bytes:

@@ -30,11 +30,12 @@ from ..errors import (
     SuspendedError,
     TwicesafeError,
     UsageError,
+    text_of,
 )
 from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
 from .encrypting import readable_step
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
-from .run_state import RunState, StepCall, Unwind
+from .run_state import FAILURE, UNDO, RunState, StepCall, Unwind
 from .step_records import ask_of, encoded, record
 from .transacting import in_transaction
 
@@ -76,6 +77,9 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
 def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
     state.running[call.name] = None
     try:
+        if state.undoing:
+            yield from _find_out(state, call, known)
+            yield from _others_first(state, call.name)
         state.check_open()
         return (yield from _run(state, call, known))
     finally:
@@ -112,6 +116,7 @@ def _decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
 
 
 def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
+    state.answered.add(call.name)  # how it ends is seen in this attempt
     marks = call.transaction is None and (state.holds or call.probe is not None)
     if call.transaction is not None:
         pass  # all of it is recorded, or none
@@ -143,12 +148,43 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
         yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
 
 
+def _find_out(state: RunState, call: StepCall, known: Step | None) -> Flow[None]:
+    """The run is undone, and this step has no result: did a worker die in it, after its effect?
+
+    A prober answers that; without one the step stays in doubt, and the run is parked (`undoing`). A step
+    with a prober, or under ``hold``, that has no mark was not started. After the failure is recorded, the
+    same is true of every step: those in doubt were marked before.
+    """
+    name = call.name
+    marks = state.holds or call.probe is not None or FAILURE in state.recorded
+    if call.undo is None or call.transaction is not None:
+        return
+    if state.ended or UNDO + name in state.recorded:
+        return
+    if marks if known is None else known.result == RAISED:
+        return
+    state.in_doubt[name] = call, "the worker stopped in this step"
+    if call.probe is None:
+        return
+    state.claim.check()
+    reply: Reply = yield Invoke(state.step_claim(name), call.probe)
+    if isinstance(reply, Raised):
+        text = f"{type(reply.error).__qualname__}: {text_of(reply.error)}"
+        state.in_doubt[name] = call, f"its prober failed ({text})"
+        return
+    if reply.value is not None:
+        (value,) = reply.value
+        yield from _keep(state, call, value, 1, state.clock())
+    del state.in_doubt[name]
+    state.answered.add(name)
+
+
 def _note_raised(state: RunState, call: StepCall, error: Exception) -> Flow[None]:
     """The step's own exception means that it failed, so the next attempt may run it. A time-out does not."""
     if isinstance(error, (TimeoutError, LeaseLostError)):
         return
     try:
-        yield replace(ask_of(state, call, StepState.STARTED), result=RAISED)
+        yield replace(ask_of(state, call, StepState.STARTED), result=RAISED, undo=False)
     except StoreError:
         return  # its outcome stays unknown
 
@@ -184,7 +220,7 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
 def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: float) -> Flow[Reply]:
     """Record the result. One that cannot be kept is an error, although the step is done."""
     ask = ask_of(state, call)
-    ask.attempt, ask.position, ask.undo = attempt, state.next_position(), call.undo is not None
+    ask.attempt, ask.position = attempt, state.next_position()
     problem: ResultError | None = None
     try:
         ask.result = encoded(state, call, value)
@@ -218,14 +254,14 @@ def sleep(state: RunState, name: str, seconds: float) -> Flow[Reply]:
 def _sleep(state: RunState, name: str, seconds: float, known: Step | None) -> Flow[Reply]:
     due = state.store_now() + round(seconds * 1000)
     if known is None:
-        state.check_open()
+        yield from _open_or_last(state, name)
         yield from record(state, _waiting(state, name, "sleep", seconds))
     else:
         due = known.due_at
     left = (due - state.store_now()) / 1000
     if left <= 0:
         return Returned(None)
-    state.check_open()
+    yield from _open_or_last(state, name)
     if left > state.policy.wait:
         yield from _leave(state, name, due)
     yield from _rest(state, name, left)
@@ -250,13 +286,13 @@ def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Fl
 
 def _wait(state: RunState, name: str, timeout: float | None, known: Step | None) -> Flow[Step]:
     if known is None:
-        state.check_open()
+        yield from _open_or_last(state, name)
         ask = _waiting(state, name, "wait", 0 if timeout is None else max(timeout, 0.001))
         known = (yield from _waited(state, ask)) or _as_step(ask, state, timeout)
     pause = SIGNAL_POLL / 10
     while known.state is not StepState.DONE:
         left = None if not known.due_at else (known.due_at - state.store_now()) / 1000
-        state.check_open()
+        yield from _open_or_last(state, name)
         if left is not None and left <= 0:
             over = replace(_waiting(state, name, "wait", 0), state=StepState.DONE, result=TIMED_OUT)
             return (yield from _waited(state, over)) or replace(
@@ -283,23 +319,35 @@ def _rest(state: RunState, name: str, seconds: float) -> Flow[None]:
 
 
 def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
-    """Suspend the run: end the function here. Its other branches first go as far as they can, because a
-    `TaskGroup` would cancel them."""
+    """Suspend the run: end the function here, after its other branches."""
     state.suspends[name] = due
-    state.running.pop(name, None)
     try:
-        used = state.used if state.has_branches else None
-        while used is not None and not state.leaving:
-            yield Sleep(BRANCH_POLL)
-            state.claim.check()  # others may have more to do, so the run must not sleep
-            quiet = used == state.used and not state.running and not state.resting
-            used = None if quiet else state.used
+        yield from _others_first(state, name)
         state.leaving = True
     finally:
         if not state.leaving:  # the function itself gave up, for example by `asyncio.timeout`
             state.suspends.pop(name, None)
             state.waits.pop(name, None)
     raise Unwind
+
+
+def _open_or_last(state: RunState, name: str) -> Flow[None]:
+    """`check_open`; but if the run is undone, other branches first come to what they have to undo."""
+    if state.undoing:
+        yield from _others_first(state, name)
+    state.check_open()
+
+
+def _others_first(state: RunState, name: str) -> Flow[None]:
+    """What other branches of the function can do is done before this one ends it: their next steps would
+    have to wait, and a `TaskGroup` would cancel those that run."""
+    state.running.pop(name, None)
+    used = state.used if state.has_branches else None
+    while used is not None and not state.leaving:
+        yield Sleep(BRANCH_POLL)
+        state.claim.check()  # others may have more to do, so the run must not sleep
+        quiet = used == state.used and not state.running and not state.resting
+        used = None if quiet else state.used
 
 
 def _waiting(state: RunState, name: str, kind: str, seconds: float) -> RecordStep:

@@ -51,7 +51,7 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
     if isinstance(reply, Raised):
         yield OnTransaction(on, "rollback")
         return reply
-    ask.attempt, ask.position, ask.undo = attempt, state.next_position(), call.undo is not None
+    ask.attempt, ask.position = attempt, state.next_position()
     problem: TwicesafeError
     try:
         ask.result = encoded(state, call, reply.value)

@@ -18,7 +18,13 @@ from .. import events as ev
 from .._values.owner_token import chance
 from .._values.records import State
 from .._values.steps import StepState
-from ..errors import CompensatedError, CompensationFailedError, LeaseLostError, text_of
+from ..errors import (
+    CompensatedError,
+    CompensationFailedError,
+    LeaseLostError,
+    SuspendedError,
+    text_of,
+)
 from .call import Call
 from .commands import Flow, Invoke, Raised, Reply, Sleep
 from .duplicates import compensated
@@ -28,7 +34,7 @@ from .protocol import Ack, Complete
 from .recording import Recording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
-from .step_records import record
+from .step_records import ask_of, record
 
 __all__ = ["undo_all"]
 
@@ -39,7 +45,24 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
     """Undo what was done, and remember that. The reply is the error for the caller."""
     if call.observed:
         state.claim.ended = call.clock()
+    astray = _astray(state, reply)
+    if astray is not None and not isinstance(astray, Exception):  # the next worker goes on
+        yield from _fail(call, state, type(astray).__qualname__, 1 << 30)
+        return Raised(astray)
+    if astray is not None:
+        text = (
+            f"the code did not come to where the worker stopped ({type(astray).__qualname__}: "
+            f"{text_of(astray)}), so what it was doing is unknown"
+        )
+        step = getattr(astray, "step", "")
+        return (yield from _park(call, state, step, text, EXHAUSTED, astray))
+    for doubtful, _ in state.in_doubt.values():
+        if doubtful.name not in state.recorded:  # marked before the failure: see `steps`
+            yield from record(state, ask_of(state, doubtful, StepState.STARTED))
     reason, cause = yield from _recorded_failure(call, state, reply)
+    for step, why in state.doubtful().items():
+        text = f"{why}: whether it happened is unknown; find out, then skip it, or give it a prober"
+        return (yield from _park(call, state, step, text, reason, cause))
     missing = state.unregistered()
     if missing:
         text = f"the code has no undo for the recorded step {missing[0]!r}"
@@ -57,6 +80,14 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
         text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
         return (yield from _park(call, state, undo.step, text, reason, trouble))
     return (yield from _remember(call, state, reason, cause))
+
+
+def _astray(state: RunState, reply: Reply) -> BaseException | None:
+    """The error that ended the first replay after crashes, before it came to a step without a record."""
+    if not state.undoing or FAILURE in state.recorded or not isinstance(reply, Raised):
+        return None
+    expected = (Unwind, SuspendedError)
+    return next((p for p in parts_of(reply.error) if not isinstance(p, expected)), None)
 
 
 def _recorded_failure(

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from .saga import Saga
 from .show import Run, Show
 from .storm import Traffic
 from .tally import Tally
@@ -71,6 +72,9 @@ def render(console: Console, show: Show, again: str) -> None:
     console.print()
     console.print(_meaning(show))
     console.print()
+    if show.saga is not None:
+        console.print(_checkouts(show.saga))
+        console.print()
     console.print(_verdict(show))
     console.print(Text(f"Again: {again}", "dim"), soft_wrap=True)  # one line, to be copied
 
@@ -140,6 +144,25 @@ def _meaning(show: Show) -> Text:
     return Text(text)
 
 
+def _checkouts(saga: Saga) -> Text:
+    """What came of the durable checkouts."""
+    done = (f"{saga.shipped} shipped", "bold green")
+    undone = (f"{saga.undone} undone", "bold green")
+    wrong = (f"{saga.wrong} half done", "bold red" if saga.wrong else "bold green")
+    return Text.assemble(
+        (f"{saga.orders} checkouts of three steps (charge, reserve, ship), ", "bold"),
+        (f"{saga.kills} workers killed", "bold"),
+        (" between a step's effect and its record: ", "bold"),
+        done,
+        ", ",
+        undone,
+        " because the goods were out of stock, ",
+        wrong,
+        ". Each went on where it was; the books answered ",
+        f"{saga.repeats} repeated calls by their keys.",
+    )
+
+
 def _verdict(show: Show) -> Text:
     if not show.held:
         return Text("✗ a guarantee was broken: " + "; ".join(show.broken), "bold red")
@@ -161,6 +184,7 @@ def as_data(show: Show) -> dict[str, Any]:
         "held": show.held,
         "broken": list(show.broken),
         "runs": [_run_data(run) for run in show.runs],
+        "saga": None if show.saga is None else dataclasses.asdict(show.saga),
     }
 
 

@@ -1,4 +1,4 @@
-"""Runs the same plan in four modes, and checks whether the guarantees held.
+"""Runs the same plan in four modes, then the checkouts of `saga`, and checks whether the guarantees held.
 
 lease     a receiver; the bank takes every charge
 fencing   a receiver; the bank receives and checks key and fence
@@ -20,6 +20,7 @@ from typing import Final, Literal, TypeAlias
 from .. import ConfigurationError, Receiver
 from .bank import BankName, bank_at
 from .plan import Plan
+from .saga import Saga, play_saga
 from .storm import Storm, Traffic
 from .tally import Tally, count
 from .worker import Setting
@@ -47,6 +48,8 @@ class Show:
     plan: Plan
     workers: int
     runs: Sequence[Run]
+    saga: Saga | None = None
+    """None: the store keeps no steps."""
 
     @property
     def broken(self) -> list[str]:
@@ -56,7 +59,7 @@ class Show:
             for run in self.runs
             if run.mode != "without"
             for problem in _problems(run)
-        ]
+        ] + ([] if self.saga is None else self.saga.problems)
 
     @property
     def held(self) -> bool:
@@ -88,8 +91,19 @@ def play(
                     "the demo's workers are processes and need a store that they can share: "
                     "use sqlite:///file.db or a server"
                 )
-            runs = list(_runs(plan, workers, url, lease, watch, Path(folder), receiver))
-    return Show(plan, workers, runs)
+            token = secrets.token_hex(4)  # a second demo on the same store uses other keys
+            runs = list(_runs(plan, workers, url, lease, watch, Path(folder), receiver, token))
+            saga = None
+            if receiver.store.capabilities.steps:
+                saga = play_saga(
+                    plan.seed,
+                    url,
+                    ("twicesafe demo", token, "saga"),
+                    Path(folder) / "saga",
+                    orders=len(plan.payments),
+                    kills=plan.kill_every > 0,
+                )
+    return Show(plan, workers, runs, saga)
 
 
 def _runs(
@@ -100,8 +114,8 @@ def _runs(
     watch: Watch,
     folder: Path,
     receiver: Receiver,
+    token: str,
 ) -> Iterator[Run]:
-    token = secrets.token_hex(4)  # a second demo on the same store uses other keys
     for mode, bank, title, heading in _CAST:
         home = folder / mode
         home.mkdir()

@@ -7,6 +7,7 @@
     worker       one process, built from the parts below
     listening    the server, with a guard before its parser
     front        the ASGI application that the server calls
+    mcp_tools    tool calls of an MCP server, by their `mcp_settings`
     upstream     one exchange with the service, never repeated, on one of its `connections`
 
 Between front and upstream runs the middleware of `twicesafe.asgi`; `_core.http` makes every decision.

@@ -1,6 +1,6 @@
 """The outermost ASGI application of the proxy. It rejects invalid requests and ends failed responses.
 
-    Front( IdempotencyMiddleware( Upstream ) )
+    Front( IdempotencyMiddleware( Upstream ) )          with [mcp.tools]: `McpTools` around the middleware
 
 If the upstream gives no complete answer, a client without a key, or on a route that may re-run, gets a
 502; a response that has begun is cut. Every rejection and disconnection is logged with the method, the
@@ -25,10 +25,12 @@ from .._core.http.problems import Problem, Refused
 from .._core.http.rules import Rules
 from .._values.keys import Key
 from ..asgi import IdempotencyMiddleware
-from ..asgi._messages import request_of
+from ..asgi._messages import App, request_of
 from ..errors import TwicesafeError
 from ..receiver import AsyncReceiver
 from .connections import Unreachable, UpstreamLost, UpstreamTimedOut
+from .mcp_settings import McpSettings
+from .mcp_tools import McpTools
 from .metrics import Metrics
 from .upstream import Upstream, named, route
 
@@ -50,12 +52,16 @@ class Front:
         forwarding: Forwarding,
         metrics: Metrics,
         patience: float = 30,
+        mcp: McpSettings | None = None,
     ) -> None:
         self._patience = patience
-        self._layer = IdempotencyMiddleware(upstream, receiver=receiver, policy=policy)
+        layer = IdempotencyMiddleware(upstream, receiver=receiver, policy=policy)
+        self._app: App = layer
+        if mcp is not None and mcp.tools:
+            self._app = McpTools(layer, upstream, receiver, mcp, policy)
         self._rules = Rules(policy, receiver.scope)
         self._forwarding, self._metrics = forwarding, metrics
-        self.finish = self._layer.finish
+        self.finish = layer.finish
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         peer = scope["client"][0] if scope.get("client") else "unknown"
@@ -70,7 +76,7 @@ class Front:
         try:
             fields = self._forwarding.inbound(scope["headers"], peer)
             _refuse_websockets(fields)
-            await self._layer({**scope, "headers": fields}, read, out)
+            await self._app({**scope, "headers": fields}, read, out)
         except Unreachable as refusal:  # and logged
             await self._answer(scope, out, refusal.problem)
         except Refused as refusal:

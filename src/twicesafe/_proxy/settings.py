@@ -13,6 +13,9 @@
     required = ["POST /charges"]
     key_from = ["query:request_id", "json:order.id"]
 
+    [mcp.tools.charge]               # tools of an MCP server: see `mcp_settings`
+    identity = ["order_id"]
+
 In a variable, separate several values by commas. All settings are checked before the proxy listens,
 and again before a reload takes effect: an unknown name is an error, never ignored. The fields of
 `ProxySettings` are the model; `twicesafe.configuration` reads file and environment by it.
@@ -41,6 +44,7 @@ from ..errors import ConfigurationError
 from ..signing import KeyVerifier
 from ..stores._urls import default_url
 from .addresses import Origin
+from .mcp_settings import McpSettings
 
 __all__ = ["HTTP_SECTION", "PROXY_SECTION", "ProxySettings", "http_policy", "load"]
 
@@ -99,6 +103,8 @@ class ProxySettings:
     """How often expired keys are removed; 0: never."""
     http: dict[str, Any] = field(default_factory=dict)
     """The [http] section."""
+    mcp: dict[str, Any] = field(default_factory=dict)
+    """The [mcp] section."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -121,9 +127,13 @@ class ProxySettings:
         if self.encryption:
             KeyRing.load(self.encryption)
         Forwarding(self.policy(), trusted=self.trusted, forwarded=self.forwarded)
+        self.mcp_tools()
 
     def policy(self) -> HttpPolicy:
         return http_policy(self.http)
+
+    def mcp_tools(self) -> McpSettings:
+        return McpSettings(**self.mcp)
 
 
 def load(
@@ -139,6 +149,7 @@ def load(
         "policy",
         "proxy",
         "http",
+        "mcp",
         config=config,
         environ=environ,
         given={"store": store, "proxy": options},
@@ -151,8 +162,10 @@ def load(
         )
     store_url = found.section("store").url
     ring = found.values("policy").get("encryption", "")
-    with found.placing_errors("proxy", "http", "store"):
-        return ProxySettings(**proxy, store=store_url, encryption=ring, http=http)
+    with found.placing_errors("proxy", "http", "mcp", "store"):
+        return ProxySettings(
+            **proxy, store=store_url, encryption=ring, http=http, mcp=found.values("mcp")
+        )
 
 
 def http_policy(section: Mapping[str, Any]) -> HttpPolicy:
@@ -222,6 +235,7 @@ PROXY_SECTION: Final = Section(
         "store": "is set in [store]: write url there",
         "encryption": "is set in [policy]: write encryption there",
         "http": "",
+        "mcp": "",
     },
 )
 VERIFIER: Final = Kind(

@@ -70,7 +70,15 @@ class Worker:
             metrics=self.metrics,
         )
         patience = settings.client_timeout
-        self.front = Front(self.upstream, self.receiver, policy, forwarding, self.metrics, patience)
+        self.front = Front(
+            self.upstream,
+            self.receiver,
+            policy,
+            forwarding,
+            self.metrics,
+            patience,
+            settings.mcp_tools(),
+        )
         self.server = server(
             self.front,
             patience=patience,

@@ -24,6 +24,7 @@ SECTIONS: Final = {
     "policy": "twicesafe.configuration._commands:POLICY",
     "proxy": "twicesafe._proxy.settings:PROXY_SECTION",
     "http": "twicesafe._proxy.settings:HTTP_SECTION",
+    "mcp": "twicesafe._proxy.mcp_settings:MCP_SECTION",
     "relay": "twicesafe.configuration._commands:RELAY",
     "complete": "twicesafe.configuration._commands:COMPLETE",
     "sweep": "twicesafe.configuration._commands:SWEEP",

@@ -23,11 +23,11 @@ from typing import Any, Final
 
 from .._core.tool_calls.answers import Answer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._base import check_receiver
-from ._tool_calls import Invocation, ToolGuard
 
 with driver("langchain"):
     from langchain.agents.middleware import AgentMiddleware

@@ -25,11 +25,11 @@ from typing import Any, Final
 
 from .._core.tool_calls.answers import Answer, answer_to, key_in, run_in
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import InvalidKeyError
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
-from ._tool_calls import Invocation, ToolGuard
 
 with driver("fastmcp"):
     import mcp_types

@@ -24,11 +24,11 @@ import msgspec
 
 from .._core.tool_calls.answers import Answer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
+from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
-from ._tool_calls import Invocation, ToolGuard
 
 with driver("agents"):
     from agents import FunctionTool, ModelBehaviorError, Tool

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from .._core.tool_calls.answers import Answer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
-from ._tool_calls import Invocation, ToolGuard
 
 with driver("pydantic_ai"):
     from pydantic_ai import ModelRetry, RunContext, ToolReturn

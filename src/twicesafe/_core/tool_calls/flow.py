@@ -1,6 +1,7 @@
-"""The flow of one tool call, as commands. It decides; `integrations._tool_calls` performs.
+"""The flow of one tool call, as commands. It decides; `_edges.tool_guard` performs.
 
-    approve    only if the rule asks for it: has a person said yes to exactly these arguments?
+    approve    only if the rule asks for it: has a person said yes to exactly these arguments? The approval
+               is a durable run of its own, which is suspended until the signal comes
     claim      replay | refuse | run; a held key is looked up by the rule's probe first
     run        how the tool ends decides how the key ends:
 
@@ -33,20 +34,27 @@ import msgspec
 from ..._values.keys import Key
 from ..._values.records import Record, State
 from ..._values.settings import seconds
+from ..._values.steps import StepState
 from ...errors import (
     ConfigurationError,
     HeldError,
     ResultError,
+    SuspendedError,
     TwicesafeError,
     UsageError,
     text_of,
 )
 from ..http.flow import Complete, Enter, Hold, Leave, Log
+from ..run_state import LONGEST_NAME
 from .answers import Answer, answer_to
+from .identity import approval_key
 from .rule import Done, NotDone, ToolCall, ToolRule
 
 __all__ = [
+    "APPROVAL",
+    "Approval",
     "Ask",
+    "AskAgain",
     "CallClaim",
     "LookUp",
     "Now",
@@ -65,6 +73,9 @@ ToolFlow: TypeAlias = Generator[Any, Any, T]
 
 BY: Final = "twicesafe probe"
 """Who decided, in the audit trail of a key that a probe resolved or released."""
+
+APPROVAL: Final = "approval"
+"""The signal by which a person says yes or no."""
 
 LOOKS: Final = 5
 """How often one call looks at a key that others change meanwhile."""
@@ -87,9 +98,25 @@ class CallClaim(Protocol):
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Reply: a claim of the call's key, or of its approval; not entered yet."""
+    """Reply: a claim of the call's key; not entered yet."""
 
-    approval: bool = False
+
+class Approval(msgspec.Struct, frozen=True):
+    """Run or resume the approval: a durable run that waits for a person's signal.
+
+    Reply: the value of the signal. Throws `SuspendedError`: nobody has said anything yet.
+    """
+
+    key: Key
+    asked: str
+    """What the person is asked; the name of the run's first step."""
+
+
+class AskAgain(msgspec.Struct, frozen=True):
+    """Drop an approval that is too old, if its record still has this fence."""
+
+    key: Key
+    fence: int
 
 
 class RunTool(msgspec.Struct, frozen=True):
@@ -128,13 +155,12 @@ class ResolveHeld(msgspec.Struct, frozen=True):
 
 
 class ReleaseHeld(msgspec.Struct, frozen=True):
-    """Let the next call run, if the record still has this fence. ``force``: even if it is completed."""
+    """Let the next call run, if the record still has this fence."""
 
     key: Key
     fence: int
     by: str
     why: str
-    force: bool = False
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -305,7 +331,7 @@ def _look_up(
     return None
 
 
-def _decide(command: ResolveHeld | ReleaseHeld) -> ToolFlow[None]:
+def _decide(command: ResolveHeld | ReleaseHeld | AskAgain) -> ToolFlow[None]:
     """If another decision, or the tool itself, was quicker, the store refuses: the flow looks again."""
     with suppress(UsageError):
         yield command
@@ -322,32 +348,43 @@ def _was_started(call: ToolCall) -> ToolFlow[bool]:
 
 def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[Answer | None]:
     """None: a person has said yes to exactly these arguments, not longer ago than the retention."""
-    waiting = Answer(state="waiting", tool=call.tool, key=call.key)
+    key = approval_key(call.key)
+    waiting = Answer(state="waiting", tool=call.tool, key=key)
     for _ in range(LOOKS):
-        claim: CallClaim = yield Open(approval=True)
-        waiting.key = claim.key
         try:
-            yield Enter(claim)
-        except HeldError:
-            return waiting
-        if claim.is_new:
-            shown = msgspec.json.encode(call.arguments, enc_hook=str).decode()
-            yield Hold(claim, f"approve {call.tool} {shown}"[:500])
+            said = yield Approval(key, _question(call))
+        except SuspendedError:
             return waiting
         # An older one may belong to a run whose record is gone: one yes is for one run.
-        record: Record | None = yield LookUp(claim.key)
+        record: Record | None = yield LookUp(key)
         now = yield Now()
         if record is None:
             continue
-        if (now - record.changed_at).total_seconds() >= seconds(rule.retention):
-            why = "the approval has expired"
-            yield from _decide(ReleaseHeld(claim.key, record.fence, BY, why, force=True))
+        if (now - _said_at(record)).total_seconds() >= seconds(rule.retention):
+            yield from _decide(AskAgain(key, record.fence))
             continue
-        if claim.result is True:
+        if said is True:
             return None
-        said = "no reason was given" if claim.result is False else str(claim.result)
-        return Answer(state="refused", tool=call.tool, key=claim.key, reason=said)
+        reason = said if isinstance(said, str) and said else "no reason was given"
+        return Answer(state="refused", tool=call.tool, key=key, reason=reason)
     return waiting
+
+
+def _question(call: ToolCall) -> str:
+    """What operators see, as the name of a step: the tool and its arguments, cut if they are long."""
+    shown = msgspec.json.encode(call.arguments, enc_hook=str)
+    text = f"approve {call.tool} ".encode() + shown
+    return text[:LONGEST_NAME].decode(errors="ignore")
+
+
+def _said_at(record: Record) -> datetime:
+    """When the signal came; or when an operator resolved the approval."""
+    came = (
+        step.changed_at
+        for step in record.steps
+        if step.name == APPROVAL and step.state is StepState.DONE
+    )
+    return next(came, record.changed_at)
 
 
 # --- what is recorded ------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def _part(what: str, value: str | None) -> str:
 
 
 def approval_key(key: Key) -> Key:
-    """The key that a person resolves to approve the call."""
+    """The key of the run that waits for a person's signal."""
     return Key(key.value, (*key.scope, "approval"), absolute=True)
 
 

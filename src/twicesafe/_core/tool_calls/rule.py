@@ -77,7 +77,8 @@ class ToolRule:
     """A probe's `NotDone` counts only this long after the outcome became unknown: a request that was
     cut off may still arrive."""
     approval: bool = False
-    """Nothing runs until a person has resolved the approval's key with the value true."""
+    """Nothing runs until a person has sent the signal ``approval`` with the value true. Needs a store that
+    keeps steps."""
 
     def __post_init__(self) -> None:
         for name in ("identity", "prose"):

@@ -19,7 +19,11 @@ import msgspec
 from .._core.driving import drive, drive_async
 from .._core.tool_calls.answers import Answer, answer_to
 from .._core.tool_calls.flow import (
+    APPROVAL,
+    BY,
+    Approval,
     Ask,
+    AskAgain,
     LookUp,
     Now,
     Open,
@@ -32,18 +36,19 @@ from .._core.tool_calls.flow import (
     call_tool,
 )
 from .._core.tool_calls.identity import (
-    approval_key,
     check_names,
     key_of_call,
     normalised,
     print_of_call,
 )
 from .._core.tool_calls.rule import ToolCall, ToolRule, check_rules
-from .._edges.http_guard import perform as perform_on_claim
 from .._values.clocks import wall_clock
+from .._values.keys import Key
 from ..errors import ConfigurationError, TwicesafeError
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._edge_claim import AsyncEdgeClaim, EdgeClaim
+from ..receiver._steps import AsyncSteps, Steps
+from .http_guard import perform as perform_on_claim
 
 __all__ = ["Invocation", "ToolGuard", "Unstorable"]
 
@@ -103,6 +108,11 @@ class ToolGuard(Generic[R]):
             name: receiver.options(policy=rule.policy(receiver.policy), fingerprint=False)
             for name, rule in self.rules.items()
         }
+        self._approvals = {
+            name: _approvals(self._receivers[name], name)
+            for name, rule in self.rules.items()
+            if rule.approval
+        }
         self._keep, self._is_final, self._not_done = keep, is_final, not_done
         self._claim_type = EdgeClaim if self.is_blocking else AsyncEdgeClaim
         self._checked: set[str] = set()
@@ -152,6 +162,28 @@ class ToolGuard(Generic[R]):
         return _Exchange(self, ToolCall(tool=tool, arguments=arguments, key=key, **who), run)
 
 
+def _approvals(receiver: Any, tool: str) -> Any:
+    """The approvals of one tool: durable runs, each of which waits for one signal. Only calls run them."""
+    durable = receiver.durable(
+        key=lambda key, asked, whole: key,
+        name=f"approval of {tool}",
+        scope=(),
+        fingerprint=lambda key, asked, whole: whole,
+        policy=receiver.policy.replace(takeover="retry"),
+        complete=False,
+    )
+
+    def approve(steps: Steps, key: Key, asked: str, whole: bytes) -> Any:
+        steps.capture(asked, bool)
+        return steps.wait(APPROVAL)
+
+    async def approve_async(steps: AsyncSteps, key: Key, asked: str, whole: bytes) -> Any:
+        await steps.capture(asked, bool)
+        return await steps.wait(APPROVAL)
+
+    return durable(approve if isinstance(receiver, Receiver) else approve_async)
+
+
 class _Cut(BaseException):
     """The call was cancelled or interrupted: if its claim is still open, the outcome is unknown."""
 
@@ -172,7 +204,16 @@ class _Exchange:
     def perform(self, command: Any) -> Any:
         kind = type(command)
         if kind is Open:
-            return self._open(command.approval)
+            return self._open()
+        if kind is Approval:
+            approve = self._guard._approvals[self._call.tool]
+            whole = print_of_call(self._rule, self._call.arguments, whole=True)
+            return approve(command.key, command.asked, whole)
+        if kind is AskAgain:
+            why = "the approval has expired"
+            return self._receiver.restart(
+                command.key, by=BY, why=why, force=True, fence=command.fence
+            )
         if kind is RunTool:
             return self._run() if self._guard.is_blocking else self._run_async()
         if kind is Withdraw:
@@ -193,16 +234,15 @@ class _Exchange:
                 by=command.by,
                 why=command.why,
                 fence=command.fence,
-                force=command.force,
             )
         return perform_on_claim(command)
 
-    def _open(self, approval: bool) -> Any:
+    def _open(self) -> Any:
         call = self._call
         claim = self._guard._claim_type(
             self._receiver,
-            approval_key(call.key) if approval else call.key,
-            print_of_call(self._rule, call.arguments, whole=approval),
+            call.key,
+            print_of_call(self._rule, call.arguments),
             lambda: tuple(call.arguments),
             Any,
         )
