@@ -78,11 +78,20 @@ def dashboard(
             show_default=False,
         ),
     ] = None,
+    consumer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--consumer",
+            metavar="URL",
+            help="Also ask this consumer's broker how far behind it is; repeat for several.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    r"""Serve the dashboard: overview, keys and their timelines, outbox, audit.
+    r"""Serve the dashboard: overview, keys and their timelines, outbox, relays, consumers, dead letters, audit.
 
     It shows what the store knows. Duplicates write nothing to it: name the /metrics of your service, or mount
     the dashboard there, to see how many come and how old they are. Settings: also \[dashboard] in twicesafe.toml, or variables like
@@ -99,6 +108,7 @@ def dashboard(
         "show_keys": show_keys or None,
         "metrics": metrics or None,
         "dead_letters": dead_letters,
+        "consumers": consumer or None,
     }
     settings, found = settled(("dashboard",), store, config, {"dashboard": given})
     expect_store(settings)

@@ -21,6 +21,7 @@ from .protocol import (
     Claimed,
     ClaimRequest,
     Complete,
+    Discard,
     Fail,
     Forget,
     Release,
@@ -37,6 +38,7 @@ __all__ = [
     "abandon",
     "claim",
     "complete",
+    "discard",
     "fail",
     "fail_run",
     "forget",
@@ -383,7 +385,7 @@ def _not_owner(row: Row | None, ask: Renew | Fail) -> Ack | None:
 def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
-    if _moved_on(row, ask):
+    if _moved_on(row, ask, now):
         return Ack.LOST, None
     if (row.state, RecordEvent.RELEASE) not in TRANSITIONS:
         return Ack.REFUSED, None
@@ -410,7 +412,7 @@ restart = release
 def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
-    if _moved_on(row, ask):
+    if _moved_on(row, ask, now):
         return Ack.LOST, None
     if (row.state, RecordEvent.RESOLVE) not in TRANSITIONS:
         return Ack.REFUSED, None
@@ -426,9 +428,12 @@ def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
     )
 
 
-def _moved_on(row: Row, ask: Release | Resolve) -> bool:
-    """The decision is about an earlier run: another one has started, or was decided on, since."""
-    return ask.fence is not None and row.fence != ask.fence
+def _moved_on(row: Row, ask: Release | Resolve, now: int) -> bool:
+    """The decision is about an earlier run: another one has started, or was decided on, since. Or it is
+    about a run that is stuck, and its worker has renewed the lease."""
+    if ask.fence is not None and row.fence != ask.fence:
+        return True
+    return ask.unless_running and row.state is State.IN_PROGRESS and row.lease_until > now
 
 
 def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
@@ -452,6 +457,13 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
         fingerprint=None,
         expires_at=max(row.expires_at, now + ask.retention),
     )
+
+
+def discard(row: Row | None, ask: Discard, now: int) -> tuple[Ack, Row | None]:
+    """It is no event of the table: the record stays where it is, only the audit trail grows."""
+    if row is None or is_expired(row, now):
+        return Ack.MISSING, None
+    return Ack.OK, row
 
 
 # --- upkeep ----------------------------------------------------------------------------------

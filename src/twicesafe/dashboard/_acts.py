@@ -35,7 +35,9 @@ __all__ = [
     "BadFormError",
     "DryRun",
     "Result",
+    "Signed",
     "dry_run",
+    "number_of",
     "on_all",
     "on_one",
     "signed",
@@ -177,7 +179,7 @@ def answer(form: Mapping[str, str]) -> Answer:
 
 
 def _response(status: str, kind: str, text: str) -> StoredResponse:
-    if not 200 <= _number(status) <= 599:
+    if not 200 <= number_of(status) <= 599:
         raise BadFormError("Nothing was changed: the status is a number from 200 to 599.")
     lines = ((b"content-type", kind.encode("latin-1", "replace")),) if kind else ()
     made = StoredResponse(int(status), lines, text.encode("utf-8", "replace"))
@@ -188,7 +190,7 @@ def _response(status: str, kind: str, text: str) -> StoredResponse:
     return made
 
 
-def _number(text: str) -> int:
+def number_of(text: str) -> int:
     """A number of a form; -1: it is none, or far too large."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
 
@@ -217,7 +219,7 @@ async def on_one(
             changed=False, title="Nothing was changed", details=(forgotten,), record=record
         )
     # A form of ours has the fence that its page showed; a page may stay open for hours.
-    seen = _number(form["fence"]) if "fence" in form else record.fence
+    seen = number_of(form["fence"]) if "fence" in form else record.fence
     try:
         request = _request(asking, act, replace(record, fence=seen), who, given, form)
         if await asking.act(request) is False:
@@ -256,13 +258,14 @@ def _request(
     who: Signed,
     given: Answer | None,
     form: Mapping[str, str],
+    listed: bool = False,
 ) -> Flow[Any]:
-    """The act on this record, for the fence that it has here."""
+    """The act on this record, for the fence that it has here. ``listed``: one of many."""
     force, step = form.get("force") == "yes", form.get("step", "")
     value = None if given is None else given.value
     match act.name:
         case "release":
-            return asking.release(record, who.by, who.why, force)
+            return asking.release(record, who.by, who.why, force, listed)
         case "forget":
             return asking.forget(record, who.by, who.why)
         case "restart":
@@ -272,7 +275,7 @@ def _request(
         case "skip":
             return asking.skip(record, step, value, who.by, who.why)
     assert given is not None
-    return asking.resolve(record, value, who.by, who.why, given.codec)
+    return asking.resolve(record, value, who.by, who.why, given.codec, listed)
 
 
 # --- everything that a filter matches --------------------------------------------------------
@@ -336,7 +339,7 @@ async def on_all(
     given = answer(form) if act.name == "resolve" else None
     plan = await dry_run(asking, act, filters)
     expected = form.get("count", "")
-    if plan.count > _number(expected):
+    if plan.count > number_of(expected):
         return Result(
             changed=False,
             title="Nothing was changed",
@@ -350,7 +353,7 @@ async def on_all(
         try:
             request = None
             if record.key is not None:
-                request = _request(asking, act, record, who, given, {})
+                request = _request(asking, act, record, who, given, {}, listed=True)
             fate, why = await asking.act_on_listed(record, request)
         except StoreUnavailableError as error:
             cut = f"{error}. It is not known whether the last key was changed. {_LOOK}"

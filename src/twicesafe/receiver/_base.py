@@ -26,7 +26,7 @@ from .._core.handler_profile import (
     refuse_generator,
     scope_of_function,
 )
-from .._core.protocol import Forget, Release, Resolve, Verdict
+from .._core.protocol import Discard, Forget, Release, Resolve, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._core.run_requests import FOREVER, Restart
 from .._core.run_state import checked_name
@@ -228,9 +228,17 @@ class ReceiverBase:
         if cache is not None:
             cache.drop(key.id)  # after the store's change, so nothing refills it
 
-    def _release(self, key: Key, by: str, why: str, force: bool, fence: int | None) -> Flow[None]:
+    def _release(
+        self,
+        key: Key,
+        by: str,
+        why: str,
+        force: bool,
+        fence: int | None,
+        unless_running: bool = False,
+    ) -> Flow[None]:
         retention = self._resolved.retention_ms
-        return self._operate(key, Release(key.id, by, why, retention, force, fence))
+        return self._operate(key, Release(key.id, by, why, retention, force, fence, unless_running))
 
     def _restart(self, key: Key, by: str, why: str, force: bool, fence: int | None) -> Flow[None]:
         return self._operate(key, Restart(key.id, by, why, FOREVER, force, fence))
@@ -263,15 +271,27 @@ class ReceiverBase:
         return bool(self.store.capabilities.steps)
 
     def _resolve(
-        self, key: Key, value: object, by: str, why: str, returns: Any, fence: int | None
+        self,
+        key: Key,
+        value: object,
+        by: str,
+        why: str,
+        returns: Any,
+        fence: int | None,
+        unless_running: bool = False,
     ) -> Flow[None]:
         payload = self._resolved.codec.encode(value, returns)
         payload = encrypted(self._resolved.cipher, key, State.COMPLETED, payload)
         retention = self._resolved.retention_ms
-        return self._operate(key, Resolve(key.id, by, why, retention, payload, fence))
+        ask = Resolve(key.id, by, why, retention, payload, fence, unless_running)
+        return self._operate(key, ask)
 
     def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
         return self._operate(key, Forget(key.id, by, why, self._resolved.retention_ms))
+
+    def _discard(self, key: Key, by: str, why: str) -> Flow[None]:
+        """The dead letter of this key was removed."""
+        return operations.operate(key, Discard(key.id, by, why, self._resolved.retention_ms))
 
     def _tell_sample(self, stats: Stats) -> Stats:
         """Notify observers of what is in the store."""
@@ -386,16 +406,27 @@ class _Heard:
             breaker(event)
 
 
-def fallback_of(receiver: object, breaker: Breaker, open_it: Callable[[str], Any]) -> Any:
+def fallback_of(receiver: Any, breaker: Breaker, open_it: Callable[[str], Any]) -> Any:
     """The breaker's fallback store, opened if it is a URL."""
     if not isinstance(breaker, Breaker):
         raise ConfigurationError(f"breaker must be a Breaker(…), not {type(breaker).__name__}")
     given = breaker.fallback
     if given is None:
         return None
+    if given is receiver.store or _is_same_place(given, receiver.store.url):
+        raise ConfigurationError(
+            f"the fallback of the breaker is the store itself ({receiver.store.url}): it fails when the "
+            "store fails; name another store, or leave fallback out"
+        )
     store = open_it(given) if isinstance(given, str) else given
     check_store(receiver, store)
     return store
+
+
+def _is_same_place(given: Any, url: str) -> bool:
+    """Two stores in memory have the same URL, and are two places."""
+    other = mask(given) if isinstance(given, str) else getattr(given, "url", "")
+    return other == url and "memory:" not in url
 
 
 def sampled(stats: Stats) -> events.StoreSampled:

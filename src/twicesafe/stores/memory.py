@@ -27,6 +27,7 @@ from .._core.protocol import (
     ClaimRequest,
     Complete,
     Count,
+    Discard,
     Filter,
     Forget,
     History,
@@ -144,6 +145,13 @@ class MemoryStore(MemoryRuns, Store):
         self._audit.setdefault(ask.id, []).append(entry)
 
     release = resolve = forget = _operate
+
+    def discard(self, ask: Discard) -> Ack:
+        now = self._now()
+        ack, row = lifecycle.discard(self._rows.get(ask.id), ask, now)
+        if row is not None:
+            self._keep_trail(ask, now, row.state)
+        return ack
 
     def read(self, ask: Read) -> Row | None:
         row = self._rows.get(ask.id)

@@ -24,6 +24,7 @@ from ..._core.protocol import (
     Claimed,
     ClaimRequest,
     Complete,
+    Discard,
     Fail,
     Forget,
     History,
@@ -59,6 +60,9 @@ __all__ = ["SCANS", "DynamodbPrograms"]
 SCANS: Final = frozenset({"sweep", "survey", "browse", "count", "audit_log"})
 """Requests that read the table; all others are about one item."""
 
+OPERATORS: Final = (Release, Resolve, Forget, Discard)
+"""Each of these is in the audit trail, so it is never sent twice."""
+
 TRIES: Final = 30
 """Each refused try means that another worker wrote this item meanwhile."""
 
@@ -92,7 +96,7 @@ class DynamodbPrograms(TableScans):
             answer, after = self._decide(ask, found)
             if after is None:
                 return answer
-            reply = yield put(after, found, once=isinstance(ask, Release | Resolve | Forget))
+            reply = yield put(after, found, once=isinstance(ask, OPERATORS))
             if isinstance(reply, Refused):
                 found = None if reply.found is None else item_of(reply.found)
                 if found != after:
@@ -117,14 +121,16 @@ class DynamodbPrograms(TableScans):
             answer, after = lifecycle.claim(judged, ask, now, floor=now * 1000 - 1)
             lease = ask.lease
         else:
+            if found is not None and getattr(ask, "unless_running", False):
+                row = self._leases.judged(found, now)
             answer, after = getattr(lifecycle, ask.op)(row, ask, now)
             if isinstance(ask, Renew) and after is not None:
                 lease = max(ask.lease, after.lease_until - now)
         if after is None:
             return answer, None
         trail = [] if found is None else found.audit
-        if found is not None and isinstance(ask, Release | Resolve | Forget):
-            trail = audited(found, ask, after.changed_at)
+        if found is not None and isinstance(ask, OPERATORS):
+            trail = audited(found, ask, now if after is row else after.changed_at)
         revision = 1 if found is None else found.revision + 1
         running = after.state is State.IN_PROGRESS
         return answer, Item(after, revision, lease if running else 0, trail)
@@ -178,7 +184,7 @@ class DynamodbPrograms(TableScans):
         found = yield from self._load(ask.id)
         return (yield from self._settle(ask, found))  # type: ignore[no-any-return]
 
-    abandon = release = resolve = forget = rewrite = _read_and_settle
+    abandon = release = resolve = forget = discard = rewrite = _read_and_settle
 
     def read(self, ask: Read) -> Program[Row | None]:
         found = yield from self._load(ask.id)

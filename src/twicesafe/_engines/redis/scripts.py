@@ -25,6 +25,7 @@ SCRIPTS: Final = {
     "release": "allow-oom",
     "resolve": "allow-oom",
     "forget": "allow-oom",
+    "discard": "allow-oom",
     "rewrite": "allow-oom",
     "audit": "allow-oom",
     "read": "allow-oom",
@@ -86,6 +87,7 @@ class Scripts:
     release: Script
     resolve: Script
     forget: Script
+    discard: Script
     rewrite: Script
     audit: Script
     read: Script
